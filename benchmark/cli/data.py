@@ -1,0 +1,90 @@
+"""`fssl data`: data sets at hand, and partitions of them with their realised heterogeneity."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmark.data.datasets import NAMES, load
+from benchmark.data.describe import describe, plot
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid
+from benchmark.data.split import split
+from benchmark.errors import ConfigError, DataError
+
+
+def add(verbs: Any) -> None:
+    from benchmark.cli.main import add_places
+
+    command = verbs.add_parser("data", help="data sets and partitions")
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(command))
+    listing = actions.add_parser("list", help="which data sets can be used here")
+    add_places(listing)
+    listing.set_defaults(act=act_list)
+    partition = actions.add_parser("partition", help="who would hold which images", description=act_partition.__doc__)
+    partition.add_argument("--data", default="digits", help="a data set, or folder:PATH")
+    partition.add_argument("--K", type=int, default=10, help="clients (default: 10)")
+    kind = partition.add_mutually_exclusive_group()
+    kind.add_argument("--R", type=float, help="class skew, SSFL appendix A.2 (default: 0.4)")
+    kind.add_argument("--alpha", type=float, help="Dirichlet concentration")
+    kind.add_argument("--iid", action="store_true")
+    partition.add_argument("--N_s", type=int, default=None, help="labelled images at the server (default: 10 a class)")
+    partition.add_argument("--N_validation", type=int, default=0, help="further ones held out there")
+    partition.add_argument("--sizes", choices=["paper", "equal"], default="paper", help="client sizes under class skew")
+    partition.add_argument("--seed", type=int, default=0)
+    partition.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    partition.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg or .png)")
+    add_places(partition)
+    partition.set_defaults(act=act_partition)
+
+
+def act_list(options: argparse.Namespace) -> int:
+    table = Table("data set", "train / test", "classes", "image", "note")
+    for name in NAMES:
+        try:
+            data = load(name, options.data_root)
+        except DataError as error:
+            table.add_row(name, "not here", "", "", str(error).split(";")[0], style="dim")
+            continue
+        sizes = f"{len(data.train_labels_N):,} / {len(data.test_labels_N):,}"
+        table.add_row(name, sizes, str(data.num_classes), "x".join(map(str, data.image_shape)), data.note)
+    Console().print(table)
+    return 0
+
+
+def act_partition(options: argparse.Namespace) -> int:
+    """Counts of every client and the server, realised R (SSFL Eq. 2) and a hash that is the same everywhere."""
+    if options.iid:
+        partition: ClassSkew | Dirichlet | Iid = Iid()
+    elif options.alpha is not None:
+        partition = Dirichlet(alpha=options.alpha)
+    else:
+        partition = ClassSkew(R=0.4 if options.R is None else options.R, sizes=options.sizes)
+    if options.K < 1:
+        raise ConfigError(f"--K: {options.K}; at least 1 would be right")
+    data = load(options.data, options.data_root)
+    labels_N = data.train_labels_N.numpy()
+    divided = split(
+        labels_N,
+        num_classes=data.num_classes,
+        N_s=10 * data.num_classes if options.N_s is None else options.N_s,
+        K=options.K,
+        partition=partition,
+        seed=options.seed,
+        N_validation=options.N_validation,
+    )
+    found = describe(divided, labels_N)
+    if options.plot:
+        plot(divided, labels_N, data.classes, options.plot)
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    table = Table("holder", *data.classes, "all", title=f"{data.name}: R = {found['R_realised']:.4f} (realised)")
+    for client, counts in enumerate(found["counts"]):
+        table.add_row(f"client {client}", *map(str, counts), str(sum(counts)))
+    table.add_row("server", *map(str, found["server_counts"]), str(sum(found["server_counts"])))
+    Console().print(table)
+    print(f"hash {found['hash']}")
+    return 0

@@ -1,0 +1,71 @@
+"""`fssl plan`: what `reproduce` would run, and what it would cost, before anything runs."""
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmark.cli.reproduce import add_scope, checked_seeds, uses_reference
+from benchmark.papers.catalogue import items
+from sweeps.cost import Cost, cost_of, measure
+from sweeps.plan import plan
+
+
+def add(verbs: Any) -> None:
+    from benchmark.cli.main import add_places
+
+    command = verbs.add_parser(
+        "plan",
+        help="what reproducing would run and cost",
+        description="Counts runs, local steps, FLOPs and bytes exactly; hours come from timing a few local steps "
+        "of each network on this machine (random images: no data set is needed).",
+    )
+    add_scope(command)
+    command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
+    command.add_argument("--all", action="store_true", help="also count runs that are done already")
+    command.set_defaults(act=act, with_reference=None)
+    add_places(command)
+
+
+def act(options: argparse.Namespace) -> int:
+    console, seeds = Console(), checked_seeds(options.seeds)
+    for item in items(options.items, options.profile):
+        planned = plan([item], options.results, seeds=seeds, with_reference=uses_reference(options))
+        runs = planned.runs if options.all else planned.missing
+        speeds = {}
+        for run in runs:
+            speeds.setdefault((run.model, run.data.name), None)
+        for run in runs:
+            if speeds[(run.model, run.data.name)] is None:
+                speeds[(run.model, run.data.name)] = measure(run)
+        total = sum((cost_of(run, speeds[(run.model, run.data.name)]) for run in runs), Cost())
+        counted = {
+            "item": item.name,
+            "profile": item.profile,
+            "cells": planned.cells,
+            "runs": len(runs),
+            **total.to_json(),
+        }
+        if options.json:
+            print(json.dumps(counted))
+        else:
+            _print(counted, len(planned.runs) - len(planned.missing), console)
+    return 0
+
+
+def _print(counted: dict[str, Any], done: int, console: Console) -> None:
+    table = Table(title=f"{counted['item']}, profile {counted['profile']}", show_header=False, title_justify="left")
+    rows = [
+        ("cells", f"{counted['cells']}"),
+        ("runs", f"{counted['runs']} ({done} done already)"),
+        ("local steps", f"{counted['local_steps']:,}"),
+        ("FLOPs", f"{counted['flops']:.3g}"),
+        ("bytes up", f"{counted['bytes_up'] / 1e9:,.2f} GB"),
+        ("bytes down", f"{counted['bytes_down'] / 1e9:,.2f} GB"),
+        ("hours here", f"{counted['hours']:,.2f} on {counted['cores']} cores (timed on a few local steps just now)"),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

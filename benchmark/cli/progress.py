@@ -1,0 +1,118 @@
+"""Progress on a terminal: rounds, accuracy, time left; a plain line now and then where there is no terminal."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytorch_lightning as pl
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from benchmark.experiment import Experiment
+from benchmark.federated.module import FederatedModule
+from benchmark.tracking.reading import last_round
+from benchmark.tracking.recorder import run_folder
+
+SECONDS_BETWEEN_LINES = 15.0
+
+
+def bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+        TextColumn("{task.fields[accuracy]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+        console=console,
+        refresh_per_second=4,
+    )
+
+
+class RunProgress(pl.Callback):
+    """The bar of a single run, on standard error."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._console = Console(stderr=True)
+        self._progress = bar(self._console)
+        self._task: TaskID | None = None
+        self._accuracy = ""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        rounds = self._experiment.federation.rounds
+        if self._console.is_terminal:
+            self._progress.start()
+        self._task = self._progress.add_task("training", total=rounds, completed=pl_module.rounds_done, accuracy="")
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
+        assert isinstance(pl_module, FederatedModule) and self._task is not None
+        accuracy = pl_module.metrics.get("test/accuracy", pl_module.metrics.get("validation/accuracy"))
+        if accuracy is not None:
+            self._accuracy = f"accuracy {100 * accuracy:.2f} %"
+            if not self._console.is_terminal:
+                self._console.print(
+                    f"round {pl_module.rounds_done}/{self._experiment.federation.rounds} {self._accuracy}"
+                )
+        self._progress.update(self._task, completed=pl_module.rounds_done, accuracy=self._accuracy)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._progress.stop()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._progress.stop()
+
+
+class TableProgress:
+    """The bar of a whole table: all rounds of all missing runs, and a line for each run in work, read from records."""
+
+    def __init__(self, runs: Sequence[Experiment], results: Path, console: Console) -> None:
+        self._runs, self._results, self._console = runs, results, console
+        self._progress = bar(console)
+        self._total = sum(run.federation.rounds for run in runs)
+        self._task = self._progress.add_task(f"{len(runs)} runs", total=self._total, accuracy="")
+        self._lines: dict[Experiment, TaskID] = {}
+        self._names: dict[str, str] = {}
+        self._printed = time.monotonic()
+
+    def name(self, labels: dict[str, str]) -> None:
+        """What to call a cell's runs, by cell_key."""
+        self._names = labels
+
+    def __enter__(self) -> "TableProgress":
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._progress.stop()
+
+    def watch(self, running: set[Experiment], finished: Sequence[Experiment]) -> None:
+        done = float(sum(run.federation.rounds for run in finished))
+        for run in sorted(running, key=lambda run: (run.seed, run.cell_key)):
+            done += self._update_line(run)
+        for run in set(self._lines) - running:
+            self._progress.remove_task(self._lines.pop(run))
+        self._progress.update(self._task, completed=done, description=f"{len(finished)}/{len(self._runs)} runs")
+        if not self._console.is_terminal and time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
+            self._printed = time.monotonic()
+            left = self._progress.tasks[0].time_remaining
+            self._console.print(
+                f"{len(finished)}/{len(self._runs)} runs, {done:.0f}/{self._total} rounds"
+                + (f", about {left / 60:.1f} min left" if left else "")
+            )
+
+    def _update_line(self, run: Experiment) -> int:
+        if run not in self._lines:
+            name = f"  {self._names.get(run.cell_key, run.cell_key)}, seed {run.seed}"
+            self._lines[run] = self._progress.add_task(name, total=run.federation.rounds, accuracy="")
+        last = last_round(run_folder(self._results, run)) or {}
+        completed = int(last.get("round", 0))
+        if "test/accuracy" in last:
+            accuracy = f"accuracy {100 * last['test/accuracy']:.2f} %"
+            self._progress.update(self._lines[run], completed=completed, accuracy=accuracy)
+        else:
+            self._progress.update(self._lines[run], completed=completed)
+        return completed

@@ -1,0 +1,118 @@
+"""`fssl reproduce`: plan, run only what is missing, print the table with published, ours, n, verdict."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmark.errors import ConfigError, DataError, Diverged
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import Item
+from reports.join import item_result
+from reports.site import build
+from reports.terminal import print_item
+from sweeps.plan import Plan, plan, restricted
+
+DEFAULT_SITE = Path("reports") / "site"
+
+
+def add_scope(command: argparse.ArgumentParser) -> None:
+    command.add_argument("items", nargs="+", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
+    command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
+    command.add_argument("--seeds", type=int, help="runs a cell (default: the profile's)")
+
+
+def add(verbs: Any) -> None:
+    from benchmark.cli.main import add_places
+
+    command = verbs.add_parser(
+        "reproduce",
+        help="run a table or figure and print it beside the published one",
+        description="Runs what is missing and prints the table. Asking twice trains nothing; Ctrl-C loses nothing.",
+    )
+    add_scope(command)
+    command.add_argument("--launcher", choices=["local"], default="local", help="where runs are trained")
+    command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side (default: cores)")
+    command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
+    reference = command.add_mutually_exclusive_group()
+    reference.add_argument(
+        "--with-reference", action="store_true", default=None, help="count committed records as done (default but demo)"
+    )
+    reference.add_argument("--no-reference", action="store_false", dest="with_reference", help="train them again here")
+    command.add_argument("--site", type=Path, default=DEFAULT_SITE, help="where the report is built")
+    add_places(command)
+    command.set_defaults(act=act)
+
+
+def uses_reference(options: argparse.Namespace) -> bool:
+    return options.profile != "demo" if options.with_reference is None else bool(options.with_reference)
+
+
+def checked_seeds(seeds: int | None) -> int | None:
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"--seeds: {seeds}; at least 1 would be right")
+    return seeds
+
+
+def act(options: argparse.Namespace) -> int:
+    chosen = items(options.items, options.profile)
+    with_reference = uses_reference(options)
+    seeds = checked_seeds(options.seeds)
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs: {options.jobs}; at least 1 would be right")
+    planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
+    console = Console(stderr=True)
+    if planned.missing:
+        _train(planned, chosen, options, console)
+        planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
+    results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in chosen]
+    report = build(results, options.site)
+    for item, records in results:
+        if options.json:
+            print(json.dumps(item_result(item, records, report=str(report))))
+        else:
+            print_item(item, records, Console(), report=str(report))
+    diverged = [run for run in planned.runs if planned.records[run.cell_key][run.seed].status == "diverged"]
+    return Diverged.exit_code if diverged else 0
+
+
+def with_seeds(item: Item, seeds: int | None) -> Item:
+    from dataclasses import replace
+
+    return item if seeds is None else replace(item, seeds=seeds)
+
+
+def _train(planned: Plan, chosen: list[Item], options: argparse.Namespace, console: Console) -> None:
+    from benchmark.cli.progress import TableProgress
+    from sweeps.local import launch
+
+    _check_data(planned, options.data_root)
+    labels = {cell.cell_key: cell.label for item in chosen for cell in item.cells}
+    done = len(planned.runs) - len(planned.missing)
+    jobs = min(options.jobs, len(planned.missing))
+    names = ", ".join(f"{item.name} ({item.profile})" for item in chosen)
+    console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {jobs} side by side")
+    started = time.monotonic()
+    with TableProgress(planned.missing, options.results, console) as progress:
+        progress.name(labels)
+        launch(
+            planned.missing, options.results, data_root=options.data_root, workers=options.jobs, watch=progress.watch
+        )
+    console.print(f"trained {len(planned.missing)} runs in {(time.monotonic() - started) / 60:.1f} min")
+
+
+def _check_data(planned: Plan, root: Path | None) -> None:
+    """A missing data set is told before any process is started."""
+    from benchmark.data.datasets import load
+
+    for name in dict.fromkeys(run.data.name for run in planned.missing):
+        try:
+            load(name, root)
+        except DataError as error:
+            print(f"fssl: {len(planned.missing)} runs wait for {name}", file=sys.stderr)
+            raise error

@@ -1,0 +1,197 @@
+"""Frozen dataclasses from and to plain JSON values, with errors that name the key, the value and what would be right.
+
+Why not a library: methods are an open set (a researcher's own class has to be read as strictly as ours), and
+every message must name the nearest right key, which the typed command-line libraries do not do for tagged unions.
+
+A field whose type is a union of dataclasses is written with a "kind" key: {"kind": "class_skew", "R": 0.4}.
+"""
+
+import ast
+import dataclasses
+import difflib
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar, Union
+
+from benchmark.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def kind_of(cls: type) -> str:
+    """The name of a dataclass in configurations: ClassSkew -> class_skew, SSFL -> ssfl."""
+    declared = getattr(cls, "kind", None)
+    return declared if isinstance(declared, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def nearest(word: str, right: Iterable[str]) -> str:
+    """A hint that names the right spellings, the nearest first."""
+    names = sorted(right)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}? " if close else f"right would be one of {', '.join(names)}"
+
+
+def to_plain(value: Any) -> Any:
+    """JSON values only; raises TypeError for anything that has no exact JSON form."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"kind": kind_of(type(value)), **fields}
+    if isinstance(value, tuple | list):
+        return [to_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(part) for key, part in value.items()}
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise TypeError(f"{value!r} has no exact JSON form")
+
+
+def from_plain(cls: type[T], data: Any, path: str = "") -> T:
+    """Build the dataclass `cls` from JSON values. Raises ConfigError that names the full key, the value and a remedy."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path or 'experiment'}: {data!r} is no table of fields; {cls.__name__} has {_names(cls)}")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
+    values = {}
+    for key, raw in data.items():
+        if key == "kind":
+            if raw != kind_of(cls):
+                raise ConfigError(f"{_join(path, 'kind')}: {raw!r} is not right here, {kind_of(cls)!r} would be")
+            continue
+        if key not in fields:
+            raise ConfigError(f"unknown key {_join(path, key)} = {raw!r}; {nearest(key, fields)}")
+        reader = fields[key].metadata.get("read")  # open sets, such as methods, bring their own
+        values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
+    missing = [
+        name
+        for name, f in fields.items()
+        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{_join(path, missing[0])} is missing; {cls.__name__} needs {', '.join(missing)}")
+    try:
+        return cls(**values)
+    except ConfigError as error:  # ranges are checked by the dataclass itself, which knows no path
+        message = str(error)
+        raise ConfigError(message if not path or message.startswith(path) else f"{path}.{message}") from None
+
+
+def _read(hint: Any, raw: Any, path: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if raw not in args:
+            raise ConfigError(f"{path}: {raw!r} is not right; {nearest(str(raw), map(str, args))}")
+        return raw
+    if origin in (Union, types.UnionType):
+        return _read_union(args, raw, path)
+    if origin is tuple:
+        return _read_tuple(args, raw, path)
+    if dataclasses.is_dataclass(hint):
+        return raw if isinstance(raw, typing.cast(type, hint)) else from_plain(typing.cast(type, hint), raw, path)
+    reader = {bool: _bool, int: _int, float: _float, str: _str}.get(hint)
+    if reader is None:
+        raise TypeError(f"{path}: configurations cannot hold {hint!r}")
+    return reader(raw, path)
+
+
+def _read_union(args: tuple[Any, ...], raw: Any, path: str) -> Any:
+    options = [arg for arg in args if arg is not type(None)]
+    if type(None) in args and raw in (None, "null", "None"):
+        return None
+    if len(options) == 1:
+        return _read(options[0], raw, path)
+    if any(isinstance(raw, option) for option in options):
+        return raw
+    kinds = {kind_of(option): option for option in options}
+    kind = raw if isinstance(raw, str) else raw.get("kind") if isinstance(raw, Mapping) else None
+    if kind not in kinds:
+        raise ConfigError(f"{path}.kind: {kind!r} is not right; {nearest(str(kind), kinds)}")
+    return from_plain(kinds[kind], {} if isinstance(raw, str) else raw, path)
+
+
+def _read_tuple(args: tuple[Any, ...], raw: Any, path: str) -> tuple[Any, ...]:
+    if not isinstance(raw, list | tuple):
+        raise ConfigError(f"{path}: {raw!r} is not a list")
+    if args[-1] is Ellipsis:
+        return tuple(_read(args[0], part, f"{path}[{i}]") for i, part in enumerate(raw))
+    if len(raw) != len(args):
+        raise ConfigError(f"{path}: {raw!r} has {len(raw)} entries, {len(args)} would be right")
+    return tuple(_read(arg, part, f"{path}[{i}]") for i, (arg, part) in enumerate(zip(args, raw, strict=True)))
+
+
+def _bool(raw: Any, path: str) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and raw.lower() in ("true", "false"):
+        return raw.lower() == "true"
+    raise ConfigError(f"{path}: {raw!r} is not right; true or false would be")
+
+
+def _int(raw: Any, path: str) -> int:
+    number = _float(raw, path)
+    if number != int(number):
+        raise ConfigError(f"{path}: {raw!r} is not a whole number")
+    return int(number)
+
+
+def _float(raw: Any, path: str) -> float:
+    try:
+        if isinstance(raw, bool):
+            raise ValueError
+        number = float(raw)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{path}: {raw!r} is not a number") from None
+    if not math.isfinite(number):
+        raise ConfigError(f"{path}: {raw!r} is not finite")
+    return number
+
+
+def _str(raw: Any, path: str) -> str:
+    if not isinstance(raw, str):
+        raise ConfigError(f"{path}: {raw!r} is not a text")
+    return raw
+
+
+def override(data: dict[str, Any], dotted: str, text: str) -> None:
+    """Set `a.b.c` in nested dicts to `text`, read as JSON, as a Python literal or else as a plain text.
+
+    A text where the default is a table names another kind: `partition=dirichlet` drops the old kind's fields.
+    """
+    *parents, leaf = dotted.split(".")
+    for parent in parents:
+        if not isinstance(data.get(parent), dict):
+            data[parent] = {} if data.get(parent) is None else {"kind": data[parent]}
+        data = data[parent]
+    value = scalar(text)
+    if isinstance(value, str) and isinstance(data.get(leaf), dict):
+        value = {"kind": value}
+    if leaf == "kind" and data.get("kind") != value:
+        data.clear()
+    data[leaf] = value
+
+
+def scalar(text: str) -> Any:
+    """A command-line word as a value: JSON, then the Python forms that sweep agents write, then text."""
+    if text in ("None", "True", "False"):
+        return {"None": None, "True": True, "False": False}[text]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        pass
+    if text[:1] in "{[(":
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
+    return text
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _names(cls: type) -> str:
+    return ", ".join(f.name for f in dataclasses.fields(typing.cast(Any, cls)))

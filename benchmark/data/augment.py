@@ -1,0 +1,211 @@
+"""Views of a batch of uint8 images: plain, weak (flip and crop) and strong (weak geometry, then a policy), normalised.
+
+Source of the views: SSFL's released dataset/cifar.py:425-445; the gentle policy: this project's own laptop setting.
+Departures: all draws of a call come first, from one torch.Generator, the same number whatever views are asked for;
+so a view's numbers never depend on which other views are made, nor on how the batch is cut into chunks.
+
+Shapes: N images, C channels, H height, W width, D uniform draws per image.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from benchmark.data.geometry_ops import affine_index, by_family, centred, paint_boxes, shifted_crops, warp
+from benchmark.data.pixel_ops import PILLOW, all_values, contrast, look_up
+from benchmark.data.randaugment import RandAugment, require_within
+from benchmark.errors import ConfigError, DataError
+
+VIEWS = ("plain", "weak", "strong")
+_CHUNK_BYTES = 1 << 20  # on the CPU, larger pieces fall out of the cache (measured: tests/performance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weak:
+    """Horizontal flip, then a crop of the padded image: what FixMatch's weak view does."""
+
+    flip: float = 0.5  # probability
+    crop_padding: float = 0.125  # share of the width, cut to whole pixels as released: 4 at 32, 3 at 28, 1 at 8
+    padding_mode: Literal["reflect", "zero"] = "reflect"
+
+    def __post_init__(self) -> None:
+        require_within("flip", self.flip, 0, 1)
+        require_within("crop_padding", self.crop_padding, 0, 0.5)
+        if self.padding_mode not in ("reflect", "zero"):
+            raise ConfigError(f"padding_mode is {self.padding_mode!r}; it must be reflect or zero")
+
+    num_draws = 3  # D: flip, top, left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gentle:
+    """The laptop setting's mild strong view: one affine map, brightness, contrast, then always a cutout box.
+
+    Each of rotation, shear and so on is drawn uniformly, and applied with the probability that stands beside it.
+    The digits setting (8 x 8): Gentle(translate=0, contrast_probability=0); its box is 4 pixels.
+    """
+
+    rotation: float = 15.0  # degrees, +-
+    shear: float = 0.15  # horizontal shift per line, +-
+    translate: float = 0.1  # share of the size, +-, horizontally and vertically
+    scale: float = 0.0  # relative change of size, +-
+    geometry_probability: float = 0.35  # of each of the four, drawn apart
+    brightness: tuple[float, float] = (0.5, 1.0)  # factor, lowest and highest
+    brightness_probability: float = 0.3
+    contrast: tuple[float, float] = (0.5, 1.0)  # factor, lowest and highest
+    contrast_probability: float = 0.3
+    cutout: float = 0.5  # side as a share of the width, cut to pixels; 0 = none
+    fill: int = 127  # value of the box: half of the range
+
+    def __post_init__(self) -> None:
+        require_within("rotation", self.rotation, 0, 180)
+        require_within("shear", self.shear, 0, 1)
+        require_within("translate", self.translate, 0, 1)
+        require_within("scale", self.scale, 0, 0.9)
+        require_within("geometry_probability", self.geometry_probability, 0, 1)
+        for name, factors in (("brightness", self.brightness), ("contrast", self.contrast)):
+            if len(factors) != 2:
+                raise ConfigError(f"{name} is {factors!r}; it must be two factors, lowest and highest")
+            require_within(f"{name} (highest)", factors[1], 0, 10)
+            require_within(f"{name} (lowest)", factors[0], 0, factors[1])
+        require_within("brightness_probability", self.brightness_probability, 0, 1)
+        require_within("contrast_probability", self.contrast_probability, 0, 1)
+        require_within("cutout", self.cutout, 0, 1)
+        require_within("fill", self.fill, 0, 255)
+
+    num_draws = 15  # D: 4 + 2 gates; angle, shear, shift x and y, scale, brightness, contrast; centre of the box
+
+    def apply(self, images_NCHW: Tensor, draws_ND: Tensor) -> Tensor:
+        """New uint8 images; `draws_ND` are uniform in [0, 1), on the CPU. The images are not changed."""
+        height, width = images_NCHW.shape[-2:]
+        device = images_NCHW.device
+        gate_N4 = draws_ND[:, :4] < self.geometry_probability
+        matrix_N6 = self.matrices(gate_N4, draws_ND[:, 6:11].double(), height, width)
+
+        def affine(group: Tensor, rows: Tensor) -> Tensor:
+            return warp(group, affine_index(matrix_N6[rows].to(device), height, width))
+
+        def darken(group: Tensor, rows: Tensor) -> Tensor:
+            factor_N2 = _factors(draws_ND[rows, 11], self.brightness).to(device)
+            table_NV = PILLOW.blend(torch.zeros((), device=device), all_values(device), *factor_N2.split(1, dim=1))
+            return look_up(group, table_NV[:, None].expand(-1, group.shape[1], -1))
+
+        def flatten(group: Tensor, rows: Tensor) -> Tensor:
+            return contrast(group, _factors(draws_ND[rows, 12], self.contrast).to(device), PILLOW)
+
+        out_NCHW = by_family(images_NCHW, gate_N4.any(1).long(), {1: affine})
+        out_NCHW = by_family(out_NCHW, (draws_ND[:, 4] < self.brightness_probability).long(), {1: darken})
+        out_NCHW = by_family(out_NCHW, (draws_ND[:, 5] < self.contrast_probability).long(), {1: flatten})
+        side = int(self.cutout * width)
+        return paint_boxes(out_NCHW, draws_ND[:, 13:].to(device), side, extra=0, fill=self.fill) if side else out_NCHW
+
+    def matrices(self, gate_N4: Tensor, draws_N5: Tensor, height: int, width: int) -> Tensor:
+        """Output-to-input maps (N, 6): R(angle) [[1, shear], [0, 1]] / scale about the centre, then the shift."""
+        signed_N5 = 2 * draws_N5 - 1
+        rotated, sheared, shifted, scaled = gate_N4.double().unbind(1)
+        angle = math.radians(self.rotation) * signed_N5[:, 0] * rotated
+        shear = self.shear * signed_N5[:, 1] * sheared
+        shift_N2 = self.translate * signed_N5[:, 2:4] * shifted[:, None] * torch.tensor([width, height])
+        zoom = 1 / (1 + self.scale * signed_N5[:, 4] * scaled)
+        cos, sin = angle.cos() * zoom, angle.sin() * zoom
+        return centred(torch.stack([cos, cos * shear - sin, sin, sin * shear + cos], dim=1), shift_N2, height, width)
+
+
+def _factors(uniform_N: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """(factor, 1 - factor) of each row, (N, 2) float32, uniform within the bounds."""
+    factor_N = bounds[0] + (bounds[1] - bounds[0]) * uniform_N
+    return torch.stack([factor_N, 1 - factor_N], dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What the weak and the strong view of an experiment are."""
+
+    weak: Weak = field(default_factory=Weak)
+    strong: RandAugment | Gentle = field(default_factory=RandAugment)
+
+
+def make_views(
+    images_NCHW: Tensor,
+    views: Sequence[str],
+    augmentation: Augmentation,
+    mean: Sequence[float],
+    std: Sequence[float],
+    generator: torch.Generator,
+) -> dict[str, Tensor]:
+    """Normalised float32 views (x / 255 - mean) / std of uint8 images, on the images' device.
+
+    "strong" draws its own flip and crop, then the strong policy (cifar.py:425-445). The generator may live on
+    another device than the images (a CPU generator gives the same views on every device); every call takes the
+    same number of draws from it for a given batch size and augmentation.
+    Raises ConfigError for an unknown or repeated view and for a mean or std that does not fit the channels,
+    DataError for images that are not uint8 (N, 1 or 3, H, W).
+    """
+    _check(images_NCHW, views, mean, std)
+    count, channels, height, width = images_NCHW.shape
+    device = images_NCHW.device
+    draws_ND = torch.rand(count, 2 * Weak.num_draws + augmentation.strong.num_draws, generator=generator,
+                          device=generator.device).cpu()  # fmt: skip
+    scale_C11 = torch.tensor([1 / (255 * deviation) for deviation in std], device=device)[:, None, None]
+    shift_C11 = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)[:, None, None]
+    out = {view: torch.empty(images_NCHW.shape, device=device) for view in views}
+    size = max(1, _CHUNK_BYTES // (channels * height * width)) if device.type == "cpu" else max(1, count)
+    for begin in range(0, count, size):
+        chunk = slice(begin, begin + size)
+        pixels = _views(images_NCHW[chunk], views, augmentation, draws_ND[chunk])
+        for view in views:
+            out[view][chunk].copy_(pixels[view]).mul_(scale_C11).add_(shift_C11)
+    return out
+
+
+def _views(
+    images_NCHW: Tensor, views: Sequence[str], augmentation: Augmentation, draws_ND: Tensor
+) -> Mapping[str, Tensor]:
+    """The uint8 views of one chunk. Columns of draws: weak geometry, the strong view's geometry, the policy."""
+    pixels = {"plain": images_NCHW}
+    moved = set(views) & {"weak", "strong"}
+    if moved:
+        crop = _weak_geometry(images_NCHW, augmentation.weak)
+        used = Weak.num_draws
+        if "weak" in moved:
+            pixels["weak"] = crop(draws_ND[:, :used])
+        if "strong" in moved:
+            cropped = crop(draws_ND[:, used : 2 * used])
+            pixels["strong"] = augmentation.strong.apply(cropped, draws_ND[:, 2 * used :])
+    return pixels
+
+
+def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor]:
+    """A function from draws (N, 3) to flipped and cropped images; the padded lines are shared by its calls."""
+    padding = int(weak.crop_padding * images_NCHW.shape[-1])
+    crop = shifted_crops(images_NCHW, padding, weak.padding_mode)
+
+    def draw(draws_N3: Tensor) -> Tensor:
+        flip_N = (draws_N3[:, 0] < weak.flip).long()
+        top_N, left_N = (draws_N3[:, 1:] * (2 * padding + 1)).long().unbind(1)
+        moves_3N = torch.stack([flip_N, top_N, left_N]).to(images_NCHW.device)
+        return crop(*moves_3N.unbind(0))
+
+    return draw
+
+
+def _check(images_NCHW: Tensor, views: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> None:
+    for view in views:
+        if view not in VIEWS:
+            raise ConfigError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}")
+    if len(set(views)) != len(views):
+        raise ConfigError(f"views is {list(views)!r}; each view may be named once (call again for a second draw)")
+    if images_NCHW.dtype != torch.uint8 or images_NCHW.ndim != 4 or images_NCHW.shape[1] not in (1, 3):
+        shape = tuple(images_NCHW.shape)
+        raise DataError(f"images are {images_NCHW.dtype} {shape}; they must be uint8 (N, 1 or 3, height, width)")
+    if images_NCHW.shape[2] <= images_NCHW.shape[3] // 2:
+        raise DataError(f"images are {images_NCHW.shape[2]} lines high; reflected padding needs more than width / 2")
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) != images_NCHW.shape[1]:
+            raise ConfigError(f"{name} has {len(values)} values; the images have {images_NCHW.shape[1]} channels")
+    if not all(deviation > 0 for deviation in std):
+        raise ConfigError(f"std is {list(std)!r}; every value must be above 0")

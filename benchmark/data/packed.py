@@ -1,0 +1,230 @@
+"""Packed image sets: NAME/SPLIT.npz (or SPLIT_0.npz, SPLIT_1.npz, ...), checked, decoded once, and cached.
+
+A file holds `labels` (N), `classes` (names in label order) and either `images` uint8 (N,H,W) of a gray set, or one of
+`webp` and `jpeg` (uint8, all encoded files one after another) with `offsets` int64 (N+1). Nothing is ever unpickled.
+The folder that holds the files is only read. What may be lost at any time lies in the cache folder: decoded pixels,
+and hashes already computed, remembered as long as size and times of a file stay the same.
+
+Shapes: N images, C channels, H x W pixels.
+"""
+
+import hashlib
+import io
+import os
+import re
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import PIL
+from PIL import Image
+
+from benchmark.errors import DataError
+
+Pixels = npt.NDArray[np.uint8]
+
+KNOWN_SHA256: Mapping[str, str] = {
+    "cifar10/test.npz": "8fe3b6ec21e5a7277a567a519b275f296fa1f831217dd8c3c18c46b1855afcd8",
+    "cifar10/train_0.npz": "f6b42cf8b928456e868e30f757eff84776a63219b8bac9291bd59135cd54f729",
+    "cifar10/train_1.npz": "b4545c89a6b117c2cacdf256e7c7243121e822393e92cb98065a957e787513ee",
+    "cifar100/test.npz": "e958a1cfcbdedc1c0f250b93b69411e2e636d20834de435038227508da69b6bd",
+    "cifar100/train.npz": "9d6ef0637b325cfd38c162f952a6fb3538a452144312532b5c4ffe9ebe187823",
+    "emnist_balanced_small/test.npz": "6a4df82856f4ad61244a6bc526e1fb1be1486d02c145b55402fb19b612d5a8d5",
+    "emnist_balanced_small/train.npz": "b486987104122b8c7e751f38b86b52f3fe35dfc189c8da3fa05d1c8425704419",
+    "fashion_mnist/test.npz": "d5a3a56f184d5ece32da22130dce4c422745d97f52bec292bc93cf2b5bce711f",
+    "fashion_mnist/train.npz": "8357ed31b21aefb1d13fdbb5c7738fd523fb676d2c3bfdc4b655295fc427a5d7",
+    "ham10000_64/test.npz": "e33e5acd2f46a0b512163049513488e794437ebccaa16a6ee1a9409ec0b183e7",
+    "ham10000_64/train.npz": "c74966f67bf69b5478a820b42e7f2fb15e9172bdb0b2b748f20cfcbdda921c20",
+    "mnist/test.npz": "6ff785fc71ee7032f668d84a317722438dc991f01edeb1db5ced21be8cb8d8d1",
+    "mnist/train.npz": "6dd6fa93dc1c1067575cdfb6d98b0a917e5be68be755fe2e92be7636a0dc7a97",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """The images of one split."""
+
+    images_NCHW: Pixels
+    labels_N: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+    fingerprint: str  # of the files and of whatever decoded them: equal fingerprints, equal pixels
+    known: bool  # every file has a sha256 above
+
+
+def cache_folder() -> Path:
+    """FSSL_CACHE, else ~/.cache/fssl; it need not exist."""
+    return Path(os.environ.get("FSSL_CACHE") or Path.home() / ".cache" / "fssl").expanduser()
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether the folder holds packed files, be it of one split only."""
+    return bool(_part_files(folder, "train") or _part_files(folder, "test"))
+
+
+def read_split(folder: Path, split: str) -> Part:
+    """The `train` or `test` images of a packed folder; the folder's name is the set's.
+
+    Raises DataError for a missing part, a hash that is not the known one, and contents that contradict themselves.
+    """
+    files = _part_files(folder, split)
+    known = [key for key in KNOWN_SHA256 if re.fullmatch(rf"{re.escape(folder.name)}/{split}(_\d+)?\.npz", key)]
+    keys = [f"{folder.name}/{path.name}" for path in files]
+    missing = [key for key in known if key not in keys]
+    if not files or (missing and any(key in known for key in keys)):
+        raise DataError(f"{folder}: {', '.join(missing) or f'{split}.npz'} is missing: copy the whole folder again")
+    parts = [_read_file(path, KNOWN_SHA256.get(key)) for path, key in zip(files, keys, strict=True)]
+    for path, part in zip(files, parts, strict=True):
+        if part.classes != parts[0].classes or part.images_NCHW.shape[1:] != parts[0].images_NCHW.shape[1:]:
+            raise DataError(f"{path}: classes or image size differ from those of {files[0].name}")
+    return Part(
+        images_NCHW=parts[0].images_NCHW if len(parts) == 1 else np.concatenate([part.images_NCHW for part in parts]),
+        labels_N=np.concatenate([part.labels_N for part in parts]),
+        classes=parts[0].classes,
+        fingerprint=" ".join(part.fingerprint for part in parts),
+        known=all(key in KNOWN_SHA256 for key in keys),
+    )
+
+
+def _part_files(folder: Path, split: str) -> list[Path]:
+    """[SPLIT.npz] or [SPLIT_0.npz, SPLIT_1.npz, ...]; empty if neither. Raises DataError for a gap or for both."""
+    whole = folder / f"{split}.npz"
+    numbers = sorted(int(m[1]) for p in folder.glob(f"{split}_*.npz") if (m := re.fullmatch(rf"{split}_(\d+)", p.stem)))
+    if whole.is_file() and numbers:
+        raise DataError(f"{folder}: holds both {whole.name} and {split}_{numbers[0]}.npz: remove one of the two copies")
+    if numbers != list(range(len(numbers))):
+        gap = next(number for number in range(len(numbers) + 1) if number not in numbers)
+        raise DataError(f"{folder}: {split}_{gap}.npz is missing: copy the whole folder again")
+    return [whole] if whole.is_file() else [folder / f"{split}_{number}.npz" for number in numbers]
+
+
+def _read_file(path: Path, expected: str | None) -> Part:
+    found = file_sha256(path)
+    if expected is not None and found != expected:
+        raise DataError(f"{path}: sha256 is {found}, expected {expected}: damaged or another file, copy it again")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            labels_N, classes = _labels(path, arrays["labels"], arrays["classes"])
+            codec = next((key for key in ("webp", "jpeg") if key in arrays), None)
+            if codec is None:
+                images_NCHW = _gray(path, arrays["images"])
+            else:
+                raw, offsets = arrays[codec], arrays["offsets"]
+                images_NCHW = _cached(found, len(labels_N), lambda: _decode(path, raw, offsets))
+    except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a whole packed file ({error}): copy it again") from error
+    if len(images_NCHW) != len(labels_N):
+        raise DataError(f"{path}: {len(images_NCHW)} images but {len(labels_N)} labels")
+    return Part(
+        images_NCHW=images_NCHW, labels_N=labels_N, classes=classes,
+        fingerprint=f"{found}:{_DECODER}" if codec else found, known=expected is not None,
+    )  # fmt: skip
+
+
+def _labels(path: Path, labels_N: np.ndarray, classes: np.ndarray) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    if labels_N.ndim != 1 or labels_N.dtype.kind not in "ui":
+        raise DataError(f"{path}: labels are {labels_N.dtype} {labels_N.shape}, expected integers, one an image")
+    if classes.ndim != 1 or classes.dtype.kind != "U":
+        raise DataError(f"{path}: classes are {classes.dtype} {classes.shape}, expected a list of names")
+    if len(labels_N) and not 0 <= int(labels_N.min()) <= int(labels_N.max()) < len(classes):
+        raise DataError(f"{path}: labels lie in {labels_N.min()}..{labels_N.max()}, {len(classes)} classes are named")
+    return labels_N.astype(np.int64), tuple(str(name) for name in classes)
+
+
+def _gray(path: Path, images_NHW: np.ndarray) -> Pixels:
+    if images_NHW.ndim != 3 or images_NHW.dtype != np.uint8:
+        raise DataError(f"{path}: images are {images_NHW.dtype} {images_NHW.shape}, expected uint8 (N, H, W)")
+    return images_NHW[:, None]
+
+
+def _decode(path: Path, raw: np.ndarray, offsets: np.ndarray) -> Pixels:
+    """(N,3,H,W) from encoded files, on all cores: Pillow decodes without holding Python's lock."""
+    if raw.dtype != np.uint8 or offsets.dtype != np.int64 or raw.ndim != 1 or offsets.ndim != 1:
+        raise DataError(f"{path}: encoded images are {raw.dtype} with {offsets.dtype} offsets, expected uint8 and int64")
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(raw) or (np.diff(offsets) <= 0).any():
+        raise DataError(f"{path}: offsets do not cut the {len(raw)} encoded bytes into files")
+
+    def chunk(first: int) -> Pixels:
+        cuts = offsets[first : first + _CHUNK + 1]
+        return np.stack([_decode_one(raw[low:high]) for low, high in zip(cuts[:-1], cuts[1:], strict=True)])
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        images_NHWC = np.concatenate(list(threads.map(chunk, range(0, len(offsets) - 1, _CHUNK))))
+    return np.ascontiguousarray(images_NHWC.transpose(0, 3, 1, 2))
+
+
+def _decode_one(encoded: np.ndarray) -> Pixels:
+    with Image.open(io.BytesIO(encoded.tobytes())) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+_CHUNK = 256  # images a thread decodes in one go
+_DECODER = f"pillow-{PIL.__version__}"  # another version may decode a lossy file to other pixels
+
+
+def _cached(source: str, count: int, decode: Callable[[], Pixels]) -> Pixels:
+    """Decoded pixels of the file with sha256 `source`; a cache that is absent or damaged is made anew."""
+    pixels = cache_folder() / "decoded" / f"{source[:32]}-{_DECODER}.npy"
+    stamp = pixels.with_suffix(".sha256")
+    try:
+        if file_sha256(pixels) == stamp.read_text(encoding="ascii"):
+            images_NCHW = np.load(pixels, allow_pickle=False)
+            if images_NCHW.dtype == np.uint8 and len(images_NCHW) == count:
+                return images_NCHW
+    except (OSError, ValueError, EOFError):
+        pass  # not there yet, or cut short: both mean decoding again
+    images_NCHW = decode()
+    if _write(pixels, lambda file: np.save(file, images_NCHW, allow_pickle=False)):
+        digest = _sha256(pixels)
+        _write(stamp, lambda file: file.write(digest.encode()))
+    return images_NCHW
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 (hex) of a file, remembered while its size and times stay the same. Raises OSError."""
+    status = path.stat()
+    key = f"file {path.resolve()} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    return remembered(key, lambda: _sha256(path))
+
+
+def remembered(key: str, compute: Callable[[], str]) -> str:
+    """A sha256 that was computed under this key before, else computed now and remembered in the cache folder."""
+    note = cache_folder() / "hashes" / hashlib.sha256(key.encode()).hexdigest()
+    try:
+        text = note.read_text(encoding="ascii")
+        if re.fullmatch("[0-9a-f]{64}", text):
+            return text
+    except (OSError, UnicodeDecodeError):
+        pass  # never computed here
+    digest = compute()
+    _write(note, lambda file: file.write(digest.encode()))
+    return digest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> bool:
+    """Write a cache file so that no reader sees half of it; a cache that cannot be written costs time, not the run."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                write(file)
+            os.replace(name, path)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        warnings.warn(f"cache {path.parent} cannot be written ({error}): the work is repeated next time", stacklevel=2)
+        return False
+    return True

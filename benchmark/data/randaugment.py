@@ -1,0 +1,293 @@
+"""RandAugment on whole uint8 batches, every draw per image.
+
+Source of the `ssfl` pool: SSFL's released dataset/randaugment.py:154-169 (pool), 216-235 (RandAugmentMC) and 47-67
+(CutoutAbs), which is FixMatch's pool on Pillow. Source of the `torchvision` pool: torchvision.transforms.RandAugment
+(Cubuk et al. 2019, arXiv:1909.13719) on tensors, nearest resampling, black fill.
+Departures: the draws come from one torch.Generator instead of Python's and NumPy's global ones (same distributions);
+`torchvision` geometry is computed with 16 bits after the point, so a pixel whose source coordinate lies within 0.002
+pixels of the border between two pixels may take the other one.
+
+Shapes: N images, C channels, H height, W width, P = H * W, S slots (operations drawn per image), K entries of a pool
+(an operation at a level with a sign), D draws per image.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache, partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from benchmark.data import pixel_ops as px
+from benchmark.data.geometry_ops import affine_index, by_family, paint_boxes, warp
+from benchmark.errors import ConfigError
+
+
+class Family(IntEnum):
+    """Operations that run together: one pass over all rows of the family, whatever their parameters."""
+
+    KEEP = 0
+    LOOKUP = 1
+    AUTOCONTRAST = 2
+    EQUALIZE = 3
+    CONTRAST = 4
+    COLOR = 5
+    SHARPNESS = 6
+    AFFINE = 7
+
+
+# Images of a family (n, C, H, W), their parameters (n, ...), the rounding -> images.
+_APPLY: Mapping[int, Callable[[Tensor, Tensor, px.Arithmetic], Tensor]] = {
+    Family.LOOKUP: lambda images, table, _: px.look_up(images, table[:, None].expand(-1, images.shape[1], -1)),
+    Family.AUTOCONTRAST: lambda images, _, arithmetic: px.autocontrast(images, arithmetic),
+    Family.EQUALIZE: lambda images, _, __: px.equalize(images),
+    Family.CONTRAST: px.contrast,
+    Family.COLOR: px.color,
+    Family.SHARPNESS: px.sharpness,
+    Family.AFFINE: lambda images, index, _: warp(images, index),
+}
+
+Parameters = Callable[[int, int, int, int], Sequence[float]]  # (level, sign +-1, H, W) -> numbers of the family
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One member of a pool. LOOKUP takes 256 values, AFFINE Pillow's 6 numbers, the blends (factor, 1 - factor)."""
+
+    name: str
+    family: Family
+    parameters: Parameters = lambda *_: ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Operations with the rounding of their reference, and the highest level they are defined for."""
+
+    operations: tuple[Operation, ...]
+    arithmetic: px.Arithmetic
+    highest_level: int
+
+
+def _blend(factor: Callable[[int, int], float]) -> Parameters:
+    def parameters(level: int, sign: int, _height: int, _width: int) -> Sequence[float]:
+        return (factor(level, sign), 1.0 - factor(level, sign))
+
+    return parameters
+
+
+def _brightness(factor: Callable[[int, int], float], arithmetic: px.Arithmetic) -> Parameters:
+    def parameters(level: int, sign: int, _height: int, _width: int) -> Sequence[float]:
+        pair = torch.tensor([factor(level, sign), 1.0 - factor(level, sign)])
+        return arithmetic.blend(torch.zeros(1), px.all_values(torch.device("cpu")), pair[0], pair[1]).tolist()
+
+    return parameters
+
+
+def _posterize(bits: Callable[[int], int]) -> Parameters:
+    return lambda level, *_: [value & -(2 ** (8 - bits(level))) for value in range(256)]
+
+
+def _solarize(threshold: Callable[[int], float]) -> Parameters:
+    return lambda level, *_: [value if value < threshold(level) else 255 - value for value in range(256)]
+
+
+def _rotate(degrees: Callable[[int, int], float]) -> Parameters:
+    """Counter-clockwise about the centre; rounded to 15 digits as PIL.Image.rotate does."""
+
+    def parameters(level: int, sign: int, height: int, width: int) -> Sequence[float]:
+        angle = -math.radians(degrees(level, sign))
+        cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
+        x, y = width / 2, height / 2
+        return (cos, sin, cos * -x + sin * -y + x, -sin, cos, -sin * -x + cos * -y + y)
+
+    return parameters
+
+
+def _ssfl() -> Pool:
+    def factor(level: int, _sign: int) -> float:
+        return level * 0.9 / 10 + 0.05
+
+    def shear(level: int, sign: int) -> float:
+        return sign * (level * 0.3 / 10)
+
+    def shift(level: int, sign: int, size: int) -> int:
+        return int(shear(level, sign) * size)
+
+    operations = (
+        Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
+        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, px.PILLOW)),
+        Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
+        Operation(name="Contrast", family=Family.CONTRAST, parameters=_blend(factor)),
+        Operation(name="Equalize", family=Family.EQUALIZE),
+        Operation(name="Identity", family=Family.KEEP),
+        Operation(name="Posterize", family=Family.LOOKUP, parameters=_posterize(lambda v: int(v * 4 / 10) + 4)),
+        Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * int(v * 30 / 10))),
+        Operation(name="Sharpness", family=Family.SHARPNESS, parameters=_blend(factor)),
+        Operation(name="ShearX", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, shear(v, s), 0, 0, 1, 0)),
+        Operation(name="ShearY", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, 0, shear(v, s), 1, 0)),
+        Operation(name="Solarize", family=Family.LOOKUP, parameters=_solarize(lambda v: 256 - int(v * 256 / 10))),
+        Operation(name="TranslateX", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, shift(v, s, w), 0, 1, 0)),
+        Operation(name="TranslateY", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, 0, 0, 1, shift(v, s, h))),
+    )
+    return Pool(operations=operations, arithmetic=px.PILLOW, highest_level=10)
+
+
+def _torchvision() -> Pool:
+    bins = 31
+
+    def spread(level: int, highest: float) -> float:
+        return float(torch.linspace(0.0, highest, bins)[level])  # float32, as in the reference
+
+    def factor(level: int, sign: int) -> float:
+        return 1.0 + sign * spread(level, 0.9)
+
+    def shear(level: int, sign: int) -> float:
+        return sign * spread(level, 0.3)
+
+    def shift(level: int, sign: int, size: int) -> int:
+        return -int(sign * spread(level, 150.0 / 331.0 * size))
+
+    def bits(level: int) -> int:
+        return int((8 - (torch.arange(bins) / ((bins - 1) / 4)).round().int())[level])
+
+    operations = (
+        Operation(name="Identity", family=Family.KEEP),
+        Operation(name="ShearX", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, shear(v, s), 0, 0, 1, 0)),
+        Operation(name="ShearY", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, 0, shear(v, s), 1, 0)),
+        Operation(name="TranslateX", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, shift(v, s, w), 0, 1, 0)),
+        Operation(name="TranslateY", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, 0, 0, 1, shift(v, s, h))),
+        Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * spread(v, 30.0))),
+        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, px.TORCHVISION)),
+        Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
+        Operation(name="Contrast", family=Family.CONTRAST, parameters=_blend(factor)),
+        Operation(name="Sharpness", family=Family.SHARPNESS, parameters=_blend(factor)),
+        Operation(name="Posterize", family=Family.LOOKUP, parameters=_posterize(bits)),
+        Operation(name="Solarize", family=Family.LOOKUP, parameters=_solarize(lambda v: 255.0 - spread(v, 255.0))),
+        Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
+        Operation(name="Equalize", family=Family.EQUALIZE),
+    )
+    return Pool(operations=operations, arithmetic=px.TORCHVISION, highest_level=bins - 1)
+
+
+POOLS: Mapping[str, Pool] = {"ssfl": _ssfl(), "torchvision": _torchvision()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entries:
+    """All K operation-level-sign triples of a pool for one image size; entry K - 1 leaves the image alone."""
+
+    family_K: Tensor  # int64, on the CPU
+    place_K: Tensor  # int64, on the CPU: row within the parameters of its family
+    parameters: Mapping[int, Tensor]  # family -> (rows, ...), on the images' device; only read
+
+
+def entry_number(operation: Tensor, level: Tensor, negative: Tensor, levels: int) -> Tensor:
+    """Position of (operation, level - lowest level, sign) in `_Entries`."""
+    return (operation * levels + level) * 2 + negative
+
+
+@lru_cache(maxsize=32)
+def _entries(pool: str, lowest: int, highest: int, height: int, width: int, device: torch.device) -> _Entries:
+    """Tables worked out once: with them a batch only looks up, also its affine source pixels (8 P bytes an entry)."""
+    rows: dict[int, list[Sequence[float]]] = {family: [] for family in Family}
+    family_K, place_K = [], []
+    for operation in POOLS[pool].operations:
+        for level in range(lowest, highest + 1):
+            for sign in (1, -1):
+                family_K.append(operation.family)
+                place_K.append(len(rows[operation.family]))
+                rows[operation.family].append(operation.parameters(level, sign, height, width))
+    parameters = {family: torch.tensor(values, dtype=torch.float64) for family, values in rows.items()}
+    prepared = {
+        **{family: values.float().to(device) for family, values in parameters.items()},
+        Family.LOOKUP: parameters[Family.LOOKUP].to(torch.uint8).to(device),
+        Family.AFFINE: affine_index(parameters[Family.AFFINE], height, width).to(device),
+    }
+    return _Entries(
+        family_K=torch.tensor([*map(int, family_K), int(Family.KEEP)]),
+        place_K=torch.tensor([*place_K, 0]),
+        parameters=prepared,
+    )
+
+
+def require_within(name: str, value: float, low: float, high: float) -> None:
+    """Raise ConfigError unless low <= value <= high (NaN fails)."""
+    if not low <= value <= high:
+        raise ConfigError(f"{name} is {value!r}; it must lie in {low} .. {high}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandAugment:
+    """Draw `num_ops` operations with replacement, apply each with `probability`, then paint a gray cutout box.
+
+    Defaults: the released SSFL code (RandAugmentMC(n=2, m=10): levels 1 .. 9 of 10). pool="torchvision",
+    levels=(9, 9) of 0 .. 30, probability=1, cutout=0 is torchvision.transforms.RandAugment(2, 9).
+    """
+
+    pool: Literal["ssfl", "torchvision"] = "ssfl"
+    num_ops: int = 2
+    probability: float = 0.5  # of applying each drawn operation
+    levels: tuple[int, int] = (1, 9)  # lowest and highest, drawn uniformly per image and slot
+    cutout: float = 0.5  # side as a share of the width, cut to pixels; 0 = none
+    fill: int = 127  # gray of the box
+
+    def __post_init__(self) -> None:
+        if self.pool not in POOLS:
+            raise ConfigError(f"pool is {self.pool!r}; it must be one of {', '.join(POOLS)}")
+        require_within("num_ops", self.num_ops, 0, 16)
+        require_within("probability", self.probability, 0, 1)
+        if len(self.levels) != 2 or any(int(level) != level for level in self.levels):
+            raise ConfigError(f"levels is {self.levels!r}; it must be two whole numbers, lowest and highest")
+        require_within("levels (highest)", self.levels[1], 0, POOLS[self.pool].highest_level)
+        require_within("levels (lowest)", self.levels[0], 0, self.levels[1])
+        require_within("cutout", self.cutout, 0, 1)
+        require_within("fill", self.fill, 0, 255)
+
+    @property
+    def num_draws(self) -> int:
+        """Uniform numbers an image uses (D): operation, level, sign, gate for each slot, then the box's centre."""
+        return 4 * self.num_ops + 2
+
+    def drawn_operations(self, draws_ND: Tensor) -> Tensor:
+        """Number of the operation drawn in each slot, (N, S) int64, also where the gate stays shut."""
+        draw_NS4 = draws_ND[:, : 4 * self.num_ops].unflatten(1, (self.num_ops, 4))
+        return _whole(draw_NS4[..., 0], len(POOLS[self.pool].operations))
+
+    def apply(self, images_NCHW: Tensor, draws_ND: Tensor) -> Tensor:
+        """New uint8 images; `draws_ND` are uniform in [0, 1), on the CPU. The images are not changed."""
+        height, width = images_NCHW.shape[-2:]
+        lowest, highest = self.levels
+        entries = _entries(self.pool, lowest, highest, height, width, images_NCHW.device)
+        draw_NS4 = draws_ND[:, : 4 * self.num_ops].unflatten(1, (self.num_ops, 4))
+        levels = highest - lowest + 1
+        level_NS = _whole(draw_NS4[..., 1], levels)
+        entry_NS = entry_number(self.drawn_operations(draws_ND), level_NS, _whole(draw_NS4[..., 2], 2), levels)
+        entry_NS = torch.where(draw_NS4[..., 3] < self.probability, entry_NS, len(entries.family_K) - 1)
+        out_NCHW = images_NCHW
+        for entry_N in entry_NS.unbind(1):
+            out_NCHW = apply_entries(out_NCHW, entry_N, entries, POOLS[self.pool].arithmetic)
+        side = int(self.cutout * width)
+        if side == 0:
+            return out_NCHW
+        fresh_NCHW = out_NCHW if self.num_ops else out_NCHW.clone()
+        centre_N2 = draws_ND[:, -2:].to(images_NCHW.device)
+        return paint_boxes(fresh_NCHW, centre_N2, side, extra=1, fill=self.fill)
+
+
+def apply_entries(images_NCHW: Tensor, entry_N: Tensor, entries: _Entries, arithmetic: px.Arithmetic) -> Tensor:
+    """One slot: each image through the entry of its row; new images in the same order."""
+
+    def run(family: int, group: Tensor, rows: Tensor) -> Tensor:
+        parameters = entries.parameters[family]
+        place = entries.place_K[entry_N[rows]].to(group.device)
+        return _APPLY[family](group, parameters.index_select(0, place), arithmetic)
+
+    return by_family(images_NCHW, entries.family_K[entry_N], {family: partial(run, family) for family in _APPLY})
+
+
+def _whole(uniform: Tensor, count: int) -> Tensor:
+    """Uniform in [0, 1) -> 0 .. count - 1; float32 rounding cannot reach `count` (1 - 2**-24 is the largest draw)."""
+    return (uniform * count).long()

@@ -1,0 +1,237 @@
+"""Where images come from besides packed files: scikit-learn, torchvision's own layouts and downloads, a user's folder.
+
+Shapes: N images, C channels, H x W pixels.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_digits
+from torchvision import datasets as tv
+
+from benchmark.data.packed import cache_folder
+from benchmark.data.split import shuffled
+from benchmark.errors import ConfigError, DataError
+from benchmark.streams import numpy_stream
+
+DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer before a server counts as out of reach
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Raw:
+    """What a reader found: NumPy or torch arrays, images uint8 (N,C,H,W), labels of any integer type (N)."""
+
+    train: tuple[Any, Any]  # images, labels
+    test: tuple[Any, Any]
+    classes: tuple[str, ...]
+    unlabelled: Any = None
+    note: str = ""
+    fingerprint: str = ""  # of the files; if set, the content hash is remembered under it
+
+
+def _held_out(labels_N: np.ndarray, test_d: list[int], name: str) -> np.ndarray:
+    """(N,) True for the images of an own test part: `test_d` of each class, by a stream that depends on no path."""
+    chosen_N = np.zeros(len(labels_N), dtype=bool)
+    for label, count in enumerate(test_d):
+        of_class_N = np.flatnonzero(labels_N == label)
+        chosen_N[shuffled(of_class_N, numpy_stream(0, "data", name, "test", label))[:count]] = True
+    return chosen_N
+
+
+def _own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str) -> dict[str, Any]:
+    test_N = _held_out(labels_N, test_d, name)
+    return {
+        "train": (images_NCHW[~test_N], labels_N[~test_N]),
+        "test": (images_NCHW[test_N], labels_N[test_N]),
+        "note": "own split",
+    }
+
+
+def read_digits() -> Raw:
+    """1,797 handwritten digits of 8x8 pixels, 400 of them for the test: as near to 400/1797 of each class as can be."""
+    digits = load_digits()
+    images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
+    exact_d = np.bincount(digits.target) * 400 / len(digits.target)
+    test_d = np.floor(exact_d).astype(int)
+    test_d[np.argsort(test_d - exact_d, kind="stable")[: 400 - test_d.sum()]] += 1
+    classes = tuple(str(digit) for digit in range(10))
+    return Raw(classes=classes, **_own_split(images_NCHW, digits.target, test_d.tolist(), "digits"))
+
+
+def read_folder(name: str) -> Raw:
+    """`folder:PATH` or `folder:PATH?size=32`: PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* split 80/20.
+
+    Gray if the first image is gray, else RGB; resized to the first image's size, or to size x size pixels.
+    Raises ConfigError for a bad option, DataError for a folder that cannot be such a set.
+    """
+    path, _, option = name.removeprefix("folder:").partition("?")
+    key, _, value = option.partition("=")
+    if option and (key != "size" or not value.isdecimal() or int(value) < 1):
+        raise ConfigError(f"data set {name!r}: option {option!r} must be size=PIXELS, such as size=32")
+    place = Path(path).expanduser()
+    split_by_user = [part for part in ("train", "test") if (place / part).is_dir()]
+    if len(split_by_user) == 1:
+        raise DataError(f"{place}: holds {split_by_user[0]}/ alone: add the other of train/ and test/")
+    found = [_image_files(place / part) for part in split_by_user] or [_image_files(place)]
+    classes = found[0][0]
+    if any(other != classes for other, _ in found) or len(classes) < 2:
+        raise DataError(f"{place}: train/ and test/ must hold the same two or more class folders, found {found[-1][0]}")
+    with _named_if_unreadable(found[0][1][0][0]), Image.open(found[0][1][0][0]) as first:
+        mode = "L" if first.mode in ("1", "L", "LA", "I", "I;16") else "RGB"
+        size = (int(value), int(value)) if option else first.size
+    parts = [_read_images(samples, mode, size) for _, samples in found]
+    if split_by_user:
+        return Raw(train=parts[0], test=parts[1], classes=classes)
+    counts_d = np.bincount(parts[0][1], minlength=len(classes))
+    if counts_d.min() < 2:
+        raise DataError(f"{place}: class {classes[counts_d.argmin()]} has 1 image: 2 or more allow for a test part")
+    test_d = [max(1, round(0.2 * int(count))) for count in counts_d]
+    return Raw(classes=classes, **_own_split(*parts[0], test_d, "folder"))
+
+
+def _image_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
+    """Class names and (file, label) in torchvision's order."""
+    try:
+        listing = tv.ImageFolder(str(folder))
+    except OSError as error:
+        raise DataError(f"{folder}: no image set with one folder a class ({error})") from error
+    return tuple(listing.classes), listing.samples
+
+
+def _read_images(samples: list[tuple[str, int]], mode: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    images_NCHW = np.empty((len(samples), 1 if mode == "L" else 3, size[1], size[0]), dtype=np.uint8)
+    for index, (path, _) in enumerate(samples):
+        with _named_if_unreadable(path), Image.open(path) as image:
+            pixels = np.asarray(_eight_bit(image, mode).resize(size, Image.Resampling.BILINEAR))
+        images_NCHW[index] = pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+    return images_NCHW, np.array([label for _, label in samples])
+
+
+def _eight_bit(image: Image.Image, mode: str) -> Image.Image:
+    """Pillow clips 16-bit gray to white instead of scaling it."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    return image.convert(mode)
+
+
+@contextlib.contextmanager
+def _named_if_unreadable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow reports a broken PNG as SyntaxError
+        raise DataError(f"{path}: not a readable image ({error})") from error
+
+
+Reader = Callable[[str, bool], Raw]  # (folder, download) -> the set
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """One of torchvision's sets: how it is read, and the path in its folder that shows that it is there."""
+
+    marker: str
+    read: Reader
+
+
+def _cifar(kind: Callable[..., Any]) -> Reader:
+    def read(root: str, download: bool) -> Raw:
+        parts = [kind(root, train=train, download=download) for train in (True, False)]
+        train, test = ((part.data.transpose(0, 3, 1, 2), part.targets) for part in parts)
+        return Raw(train=train, test=test, classes=tuple(parts[0].classes))
+
+    return read
+
+
+def _mnist(kind: Callable[..., Any], *, transposed: bool = False, **options: str) -> Reader:
+    def read(root: str, download: bool) -> Raw:
+        parts = [kind(root, train=train, download=download, **options) for train in (True, False)]
+        axes = (0, 1, 3, 2) if transposed else (0, 1, 2, 3)
+        train, test = ((part.data[:, None].permute(axes), part.targets) for part in parts)
+        return Raw(train=train, test=test, classes=tuple(name.split(" - ")[0] for name in parts[0].classes))
+
+    return read
+
+
+def _svhn(root: str, download: bool) -> Raw:
+    train, test = (tv.SVHN(root, split=split, download=download) for split in ("train", "test"))
+    classes = tuple(str(digit) for digit in range(10))
+    return Raw(train=(train.data, train.labels), test=(test.data, test.labels), classes=classes)
+
+
+def _stl10(root: str, download: bool) -> Raw:
+    train, test, more = (tv.STL10(root, split=split, download=download) for split in ("train", "test", "unlabeled"))
+    return Raw(
+        train=(train.data, train.labels), test=(test.data, test.labels), unlabelled=more.data,
+        classes=tuple(train.classes),
+    )  # fmt: skip
+
+
+ORIGINALS: Mapping[str, Original] = {
+    "cifar10": Original(marker="cifar-10-batches-py", read=_cifar(tv.CIFAR10)),
+    "cifar100": Original(marker="cifar-100-python", read=_cifar(tv.CIFAR100)),
+    "svhn": Original(marker="train_32x32.mat", read=_svhn),
+    "emnist_balanced": Original(marker="EMNIST/raw", read=_mnist(tv.EMNIST, split="balanced", transposed=True)),
+    "fashion_mnist": Original(marker="FashionMNIST/raw", read=_mnist(tv.FashionMNIST)),
+    "mnist": Original(marker="MNIST/raw", read=_mnist(tv.MNIST)),
+    "stl10": Original(marker="stl10_binary", read=_stl10),
+}
+
+_READ_ERRORS = (OSError, RuntimeError, ValueError, TypeError, EOFError, AssertionError, KeyError)
+
+
+def read_original(name: str, folder: Path) -> Raw:
+    """A set in torchvision's own layout; nothing is written. Raises DataError where it is not whole."""
+    try:
+        return ORIGINALS[name].read(str(folder), False)
+    except _READ_ERRORS as error:
+        marker = folder / ORIGINALS[name].marker
+        raise DataError(f"{marker}: {name} is damaged or not whole ({_line(error)}): delete it, or copy it again") from error
+
+
+def download(name: str, searched: str) -> Path:
+    """Have torchvision fetch a set into the cache folder; the folder of the set appears there whole or not at all.
+
+    Raises DataError, naming the places already searched, where there is no network or no room.
+    """
+    target = cache_folder() / name
+    fetching = cache_folder() / f".fetching-{name}-{os.getpid()}"
+    try:
+        fetching.mkdir(parents=True, exist_ok=True)
+        with _impatient(), contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
+            ORIGINALS[name].read(str(fetching), True)
+        with contextlib.suppress(OSError):  # another process was faster: its copy is as good
+            fetching.rename(target)
+    except (*_READ_ERRORS, zipfile.BadZipFile, tarfile.TarError) as error:
+        raise DataError(
+            f"data set {name} is not in {searched} and cannot be downloaded ({_line(error)}): "
+            "set FSSL_DATA to a folder that holds it, or run where there is a network"
+        ) from error
+    finally:
+        shutil.rmtree(fetching, ignore_errors=True)
+    return target
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """torchvision gives its downloads no time limit of their own."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,184 @@
+"""Who holds which training image: the server's labelled images, its validation images, and the clients' images.
+
+SSFL appendix A.2 (1): the server gets N_s/d images of each class ("N_s of each class" there is a slip; the released
+code, utils_v2.py:477-487, divides by d). The rest goes to the clients by a rule of `partition.py`.
+
+The order of a class's images is one named draw; server, validation and clients take from it in turn. So the server's
+images depend on the seed and N_s alone, and runs that differ in K, R or alpha are paired by seed.
+
+Shapes: N training images, K clients, d classes; index arrays are int64 into the training images, ascending.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmark.data.partition import IntArray, Partition, main_classes
+from benchmark.errors import ConfigError
+from benchmark.streams import numpy_stream
+
+Labels = npt.NDArray[np.integer] | torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """Index arrays into the training images; together they hold every image exactly once."""
+
+    server_N: IntArray
+    validation_N: IntArray  # held by the server, never trained on
+    clients: tuple[IntArray, ...]
+    num_classes: int
+    partition: Partition
+    seed: int
+    redraws: int = 0  # draws thrown away by Dirichlet's min_size
+
+    def hash(self) -> str:
+        """sha256 (hex) of who holds which image; the same on every machine, whatever the order within a holder."""
+        digest = hashlib.sha256()
+        for indices_N in (self.server_N, self.validation_N, *self.clients):
+            digest.update(len(indices_N).to_bytes(8, "little"))
+            digest.update(np.sort(indices_N).astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def counts(self, labels_N: Labels) -> IntArray:
+        """(K, d) images of each class held by each client."""
+        all_N = _as_labels(labels_N, self.num_classes)
+        return np.stack([np.bincount(all_N[held_N], minlength=self.num_classes) for held_N in self.clients])
+
+    def server_counts(self, labels_N: Labels) -> IntArray:
+        """(d,) labelled images of each class at the server, validation images not among them."""
+        return np.bincount(_as_labels(labels_N, self.num_classes)[self.server_N], minlength=self.num_classes)
+
+    def realised_R(self, labels_N: Labels) -> float:
+        """Mean total variation distance over pairs of clients, Eq. 2; 0 for a single client."""
+        return mean_total_variation(self.counts(labels_N))
+
+
+def mean_total_variation(counts_Kd: IntArray) -> float:
+    """Eq. 2 from counts: sum over pairs k < m of |P_k - P_m|_1 / 2, over K(K-1)/2; 0 for K = 1.
+
+    By class the sum over pairs of |p_k - p_m| is sum_k (2k - K + 1) p_(k) over the ascending p, so K log K, not K^2.
+    """
+    K = len(counts_Kd)
+    if K == 1:
+        return 0.0
+    ascending_Kd = np.sort(counts_Kd / counts_Kd.sum(axis=1, keepdims=True), axis=0)
+    weights_K = 2 * np.arange(K) - K + 1
+    total = float((weights_K[:, None] * ascending_Kd).sum()) / 2
+    return min(max(total / (K * (K - 1) / 2), 0.0), 1.0)
+
+
+def split(
+    labels_N: Labels, num_classes: int, N_s: int, K: int, partition: Partition, seed: int, N_validation: int = 0
+) -> Split:
+    """Share N training images out to the server (N_s labelled, N_validation held out) and K clients.
+
+    N_s = 0 is a server without labels (RSCFed). Validation images are taken in equal numbers from each class, up to
+    one, as far as a class reaches. Raises ConfigError for numbers the labels cannot give.
+    """
+    all_N = _as_labels(labels_N, num_classes)
+    n_d = np.bincount(all_N, minlength=num_classes)
+    server_d = _server_counts(n_d, N_s)
+    validation_d = _validation_counts(n_d - server_d, N_validation)
+    left_d = n_d - server_d - validation_d
+    _check_clients(left_d, K)
+    counts_Kd, redraws = partition.shares(left_d, K, seed)
+    _check_no_empty_client(counts_Kd, left_d, partition)
+    server, validation, clients = _deal(all_N, server_d, validation_d, counts_Kd, seed)
+    return Split(
+        server_N=server, validation_N=validation, clients=clients,
+        num_classes=num_classes, partition=partition, seed=seed, redraws=redraws,
+    )  # fmt: skip
+
+
+def share_unlabelled(N: int, K: int, seed: int) -> tuple[IntArray, ...]:
+    """N images without labels (STL-10's, SSFL appendix I) among K clients: shuffled, equal sizes up to one.
+
+    Raises ConfigError where K is larger than N.
+    """
+    _check_clients(np.array([N]), K)
+    order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))
+    return tuple(np.sort(order_N[client::K]) for client in range(K))
+
+
+def _deal(
+    all_N: IntArray, server_d: IntArray, validation_d: IntArray, counts_Kd: IntArray, seed: int
+) -> tuple[IntArray, IntArray, tuple[IntArray, ...]]:
+    """Cut each class's shuffled images into holders; each holder's indices ascending."""
+    holders: list[list[IntArray]] = [[] for _ in range(2 + len(counts_Kd))]
+    for label in range(len(server_d)):
+        order_N = shuffled(np.flatnonzero(all_N == label), numpy_stream(seed, "partition", "class", label))
+        sizes = [server_d[label], validation_d[label], *counts_Kd[:, label]]
+        for held, part_N in zip(holders, np.split(order_N, np.cumsum(sizes)[:-1]), strict=True):
+            held.append(part_N)
+    server, validation, *clients = (np.sort(np.concatenate(held)) for held in holders)
+    return server, validation, tuple(clients)
+
+
+def shuffled(indices_N: IntArray, stream: np.random.Generator) -> IntArray:
+    """A shuffle from raw generator bits: NumPy promises these for ever, but not what `permutation` makes of them."""
+    raw_N = stream.bit_generator.random_raw(len(indices_N))
+    return indices_N[np.argsort(raw_N, kind="stable")].astype(np.int64)
+
+
+def _server_counts(n_d: IntArray, N_s: int) -> IntArray:
+    d = len(n_d)
+    if N_s < 0:
+        raise ConfigError(f"N_s={N_s} must be 0 (no labels at the server) or a multiple of the {d} classes")
+    if N_s % d:
+        below = N_s // d * d
+        nearest = f"{below} or {below + d}" if below else f"{d} (one image a class)"
+        raise ConfigError(f"N_s={N_s} is not a multiple of the {d} classes: take {nearest}")
+    scarce = int(n_d.argmin())
+    if N_s // d > n_d[scarce]:
+        raise ConfigError(
+            f"N_s={N_s} asks for {N_s // d} images of each class, class {scarce} has {n_d[scarce]}: "
+            f"N_s can be at most {int(n_d[scarce]) * d}"
+        )
+    return np.full(d, N_s // d, dtype=np.int64)
+
+
+def _validation_counts(n_d: IntArray, N_validation: int) -> IntArray:
+    """(d,) as equal as the classes allow: every class up to a common level, then one more from the fullest classes."""
+    if not 0 <= N_validation <= n_d.sum():
+        raise ConfigError(f"N_validation={N_validation} must lie between 0 and the {n_d.sum()} images left by N_s")
+    level = 0
+    while np.minimum(n_d, level + 1).sum() <= N_validation and level < n_d.max():
+        level += 1
+    taken_d = np.minimum(n_d, level)
+    fullest_d = np.argsort(taken_d - n_d, kind="stable")
+    taken_d[fullest_d[: N_validation - int(taken_d.sum())]] += 1
+    return taken_d
+
+
+def _check_clients(left_d: IntArray, K: int) -> None:
+    left = int(left_d.sum())
+    if K < 1:
+        raise ConfigError(f"K={K} must be at least 1 client")
+    if left < K:
+        raise ConfigError(f"K={K} clients share {left} images: K can be at most {left}, as no client may hold none")
+
+
+def _check_no_empty_client(counts_Kd: IntArray, left_d: IntArray, partition: Partition) -> None:
+    empty_K = np.flatnonzero(counts_Kd.sum(axis=1) == 0)
+    if len(empty_K) == 0:
+        return
+    K, client = len(counts_Kd), int(empty_K[0])
+    mains = np.flatnonzero(main_classes(left_d, K)[client])
+    raise ConfigError(
+        f"{partition} with K={K} leaves {len(empty_K)} clients without an image (first client {client}, main class "
+        f"{', '.join(map(str, mains))} with {int(left_d[mains].sum())} images left): "
+        "take fewer clients or sizes='equal'"
+    )
+
+
+def _as_labels(labels_N: Labels, num_classes: int) -> IntArray:
+    all_N = np.asarray(labels_N).astype(np.int64)
+    if all_N.ndim != 1 or len(all_N) == 0:
+        raise ConfigError(f"labels of shape {all_N.shape} must be one label an image, and at least one image")
+    if all_N.min() < 0 or all_N.max() >= num_classes:
+        raise ConfigError(f"labels lie in {all_N.min()}..{all_N.max()}, {num_classes} classes: 0..{num_classes - 1}")
+    return all_N

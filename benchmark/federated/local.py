@@ -1,0 +1,192 @@
+"""The only local step of the project: `ServerModule` and `ClientModule`, and the loop that every engine runs.
+
+A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights that an engine gives for the same job.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from benchmark.federated.batches import LocalBatch, key_names
+from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Weights
+from benchmark.optim.sgd import SGD
+from benchmark.streams import stream_seed, torch_stream
+
+
+class LocalModule(pl.LightningModule):
+    """One job's local training: the weight sets of `local` in networks, the update's loss, SGD.
+
+    `network` is a prototype; one copy is made for each weight set. `first_step` and `total_steps` place the job on
+    the learning-rate schedule.
+    """
+
+    lr_field = "lr"
+
+    def __init__(
+        self, job: Job, local: Local, network: nn.Module, sgd: SGD, first_step: int, total_steps: int
+    ) -> None:
+        super().__init__()
+        self.sgd = sgd
+        self.trainable = nn.ModuleDict({name: copy.deepcopy(network) for name in local.trainable})
+        self.frozen = nn.ModuleDict({name: copy.deepcopy(network) for name in local.frozen})
+        self.total_steps = total_steps
+        self.draw = torch.Generator()
+        self.reuse(job, local, first_step)
+
+    def reuse(self, job: Job, local: Local, first_step: int) -> None:
+        """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
+        self.update, self.local, self.first_step = job.update, local, first_step
+        self.totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        self.steps = 0
+        for networks, weight_sets in ((self.trainable, local.trainable), (self.frozen, local.frozen)):
+            for name, weights in weight_sets.items():
+                load(networks[name], weights)
+        self.trainable.train()
+        self.frozen.eval()
+        for network in self.frozen.values():
+            network.requires_grad_(False)
+
+    def transfer_batch_to_device(self, batch: LocalBatch, device: torch.device, dataloader_idx: int) -> LocalBatch:
+        return batch.to(device)
+
+    def training_step(self, batch: LocalBatch, batch_idx: int) -> Tensor:
+        loss, aux = self.update.loss(self.trainable, self.frozen, batch.streams, self.draw)
+        self._count(aux, batch.truth_N)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        lr = getattr(self.sgd, self.lr_field) or self.sgd.lr
+        optimizer = torch.optim.SGD(
+            self.trainable.parameters(),
+            lr=lr,
+            momentum=self.sgd.momentum,
+            nesterov=self.sgd.nesterov,
+            weight_decay=self.sgd.weight_decay,
+            foreach=True,
+        )
+        if self.local.momentum is not None:
+            for name, network in self.trainable.items():
+                for tensor, parameter in network.named_parameters():
+                    optimizer.state[parameter]["momentum_buffer"] = self.local.momentum[name][tensor].clone()
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: self.sgd.schedule.factor(self.first_step + step, self.total_steps)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_batch_end(self, outputs: Any, batch: LocalBatch, batch_idx: int) -> None:
+        with torch.no_grad():
+            self.update.after_step(self.trainable, self.frozen)
+        self.steps += 1
+
+    def _count(self, aux: Mapping[str, Tensor], truth_N: Tensor | None) -> None:
+        for name, value in aux.items():
+            if name not in ("labels_N", "kept_N"):
+                self.totals[name] += value.double()
+        if "kept_N" in aux:
+            kept_N, labels_N = aux["kept_N"], aux["labels_N"]
+            self.totals["pseudo/seen"] += len(kept_N)
+            self.totals["pseudo/count"] += kept_N.sum()
+            if truth_N is not None:
+                self.totals["pseudo/correct"] += (kept_N & (labels_N == truth_N)).sum()
+
+    def leave(self, momentum: dict[str, Weights] | None) -> Local:
+        """The job's weight sets after training."""
+        local = self.local
+        local.trainable = {name: state(network) for name, network in self.trainable.items()}
+        local.frozen = {name: state(network) for name, network in self.frozen.items()}
+        local.momentum = momentum
+        return local
+
+
+class ServerModule(LocalModule):
+    """Local training at the server: the labelled images, the server's learning rate."""
+
+    lr_field = "server_lr"
+
+
+class ClientModule(LocalModule):
+    """Local training at a client (or at the one holder of a centralised method)."""
+
+
+def module_class(job: Job) -> type[LocalModule]:
+    return ServerModule if job.key.client == SERVER else ClientModule
+
+
+@torch.no_grad()
+def load(network: nn.Module, weights: Weights) -> None:
+    """Copy weights into the network in place, parameters and buffers."""
+    own = network.state_dict(keep_vars=True)
+    if own.keys() != weights.keys():
+        raise KeyError(f"weights do not fit the network: {sorted(own.keys() ^ weights.keys())}")
+    for name, tensor in own.items():
+        tensor.copy_(weights[name])
+
+
+def state(network: nn.Module) -> Weights:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+
+
+def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
+    """Local steps as Lightning's automatic optimization runs them, without a Trainer. Returns momentum buffers."""
+    configured = module.configure_optimizers()
+    optimizer, schedule = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
+    for index, batch in enumerate(batches):
+        loss = module.training_step(batch, index)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        module.on_train_batch_end(loss, batch, index)
+    return momentum_of(module, optimizer)
+
+
+def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[str, Weights]:
+    """The momentum buffers by weight set and parameter name; zeros where a parameter never had a gradient."""
+    return {
+        name: {
+            tensor: optimizer.state[parameter].get("momentum_buffer", torch.zeros_like(parameter)).detach()
+            for tensor, parameter in network.named_parameters()
+        }
+        for name, network in module.trainable.items()
+    }
+
+
+def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
+    """The gradient of the update's loss at the weights received, over all batches, weighted by their images.
+
+    SSFL Eq. 1: "evaluated on all data held by the k-th user"; no step is taken. The loss of an incomplete batch
+    counts by its size, so that the result is the gradient of the mean loss over images.
+    """
+    module.zero_grad(set_to_none=True)
+    images = 0
+    for index, batch in enumerate(batches):
+        size = max(len(next(iter(stream.views.values()))) for stream in batch.streams.values())
+        (module.training_step(batch, index) * size).backward()
+        images += size
+    return {
+        name: {
+            tensor: (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / images)
+            for tensor, parameter in network.named_parameters()
+        }
+        for name, network in module.trainable.items()
+    }
+
+
+def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpose: str = "train") -> None:
+    """Seed what a job draws while it trains: the update's own generator, and torch's global one for dropout."""
+    names = (purpose, "round", round_number, *key_names(job.key))
+    module.draw = torch_stream(seed, *names, "loss")
+    torch.manual_seed(stream_seed(seed, *names, "dropout"))
+
+
+def outcome(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
+    """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
+    local = module.leave(momentum)
+    sends = job.update.finish(local)
+    metrics = {name: float(value) for name, value in module.totals.items()}
+    return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=module.steps)

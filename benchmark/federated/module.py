@@ -1,0 +1,158 @@
+"""`FederatedModule`: the orchestrator. One `training_step` is one communication round."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from benchmark.errors import Diverged
+from benchmark.federated.engines import Engine
+from benchmark.federated.environment import Environment
+from benchmark.federated.evaluate import Evaluator
+from benchmark.methods.protocol import Job, Outcome, State, Tree, World
+from benchmark.streams import numpy_stream
+
+
+class Observer(Protocol):
+    """Sees a round's jobs and outcomes pass by; must change neither."""
+
+    def on_job(self, job: Job, round_number: int) -> None: ...
+
+    def on_outcome(self, job: Job, outcome: Outcome) -> None: ...
+
+
+class FederatedModule(pl.LightningModule):
+    """Drives a method's rounds over an engine.
+
+    `metrics` holds the current round's numbers, by the names of design section 7; callbacks add theirs to it.
+    """
+
+    def __init__(
+        self, environment: Environment, engine: Engine, state: State | None = None, rounds_done: int = 0
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.environment, self.engine = environment, engine
+        self.experiment = environment.experiment
+        self.state = self.experiment.method.init(environment.setup()) if state is None else state
+        self.rounds_done = rounds_done
+        self.metrics: dict[str, float] = {}
+        self.observers: list[Observer] = []
+        self.evaluator = Evaluator(environment)
+        self._ledger = Ledger()
+
+    def configure_optimizers(self) -> None:
+        """None: every optimizer belongs to a local module."""
+
+    def remaining_rounds(self) -> range:
+        return range(self.rounds_done + 1, self.experiment.federation.rounds + 1)
+
+    def training_step(self, batch: int, batch_idx: int) -> None:
+        """One round: the method's `round`, the ledger of what went back and forth, the evaluation when it is due."""
+        round_number = int(batch)
+        self._ledger = Ledger()
+        world = self._world(round_number)
+        self.state, reported = self.experiment.method.round(self.state, world)
+        self.rounds_done = round_number
+        self.metrics = {**reported, **self._ledger.metrics()}
+        self._check_finite(round_number)
+        if self.evaluation_due(round_number):
+            self.metrics.update(self.evaluator.measure(next(iter(self.models().values()))))
+
+    def evaluation_due(self, round_number: int) -> bool:
+        return round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds
+
+    def models(self) -> Mapping[str, dict[str, Tensor]]:
+        return self.experiment.method.models(self.state)
+
+    def _world(self, round_number: int) -> World:
+        federation, seed = self.experiment.federation, self.experiment.seed
+        return World(
+            round=round_number,
+            rounds=federation.rounds,
+            K=federation.K,
+            C=federation.C,
+            T=federation.T,
+            sizes=self.environment.sizes,
+            generator=lambda *names: numpy_stream(seed, "round", round_number, *names),
+            fit=lambda jobs: self._fit(jobs, round_number),
+        )
+
+    def _fit(self, jobs: Sequence[Job], round_number: int) -> Iterator[Outcome]:
+        """The engine's outcomes, seen by the ledger and the observers on their way to the method."""
+        for job in jobs:
+            for observer in self.observers:
+                observer.on_job(job, round_number)
+        for job, outcome in zip(jobs, self.engine.fit(jobs, round_number, self.state.clients), strict=True):
+            self._ledger.enter(job, outcome)
+            for observer in self.observers:
+                observer.on_outcome(job, outcome)
+            yield outcome
+
+    def _check_finite(self, round_number: int) -> None:
+        for name, weights in self.models().items():
+            for tensor, value in weights.items():
+                if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                    raise Diverged(
+                        f"round {round_number}: {name}.{tensor} is not finite; a smaller optimizer.lr would be right"
+                    )
+
+
+class Ledger:
+    """Bytes that crossed between server and clients in a round, and the sums of what local training reported."""
+
+    def __init__(self) -> None:
+        self.bytes_down = self.bytes_up = self.local_steps = 0
+        self._sums: dict[str, float] = defaultdict(float)
+        self._steps: dict[str, int] = defaultdict(int)
+
+    def enter(self, job: Job, outcome: Outcome) -> None:
+        if job.key.client >= 0:  # the server's own work crosses no network
+            self.bytes_down += tree_bytes(job.receives)
+            self.bytes_up += tree_bytes(outcome.sends)
+        self.local_steps += outcome.steps
+        for name, value in outcome.metrics.items():
+            self._sums[name] += value
+            self._steps[name] += outcome.steps
+
+    def metrics(self) -> dict[str, float]:
+        """Losses as means over local steps; pseudo-labels as shares of what was seen and of what was kept."""
+        sums = self._sums
+        means = {name: sums[name] / self._steps[name] for name in sums if not name.startswith("pseudo/")}
+        if sums.get("pseudo/seen"):
+            means["pseudo/kept"] = sums["pseudo/count"] / sums["pseudo/seen"]
+            if sums["pseudo/count"]:  # the accuracy of no pseudo-labels is no number
+                means["pseudo/accuracy"] = sums["pseudo/correct"] / sums["pseudo/count"]
+        counts = {"comm/bytes_up": self.bytes_up, "comm/bytes_down": self.bytes_down, "local_steps": self.local_steps}
+        return {**means, **counts}
+
+
+def tree_bytes(tree: Tree) -> int:
+    """Bytes of all tensors in a tree; a plain number counts 8."""
+    total = 0
+    for value in tree.values():
+        if isinstance(value, Tensor):
+            total += value.numel() * value.element_size()
+        elif isinstance(value, Mapping):
+            total += tree_bytes(dict(value))
+        elif value is not None:
+            total += 8
+    return total
+
+
+class Rounds:
+    """The Trainer's data: the numbers of the rounds that remain."""
+
+    def __init__(self, rounds: range) -> None:
+        self._rounds = rounds
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rounds)
+
+

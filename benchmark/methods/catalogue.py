@@ -1,0 +1,47 @@
+"""The methods by name, and how a method outside the package is named: `my_module:MyMethod`."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from benchmark.config import from_plain, nearest
+from benchmark.errors import ConfigError
+from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.ssfl import SSFL
+
+METHODS: Mapping[str, type] = {"ssfl": SSFL, "server_only": ServerOnly, "fixmatch": FixMatch}
+
+
+def method_class(name: str) -> type:
+    """The class of that name. Raises ConfigError that names the nearest right one, or what is wrong with a module."""
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        raise ConfigError(f"method.kind: {name!r} is no method; {nearest(name, METHODS)}, or module:Class for your own")
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"method.kind: {name!r} cannot be imported ({error})") from None
+    missing = [part for part in ("init", "round", "models", "check", "needs") if not hasattr(found, part)]
+    if missing:
+        raise ConfigError(f"method.kind: {name!r} is no method, it lacks {', '.join(missing)}")
+    return found
+
+
+def method_name(method: object) -> str:
+    """The name that `method_class` finds this method's class under."""
+    for name, cls in METHODS.items():
+        if type(method) is cls:
+            return name
+    return f"{type(method).__module__}:{type(method).__qualname__}"
+
+
+def read_method(raw: Any, path: str) -> Any:
+    """A method from plain values: its name, or a table with "kind" and its fields."""
+    table = {"kind": raw} if isinstance(raw, str) else raw
+    if not isinstance(table, Mapping) or "kind" not in table:
+        raise ConfigError(f"{path}: {raw!r} names no method; {path}.kind would be one of {', '.join(sorted(METHODS))}")
+    cls = method_class(str(table["kind"]))
+    return from_plain(cls, {key: value for key, value in table.items() if key != "kind"}, path)

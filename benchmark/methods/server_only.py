@@ -1,0 +1,43 @@
+"""Server only: training on the server's labels alone, the bound that every federated method has to beat.
+
+The "labels only" lower bound of the SSFL experiments; T local steps of Eq. 3 a round, no client takes part.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmark.errors import ConfigError
+from benchmark.methods.objectives import ServerUpdate
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, Setup, State, Stream, Weights, World
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOnly:
+    """One job a round, at the server."""
+
+    batch_size: int = 64  # B
+    momentum_kept: bool = False  # whether momentum buffers outlive a round of T steps
+
+    needs = frozenset({"server", "everywhere"})
+
+    def check(self, setup: Setup) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"method.batch_size: {self.batch_size}; at least 1 would be right")
+
+    def init(self, setup: Setup) -> State:
+        return State(server={"student": setup.initial_weights()})
+
+    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+        job = Job(
+            key=Key(client=SERVER),
+            update=ServerUpdate(keeps_momentum=self.momentum_kept),
+            receives={"student": state.server["student"]},
+            data={"labelled": Stream(part="labelled", batch_size=self.batch_size, views=("weak",))},
+            limit=Limit(steps=world.T),
+            keeps="server",
+        )
+        (outcome,) = world.fit([job])
+        return State(server={"student": outcome.sends["student"]}, clients=state.clients), {}
+
+    def models(self, state: State) -> dict[str, Weights]:
+        return {"student": state.server["student"]}

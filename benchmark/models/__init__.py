@@ -1,0 +1,13 @@
+"""Networks: one a file, with the normalisation passed in."""
+
+from benchmark.models.build import (
+    NETWORKS,
+    ImageShape,
+    Model,
+    build,
+    count_parameters,
+    forward_flops,
+    has_batch_statistics,
+)
+
+__all__ = ["NETWORKS", "ImageShape", "Model", "build", "count_parameters", "forward_flops", "has_batch_statistics"]

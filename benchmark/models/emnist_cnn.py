@@ -1,0 +1,47 @@
+"""The CNN that SSFL trains on EMNIST.
+
+Source: SSFL, appendix A (after Reddi et al. 2021); released models/EMNIST_model.py:9-24, whose order is kept:
+pooling, then dropout, then ReLU. With 28x28x1 images, 47 classes and no norm: 1,204,655 parameters.
+
+Departures. 1. The released file declares two group norms and never calls them, so its network has no norm: that is
+`norm="none"` here. `gn` and `bn` put one where the declared layers would stand, before each ReLU.
+2. Reddi et al. have a second dropout (.5) before the last layer; the released file has not, and neither has this one.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.models.norm import Norm
+
+# N images, C channels, H rows, W columns, D classes
+
+NORM_CHANNELS = (32, 64)
+SMALLEST_SIDE = 6
+
+
+class EmnistCnn(nn.Module):
+    """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D.
+
+    The convolutions are not padded: 28 pixels become 26, 24, and 12 after the pooling, 9216 = 64 x 12 x 12 features.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm, dropout: float = 0.0) -> None:
+        super().__init__()
+        channels, rows, columns = image_shape
+        self.conv1 = nn.Conv2d(channels, 32, kernel_size=3)
+        self.norm1 = norm(32)
+        self.conv2 = nn.Conv2d(32, 64, kernel_size=3)
+        self.pool = nn.MaxPool2d(2)
+        self.dropout = nn.Dropout2d(dropout)
+        self.norm2 = norm(64)
+        self.fc1 = nn.Linear(64 * ((rows - 4) // 2) * ((columns - 4) // 2), 128)
+        self.fc2 = nn.Linear(128, num_classes)
+        # In place: what stands before each ReLU does not need its own output for the backward pass.
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        """logits_ND."""
+        hidden_NCHW = self.relu(self.norm1(self.conv1(images_NCHW)))
+        hidden_NCHW = self.dropout(self.pool(self.conv2(hidden_NCHW)))
+        hidden_NCHW = self.relu(self.norm2(hidden_NCHW))
+        return self.fc2(self.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))

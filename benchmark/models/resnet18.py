@@ -1,0 +1,61 @@
+"""ResNet-18 with the stem for small images (3x3, stride 1, no max-pool), which SSFL trains on CIFAR-10 and SVHN.
+
+Source: SSFL, section 4.1; released models/resnet_gn.py:72-103. 11,173,962 parameters with GN(32) or BN, 3 channels and
+10 classes. The norm stands after every convolution, that of the shortcut included.
+
+Departure. The released file averages over a fixed 4x4 window; this one averages over whatever map is left, which is the
+same for 32x32 images and also takes others.
+"""
+
+from torch import Tensor, nn
+
+from benchmark.models.norm import Norm
+
+# N images, C channels, H rows, W columns, D classes
+
+NORM_CHANNELS = (64, 128, 256, 512)
+SMALLEST_SIDE = 1
+
+
+class ResidualBlock(nn.Module):
+    """conv3x3, norm, ReLU, conv3x3, norm, plus the shortcut, ReLU; a shape change is a 1x1 convolution and a norm."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, kernel_size=3, stride=stride, padding=1, bias=False)
+        self.norm1 = norm(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, kernel_size=3, padding=1, bias=False)
+        self.norm2 = norm(channels_out)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            projection = nn.Conv2d(channels_in, channels_out, kernel_size=1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(projection, norm(channels_out))
+        # In place: each ReLU works on a fresh tensor that nothing else needs for the backward pass.
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, hidden_NCHW: Tensor) -> Tensor:
+        """hidden_NCHW with `channels_out` channels, and rows and columns divided by the stride."""
+        residual_NCHW = self.relu(self.norm1(self.conv1(hidden_NCHW)))
+        residual_NCHW = self.norm2(self.conv2(residual_NCHW))
+        return self.relu(residual_NCHW + self.shortcut(hidden_NCHW))
+
+
+class ResNet18(nn.Module):
+    """Stem of 64 channels, four stages of two blocks (64, 128, 256, 512 channels), mean over the map, fc D."""
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(image_shape[0], 64, kernel_size=3, padding=1, bias=False)
+        self.norm1 = norm(64)
+        stages, channels_in = [], 64
+        for channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            stages += [ResidualBlock(channels_in, channels, stride, norm), ResidualBlock(channels, channels, 1, norm)]
+            channels_in = channels
+        self.blocks = nn.Sequential(*stages)
+        self.fc = nn.Linear(512, num_classes)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        """logits_ND."""
+        hidden_NCHW = self.blocks(self.relu(self.norm1(self.conv1(images_NCHW))))
+        return self.fc(hidden_NCHW.mean(dim=(2, 3)))

@@ -1,0 +1,71 @@
+"""Two networks for two CPU cores, with which the `laptop` and `demo` profiles learn in seconds.
+
+Neither is from a paper: they are this suite's stand-ins for the papers' networks, and every page says so.
+SmallCnn is for 28x28 images (207k parameters with GN(4), 1 channel, 10 classes), TinyCnn for scikit-learn's 8x8 digits.
+Measured with GN(4): 16 and 32 channels do not take the 32 groups of the papers.
+
+Pooling stands directly after its convolution, before norm and ReLU. Before ReLU it is exactly the same function
+(ReLU never decreases, so max relu(x) = relu(max x)), and ReLU then works on a quarter of the values.
+Before the norm it is not the same function: that order is part of these networks' definition, as they were measured.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.models.norm import Norm
+
+# N images, C channels, H rows, W columns, D classes
+
+NORM_CHANNELS = (16, 32)
+SMALLEST_SIDE = 4
+TINY_SMALLEST_SIDE = 2
+
+
+class SmallCnn(nn.Module):
+    """Twice (conv3x3, max-pool 2, norm, ReLU) with 16 and 32 channels; fc 128, ReLU; fc D.
+
+    The convolutions are padded by 1: 28 pixels become 14 and 7, 1568 = 32 x 7 x 7 features.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+        super().__init__()
+        channels, rows, columns = image_shape
+        self.conv1 = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
+        self.norm1 = norm(16)
+        self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
+        self.norm2 = norm(32)
+        self.pool = nn.MaxPool2d(2)
+        self.fc1 = nn.Linear(32 * (rows // 2 // 2) * (columns // 2 // 2), 128)
+        self.fc2 = nn.Linear(128, num_classes)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        """logits_ND."""
+        hidden_NCHW = self.relu(self.norm1(self.pool(self.conv1(images_NCHW))))
+        hidden_NCHW = self.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
+        return self.fc2(self.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
+
+
+class TinyCnn(nn.Module):
+    """conv3x3 16, norm, ReLU; conv3x3 32, max-pool 2, norm, ReLU; fc 64, ReLU; fc D.
+
+    The convolutions are padded by 1: 8 pixels stay 8 and become 4, 512 = 32 x 4 x 4 features.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+        super().__init__()
+        channels, rows, columns = image_shape
+        self.conv1 = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
+        self.norm1 = norm(16)
+        self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
+        self.norm2 = norm(32)
+        self.pool = nn.MaxPool2d(2)
+        self.fc1 = nn.Linear(32 * (rows // 2) * (columns // 2), 64)
+        self.fc2 = nn.Linear(64, num_classes)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        """logits_ND."""
+        hidden_NCHW = self.relu(self.norm1(self.conv1(images_NCHW)))
+        hidden_NCHW = self.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
+        return self.fc2(self.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))

@@ -1,0 +1,1 @@
+"""SGD and learning-rate schedules, as values of an experiment."""

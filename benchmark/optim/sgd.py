@@ -1,0 +1,71 @@
+"""SGD with Nesterov momentum and the learning-rate schedules of the papers, as functions of the local step.
+
+A local step's number counts over the whole run: step s of round t is (t - 1) T + s.
+"""
+
+import math
+from dataclasses import dataclass
+
+from benchmark.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """The base learning rate throughout."""
+
+    def factor(self, step: int, total_steps: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """SSFL Eq. 11: max{cos(pi c (t - w) / (N - w)), eps} after a linear warm-up from 0 over the first w steps.
+
+    With c = 0.4375 = 7/16 this is FixMatch's schedule. With c > 0.5 Eq. 11 taken literally falls to eps and comes
+    back (c = 2.3 ends at 0.59); the released code instead stretches N so that it falls once.
+    """
+
+    c: float = 0.4375  # c      periodic coefficient
+    warmup_steps: int = 0  # e M / B
+    steps: int | None = None  # E M / B; None: T x rounds
+    floor: float = 1e-4  # eps
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise ConfigError(f"warmup_steps: {self.warmup_steps}; 0 or more would be right")
+        if self.steps is not None and self.steps <= self.warmup_steps:
+            raise ConfigError(f"steps: {self.steps} is not beyond warmup_steps = {self.warmup_steps}")
+        if not 0.0 <= self.floor <= 1.0:
+            raise ConfigError(f"floor: {self.floor} is outside [0, 1]")
+
+    def factor(self, step: int, total_steps: int) -> float:
+        """The factor of the base learning rate at local step `step` (0 is the first)."""
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
+        last = max(total_steps if self.steps is None else self.steps, self.warmup_steps + 1)
+        phase = (step - self.warmup_steps) / (last - self.warmup_steps)
+        return max(math.cos(math.pi * self.c * phase), self.floor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """One optimizer for server and clients; `server_lr` where they differ."""
+
+    lr: float = 0.03  # gamma
+    server_lr: float | None = None  # None: gamma
+    momentum: float = 0.9
+    nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
+    weight_decay: float = 1e-4
+    schedule: Constant | Cosine = Cosine()
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "server_lr"):
+            value = getattr(self, name)
+            if value is not None and value <= 0.0:
+                raise ConfigError(f"{name}: {value}; a positive learning rate would be right")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ConfigError(f"momentum: {self.momentum} is outside [0, 1)")
+        if self.weight_decay < 0.0:
+            raise ConfigError(f"weight_decay: {self.weight_decay}; 0 or more would be right")
+        if self.nesterov and self.momentum == 0.0:
+            raise ConfigError("nesterov: true needs momentum > 0; false would be right")

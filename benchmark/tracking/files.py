@@ -1,0 +1,65 @@
+"""Files that are whole or absent: atomic writes, checked reads, one lock per run."""
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmark.errors import CannotWrite, RunningElsewhere
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write in the same folder, flush to disk, rename: a reader sees the old file or the new one. Raises CannotWrite."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise CannotWrite(f"{path}: cannot be written ({error.strerror}); a folder with room that you own would be right") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """JSON with sorted keys; NaN is refused, since readers differ about it."""
+    text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False)
+    write_atomically(path, (text + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The file's value, or None where there is no file."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run's folder. The lock goes with the process, so that a killed run can be taken up at once.
+
+    Raises RunningElsewhere where another process holds it, CannotWrite where the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / "lock", "a")  # noqa: SIM115 - closed below, after the work under the lock
+    except OSError as error:
+        raise CannotWrite(f"{folder}: cannot be written ({error.strerror}); --results FOLDER names another") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it") from None
+        yield

@@ -1,0 +1,149 @@
+"""Records joined to the cells of an item, and cells arranged as a table: what every view of a result starts from."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from benchmark.papers.item import Cell, Item
+from benchmark.tracking.record import RunRecord
+from reports.statistics import Paired, Summary, paired, summary
+
+Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
+Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]
+ACCURACY = "test/accuracy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """What is known of one cell. Only finished runs are in `values`; diverged ones are listed, never averaged."""
+
+    cell: Cell
+    values: Mapping[int, float]  # seed -> the metric after the last round
+    diverged: tuple[int, ...]  # seeds
+    unfinished: tuple[int, ...]  # seeds that were started, and failed or have not ended
+    n_wanted: int
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def summary(self) -> Summary | None:
+        return summary(self.values.values()) if self.values else None
+
+    @property
+    def status(self) -> Status:
+        """diverged where any run diverged, so that a mean of the survivors never passes for the whole cell."""
+        if self.diverged:
+            return "diverged"
+        if not self.values:
+            return "missing"
+        return "done" if self.n >= self.n_wanted else "partial"
+
+    @property
+    def counts(self) -> str:
+        """For people: "n=3", "n=2/5", "not run (0/5)", "n=2/5, 1 diverged"."""
+        if not self.values and not self.diverged:
+            return f"not run (0/{self.n_wanted})"
+        text = f"n={self.n}" if self.n >= self.n_wanted else f"n={self.n}/{self.n_wanted}"
+        return f"{text}, {len(self.diverged)} diverged" if self.diverged else text
+
+
+def cell_result(cell: Cell, records: Records, n_wanted: int, metric: str = ACCURACY) -> CellResult:
+    """The cell's runs sorted into finished, diverged and unfinished. A finished run whose value is not finite
+    counts as diverged: NaN must not reach a mean."""
+    values: dict[int, float] = {}
+    diverged: list[int] = []
+    unfinished: list[int] = []
+    for seed, record in sorted(records.get(cell.cell_key, {}).items()):
+        value = record.last(metric)
+        if record.status == "diverged" or (value is not None and not math.isfinite(value)):
+            diverged.append(seed)
+        elif record.status != "done":
+            unfinished.append(seed)
+        elif value is not None:
+            values[seed] = float(value)
+    return CellResult(
+        cell=cell, values=values, diverged=tuple(diverged), unfinished=tuple(unfinished), n_wanted=n_wanted
+    )
+
+
+def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, CellResult]:
+    """Every cell of the item by label, in the item's order; none is left out."""
+    return {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of a grid: the cells that differ only in their method."""
+
+    name: str  # "C = 47"
+    results: Mapping[str, CellResult]  # method -> cell; a method may be absent
+
+    def difference(self, method: str, baseline: str) -> Paired | None:
+        """method - baseline, paired by seed, at 95 %. None where either is absent or no seed is common."""
+        if method not in self.results or baseline not in self.results:
+            return None
+        return paired(self.results[method].values, self.results[baseline].values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Methods as columns, the other settings as rows. The first method is the one others are compared with."""
+
+    methods: tuple[str, ...]
+    rows: tuple[Row, ...]
+    corner: str  # what the rows vary, "C"
+    constant: str  # what all rows share, "K = 47"
+
+    @property
+    def baseline(self) -> str:
+        return self.methods[0]
+
+    @property
+    def published_methods(self) -> tuple[str, ...]:
+        """The methods for which the paper prints at least one number."""
+        return tuple(
+            m for m in self.methods if any(m in r.results and r.results[m].cell.published is not None for r in self.rows)
+        )
+
+
+def setting_text(setting: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in setting.items())
+
+
+def ladder(results: Iterable[CellResult]) -> list[CellResult]:
+    """The rungs of ours that show where a difference comes from; they stand below the table."""
+    return [result for result in results if result.cell.role == "ladder"]
+
+
+def grid(results: Iterable[CellResult]) -> Grid | None:
+    """Cells (without the ladder) with `setting["method"]` as columns and the remaining keys as rows.
+    None where a cell has no method or two cells fall on one place: such an item is shown as a list."""
+    cells = [result for result in results if result.cell.role != "ladder"]
+    if not cells or any("method" not in result.cell.setting for result in cells):
+        return None
+    others = [{k: v for k, v in result.cell.setting.items() if k != "method"} for result in cells]
+    keys = list(dict.fromkeys(key for other in others for key in other))
+    shared = {k: others[0][k] for k in keys if all(o.get(k, None) == others[0].get(k, k) for o in others)}
+    varying = [key for key in keys if key not in shared]
+    rows: dict[str, dict[str, CellResult]] = {}
+    for result, other in zip(cells, others, strict=True):
+        name = setting_text({key: other[key] for key in varying if key in other}) or "all"
+        row = rows.setdefault(name, {})
+        method = str(result.cell.setting["method"])
+        if method in row:
+            return None
+        row[method] = result
+    return Grid(
+        methods=tuple(dict.fromkeys(str(result.cell.setting["method"]) for result in cells)),
+        rows=tuple(Row(name=name, results=row) for name, row in rows.items()),
+        corner=", ".join(varying),
+        constant=setting_text(shared),
+    )
+
+
+def seeds_of(records: Records, cell: Cell) -> Sequence[RunRecord]:
+    """The cell's records by seed."""
+    return [record for _, record in sorted(records.get(cell.cell_key, {}).items())]

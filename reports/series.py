@@ -1,0 +1,77 @@
+"""The runs of a cell as lines over rounds: a mean with its band, or the runs one by one."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from benchmark.tracking.record import RunRecord
+from reports.cells import CellResult, Records, seeds_of
+from reports.statistics import summary
+
+Line: TypeAlias = list[tuple[int, float]]  # (round, value)
+MOST_POINTS = 300  # a line of more points is drawn as means of consecutive rounds; a printed panel shows no more
+BAND_SEEDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """What to draw for one cell and metric, in the metric's unit."""
+
+    mean: Line  # over seeds, where at least BAND_SEEDS of them measured the round; else empty
+    band: tuple[list[int], list[float], list[float]]  # rounds, low, high of the 95 % t interval
+    single: list[Line]  # the finished and unfinished runs that no mean stands for
+    diverged: list[Line]
+    bin_size: int  # rounds a point stands for
+
+
+def seeds_series(result: CellResult, records: Records, metric: str) -> Series:
+    """The lines of a cell. Unfinished runs show beside finished ones as far as they got, but join no mean."""
+    runs = seeds_of(records, result.cell)
+    longest = max((len(_points(record.rounds, metric)) for record in runs), default=0)
+    size = max(1, math.ceil(longest / MOST_POINTS))
+    lines = {record.seed: _binned(_points(record.rounds, metric), size) for record in runs}
+    finished = [lines[r.seed] for r in runs if r.seed not in result.diverged and r.status == "done"]
+    others = [lines[r.seed] for r in runs if r.seed not in result.diverged and r.status != "done"]
+    finished = [line for line in finished if line]
+    mean, low, high = _mean(finished) if len(finished) >= BAND_SEEDS else ([], [], [])
+    return Series(
+        mean=mean,
+        band=([x for x, _ in mean], low, high),
+        single=[line for line in ([] if mean else finished) + others if line],
+        diverged=[lines[r.seed] for r in runs if r.seed in result.diverged and lines[r.seed]],
+        bin_size=size,
+    )
+
+
+def _points(rounds: Sequence[Mapping[str, Any]], metric: str) -> Line:
+    """The rounds that measured the metric with a finite value; a diverged run ends where its numbers do."""
+    return [(line["round"], float(line[metric])) for line in rounds if _finite(line.get(metric))]
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _binned(points: Line, size: int) -> Line:
+    """Means of `size` consecutive points, each at its last round."""
+    if size == 1:
+        return points
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    return [(group[-1][0], math.fsum(y for _, y in group) / len(group)) for group in groups]
+
+
+def _mean(lines: list[Line]) -> tuple[Line, list[float], list[float]]:
+    at_round: dict[int, list[float]] = {}
+    for line in lines:
+        for x, y in line:
+            at_round.setdefault(x, []).append(y)
+    seen = {x: summary(ys) for x, ys in sorted(at_round.items()) if len(ys) >= BAND_SEEDS}
+    mean = [(x, s.mean) for x, s in seen.items()]
+    intervals = [s.interval for s in seen.values() if s.interval is not None]
+    return mean, [low for low, _ in intervals], [high for _, high in intervals]
+
+
+def finished_runs(records: Records, result: CellResult) -> list[RunRecord]:
+    """The runs whose values are in `result`."""
+    return [record for record in seeds_of(records, result.cell) if record.seed in result.values]

@@ -1,0 +1,100 @@
+"""Mean, spread and t intervals over seeds, paired where two cells share their seeds.
+
+Runs of one seed share data, partition and initial weights in every cell, so differences are taken seed by seed: the
+part of the noise that comes with the seed cancels. Three to five seeds are the rule here; that is too few for a
+bootstrap, so intervals are Student's t (mean +- t_{n-1} std / sqrt(n), std with n - 1 in the denominator).
+All values are in the metric's own unit (accuracies: fractions).
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95
+NO_SPREAD = 1e-12  # below this, relative to the mean, a standard deviation is only rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One sample of n values. std and interval are None for n = 1: one run says nothing about spread."""
+
+    mean: float
+    std: float | None  # n - 1 in the denominator
+    n: int
+    interval: tuple[float, float] | None
+    level: float  # of the interval
+
+    @property
+    def half_width(self) -> float | None:
+        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether the values differ by more than rounding; without spread the interval has no width and says nothing."""
+        return self.std is not None and self.std > NO_SPREAD * max(1.0, abs(self.mean))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired(Summary):
+    """The difference a - b over the seeds that both have; `mean` is the mean difference."""
+
+    seeds: tuple[int, ...]
+
+
+def t_factor(n: int, level: float = LEVEL) -> float:
+    """Half width of the two-sided t interval of n values, in units of their standard deviation. Needs n >= 2."""
+    return float(stats.t.ppf(0.5 + level / 2, n - 1)) / math.sqrt(n)
+
+
+def summary(values: Iterable[float], level: float = LEVEL) -> Summary:
+    """Mean, standard deviation and t interval. Raises ValueError for no value, or for one that is not finite
+    (a diverged run must be counted by the caller, not averaged)."""
+    sample = np.asarray(list(values), dtype=np.float64)
+    if sample.size == 0 or not np.isfinite(sample).all():
+        raise ValueError(f"summary needs finite values, at least one; got {sample.tolist()}")
+    mean, n = float(sample.mean()), int(sample.size)
+    if n == 1:
+        return Summary(mean=mean, std=None, n=1, interval=None, level=level)
+    std = float(sample.std(ddof=1))
+    half = t_factor(n, level) * std
+    return Summary(mean=mean, std=std, n=n, interval=(mean - half, mean + half), level=level)
+
+
+def contrast(coefficients: Mapping[str, float], values: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
+    """Per seed, the sum over labels of coefficient x value, for the seeds that every label has.
+
+    `values` is label -> {seed: value}. A label that is absent has no seed, so the result is empty.
+    """
+    if not coefficients:
+        return {}
+    common = set.intersection(*(set(values.get(label, {})) for label in coefficients))
+    return {
+        seed: math.fsum(factor * values[label][seed] for label, factor in coefficients.items())
+        for seed in sorted(common)
+    }
+
+
+def paired(
+    values_a: Mapping[int, float], values_b: Mapping[int, float], level: float = LEVEL
+) -> Paired | None:
+    """a - b over the common seeds ({seed: value} each). None where they have no seed in common."""
+    differences = contrast({"a": 1.0, "b": -1.0}, {"a": values_a, "b": values_b})
+    if not differences:
+        return None
+    s = summary(differences.values(), level)
+    return Paired(mean=s.mean, std=s.std, n=s.n, interval=s.interval, level=level, seeds=tuple(differences))
+
+
+def seeds_for(half_width: float, std: float, level: float = LEVEL, most: int = 1000) -> int | None:
+    """Fewest seeds whose t interval would be narrower than +-half_width if the spread stayed `std`.
+    None where more than `most` would be needed. The half width falls with n, so bisection finds the first."""
+    if half_width <= 0 or t_factor(most, level) * std >= half_width:
+        return None
+    low, high = 1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if t_factor(middle, level) * std < half_width else (middle, high)
+    return high

@@ -1,0 +1,160 @@
+"""An item on the terminal, at 100 columns, as readable in a log file as with colours."""
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from benchmark.papers.item import Item
+from reports.cells import ACCURACY, CellResult, Grid, Records, Row, collect, grid, ladder, seeds_of
+from reports.statistics import summary
+from reports.verdicts import Judged, judge
+from reports.words import difference, difference_interval, mean_spread, percent, points, points_interval
+
+WIDTH = 100
+MOST_METHODS = 3  # what fits beside each other in WIDTH columns
+VERDICT_STYLE = {"holds": "bold green", "contradicted": "bold red", "undecided": "bold yellow"}
+
+
+def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
+    """Prints table, ladder, claims, notes and where the report lies (`report`, a path or None).
+
+    Items whose cells differ in method and one more setting print with methods as columns and differences to the first
+    method, paired by seed; any other item prints one line a cell.
+    """
+    results = collect(item, records)
+    cells = grid(results.values())
+    _say(console, f"{item.name}  {item.title}", "bold")
+    _say(console, _caption(item, cells), "")
+    fits = cells is not None and len(cells.rows) > 1 and 2 <= len(cells.methods) <= MOST_METHODS
+    if cells is not None and fits:
+        console.print(_grid_table(item, cells, console))
+    else:
+        console.print(_long_table(item, [r for r in results.values() if r.cell.role != "ladder"], console))
+    if rungs := ladder(results.values()):
+        _say(console, "Ladder: what each step adds", "bold")
+        console.print(_ladder_table(item, rungs, records, console))
+    for number, judged in enumerate(judge(item, records), start=1):
+        _print_claim(judged, number, console)
+    for note in item.notes:
+        console.print(Padding(Text(_plain(f"note: {note}", console)), (0, 0, 0, 2), expand=False), width=WIDTH)
+    _say(console, f"report: {report}" if report else "report: not built; `fssl report` builds it", "")
+
+
+def _caption(item: Item, cells: Grid | None) -> str:
+    constant = f"{cells.constant}; " if cells and cells.constant else ""
+    published = "published numbers compared" if item.profile == "paper" else "published numbers for orientation only"
+    return f"profile {item.profile}; {constant}test accuracy after the last round in percent, mean +-std; {published}"
+
+
+def _grid_table(item: Item, cells: Grid, console: Console) -> Table:
+    """Rows of the setting that varies; per method the published number, ours, and the difference to the baseline."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_lines=False, width=None)
+    table.add_column(_plain(cells.corner or "", console), no_wrap=True)
+    grey = "" if item.profile == "paper" else "dim"
+    for method in cells.published_methods:
+        table.add_column(Text(_plain(f"{method}\npublished", console)), justify="right", style=grey)
+    for method in cells.methods:
+        table.add_column(Text(_plain(f"{method}\nours", console)), justify="right")
+    for method in cells.methods[1:]:
+        header = Text(_plain(f"{method}\n- {cells.baseline}", console))
+        table.add_column(header, justify="right")
+    for row in cells.rows:
+        table.add_row(*(Text(_plain(text, console)) for text in _grid_row(item, cells, row, console)))
+    return table
+
+
+def _grid_row(item: Item, cells: Grid, row: Row, console: Console) -> list[str]:
+    value = row.name.removeprefix(f"{cells.corner} = ")
+    published = [
+        "-" if method not in row.results or row.results[method].cell.published is None
+        else f"{row.results[method].cell.published:.2f}"
+        for method in cells.published_methods
+    ]
+    ours = [_ours(item, row.results.get(method), console) for method in cells.methods]
+    differences = []
+    for method in cells.methods[1:]:
+        seen = row.difference(method, cells.baseline)
+        text = f"{points(seen.mean)}\n{points_interval(seen.interval) or 'n=1'}" if seen else "-"
+        differences.append(text)
+    return [value, *published, *ours, *differences]
+
+
+def _ours(item: Item, result: CellResult | None, console: Console) -> str:
+    if result is None:
+        return ""
+    if result.summary is None:
+        return result.counts.replace(", ", "\n").replace(" (", "\n(")
+    lines = [mean_spread(result.summary, _plus_minus(console)), *result.counts.split(", ")]
+    if item.profile == "paper" and result.cell.published is not None:
+        lines.append(f"{points(result.summary.mean - result.cell.published / 100)} to paper")
+    return "\n".join(lines)
+
+
+def _long_table(item: Item, results: list[CellResult], console: Console) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("cell", overflow="fold")
+    table.add_column("published", justify="right", style="" if item.profile == "paper" else "dim")
+    for name in ("ours", "runs", *(["ours - published"] if item.profile == "paper" else [])):
+        table.add_column(name, justify="right")
+    for result in results:
+        published, seen = result.cell.published, result.summary
+        fields = [
+            result.cell.label,
+            "-" if published is None else f"{published:.2f}",
+            mean_spread(seen, _plus_minus(console)),
+            result.counts,
+        ]
+        if item.profile == "paper":
+            fields.append(points(seen.mean - published / 100) if seen and published is not None else "-")
+        table.add_row(*(Text(_plain(field, console)) for field in fields))
+    return table
+
+
+def _ladder_table(item: Item, rungs: list[CellResult], records: Records, console: Console) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("rung", overflow="fold")
+    for name in ("accuracy", "share kept", "accuracy of kept", "runs"):
+        table.add_column(name, justify="right")
+    for rung in rungs:
+        quality = [percent(rung_mean(rung, records, metric)) for metric in ("pseudo/kept", "pseudo/accuracy")]
+        fields = [rung.cell.label, mean_spread(rung.summary, _plus_minus(console)), *quality, rung.counts]
+        table.add_row(*(Text(_plain(field, console)) for field in fields))
+    return table
+
+
+def rung_mean(rung: CellResult, records: Records, metric: str) -> float | None:
+    """Mean of another metric over the runs that are in the rung's accuracy; None where none measured it."""
+    runs = [record for record in seeds_of(records, rung.cell) if record.seed in rung.values]
+    values = [value for record in runs if (value := record.last(metric)) is not None]
+    return summary(values).mean if values else None
+
+
+def _print_claim(judged: Judged, number: int, console: Console) -> None:
+    claim = judged.claim
+    heading = Text(f"claim {number}: ")
+    heading.append(judged.verdict, style=VERDICT_STYLE[judged.verdict])
+    heading.append(_plain(f"  {claim.name}", console))
+    console.print(heading, width=WIDTH)
+    quote = f'"{claim.quote}" ({claim.source})' if claim.quote else f"a question of ours ({claim.source})"
+    unit = " points" if claim.metric == ACCURACY else ""
+    numbers = f"{difference(claim.metric, judged.estimate)}{unit}"
+    interval = f"{100 * judged.level:.1f} % interval {difference_interval(claim.metric, judged.interval)}"
+    more = f"; about {judged.seeds_needed} seeds would decide it" if judged.seeds_needed else ""
+    for line in (quote, f"{numbers}, {interval}, n={judged.n}: {judged.reason}{more}"):
+        console.print(Padding(Text(_plain(line, console)), (0, 0, 0, 2), expand=False), width=WIDTH)
+
+
+def _say(console: Console, text: str, style: str) -> None:
+    console.print(Text(_plain(text, console), style=style), width=WIDTH)
+
+
+def _plus_minus(console: Console) -> str:
+    return "±" if console.encoding.lower().startswith("utf") else "+-"
+
+
+def _plain(text: str, console: Console) -> str:
+    """Text this console can write: other characters become "?", control characters (escape sequences) vanish."""
+    shown = "".join(character for character in text if character.isprintable() or character == "\n")
+    return shown.encode(console.encoding, "replace").decode(console.encoding)

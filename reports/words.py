@@ -1,0 +1,108 @@
+"""Numbers and names in the form people read them: percent, points, units. Records hold fractions; pages print percent."""
+
+import math
+import re
+
+from reports.statistics import Summary
+
+FRACTIONS = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/kept", "pseudo/accuracy")
+METRIC_NAMES = {
+    "test/accuracy": "Test accuracy (%)",
+    "test/loss": "Test loss",
+    "test/auroc": "Area under ROC (%)",
+    "pseudo/kept": "Pseudo-labels kept (%)",
+    "pseudo/accuracy": "Accuracy of kept pseudo-labels (%)",
+    "pseudo/kl_uniform": "KL of pseudo-labels from uniform (nats)",
+    "comm/bytes_up": "Bytes up",
+    "comm/bytes_down": "Bytes down",
+    "time/round_seconds": "Seconds a round",
+}
+
+
+def is_fraction(metric: str) -> bool:
+    return metric in FRACTIONS
+
+
+def metric_name(metric: str) -> str:
+    """For people; the metric's own name where we have no better one."""
+    if metric.startswith("diversity/") and metric.count("/") == 4:
+        return "Gradient diversity"
+    return METRIC_NAMES.get(metric, metric)
+
+
+def percent(fraction: float | None, digits: int = 2) -> str:
+    """0.8307 -> "83.07"; None -> "-"."""
+    return "-" if fraction is None else f"{100 * fraction:.{digits}f}"
+
+
+def number(value: float) -> str:
+    """Four significant digits, without a sign for zero."""
+    return "-" if not math.isfinite(value) else f"{value + 0.0:.4g}"
+
+
+def points(fraction: float | None, digits: int = 2) -> str:
+    """A difference of two fractions in points, always signed: 0.0136 -> "+1.36". Zero has a plus sign."""
+    if fraction is None:
+        return "-"
+    rounded = round(100 * fraction, digits) + 0.0
+    return f"{rounded:+.{digits}f}"
+
+
+def points_interval(interval: tuple[float, float] | None, digits: int = 1) -> str:
+    return "" if interval is None else f"[{points(interval[0], digits)}, {points(interval[1], digits)}]"
+
+
+def in_unit(metric: str, value: float) -> str:
+    """A difference of `metric` with its unit: "1.0 points" for fractions, else four digits."""
+    return f"{100 * value:.1f} points" if is_fraction(metric) else number(value)
+
+
+def difference(metric: str, value: float | None) -> str:
+    """A signed difference of `metric`, in points for fractions."""
+    if value is None:
+        return "-"
+    return points(value) if is_fraction(metric) else f"{value + 0.0:+.4g}"
+
+
+def difference_interval(metric: str, interval: tuple[float, float] | None) -> str:
+    return "no interval" if interval is None else f"[{difference(metric, interval[0])}, {difference(metric, interval[1])}]"
+
+
+def mean_spread(summary: Summary | None, plus_minus: str = "±") -> str:
+    """"83.07 ±0.41"; the spread (standard deviation over seeds) only where there are two seeds to have one."""
+    if summary is None:
+        return "-"
+    spread = "" if summary.std is None else f" {plus_minus}{100 * summary.std:.2f}"
+    return f"{100 * summary.mean:.2f}{spread}"
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+}
+
+
+def latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def csv_safe(value: object) -> str:
+    """A CSV field that no spreadsheet takes for a formula: text that begins with = + - @ (or a control character that
+    spreadsheets skip) gets a leading apostrophe; numbers stay as they are. Floats are written to full precision."""
+    if isinstance(value, float):
+        return repr(value)
+    text = str(value)
+    if re.match(r"[=+\-@\t\r\n]", text) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+        return "'" + text
+    return text

@@ -1,0 +1,1 @@
+"""Which experiments to run: plan what is missing, launch it, watch it."""

@@ -1,0 +1,55 @@
+"""From items to runs: which are wanted, which are done, which are missing; each shared run once."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmark.experiment import Experiment
+from benchmark.papers.item import Item
+from benchmark.tracking.reading import Records, read_records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The distinct runs of some items, in the order of their tables, seed by seed."""
+
+    runs: tuple[Experiment, ...]
+    missing: tuple[Experiment, ...]  # not finished; diverged runs are finished
+    records: Records
+
+    @property
+    def cells(self) -> int:
+        return len({run.cell_key for run in self.runs})
+
+
+def wanted(items: Iterable[Item], seeds: int | None) -> tuple[Experiment, ...]:
+    """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly."""
+    runs: dict[tuple[int, str], Experiment] = {}
+    for item in items:
+        for seed in range(seeds if seeds is not None else item.seeds):
+            for cell in item.cells:
+                runs.setdefault((seed, cell.cell_key), cell.experiment.with_seed(seed))
+    return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
+
+
+def plan(items: Sequence[Item], results: Path, *, seeds: int | None = None, with_reference: bool = True) -> Plan:
+    runs = wanted(items, seeds)
+    records = read_records(results, (run.cell_key for run in runs), with_reference=with_reference)
+    missing = tuple(run for run in runs if not _finished(records, run))
+    return Plan(runs=runs, missing=missing, records=records)
+
+
+def _finished(records: Records, run: Experiment) -> bool:
+    record = records.get(run.cell_key, {}).get(run.seed)
+    return record is not None and record.status in ("done", "diverged")
+
+
+def restricted(records: Records, runs: Iterable[Experiment]) -> Records:
+    """Only the records of these runs: a table of three seeds shows three, whatever else is on disk."""
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        seeds.setdefault(run.cell_key, set()).add(run.seed)
+    return {
+        cell_key: {seed: record for seed, record in records.get(cell_key, {}).items() if seed in chosen}
+        for cell_key, chosen in seeds.items()
+    }

@@ -1,0 +1,267 @@
+"""The two pools, operation by operation, against Pillow and torchvision themselves.
+
+Shapes: N images, C channels, H height, W width. An "image" array is (H, W) or (H, W, 3) uint8 for Pillow.
+Exact equality is demanded everywhere but in torchvision's rotations and shears: its float32 sampling grid and its
+half-to-even rounding differ from our 16-bit fixed point where a source coordinate is nearly half-way between two
+pixels, so pixels whose exact coordinate lies within 0.002 of half-way are left out (and must be few).
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+from scipy.stats import chisquare
+from sklearn.datasets import load_sample_image
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as tvf
+
+from benchmark.data.randaugment import POOLS, RandAugment, _entries, _whole, apply_entries, entry_number
+from benchmark.errors import ConfigError
+
+SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 96, 96), (3, 9, 14)]
+SSFL = [operation.name for operation in POOLS["ssfl"].operations]
+TORCHVISION = [operation.name for operation in POOLS["torchvision"].operations]
+
+
+def pictures(shape: tuple[int, int, int]) -> Tensor:
+    """Six uint8 images: a photograph at two scales, noise, few values in a narrow range, constant, nearly constant."""
+    channels, height, width = shape
+    photograph = Image.fromarray(load_sample_image("china.jpg")).convert("L" if channels == 1 else "RGB")
+    rng = np.random.default_rng(0)
+    out = [np.asarray(photograph.resize((width, height)))]
+    out.append(np.asarray(photograph.crop((200, 150, 200 + width, 150 + height))))
+    out.append(rng.integers(0, 256, out[0].shape, dtype=np.uint8))
+    out.append(rng.integers(97, 104, out[0].shape, dtype=np.uint8))
+    out.append(np.full_like(out[0], 200))
+    out.append(out[-1].copy())
+    out[-1].flat[: channels * 2] = 31
+    return torch.from_numpy(np.stack(out)).reshape(6, height, width, channels).permute(0, 3, 1, 2).contiguous()
+
+
+def run_pool(pool: str, name: str, level: int, sign: int, images_NCHW: Tensor) -> Tensor:
+    """Our operation on every image at one level and sign."""
+    top = POOLS[pool].highest_level
+    operation = [operation.name for operation in POOLS[pool].operations].index(name)
+    entries = _entries(pool, 0, top, images_NCHW.shape[2], images_NCHW.shape[3], images_NCHW.device)
+    number = entry_number(torch.tensor(operation), torch.tensor(level), torch.tensor(int(sign < 0)), top + 1)
+    return apply_entries(images_NCHW, number.expand(len(images_NCHW)), entries, POOLS[pool].arithmetic)
+
+
+def with_pillow(images_NCHW: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
+    """A Pillow function on each image."""
+    arrays = images_NCHW.permute(0, 2, 3, 1).squeeze(3).numpy()
+    done = np.stack([np.asarray(function(Image.fromarray(array))) for array in arrays])
+    return torch.from_numpy(done).reshape(images_NCHW.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+
+
+def pillow_operation(name: str, v: int, sign: int) -> Callable[[Image.Image], Image.Image]:
+    """The released operation at level v of 10: facts on dataset/randaugment.py:154-169."""
+    factor = v * 0.9 / 10 + 0.05
+    angle, share = sign * int(v * 30 / 10), sign * (v * 0.3 / 10)
+
+    def affine(*matrix: float) -> Callable[[Image.Image], Image.Image]:
+        return lambda image: image.transform(image.size, Image.Transform.AFFINE, matrix)
+
+    table: dict[str, Callable[[Image.Image], Image.Image]] = {
+        "AutoContrast": ImageOps.autocontrast,
+        "Brightness": lambda image: ImageEnhance.Brightness(image).enhance(factor),
+        "Color": lambda image: ImageEnhance.Color(image).enhance(factor),
+        "Contrast": lambda image: ImageEnhance.Contrast(image).enhance(factor),
+        "Equalize": ImageOps.equalize,
+        "Identity": lambda image: image,
+        "Posterize": lambda image: ImageOps.posterize(image, int(v * 4 / 10) + 4),
+        "Rotate": lambda image: image.rotate(angle),
+        "Sharpness": lambda image: ImageEnhance.Sharpness(image).enhance(factor),
+        "ShearX": affine(1, share, 0, 0, 1, 0),
+        "ShearY": affine(1, 0, 0, share, 1, 0),
+        "Solarize": lambda image: ImageOps.solarize(image, 256 - int(v * 256 / 10)),
+        "TranslateX": lambda image: affine(1, 0, int(share * image.size[0]), 0, 1, 0)(image),
+        "TranslateY": lambda image: affine(1, 0, 0, 0, 1, int(share * image.size[1]))(image),
+    }
+    return table[name]
+
+
+@pytest.mark.parametrize("name", SSFL)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_ssfl_operation_equals_pillow(name: str, shape: tuple[int, int, int]) -> None:
+    """Every level 0 .. 10 and both signs give Pillow's bytes, pixel by pixel."""
+    images_NCHW = pictures(shape)
+    for level in range(11):
+        for sign in (1, -1):
+            ours_NCHW = run_pool("ssfl", name, level, sign, images_NCHW)
+            theirs_NCHW = with_pillow(images_NCHW, pillow_operation(name, level, sign))
+            assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} level {level} sign {sign}"
+
+
+def torchvision_operation(name: str, level: int, sign: int, images: Tensor) -> Tensor:
+    """torchvision's functional at its own magnitude bin (31 bins), as autoaugment._apply_op calls it."""
+    height, width = images.shape[-2:]
+
+    def bin_of(low: float, high: float) -> float:
+        return float(torch.linspace(low, high, 31)[level])
+
+    def affine(x: int = 0, y: int = 0, shear: tuple[float, float] = (0.0, 0.0), **kwargs: list[int]) -> Tensor:
+        return tvf.affine(images, 0.0, [x, y], 1.0, list(shear), InterpolationMode.NEAREST, **kwargs)
+
+    factor = 1.0 + sign * bin_of(0.0, 0.9)
+    degrees = math.degrees(math.atan(sign * bin_of(0.0, 0.3)))
+    bits = int((8 - (torch.arange(31) / (30 / 4)).round().int())[level])
+    table: dict[str, Callable[[], Tensor]] = {
+        "Identity": lambda: images,
+        "ShearX": lambda: affine(shear=(degrees, 0.0), center=[0, 0]),
+        "ShearY": lambda: affine(shear=(0.0, degrees), center=[0, 0]),
+        "TranslateX": lambda: affine(x=int(sign * bin_of(0.0, 150.0 / 331.0 * width))),
+        "TranslateY": lambda: affine(y=int(sign * bin_of(0.0, 150.0 / 331.0 * height))),
+        "Rotate": lambda: tvf.rotate(images, sign * bin_of(0.0, 30.0), InterpolationMode.NEAREST),
+        "Brightness": lambda: tvf.adjust_brightness(images, factor),
+        "Color": lambda: tvf.adjust_saturation(images, factor),
+        "Contrast": lambda: tvf.adjust_contrast(images, factor),
+        "Sharpness": lambda: tvf.adjust_sharpness(images, factor),
+        "Posterize": lambda: tvf.posterize(images, bits),
+        "Solarize": lambda: tvf.solarize(images, bin_of(255.0, 0.0)),
+        "AutoContrast": lambda: tvf.autocontrast(images),
+        "Equalize": lambda: tvf.equalize(images),
+    }
+    return table[name]()
+
+
+def half_way(name: str, level: int, sign: int, height: int, width: int) -> Tensor:
+    """(H, W) bool: the exact source coordinate lies within 0.002 of the border between two pixels, or of the image.
+
+    Output pixel (x, y), centre (X, Y) = (x + .5, y + .5): ShearX reads X + mY, ShearY reads Y + mX, Rotate by t reads
+    (cos t X' - sin t Y', sin t X' + cos t Y') about the centre; a border lies wherever that is a whole number.
+    """
+    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    x, y = x.double(), y.double()
+    m = sign * float(torch.linspace(0.0, 0.3, 31)[level])
+    t = math.radians(sign * float(torch.linspace(0.0, 30.0, 31)[level]))
+    u, v = x - width / 2, y - height / 2
+    turned = [math.cos(t) * u - math.sin(t) * v + width / 2, math.sin(t) * u + math.cos(t) * v + height / 2]
+    sources = {"ShearX": [x + m * y], "ShearY": [y + m * x], "Rotate": turned}[name]
+    return torch.stack([(source - source.round()).abs() < 0.002 for source in sources]).any(0)
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_torchvision_operation_equals_torchvision(name: str, shape: tuple[int, int, int]) -> None:
+    """Bins 0, 4, 9, 18 and 30 with both signs; half-way pixels of rotations and shears are left out, at most 4 %."""
+    images_NCHW = pictures(shape)
+    for level in (0, 4, 9, 18, 30):
+        for sign in (1, -1):
+            ours_NCHW = run_pool("torchvision", name, level, sign, images_NCHW)
+            theirs_NCHW = torchvision_operation(name, level, sign, images_NCHW)
+            if name in ("ShearX", "ShearY", "Rotate"):
+                unsure_HW = half_way(name, level, sign, *shape[1:])
+                assert unsure_HW.float().mean() <= 0.04
+                ours_NCHW, theirs_NCHW = ours_NCHW.masked_fill(unsure_HW, 0), theirs_NCHW.masked_fill(unsure_HW, 0)
+            assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} bin {level} sign {sign}"
+
+
+def test_pools_have_fourteen_distinct_operations_each() -> None:
+    """Both references list 14; Invert is in torchvision's `_apply_op` but not in RandAugment's space."""
+    assert len(set(SSFL)) == len(SSFL) == 14
+    assert set(SSFL) == set(TORCHVISION)
+
+
+def test_drawn_operations_are_uniform_and_per_image() -> None:
+    """20,000 images x 2 slots over 14 operations: chi-square does not reject (fixed seed), and slots are independent.
+
+    A draw per batch would put all 20,000 in one bin: statistic 260,000 instead of about 13.
+    """
+    policy = RandAugment()
+    draws_ND = torch.rand(20_000, policy.num_draws, generator=torch.Generator().manual_seed(3))
+    drawn_NS = policy.drawn_operations(draws_ND)
+    assert chisquare(torch.bincount(drawn_NS.flatten(), minlength=14).numpy()).pvalue > 0.01
+    assert chisquare(torch.bincount(drawn_NS[:, 0] * 14 + drawn_NS[:, 1], minlength=196).numpy()).pvalue > 0.01
+
+
+def test_share_of_images_left_alone_and_level_range() -> None:
+    """p = .5, one slot of two: on a linear ramp, Brightness leaves level v's fingerprint, so all of 1 .. 9 and no other.
+
+    With one slot an image stays as it is with probability 1/2 (gate) + 1/2 * 1/14 (Identity)
+    + those operations that leave the ramp alone (AutoContrast: it already spans 0 .. 255; Color: one channel;
+    TranslateX or Y at levels whose shift int(.03 v * 16) is 0: v = 1, 2 of 9).
+    = 1/2 + 1/2 * (3 + 2 * 2/9) / 14 = 0.6230.
+    """
+    ramp_NCHW = torch.arange(256).to(torch.uint8).view(1, 1, 16, 16).expand(20_000, 1, 16, 16).contiguous()
+    policy = RandAugment(num_ops=1, cutout=0.0)
+    draws_ND = torch.rand(20_000, policy.num_draws, generator=torch.Generator().manual_seed(4))
+    out_NCHW = policy.apply(ramp_NCHW, draws_ND)
+    unchanged = (out_NCHW == ramp_NCHW).flatten(1).all(1)
+    equalize_too = torch.equal(run_pool("ssfl", "Equalize", 1, 1, ramp_NCHW[:1]), ramp_NCHW[:1])
+    expected = 0.5 + 0.5 * (3 + equalize_too + 2 * 2 / 9) / 14
+    assert abs(unchanged.float().mean().item() - expected) < 4 * math.sqrt(expected * (1 - expected) / 20_000)
+    bright = draws_ND[(policy.drawn_operations(draws_ND)[:, 0] == SSFL.index("Brightness")) & (draws_ND[:, 3] < 0.5)]
+    rows = policy.apply(ramp_NCHW[: len(bright)], bright)
+    assert set(rows[:, 0, -1, -1].tolist()) == {int(np.float32(v * 0.9 / 10 + 0.05) * np.float32(255)) for v in range(1, 10)}
+
+
+def released_cutout(width: int, height: int, v: int, u_x: float, u_y: float) -> np.ndarray:
+    """CutoutAbs (dataset/randaugment.py:47-67) with given uniform draws, on a white image."""
+    x0, y0 = int(max(0, u_x * width - v / 2.0)), int(max(0, u_y * height - v / 2.0))
+    x1, y1 = int(min(width, x0 + v)), int(min(height, y0 + v))
+    image = Image.new("L", (width, height), 255)
+    from PIL import ImageDraw
+
+    ImageDraw.Draw(image).rectangle((x0, y0, x1, y1), 127)
+    return np.asarray(image)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    u_x=st.floats(0, 1 - 2**-24, width=32), u_y=st.floats(0, 1 - 2**-24, width=32),
+    size=st.sampled_from([(8, 8), (28, 28), (32, 32), (14, 9), (96, 96)]),
+)  # fmt: skip
+def test_cutout_is_the_released_box(u_x: float, u_y: float, size: tuple[int, int]) -> None:
+    """Side int(.5 W), both corners included as Pillow's rectangle draws them (17 x 17 at 32), clipped at the border."""
+    width, height = size
+    white_NCHW = torch.full((1, 1, height, width), 255, dtype=torch.uint8)
+    policy = RandAugment(num_ops=0)
+    out_NCHW = policy.apply(white_NCHW, torch.tensor([[u_x, u_y]]))
+    expected = released_cutout(width, height, int(0.5 * width), float(np.float32(u_x)), float(np.float32(u_y)))
+    assert torch.equal(out_NCHW[0, 0], torch.from_numpy(expected.copy()))
+    assert white_NCHW.min() == 255  # the input is not painted
+
+
+def test_torchvision_setting_reproduces_the_whole_policy() -> None:
+    """levels (9, 9), probability 1, no cutout: each image equals torchvision's two operations one after the other."""
+    images_NCHW = pictures((3, 32, 32)).repeat(8, 1, 1, 1)
+    policy = RandAugment(pool="torchvision", levels=(9, 9), probability=1.0, cutout=0.0)
+    draws_ND = torch.rand(48, policy.num_draws, generator=torch.Generator().manual_seed(5))
+    out_NCHW = policy.apply(images_NCHW, draws_ND)
+    compared = 0
+    for row, drawn in enumerate(policy.drawn_operations(draws_ND).tolist()):
+        names = [TORCHVISION[number] for number in drawn]
+        if {"ShearX", "ShearY", "Rotate"} & set(names):
+            continue  # half-way pixels: covered operation by operation above
+        expected = images_NCHW[row : row + 1]
+        for slot, name in enumerate(names):
+            sign = 1 if draws_ND[row, 4 * slot + 2] < 0.5 else -1
+            expected = torchvision_operation(name, 9, sign, expected)
+        assert torch.equal(out_NCHW[row : row + 1], expected), names
+        compared += 1
+    assert compared > 15
+
+
+def test_whole_numbers_cannot_reach_their_bound() -> None:
+    """The largest float32 uniform, 1 - 2**-24, stays below every count up to 4096."""
+    largest = torch.tensor(1 - 2**-24)
+    assert all(_whole(largest, count) == count - 1 for count in range(1, 4097))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"pool": "kornia"}, {"probability": 1.5}, {"levels": (1, 11)}, {"levels": (5, 4)}, {"levels": (0.5, 2)},
+     {"cutout": float("nan")}, {"fill": 256}, {"num_ops": -1}, {"pool": "torchvision", "levels": (9, 31)}],
+    ids=str,
+)  # fmt: skip
+def test_wrong_values_are_named(wrong: dict[str, object]) -> None:
+    """The message has the name of the field (the last one given) and its value."""
+    with pytest.raises(ConfigError, match=list(wrong)[-1]):
+        RandAugment(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""Supervised and proximal loss, sharpening and mixing: by hand, against NumPy, and their limit cases."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.special import log_softmax, softmax
+
+from benchmark.errors import ConfigError
+from benchmark.losses import mix_loss, mixup, proximal_term, sharpen, supervised_loss
+
+# N images, D classes
+
+LOGITS = hnp.arrays(np.float64, (4, 3), elements=st.floats(-10, 10, width=32))
+LABELS = hnp.arrays(np.int64, 4, elements=st.integers(0, 2))
+SHARES = st.floats(0, 1)
+
+
+def test_supervised_loss_by_hand() -> None:
+    """-ln(.25) and -ln(.5): mean (ln 4 + ln 2)/2 = 1.5 ln 2."""
+    logits_ND = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
+    assert supervised_loss(logits_ND, torch.tensor([0, 1])).item() == pytest.approx(1.5 * np.log(2))
+
+
+@given(logits=LOGITS, labels=LABELS)
+def test_supervised_loss_is_scipys(logits: np.ndarray, labels: np.ndarray) -> None:
+    by_hand = -log_softmax(logits, axis=1)[np.arange(4), labels].mean()
+    found = supervised_loss(torch.from_numpy(logits), torch.from_numpy(labels))
+    assert found.item() == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_proximal_term_by_hand() -> None:
+    """Differences (1, 2) and (3): squared norm 14 over all tensors; mu = .1 gives 1.4, halved .7.
+
+    Norms taken tensor by tensor and then squared as a sum would give (sqrt 5 + 3)^2 instead.
+    The gradient is 2 mu (w - anchor), halved mu (w - anchor), and none at the anchor.
+    """
+    weights = {"a": torch.tensor([1.0, 2.0], requires_grad=True), "b": torch.tensor([[5.0]], requires_grad=True)}
+    anchor = {"b": torch.tensor([[2.0]], requires_grad=True), "a": torch.zeros(2, requires_grad=True)}
+    whole = proximal_term(weights, anchor, 0.1, half=False)
+    assert whole.item() == pytest.approx(1.4)
+    half = proximal_term(weights, anchor, 0.1, half=True)
+    assert half.item() == pytest.approx(0.7)
+    half.backward()
+    assert weights["a"].grad is not None and weights["a"].grad.tolist() == pytest.approx([0.1, 0.2])
+    assert anchor["a"].grad is None
+
+
+def test_proximal_term_vanishes_at_the_anchor_and_for_mu_zero() -> None:
+    here, there = {"w": torch.ones(3)}, {"w": torch.zeros(3)}
+    assert proximal_term(here, here, 7.0, half=True).item() == 0.0
+    assert proximal_term(here, there, 0.0, half=True).item() == 0.0
+
+
+def test_proximal_term_refuses_other_names() -> None:
+    with pytest.raises(ValueError, match=r"\['v', 'w'\]"):
+        proximal_term({"w": torch.ones(1)}, {"v": torch.ones(1)}, 1.0, half=True)
+
+
+def test_sharpen_by_hand() -> None:
+    """T = .5 squares: (.8, .2) -> (.64, .04)/.68 = (16/17, 1/17)."""
+    assert sharpen(torch.tensor([[0.8, 0.2]]), 0.5)[0].tolist() == pytest.approx([16 / 17, 1 / 17])
+
+
+@given(logits=LOGITS, temperature=st.floats(0.1, 5))
+def test_sharpen_is_equation_2_written_out(logits: np.ndarray, temperature: float) -> None:
+    probs_ND = softmax(logits, axis=1)
+    powers_ND = probs_ND ** (1 / temperature)
+    expected_ND = powers_ND / powers_ND.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(sharpen(torch.from_numpy(probs_ND), temperature), expected_ND, rtol=1e-9, atol=1e-300)
+
+
+def test_sharpen_limits() -> None:
+    """T = 1 is the identity; a tiny T leaves one class, where p^(1/T) itself would be 0/0; and 0 stays 0."""
+    probs_ND = torch.tensor([[0.5, 0.3, 0.2], [0.6, 0.4, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(sharpen(probs_ND, 1.0), probs_ND)
+    assert (probs_ND ** (1 / 1e-4)).sum().item() == 0.0
+    assert sharpen(probs_ND, 1e-4).tolist() == [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    assert sharpen(probs_ND, 0.5)[1, 2].item() == 0.0
+    assert not sharpen(probs_ND.requires_grad_(), 0.5).requires_grad
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_sharpen_refuses(temperature: float) -> None:
+    with pytest.raises(ConfigError, match="must be above 0"):
+        sharpen(torch.ones(1, 1), temperature)
+
+
+def test_mixup_by_hand() -> None:
+    """.25 x 8 + .75 x 4 = 5: lambda is the share of the first batch."""
+    mixed_NCHW = mixup(torch.full((1, 1, 2, 2), 8.0), torch.full((1, 1, 2, 2), 4.0), 0.25)
+    assert torch.equal(mixed_NCHW, torch.full((1, 1, 2, 2), 5.0))
+
+
+@given(pixels=hnp.arrays(np.float32, (2, 3, 1, 2, 2), elements=st.floats(0, 1, width=32)), lam=SHARES)
+def test_mixup_properties(pixels: np.ndarray, lam: float) -> None:
+    """Both ends exactly, an image mixed with itself exactly, never outside the two, and symmetric."""
+    images_NCHW, others_NCHW = torch.from_numpy(pixels)
+    assert torch.equal(mixup(images_NCHW, others_NCHW, 1.0), images_NCHW)
+    assert torch.equal(mixup(images_NCHW, others_NCHW, 0.0), others_NCHW)
+    assert torch.equal(mixup(images_NCHW, images_NCHW, lam), images_NCHW)
+    mixed_NCHW = mixup(images_NCHW, others_NCHW, lam)
+    assert (mixed_NCHW <= torch.maximum(images_NCHW, others_NCHW) + 1e-6).all()
+    assert (mixed_NCHW >= torch.minimum(images_NCHW, others_NCHW) - 1e-6).all()
+    torch.testing.assert_close(mixed_NCHW, mixup(others_NCHW, images_NCHW, 1 - lam))
+
+
+def test_mixup_refuses_what_it_would_broadcast() -> None:
+    with pytest.raises(ValueError, match="cannot mix"):
+        mixup(torch.zeros(4, 1, 2, 2), torch.zeros(1, 1, 2, 2), 0.5)
+
+
+@pytest.mark.parametrize("lam", [-0.1, 1.1, float("nan")])
+def test_lambda_is_a_share(lam: float) -> None:
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        mixup(torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2), lam)
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        mix_loss(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([1]), lam)
+
+
+def test_mix_loss_by_hand() -> None:
+    """Probabilities (.25, .75), labels 0 and 1, lambda .25: .25 ln 4 - .75 ln .75."""
+    loss = mix_loss(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([0]), torch.tensor([1]), 0.25)
+    assert loss.item() == pytest.approx(0.25 * np.log(4) - 0.75 * np.log(0.75))
+
+
+@given(logits=LOGITS, labels=LABELS, others=LABELS, lam=SHARES)
+def test_mix_loss_is_the_cross_entropy_with_the_mixed_label(
+    logits: np.ndarray, labels: np.ndarray, others: np.ndarray, lam: float
+) -> None:
+    """Cross-entropy is linear in the label distribution, so Eq. 7 equals that with the mixed one-hot labels."""
+    mixed_ND = lam * np.eye(3)[labels] + (1 - lam) * np.eye(3)[others]
+    by_hand = -(mixed_ND * log_softmax(logits, axis=1)).sum(axis=1).mean()
+    labels_N, others_N = torch.from_numpy(labels), torch.from_numpy(others)
+    found = mix_loss(torch.from_numpy(logits), labels_N, others_N, lam)
+    assert found.item() == pytest.approx(by_hand, abs=1e-12)

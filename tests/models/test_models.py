@@ -1,0 +1,266 @@
+"""Networks: their size by hand, their function against independent writings of it, their reproducible start."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from benchmark.errors import ConfigError
+from benchmark.models import (
+    NETWORKS,
+    ImageShape,
+    Model,
+    build,
+    count_parameters,
+    forward_flops,
+    has_batch_statistics,
+)
+from benchmark.models.norm import group_norm
+
+# N images, C channels, H rows, W columns, D classes
+
+RELEASED_EMNIST = Model(network="emnist_cnn", norm="none", dropout=0.25)
+SMALL = Model(network="small_cnn", norm_groups=4)
+TINY = Model(network="tiny_cnn", norm_groups=4)
+EVERY_NETWORK: list[tuple[Model, ImageShape]] = [
+    (Model(network="emnist_cnn"), (1, 28, 28)),
+    (Model(network="resnet18"), (3, 32, 32)),
+    (SMALL, (1, 28, 28)),
+    (TINY, (1, 8, 8)),
+]
+
+
+def images_of(shape: ImageShape, count: int = 3) -> Tensor:
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize(
+    ("model", "image_shape", "num_classes", "parameters"),
+    [
+        # (9*1+1)*32 + (9*32+1)*64 + (9216+1)*128 + (128+1)*47 = 320 + 18,496 + 1,179,776 + 6,063
+        (RELEASED_EMNIST, (1, 28, 28), 47, 1_204_655),
+        # the two group norms that the released file declares without calling: 2*(32+64) more
+        (Model(network="emnist_cnn", dropout=0.25), (1, 28, 28), 47, 1_204_655 + 192),
+        # the figure printed for the released ResNet-18, the same with either norm
+        (Model(network="resnet18"), (3, 32, 32), 10, 11_173_962),
+        (Model(network="resnet18", norm="bn"), (3, 32, 32), 10, 11_173_962),
+        # (9+1)*16 + 2*16 + (9*16+1)*32 + 2*32 + (1568+1)*128 + 129*10 = 160+32+4,640+64+200,832+1,290
+        (SMALL, (1, 28, 28), 10, 207_018),
+        # (9+1)*16 + 2*16 + (9*16+1)*32 + 2*32 + (512+1)*64 + 65*10 = 160+32+4,640+64+32,832+650
+        (TINY, (1, 8, 8), 10, 38_378),
+    ],
+)
+def test_parameters_by_hand(model: Model, image_shape: ImageShape, num_classes: int, parameters: int) -> None:
+    assert count_parameters(build(model, image_shape, num_classes, seed=0)) == parameters
+
+
+def test_forward_flops_of_the_emnist_cnn_by_hand() -> None:
+    """Twice the multiplications: outputs x inputs of each, the maps being 26x26, 24x24 and, pooled, 12x12.
+
+    conv1 26*26*32*9*1, conv2 24*24*64*9*32, fc1 9216*128, fc2 128*47 = 11,997,184 in all, so 24.0 MFLOP.
+    """
+    by_hand = 2 * (26 * 26 * 32 * 9 + 24 * 24 * 64 * 9 * 32 + 9216 * 128 + 128 * 47)
+    assert by_hand == 23_994_368
+    assert forward_flops(build(RELEASED_EMNIST, (1, 28, 28), 47, seed=0), (1, 28, 28)) == by_hand
+
+
+def test_forward_flops_leaves_the_module_alone() -> None:
+    """Batch norm would take the image into its statistics, and a module moved to the meta device loses its weights."""
+    module = build(Model(network="small_cnn", norm="bn"), (1, 28, 28), 10, seed=0)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert forward_flops(module, (1, 28, 28)) > 0
+    assert module.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def released_emnist_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
+    """The released forward pass (EMNIST_model.py:9-24), evaluation mode, written out in functions."""
+    hidden = F.relu(F.conv2d(images_NCHW, weights["conv1.weight"], weights["conv1.bias"]))
+    hidden = F.conv2d(hidden, weights["conv2.weight"], weights["conv2.bias"])
+    hidden = F.relu(F.max_pool2d(hidden, 2))
+    hidden = hidden.reshape(len(hidden), -1)
+    hidden = F.relu(hidden @ weights["fc1.weight"].T + weights["fc1.bias"])
+    return hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
+
+
+def small_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
+    """laptop_setting's net "flat": conv, max-pool, GN(4), ReLU, twice; fc, ReLU, fc."""
+    hidden = images_NCHW
+    for layer in "12":
+        hidden = F.conv2d(hidden, weights[f"conv{layer}.weight"], weights[f"conv{layer}.bias"], padding=1)
+        hidden = F.max_pool2d(hidden, 2)
+        hidden = F.relu(F.group_norm(hidden, 4, weights[f"norm{layer}.weight"], weights[f"norm{layer}.bias"]))
+    hidden = F.relu(F.linear(hidden.flatten(1), weights["fc1.weight"], weights["fc1.bias"]))
+    return F.linear(hidden, weights["fc2.weight"], weights["fc2.bias"])
+
+
+def tiny_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
+    """The digits' net: conv, GN(4), ReLU; conv, max-pool, GN(4), ReLU; fc, ReLU, fc."""
+    hidden = F.conv2d(images_NCHW, weights["conv1.weight"], weights["conv1.bias"], padding=1)
+    hidden = F.relu(F.group_norm(hidden, 4, weights["norm1.weight"], weights["norm1.bias"]))
+    hidden = F.max_pool2d(F.conv2d(hidden, weights["conv2.weight"], weights["conv2.bias"], padding=1), 2)
+    hidden = F.relu(F.group_norm(hidden, 4, weights["norm2.weight"], weights["norm2.bias"]))
+    hidden = F.relu(F.linear(hidden.flatten(1), weights["fc1.weight"], weights["fc1.bias"]))
+    return F.linear(hidden, weights["fc2.weight"], weights["fc2.bias"])
+
+
+@pytest.mark.parametrize(
+    ("model", "image_shape", "written_out"),
+    [
+        (RELEASED_EMNIST, (1, 28, 28), released_emnist_forward),
+        (SMALL, (1, 28, 28), small_forward),
+        (TINY, (1, 8, 8), tiny_forward),
+    ],
+)
+def test_forward_is_the_function_written_out(model, image_shape, written_out) -> None:
+    module = build(model, image_shape, 10, seed=3).eval()
+    images_NCHW = images_of(image_shape)
+    with torch.no_grad():
+        torch.testing.assert_close(module(images_NCHW), written_out(module.state_dict(), images_NCHW))
+
+
+def test_resnet18_is_torchvisions_with_another_stem() -> None:
+    """torchvision's ResNet-18 with a 3x3 stem and no max-pool has the same tensors in the same order: copied over,
+    they must give the same logits. (Its downsample stands last in a block, as our shortcut does.)
+    """
+    from torchvision.models import resnet18
+
+    theirs = resnet18(num_classes=10, norm_layer=lambda channels: nn.GroupNorm(32, channels))
+    theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    ours = build(Model(network="resnet18"), (3, 32, 32), 10, seed=1)
+    our_tensors, their_tensors = list(ours.state_dict().values()), list(theirs.state_dict().values())
+    assert [tensor.shape for tensor in our_tensors] == [tensor.shape for tensor in their_tensors]
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), our_tensors, strict=True)))
+    images_NCHW = images_of((3, 32, 32))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images_NCHW), theirs(images_NCHW))
+
+
+def test_pooling_before_relu_is_the_same_function_and_gradient() -> None:
+    """max and ReLU commute: relu(max x) = max relu(x); where all of a window is negative both gradients are 0."""
+    before_N, after_N = (images_of((4, 8, 8)).sub(0.5).requires_grad_() for _ in range(2))
+    pooled_first, pooled_last = F.relu(F.max_pool2d(before_N, 2)), F.max_pool2d(F.relu(after_N), 2)
+    assert torch.equal(pooled_first, pooled_last)
+    (first,) = torch.autograd.grad(pooled_first.square().sum(), before_N)
+    (last,) = torch.autograd.grad(pooled_last.square().sum(), after_N)
+    assert torch.equal(first, last)
+
+
+@pytest.mark.parametrize(("model", "image_shape"), EVERY_NETWORK)
+@pytest.mark.parametrize("norm", ["gn", "bn", "none"])
+def test_gradients_reach_every_weight(model: Model, image_shape: ImageShape, norm: str) -> None:
+    """Also with the ReLUs working in place, and with no norm to stand between."""
+    chosen = Model(network=model.network, norm=norm, norm_groups=model.norm_groups)  # type: ignore[arg-type]
+    module = build(chosen, image_shape, 10, seed=0)
+    images_NCHW = images_of(image_shape).requires_grad_()
+    module(images_NCHW).square().sum().backward()
+    untouched = [name for name, weight in module.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert untouched == []
+    assert has_batch_statistics(module) == (norm == "bn")
+
+
+@pytest.mark.parametrize(("model", "image_shape"), EVERY_NETWORK)
+def test_without_batch_norm_an_image_does_not_see_its_batch(model: Model, image_shape: ImageShape) -> None:
+    """In training mode, which is where batch norm would mix them; dropout is 0 here."""
+    module, images_NCHW = build(model, image_shape, 10, seed=0), images_of(image_shape)
+    with torch.no_grad():
+        torch.testing.assert_close(module(images_NCHW)[:1], module(images_NCHW[:1]))
+
+
+def test_with_batch_norm_an_image_sees_its_batch() -> None:
+    module = build(Model(network="tiny_cnn", norm="bn"), (1, 8, 8), 10, seed=0)
+    images_NCHW = images_of((1, 8, 8))
+    with torch.no_grad():
+        assert not torch.allclose(module(images_NCHW)[:1], module(images_NCHW[:1]), atol=1e-3)
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    first = build(TINY, (1, 8, 8), 10, seed=7)
+    torch.rand(11)
+    again, other = build(TINY, (1, 8, 8), 10, seed=7), build(TINY, (1, 8, 8), 10, seed=8)
+    pairs = zip(first.parameters(), again.parameters(), strict=True)
+    assert all(torch.equal(weight, same) for weight, same in pairs)
+    assert not torch.equal(first.conv1.weight, other.conv1.weight)  # type: ignore[union-attr, arg-type]
+
+
+def test_build_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    build(TINY, (1, 8, 8), 10, seed=7)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_default_initialisation_is_pytorchs() -> None:
+    """nn.Linear and nn.Conv2d draw from U(-b, b) with b = 1/sqrt(inputs); 9216 inputs: b = 1/96.
+
+    The largest of 1,179,648 draws lies within .1 % of b, and the variance is b^2/3.
+    """
+    weight = build(RELEASED_EMNIST, (1, 28, 28), 47, seed=0).fc1.weight  # type: ignore[union-attr]
+    assert isinstance(weight, Tensor)
+    assert 0.999 / 96 < weight.abs().max().item() <= 1 / 96
+    assert weight.var().item() == pytest.approx(1 / 96**2 / 3, rel=0.01)
+
+
+def test_dropout_zeroes_whole_channels_in_training_only() -> None:
+    module = build(Model(network="emnist_cnn", norm="none", dropout=0.5), (1, 28, 28), 10, seed=0)
+    with torch.no_grad():
+        dropped_NCHW = module.dropout(torch.ones(64, 64, 12, 12))  # type: ignore[operator]
+        share = dropped_NCHW[:, :, 0, 0].eq(0).double().mean().item()
+        images_NCHW = images_of((1, 28, 28))
+        assert not torch.equal(module(images_NCHW), module(images_NCHW))
+        module.eval()
+        assert torch.equal(module(images_NCHW), module(images_NCHW))
+    assert torch.equal(dropped_NCHW.amin(dim=(2, 3)), dropped_NCHW.amax(dim=(2, 3)))
+    # 4096 coins: a standard deviation of .0078, so five of them either way
+    assert 0.46 < share < 0.54
+
+
+@given(num_groups=st.integers(1, 40), channels=st.integers(1, 64))
+def test_group_norm_takes_exactly_the_divisors(num_groups: int, channels: int) -> None:
+    if channels % num_groups == 0:
+        assert isinstance(group_norm(num_groups)(channels), nn.GroupNorm)
+    else:
+        with pytest.raises(ConfigError, match=rf"norm_groups={num_groups} .* {channels} channels"):
+            group_norm(num_groups)(channels)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(6, 20), columns=st.integers(6, 20), channels=st.integers(1, 4), num_classes=st.integers(2, 12))
+def test_any_image_size_is_taken(rows: int, columns: int, channels: int, num_classes: int) -> None:
+    for network, groups in [("emnist_cnn", 32), ("small_cnn", 4), ("tiny_cnn", 4)]:
+        model = Model(network=network, norm_groups=groups)  # type: ignore[arg-type]
+        module = build(model, (channels, rows, columns), num_classes, seed=0)
+        assert module(torch.zeros(2, channels, rows, columns)).shape == (2, num_classes)
+
+
+@pytest.mark.parametrize("network", list(NETWORKS))
+def test_the_smallest_side_is_the_smallest(network: str) -> None:
+    model = Model(network=network, norm="none")  # type: ignore[arg-type]
+    side = NETWORKS[network].smallest_side
+    assert build(model, (1, side, side), 3, seed=0)(torch.zeros(2, 1, side, side)).shape == (2, 3)
+    with pytest.raises(ConfigError, match=f"{side} x {side} or more"):
+        build(model, (1, side - 1, side), 3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"network": "resnet81"}, r"model.network='resnet81' .* 'resnet18'"),
+        ({"network": "resnet18", "norm": "gm"}, r"model.norm='gm' .* 'gn'"),
+        ({"network": "small_cnn"}, r"norm_groups=32 does not divide 16 channels; use one of 1, 2, 4, 8, 16"),
+        ({"network": "resnet18", "norm_groups": 0}, r"norm_groups=0 must be 1 or more"),
+        ({"network": "emnist_cnn", "dropout": 1.0}, r"dropout=1.0 must be"),
+        ({"network": "resnet18", "dropout": 0.1}, r"resnet18 has no dropout layer.*only emnist_cnn"),
+    ],
+)
+def test_a_wrong_model_says_what_would_be_right(settings_: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Model(**settings_)
+
+
+def test_one_class_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1 classes"):
+        build(TINY, (1, 8, 8), 1, seed=0)

@@ -1,0 +1,114 @@
+"""What is installed is ours and pinned: package names, the lock, the entry point, and the Makefile in front of them."""
+
+import importlib
+import re
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCK = (ROOT / ".lock" / "requirements.txt").read_text()
+
+
+def locked() -> dict[str, str]:
+    """Name -> requirement of the lock, hashes left on: one entry runs over all its backslash-continued lines."""
+    entries = re.split(r"\n(?=\S)", LOCK.strip())
+    return {canonicalize_name(re.split(r"[=; ]", entry, maxsplit=1)[0]): entry for entry in entries}
+
+
+def locked_version(name: str) -> str:
+    found = re.match(r"[^=\s]+==(\S+)", locked()[name])
+    assert found, f"{name} is not pinned to one version"
+    return found.group(1)
+
+
+@pytest.mark.parametrize("name", ["benchmark", "sweeps", "reports"])
+def test_the_packages_are_ours(name: str) -> None:
+    origin = importlib.import_module(name).__file__
+    assert origin is not None
+    assert Path(origin).resolve() == (ROOT / name / "__init__.py").resolve()
+
+
+def test_the_other_sweeps_is_not_installed() -> None:
+    """W&B's package of that name would be imported in the place of ours, or ours in its place."""
+    with pytest.raises(metadata.PackageNotFoundError):
+        metadata.distribution("sweeps")
+    assert "sweeps" not in locked()
+
+
+def test_the_lock_names_no_address() -> None:
+    """A lock with an index address would tie users to the machine that wrote it."""
+    assert not re.search(r"://|@ file|--index|--extra-index|--find-links|^-[a-z]", LOCK, flags=re.MULTILINE)
+
+
+def test_the_lock_pins_and_hashes_everything() -> None:
+    entries = locked()
+    assert len(entries) > 50
+    for name, entry in entries.items():
+        assert locked_version(name), name
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), f"{name} has no hash"
+
+
+def test_the_lock_holds_every_declared_dependency() -> None:
+    declared = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
+    for requirement in map(Requirement, declared):
+        assert requirement.specifier.contains(locked_version(canonicalize_name(requirement.name))), requirement
+
+
+def test_torch_and_torchvision_are_a_pair() -> None:
+    """torchvision names the one torch release it was compiled for; the installed pair must be the locked one."""
+    torchvision = metadata.distribution("torchvision")
+    needs = [Requirement(line) for line in torchvision.requires or []]
+    (needed_torch,) = [requirement for requirement in needs if requirement.name == "torch"]
+    assert torchvision.version.partition("+")[0] == locked_version("torchvision")
+    assert needed_torch.specifier.contains(locked_version("torch"))
+
+
+def test_the_entry_point_can_be_called() -> None:
+    module, _, function = PROJECT["scripts"]["fssl"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        (["reproduce-ssfl-tab2"], "fssl reproduce ssfl/tab2 --profile laptop"),
+        (["reproduce-fedswitch-fig-3a", "PROFILE=gpu"], "fssl reproduce fedswitch/fig-3a --profile gpu"),
+        (["reproduce-all", "ARGS=--seeds 2"], "fssl reproduce all --profile laptop --seeds 2"),
+        (["demo"], "fssl reproduce ssfl/tab2 --profile demo"),
+        (["report"], "fssl report"),
+    ],
+)
+def test_make_calls_fssl(tmp_path: Path, target: list[str], command: str) -> None:
+    """Run for real, with a stand-in for `fssl` that prints its arguments, and a set-up declared done."""
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / ".lock").mkdir()
+    (tmp_path / ".lock" / "requirements.txt").touch()
+    stand_in = tmp_path / ".venv" / "bin" / "fssl"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text('#!/bin/sh\necho "fssl $*"\n')
+    stand_in.chmod(0o755)
+    (tmp_path / ".venv" / ".installed").touch()
+    outcome = subprocess.run(
+        ["make", "--silent", *target], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert outcome.stdout.strip() == command
+
+
+def test_make_without_a_python_says_which_it_needs(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / ".lock").mkdir()
+    (tmp_path / ".lock" / "requirements.txt").touch()
+    outcome = subprocess.run(
+        ["make", "demo", "PYTHON=no-such-python"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert outcome.returncode != 0
+    assert "error: no Python 3.11, 3.12 or 3.13 found (tried no-such-python)" in outcome.stderr
