@@ -44,7 +44,7 @@ clean: ## remove .venv, caches and the built site; records stay
 	find benchmark sweeps reports tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: ## write the lock anew after a change of pyproject.toml (needs uv on the PATH; ARGS=--upgrade raises versions)
-	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --fork-strategy fewest \
 	    --no-emit-index-url --no-annotate --no-header --quiet --output-file $(LOCK) $(ARGS)
 
 # Last of all: a set-up that was interrupted leaves no stamp, and is taken up again by the next make.

@@ -78,8 +78,12 @@ def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, C
 class Row:
     """One row of a grid: the cells that differ only in their method."""
 
-    name: str  # "C = 47"
+    setting: Mapping[str, object]  # what this row says, the keys that vary: {"cohort": "full", "C": 47}
     results: Mapping[str, CellResult]  # method -> cell; a method may be absent
+
+    @property
+    def name(self) -> str:
+        return setting_text(self.setting)
 
     def difference(self, method: str, baseline: str) -> Paired | None:
         """method - baseline, paired by seed, at 95 %. None where either is absent or no seed is common."""
@@ -109,8 +113,9 @@ class Grid:
         )
 
 
-def setting_text(setting: Mapping[str, object]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in setting.items())
+def setting_text(setting: Mapping[str, object], separator: str = ", ") -> str:
+    """ "full, C = 47": words speak for themselves, numbers need their symbol."""
+    return separator.join(str(v) if isinstance(v, str) else f"{k} = {v}" for k, v in setting.items())
 
 
 def ladder(results: Iterable[CellResult]) -> list[CellResult]:
@@ -126,19 +131,19 @@ def grid(results: Iterable[CellResult]) -> Grid | None:
         return None
     others = [{k: v for k, v in result.cell.setting.items() if k != "method"} for result in cells]
     keys = list(dict.fromkeys(key for other in others for key in other))
-    shared = {k: others[0][k] for k in keys if all(o.get(k, None) == others[0].get(k, k) for o in others)}
+    first = others[0]
+    shared = {k: first[k] for k in keys if k in first and all(k in o and o[k] == first[k] for o in others)}
     varying = [key for key in keys if key not in shared]
-    rows: dict[str, dict[str, CellResult]] = {}
+    rows: dict[tuple[tuple[str, object], ...], dict[str, CellResult]] = {}
     for result, other in zip(cells, others, strict=True):
-        name = setting_text({key: other[key] for key in varying if key in other}) or "all"
-        row = rows.setdefault(name, {})
+        row = rows.setdefault(tuple((key, other[key]) for key in varying if key in other), {})
         method = str(result.cell.setting["method"])
         if method in row:
             return None
         row[method] = result
     return Grid(
         methods=tuple(dict.fromkeys(str(result.cell.setting["method"]) for result in cells)),
-        rows=tuple(Row(name=name, results=row) for name, row in rows.items()),
+        rows=tuple(Row(setting=dict(place), results=row) for place, row in rows.items()),
         corner=", ".join(varying),
         constant=setting_text(shared),
     )

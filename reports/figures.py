@@ -7,6 +7,7 @@ line of its own. A diverged run is a dotted line up to its last round, and never
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ DIVERSITY = "diversity/delta/l2/squared/clients"
 # Okabe and Ito's colours, told apart with any colour vision and in print.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#6a51a3")
 INK, GRID = "#1f2933", "#c3ccd5"
+POWERS, MEMBERS = ("squared", "plain"), ("clients", "with_server")
 LOG_SPAN = 100.0  # two decades
 STYLE = {
     "svg.hashsalt": "fssl",
@@ -33,6 +35,7 @@ STYLE = {
     "text.parse_math": False,  # a "$" in a name is a dollar
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
+    "axes.facecolor": "none",
     "axes.edgecolor": GRID,
     "axes.labelcolor": INK,
     "axes.titlesize": 9.5,
@@ -60,7 +63,7 @@ def panels(item: Item, records: Records) -> list[Panel]:
     cells = grid(results.values())
     if cells is None:
         return [("", {label: result for label, result in results.items() if result.cell.role != "ladder"})]
-    return [(row.name if cells.corner else cells.constant, dict(row.results)) for row in cells.rows]
+    return [(row.name or cells.constant, dict(row.results)) for row in cells.rows]
 
 
 def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> Figure:
@@ -145,18 +148,15 @@ def svg(figure: Figure) -> str:
     with matplotlib.rc_context(STYLE):
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, facecolor="none")
-    return text.getvalue()
+    # a hundredth of a point is finer than any screen: half of the bytes
+    return re.sub(r' d="[^"]*"', lambda d: re.sub(r"(\.\d\d)\d+", r"\1", d[0]), text.getvalue())
 
 
-def save(figure: Figure, path: Path) -> tuple[Path, Path]:
-    """Writes `path` with .svg and .png. Raises CannotWrite."""
-    names = path.with_name(path.name + ".svg"), path.with_name(path.name + ".png")
-    write_atomically(names[0], svg(figure).encode())
-    picture = io.BytesIO()
+def png(figure: Figure) -> bytes:
     with matplotlib.rc_context(STYLE):
+        picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=160, metadata={"Software": None}, facecolor="white")
-    write_atomically(names[1], picture.getvalue())
-    return names
+    return picture.getvalue()
 
 
 def curves(
@@ -164,31 +164,60 @@ def curves(
 ) -> tuple[Path, Path]:
     """Accuracy (top) and gradient diversity (bottom) per round, or any other metrics, as `path`.svg and `path`.png.
     Raises CannotWrite."""
-    return save(figure_of(item, records, metrics), path)
+    figure = figure_of(item, records, metrics)
+    names = path.with_name(path.name + ".svg"), path.with_name(path.name + ".png")
+    write_atomically(names[0], svg(figure).encode())
+    write_atomically(names[1], png(figure))
+    return names
 
 
 def figure_of(item: Item, records: Records, metrics: Sequence[str]) -> Figure:
     with matplotlib.rc_context(STYLE):
-        return draw(panels(item, records), records, metrics)
+        figure = draw(panels(item, records), records, metrics)
+        return _laid_out(figure)
 
 
 def cell_figure(result: CellResult, records: Records, metrics: Sequence[str]) -> Figure:
-    """One cell alone, without a legend."""
+    """One cell alone, a panel a metric, two beside each other. Margins are fixed, which is faster than finding them."""
     with matplotlib.rc_context(STYLE):
-        return draw([("", {"": result})], records, metrics)
+        lines = math.ceil(len(metrics) / 2)
+        width, height = 7.4, 2.1 * lines + 0.4
+        figure = Figure(figsize=(width, height))
+        axes = figure.subplots(lines, 2, squeeze=False).flatten()
+        for ax, metric in zip(axes, metrics, strict=False):
+            series = seeds_series(result, records, metric)
+            _draw_panel(ax, metric, {"": series}, {"": PALETTE[0]})
+            _scale([ax], metric, [series])
+            ax.set_title(_y_label(metric).replace("\n", " "), loc="left", fontsize=8.5)
+        for ax in axes[len(metrics) :]:
+            ax.set_visible(False)
+        for ax in axes[max(0, len(metrics) - 2) : len(metrics)]:
+            ax.set_xlabel("Round")
+        figure.subplots_adjust(
+            left=0.4 / width, right=1 - 0.1 / width, bottom=0.45 / height, top=1 - 0.3 / height, hspace=0.32, wspace=0.14
+        )
+        return figure
 
 
-def diversity_panels(item: Item, records: Records) -> dict[str, Figure]:
+def _laid_out(figure: Figure) -> Figure:
+    """Finds the layout once, so that SVG and PNG do not each find it again."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure
+
+
+def diversity_panels(item: Item, records: Records) -> dict[str, Figure | None]:
     """The 16 variants as SSFL's figures D.1 to D.4 arrange them: a figure for each way of taking the gradient and each
-    norm; in it accuracy, then Eq. 1 (or 13) and Eq. 12 (or 14) among clients, then both with the server."""
-    return {
-        f"{gradient}-{norm}": figure_of(item, records, [ACCURACY, *variants])
-        for gradient in ("gradient", "delta")
-        for norm in ("l2", "l1")
-        for variants in [
-            [f"diversity/{gradient}/{norm}/{p}/{m}" for m in ("clients", "with_server") for p in ("squared", "plain")]
-        ]
-    }
+    norm; in it accuracy, then Eq. 1 (or 13) and Eq. 12 (or 14) among clients, then both with the server. None for a
+    figure of which no run measured anything; a single variant that was not measured is a panel that says so."""
+    figures: dict[str, Figure | None] = {}
+    for gradient in ("gradient", "delta"):
+        for norm in ("l2", "l1"):
+            start = f"diversity/{gradient}/{norm}"
+            variants = [f"{start}/{power}/{members}" for members in MEMBERS for power in POWERS]
+            some = any(measured(records, variant) for variant in variants)
+            figures[f"{gradient}-{norm}"] = figure_of(item, records, [ACCURACY, *variants]) if some else None
+    return figures
 
 
 def measured(records: Records, metric: str) -> bool:
@@ -199,13 +228,12 @@ def measured(records: Records, metric: str) -> bool:
 def inline(text: str, prefix: str) -> str:
     """An SVG made part of a page: no XML prologue, ids of its own, and colours taken from the page, so that it follows
     the page's light or dark theme. `prefix` must be unique in the page."""
-    import re
-
     body = text[text.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", body)
     body = re.sub(r'(<svg[^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--w: \2px"', body, count=1)
+    body = body.replace("*{stroke-linejoin", ".figure svg *{stroke-linejoin").replace("'DejaVu Sans'", "var(--sans)")
     variables: dict[str, Any] = {INK: "var(--ink)", GRID: "var(--grid)"}
     variables |= {colour: f"var(--series-{i})" for i, colour in enumerate(PALETTE)}
     for colour, variable in variables.items():

@@ -1,13 +1,14 @@
 """An item on the terminal, at 100 columns, as readable in a log file as with colours."""
 
+import textwrap
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from benchmark.papers.item import Item
-from reports.cells import ACCURACY, CellResult, Grid, Records, Row, collect, grid, ladder, seeds_of
+from reports.cells import ACCURACY, CellResult, Grid, Records, Row, collect, grid, ladder, seeds_of, setting_text
 from reports.statistics import summary
 from reports.verdicts import Judged, judge
 from reports.words import difference, difference_interval, mean_spread, percent, points, points_interval
@@ -26,7 +27,7 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     results = collect(item, records)
     cells = grid(results.values())
     _say(console, f"{item.name}  {item.title}", "bold")
-    _say(console, _caption(item, cells), "")
+    _say(console, _caption(item, cells))
     fits = cells is not None and len(cells.rows) > 1 and 2 <= len(cells.methods) <= MOST_METHODS
     if cells is not None and fits:
         console.print(_grid_table(item, cells, console))
@@ -38,35 +39,38 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     for number, judged in enumerate(judge(item, records), start=1):
         _print_claim(judged, number, console)
     for note in item.notes:
-        console.print(Padding(Text(_plain(f"note: {note}", console)), (0, 0, 0, 2), expand=False), width=WIDTH)
-    _say(console, f"report: {report}" if report else "report: not built; `fssl report` builds it", "")
+        _say(console, f"note: {note}")
+    _say(console, f"report: {report}" if report else "report: not built; `fssl report` builds it")
 
 
 def _caption(item: Item, cells: Grid | None) -> str:
     constant = f"{cells.constant}; " if cells and cells.constant else ""
-    published = "published numbers compared" if item.profile == "paper" else "published numbers for orientation only"
+    published = "in brackets ours - published" if item.profile == "paper" else "published numbers for orientation only"
     return f"profile {item.profile}; {constant}test accuracy after the last round in percent, mean +-std; {published}"
 
 
 def _grid_table(item: Item, cells: Grid, console: Console) -> Table:
     """Rows of the setting that varies; per method the published number, ours, and the difference to the baseline."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_lines=False, width=None)
-    table.add_column(_plain(cells.corner or "", console), no_wrap=True)
+    table = _table()
+    table.add_column(Text(_plain(cells.corner.replace(", ", "\n"), console)), no_wrap=True)
     grey = "" if item.profile == "paper" else "dim"
     for method in cells.published_methods:
-        table.add_column(Text(_plain(f"{method}\npublished", console)), justify="right", style=grey)
+        table.add_column(Text(_plain(f"{method}\npaper", console)), justify="right", style=grey, no_wrap=True)
     for method in cells.methods:
-        table.add_column(Text(_plain(f"{method}\nours", console)), justify="right")
+        table.add_column(Text(_plain(f"{method}\nours", console)), justify="right", no_wrap=True)
     for method in cells.methods[1:]:
         header = Text(_plain(f"{method}\n- {cells.baseline}", console))
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", no_wrap=True)
     for row in cells.rows:
         table.add_row(*(Text(_plain(text, console)) for text in _grid_row(item, cells, row, console)))
     return table
 
 
+def _table() -> Table:
+    return Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
+
+
 def _grid_row(item: Item, cells: Grid, row: Row, console: Console) -> list[str]:
-    value = row.name.removeprefix(f"{cells.corner} = ")
     published = [
         "-" if method not in row.results or row.results[method].cell.published is None
         else f"{row.results[method].cell.published:.2f}"
@@ -78,7 +82,7 @@ def _grid_row(item: Item, cells: Grid, row: Row, console: Console) -> list[str]:
         seen = row.difference(method, cells.baseline)
         text = f"{points(seen.mean)}\n{points_interval(seen.interval) or 'n=1'}" if seen else "-"
         differences.append(text)
-    return [value, *published, *ours, *differences]
+    return [setting_text(row.setting, "\n"), *published, *ours, *differences]
 
 
 def _ours(item: Item, result: CellResult | None, console: Console) -> str:
@@ -88,12 +92,12 @@ def _ours(item: Item, result: CellResult | None, console: Console) -> str:
         return result.counts.replace(", ", "\n").replace(" (", "\n(")
     lines = [mean_spread(result.summary, _plus_minus(console)), *result.counts.split(", ")]
     if item.profile == "paper" and result.cell.published is not None:
-        lines.append(f"{points(result.summary.mean - result.cell.published / 100)} to paper")
+        lines.append(f"({points(result.summary.mean - result.cell.published / 100)})")
     return "\n".join(lines)
 
 
 def _long_table(item: Item, results: list[CellResult], console: Console) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = _table()
     table.add_column("cell", overflow="fold")
     table.add_column("published", justify="right", style="" if item.profile == "paper" else "dim")
     for name in ("ours", "runs", *(["ours - published"] if item.profile == "paper" else [])):
@@ -113,7 +117,7 @@ def _long_table(item: Item, results: list[CellResult], console: Console) -> Tabl
 
 
 def _ladder_table(item: Item, rungs: list[CellResult], records: Records, console: Console) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = _table()
     table.add_column("rung", overflow="fold")
     for name in ("accuracy", "share kept", "accuracy of kept", "runs"):
         table.add_column(name, justify="right")
@@ -136,18 +140,19 @@ def _print_claim(judged: Judged, number: int, console: Console) -> None:
     heading = Text(f"claim {number}: ")
     heading.append(judged.verdict, style=VERDICT_STYLE[judged.verdict])
     heading.append(_plain(f"  {claim.name}", console))
-    console.print(heading, width=WIDTH)
+    console.print(heading, soft_wrap=True)
     quote = f'"{claim.quote}" ({claim.source})' if claim.quote else f"a question of ours ({claim.source})"
     unit = " points" if claim.metric == ACCURACY else ""
     numbers = f"{difference(claim.metric, judged.estimate)}{unit}"
     interval = f"{100 * judged.level:.1f} % interval {difference_interval(claim.metric, judged.interval)}"
     more = f"; about {judged.seeds_needed} seeds would decide it" if judged.seeds_needed else ""
     for line in (quote, f"{numbers}, {interval}, n={judged.n}: {judged.reason}{more}"):
-        console.print(Padding(Text(_plain(line, console)), (0, 0, 0, 2), expand=False), width=WIDTH)
+        _say(console, line, indent="  ")
 
 
-def _say(console: Console, text: str, style: str) -> None:
-    console.print(Text(_plain(text, console), style=style), width=WIDTH)
+def _say(console: Console, text: str, style: str = "", indent: str = "") -> None:
+    for line in textwrap.wrap(_plain(text, console), WIDTH, initial_indent=indent, subsequent_indent=indent):
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 def _plus_minus(console: Console) -> str:

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 from benchmark.data.augment import make_views
-from benchmark.data.datasets import image_shape_of
+from benchmark.data.shapes import image_shape_of
 from benchmark.experiment import Experiment
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import CRL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL
-from benchmark.models.build import build, forward_flops
-from benchmark.models.build import Model
+from benchmark.models.build import Model, build, forward_flops
 from benchmark.streams import torch_stream
 
 FORWARD_AND_BACKWARD = 3  # in forward passes: the backward pass computes two products where the forward has one
@@ -120,7 +119,7 @@ def _is_supervised(method: SSFL) -> bool:
 
 
 def measure(experiment: Experiment, repeats: int = 3) -> Speed:
-    """Time the network and the augmentation on one thread, on random images of the data set's shape; the fastest counts."""
+    """Time network and augmentation on one thread, on random images of the data set's shape; the fastest counts."""
     shape, num_classes = image_shape_of(experiment.data.name)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,8 +1,10 @@
 """What is installed is ours and pinned: package names, the lock, the entry point, and the Makefile in front of them."""
 
 import importlib
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -75,8 +77,26 @@ def test_the_entry_point_can_be_called() -> None:
     assert callable(getattr(importlib.import_module(module), function))
 
 
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A folder with the Makefile and what its set-up depends on, but no .venv."""
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / ".lock").mkdir()
+    (tmp_path / ".lock" / "requirements.txt").touch()
+    return tmp_path
+
+
+def make(desk: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # `make test ARGS=...` hands its own settings down to every make below it, this one included.
+    ours = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PROFILE", "ARGS", "PYTHON")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    command = ["make", "--silent", *arguments]
+    return subprocess.run(command, cwd=desk, env=environment, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize(
-    ("target", "command"),
+    ("arguments", "command"),
     [
         (["reproduce-ssfl-tab2"], "fssl reproduce ssfl/tab2 --profile laptop"),
         (["reproduce-fedswitch-fig-3a", "PROFILE=gpu"], "fssl reproduce fedswitch/fig-3a --profile gpu"),
@@ -85,30 +105,28 @@ def test_the_entry_point_can_be_called() -> None:
         (["report"], "fssl report"),
     ],
 )
-def test_make_calls_fssl(tmp_path: Path, target: list[str], command: str) -> None:
+def test_make_calls_fssl(desk: Path, arguments: list[str], command: str) -> None:
     """Run for real, with a stand-in for `fssl` that prints its arguments, and a set-up declared done."""
-    for name in ("Makefile", "pyproject.toml"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
-    (tmp_path / ".lock").mkdir()
-    (tmp_path / ".lock" / "requirements.txt").touch()
-    stand_in = tmp_path / ".venv" / "bin" / "fssl"
+    stand_in = desk / ".venv" / "bin" / "fssl"
     stand_in.parent.mkdir(parents=True)
     stand_in.write_text('#!/bin/sh\necho "fssl $*"\n')
     stand_in.chmod(0o755)
-    (tmp_path / ".venv" / ".installed").touch()
-    outcome = subprocess.run(
-        ["make", "--silent", *target], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert outcome.stdout.strip() == command
+    (desk / ".venv" / ".installed").touch()
+    outcome = make(desk, *arguments)
+    assert (outcome.returncode, outcome.stdout.strip()) == (0, command), outcome.stderr
 
 
-def test_make_without_a_python_says_which_it_needs(tmp_path: Path) -> None:
-    for name in ("Makefile", "pyproject.toml"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
-    (tmp_path / ".lock").mkdir()
-    (tmp_path / ".lock" / "requirements.txt").touch()
-    outcome = subprocess.run(
-        ["make", "demo", "PYTHON=no-such-python"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+def test_make_without_a_python_says_which_it_needs(desk: Path) -> None:
+    outcome = make(desk, "demo", "PYTHON=no-such-python")
     assert outcome.returncode != 0
     assert "error: no Python 3.11, 3.12 or 3.13 found (tried no-such-python)" in outcome.stderr
+
+
+def test_an_interrupted_setup_is_taken_up_again(desk: Path) -> None:
+    """A lock that cannot be installed stands for the interruption: no stamp is left, so the next make tries again."""
+    (desk / ".lock" / "requirements.txt").write_text("no hash and no such package\n")
+    for _ in range(2):
+        outcome = make(desk, "demo", f"PYTHON={sys.executable}")
+        assert outcome.returncode != 0
+        assert "Invalid requirement" in outcome.stderr
+        assert not (desk / ".venv" / ".installed").exists()

@@ -8,24 +8,18 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from benchmark.cli.main import add_places
 from benchmark.errors import DataError, FsslError
-from benchmark.experiment import from_json
+from benchmark.experiment import NUMERICS, from_json
 from benchmark.tracking.provenance import PACKAGES, hardware
 from benchmark.tracking.reading import read_run, unpack
 from benchmark.tracking.record import RunRecord
 
 
-def add(verbs: Any) -> None:
-    from benchmark.cli.main import add_places
-
-    doctor = verbs.add_parser("doctor", help="what is wrong with this machine")
-    add_places(doctor)
-    doctor.set_defaults(act=act_doctor)
-    verify = verbs.add_parser("verify", help="whether the records are whole")
-    add_places(verify)
-    verify.set_defaults(act=act_verify)
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    add_places(command)
+    command.set_defaults(act={"doctor": act_doctor, "verify": act_verify}[verb])
 
 
 def act_doctor(options: argparse.Namespace) -> int:
@@ -86,7 +80,7 @@ def _records(results: Path, troubles: list[str]) -> Iterator[tuple[RunRecord, Pa
 def _troubles(record: RunRecord) -> Iterator[str]:
     try:
         key = from_json(record.experiment).cell_key
-        if key != record.cell_key and record.result.get("numerics") == _numerics():
+        if key != record.cell_key and record.result.get("numerics") == NUMERICS:
             yield f"experiment.json has cell_key {key}, its folder {record.cell_key}"
     except FsslError as error:
         yield f"experiment.json: {error}"
@@ -102,9 +96,3 @@ def _troubles(record: RunRecord) -> Iterator[str]:
             yield f"result.json: last.{name} is {value!r}"
         elif name.endswith("/accuracy") and not 0.0 <= value <= 1.0:
             yield f"result.json: last.{name} is {value}, no fraction"
-
-
-def _numerics() -> int:
-    from benchmark.experiment import NUMERICS
-
-    return NUMERICS

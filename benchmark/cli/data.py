@@ -3,11 +3,11 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.cli.main import add_places
 from benchmark.data.datasets import NAMES, load
 from benchmark.data.describe import describe, plot
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
@@ -15,10 +15,7 @@ from benchmark.data.split import split
 from benchmark.errors import ConfigError, DataError
 
 
-def add(verbs: Any) -> None:
-    from benchmark.cli.main import add_places
-
-    command = verbs.add_parser("data", help="data sets and partitions")
+def add(verb: str, command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(command))
     listing = actions.add_parser("list", help="which data sets can be used here")
     add_places(listing)

@@ -1,6 +1,7 @@
 """`fssl`: one command, its verbs, and the exit codes that scripts and sweep agents rely on."""
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmark.errors import ConfigError, FsslError, Stopped
-from benchmark.tracking.provenance import ROOT
+
+ROOT = Path(__file__).resolve().parents[2]
 
 EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged, 70 diverged, 73 cannot write,
 75 being run elsewhere, 76 stopped with a checkpoint"""
@@ -21,13 +23,26 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; `{self.prog} --help` says what would be right")
 
 
-def parser() -> Parser:
-    from benchmark.cli import check, data, plan, report, reproduce, run
+# Importing torch takes seconds: only the module of the command that was asked for is imported.
+VERBS = {
+    "run": ("run", "one experiment: --config FILE and --a.b=c"),
+    "reproduce": ("reproduce", "run a table or figure and print it beside the published one"),
+    "plan": ("plan", "what reproducing would run and cost"),
+    "report": ("report", "build the site from the records"),
+    "data": ("data", "data sets and partitions"),
+    "doctor": ("check", "what is wrong with this machine"),
+    "verify": ("check", "whether the records are whole"),
+}
 
+
+def parser(verb: str | None = None) -> Parser:
+    """The command line; of the commands, only `verb` with its own options."""
     top = Parser(prog="fssl", description="Federated semi-supervised learning, reproduced.", epilog=EPILOG)
     verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
-    for module in (run, reproduce, plan, report, data, check):
-        module.add(verbs)
+    for name, (module, text) in VERBS.items():
+        command = verbs.add_parser(name, help=text)
+        if name == verb:
+            importlib.import_module(f"benchmark.cli.{module}").add(name, command)
     return top
 
 
@@ -42,7 +57,8 @@ def add_places(command: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Errors a user can act on become one line and an exit code."""
     try:
-        options, rest = parser().parse_known_args(arguments)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        options, rest = parser(words[0] if words else None).parse_known_args(words)
         if rest and not getattr(options, "takes_overrides", False):
             raise ConfigError(f"{rest[0]!r} is not understood; `fssl {options.verb} --help` says what would be right")
         options.rest = rest

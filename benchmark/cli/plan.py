@@ -7,20 +7,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.cli.main import add_places
 from benchmark.cli.reproduce import add_scope, checked_seeds, uses_reference
 from benchmark.papers.catalogue import items
 from sweeps.cost import Cost, cost_of, measure
 from sweeps.plan import plan
 
 
-def add(verbs: Any) -> None:
-    from benchmark.cli.main import add_places
-
-    command = verbs.add_parser(
-        "plan",
-        help="what reproducing would run and cost",
-        description="Counts runs, local steps, FLOPs and bytes exactly; hours come from timing a few local steps "
-        "of each network on this machine (random images: no data set is needed).",
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Counts runs, local steps, FLOPs and bytes exactly; hours come from timing a few local steps of each network "
+        "on this machine (random images: no data set is needed)."
     )
     add_scope(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
@@ -34,12 +31,8 @@ def act(options: argparse.Namespace) -> int:
     for item in items(options.items, options.profile):
         planned = plan([item], options.results, seeds=seeds, with_reference=uses_reference(options))
         runs = planned.runs if options.all else planned.missing
-        speeds = {}
-        for run in runs:
-            speeds.setdefault((run.model, run.data.name), None)
-        for run in runs:
-            if speeds[(run.model, run.data.name)] is None:
-                speeds[(run.model, run.data.name)] = measure(run)
+        networks = {(run.model, run.data.name): run for run in runs}
+        speeds = {network: measure(run) for network, run in networks.items()}
         total = sum((cost_of(run, speeds[(run.model, run.data.name)]) for run in runs), Cost())
         counted = {
             "item": item.name,

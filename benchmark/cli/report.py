@@ -2,8 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
+from benchmark.cli.main import add_places
 from benchmark.cli.reproduce import DEFAULT_SITE
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.profiles import PROFILES
@@ -13,14 +13,8 @@ from reports.summary import write_summary
 from sweeps.plan import Plan, plan, restricted
 
 
-def add(verbs: Any) -> None:
-    from benchmark.cli.main import add_places
-
-    command = verbs.add_parser(
-        "report",
-        help="build the site from the records",
-        description="A pure function of the records: trains nothing. Items with no record at all are left out.",
-    )
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = "A pure function of the records: trains nothing. Items with no record at all are left out."
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
     command.add_argument("--site", type=Path, default=DEFAULT_SITE)

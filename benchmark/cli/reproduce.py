@@ -5,11 +5,12 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from benchmark.cli.main import ROOT, add_places
 from benchmark.errors import ConfigError, DataError, Diverged
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
@@ -18,7 +19,7 @@ from reports.site import build
 from reports.terminal import print_item
 from sweeps.plan import Plan, plan, restricted
 
-DEFAULT_SITE = Path("reports") / "site"
+DEFAULT_SITE = ROOT / "reports" / "site"
 
 
 def add_scope(command: argparse.ArgumentParser) -> None:
@@ -27,13 +28,9 @@ def add_scope(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seeds", type=int, help="runs a cell (default: the profile's)")
 
 
-def add(verbs: Any) -> None:
-    from benchmark.cli.main import add_places
-
-    command = verbs.add_parser(
-        "reproduce",
-        help="run a table or figure and print it beside the published one",
-        description="Runs what is missing and prints the table. Asking twice trains nothing; Ctrl-C loses nothing.",
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."
     )
     add_scope(command)
     command.add_argument("--launcher", choices=["local"], default="local", help="where runs are trained")
@@ -82,8 +79,6 @@ def act(options: argparse.Namespace) -> int:
 
 
 def with_seeds(item: Item, seeds: int | None) -> Item:
-    from dataclasses import replace
-
     return item if seeds is None else replace(item, seeds=seeds)
 
 

@@ -9,21 +9,18 @@ from typing import Any
 
 import yaml
 
+from benchmark.cli.main import add_places
 from benchmark.config import nearest, override
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.papers.catalogue import items
 
 
-def add(verbs: Any) -> None:
-    command = verbs.add_parser(
-        "run",
-        help="one experiment: --config FILE and --a.b=c",
-        description="Train one experiment and write its record; a finished one is not trained again, an interrupted "
-        "one goes on. Fields are set by name: --method.averaging=grouping --method.averaging.S=3 --federation.T=8.",
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Train one experiment and write its record; a finished one is not trained again, an interrupted one goes on. "
+        "Fields are set by name: --method.averaging=grouping --method.averaging.S=3 --federation.T=8."
     )
-    from benchmark.cli.main import add_places
-
     command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
     command.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
@@ -126,5 +123,3 @@ def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
             text = rest.pop(0)
         found.append((key, text))
     return found
-
-

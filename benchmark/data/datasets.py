@@ -29,7 +29,7 @@ from benchmark.errors import ConfigError, DataError
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
-# Mean and standard deviation of each channel on the 0..1 scale; a set not listed has them computed on its training part.
+# Mean and standard deviation of each channel on the 0..1 scale; for a set not listed, computed on its training part.
 _MNIST: Statistics = ((0.1307,), (0.3081,))
 STATISTICS: Mapping[str, Statistics] = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),  # SSFL, released code
@@ -81,6 +81,11 @@ class DataSet:
                     f"{self.name}: {part} images are {images_NCHW.dtype} {shape}, "
                     f"expected torch.uint8 of shape (N, *{self.image_shape}) with N > 0"
                 )
+        if not len(self.mean) == len(self.std) == self.image_shape[0]:
+            raise DataError(
+                f"{self.name}: images have {self.image_shape[0]} channels, "
+                f"mean and std are given for {len(self.mean)} and {len(self.std)}"
+            )
         for part, labels_N in {"training": self.train_labels_N, "test": self.test_labels_N}.items():
             if labels_N.dtype != torch.int64 or labels_N.shape != parts[part].shape[:1]:
                 raise DataError(
@@ -89,7 +94,7 @@ class DataSet:
                 )
             low, high = int(labels_N.min()), int(labels_N.max())
             if low < 0 or high >= self.num_classes:
-                raise DataError(f"{self.name}: {part} labels lie in {low}..{high}, {self.num_classes} classes are named")
+                raise DataError(f"{self.name}: {part} labels lie in {low}..{high}, {self.num_classes} classes named")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -112,7 +117,8 @@ def load(name: str, root: Path | None = None) -> DataSet:
         return _build(name, read_folder(name))
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"data set {name!r} is unknown: did you mean {near!r}? (known: {', '.join(NAMES)}, folder:PATH)")
+        known = ", ".join([*NAMES, "folder:PATH"])
+        raise ConfigError(f"data set {name!r} is unknown: did you mean {near!r}? (known: {known})")
     given = root or os.environ.get("FSSL_DATA")
     if given and not Path(given).expanduser().is_dir():
         raise DataError(f"data folder {given} (root or FSSL_DATA) does not exist: name a folder that holds {name}")
@@ -150,22 +156,23 @@ def _content_hash(tensors: list[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(memoryview(tensor.numpy()).cast("B"))
+        digest.update(tensor.numpy().data)
     return digest.hexdigest()
 
 
 def channel_statistics(images_NCHW: Tensor) -> Statistics:
-    """Mean and standard deviation of each channel on the 0..1 scale, from counts of grey levels: exact in any order.
+    """Mean and standard deviation of each channel on the 0..1 scale, from whole numbers: the same on every machine.
 
     The deviation of a channel is at least one grey level, so that a constant channel can be divided by it.
     """
     means, stds = [], []
     for channel_NHW in images_NCHW.unbind(1):
-        counts = np.bincount(channel_NHW.reshape(-1).numpy(), minlength=256)
-        mean = float(counts @ np.arange(256)) / counts.sum()
-        variance = float(counts @ (np.arange(256) - mean) ** 2) / counts.sum()
-        means.append(mean / 255)
-        stds.append(max(variance**0.5, 1.0) / 255)
+        counts = np.bincount(channel_NHW.reshape(-1).numpy(), minlength=256).tolist()
+        n = sum(counts)
+        total = sum(count * grey for grey, count in enumerate(counts))
+        squares = sum(count * grey * grey for grey, count in enumerate(counts))
+        means.append(total / n / 255)
+        stds.append(max((n * squares - total**2) ** 0.5 / n, 1.0) / 255)
     return tuple(means), tuple(stds)
 
 

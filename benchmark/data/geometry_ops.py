@@ -13,7 +13,10 @@ from torch.nn import functional as F
 _ONE = 1 << 16  # Pillow's fixed point: 16 fractional bits (src/libImaging/Geometry.c, affine_fixed)
 
 
-def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, Callable[[Tensor, Tensor], Tensor]]) -> Tensor:
+RowFunction = Callable[[Tensor, Tensor], Tensor]  # (images of a group, their row numbers) -> images
+
+
+def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, RowFunction]) -> Tensor:
     """Apply `functions[family](images of the family, their row numbers)` and return the rows in their old order.
 
     `family_N` (int64) and the row numbers stay on the CPU, so that the group sizes cost no device synchronisation.
@@ -39,11 +42,15 @@ def shifted_crops(images_NCHW: Tensor, padding: int, mode: str) -> Callable[[Ten
     later calls (weak and strong views share them); each call then copies whole lines, C * H indices an image.
     """
     count, channels, height, width = images_NCHW.shape
-    padded_NCHX = _PAD_COLUMNS[mode](images_NCHW, padding)
     padded_width = width + 2 * padding
-    blank = 2 * padded_NCHX.numel()  # where the line of zeros begins
-    # Padding is symmetric, so mirroring the padded lines is the same as padding the mirrored image.
-    buffer = torch.cat([padded_NCHX.flatten(), padded_NCHX.flip(-1).flatten(), images_NCHW.new_zeros(width)])
+    blank = 2 * count * channels * height * padded_width  # where a line of zeros begins
+    # Filled in place: concatenating the same pieces takes four times as long (9 against 2 us an image of 32 x 32 x 3).
+    buffer = images_NCHW.new_empty(blank + width)
+    buffer[blank:] = 0
+    padded_NCHX, mirrored_NCHX = buffer[:blank].view(2, count, channels, height, padded_width).unbind(0)
+    padded_NCHX[..., padding : padding + width] = images_NCHW
+    _FILL_SIDES[mode](padded_NCHX, images_NCHW, padding)
+    mirrored_NCHX.copy_(padded_NCHX.flip(-1))  # padding is symmetric, so this is the mirrored image, padded
     windows_XW = buffer.as_strided((buffer.numel() - width + 1, width), (1, 1))
     device = images_NCHW.device
     plane_NC1 = torch.arange(count * channels, device=device).view(count, channels, 1)
@@ -60,16 +67,16 @@ def shifted_crops(images_NCHW: Tensor, padding: int, mode: str) -> Callable[[Ten
     return crop
 
 
-def _pad_columns_reflect(images_NCHW: Tensor, padding: int) -> Tensor:
+def _fill_reflected(padded_NCHX: Tensor, images_NCHW: Tensor, padding: int) -> None:
     """Mirror `padding` columns at both sides without repeating the edge (`padding` < W)."""
     width = images_NCHW.shape[-1]
-    left = images_NCHW[..., 1 : padding + 1].flip(-1)
-    right = images_NCHW[..., width - 1 - padding : width - 1].flip(-1)
-    return torch.cat([left, images_NCHW, right], dim=-1)
+    padded_NCHX[..., :padding] = images_NCHW[..., 1 : padding + 1].flip(-1)
+    padded_NCHX[..., padding + width :] = images_NCHW[..., width - 1 - padding : width - 1].flip(-1)
 
 
-def _pad_columns_zero(images_NCHW: Tensor, padding: int) -> Tensor:
-    return F.pad(images_NCHW, (padding, padding))
+def _fill_zero(padded_NCHX: Tensor, images_NCHW: Tensor, padding: int) -> None:
+    padded_NCHX[..., :padding] = 0
+    padded_NCHX[..., padding + images_NCHW.shape[-1] :] = 0
 
 
 def _reflected_line(line: Tensor, height: int) -> tuple[Tensor, Tensor]:
@@ -82,7 +89,7 @@ def _plain_line(line: Tensor, height: int) -> tuple[Tensor, Tensor]:
     return line, (line >= 0) & (line < height)
 
 
-_PAD_COLUMNS = {"reflect": _pad_columns_reflect, "zero": _pad_columns_zero}
+_FILL_SIDES = {"reflect": _fill_reflected, "zero": _fill_zero}
 _SOURCE_LINE = {"reflect": _reflected_line, "zero": _plain_line}
 
 
@@ -113,7 +120,7 @@ def warp(images_NCHW: Tensor, index_NP: Tensor) -> Tensor:
 
 
 def centred(linear_N4: Tensor, shift_N2: Tensor, height: int, width: int) -> Tensor:
-    """Matrices (N, 6) of `affine_index` for a linear map (a, b, d, e) about the image's centre, then a shift in pixels."""
+    """Matrices (N, 6) of `affine_index`: a linear map (a, b, d, e) about the image's centre, then a shift in pixels."""
     a, b, d, e = linear_N4.unbind(1)
     x, y = width / 2, height / 2
     return torch.stack([a, b, x - a * x - b * y + shift_N2[:, 0], d, e, y - d * x - e * y + shift_N2[:, 1]], dim=1)

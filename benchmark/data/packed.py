@@ -133,7 +133,9 @@ def _labels(path: Path, labels_N: np.ndarray, classes: np.ndarray) -> tuple[npt.
         raise DataError(f"{path}: labels are {labels_N.dtype} {labels_N.shape}, expected integers, one an image")
     if classes.ndim != 1 or classes.dtype.kind != "U":
         raise DataError(f"{path}: classes are {classes.dtype} {classes.shape}, expected a list of names")
-    if len(labels_N) and not 0 <= int(labels_N.min()) <= int(labels_N.max()) < len(classes):
+    if len(labels_N) == 0:
+        raise DataError(f"{path}: holds no image: copy it again")
+    if not 0 <= int(labels_N.min()) <= int(labels_N.max()) < len(classes):
         raise DataError(f"{path}: labels lie in {labels_N.min()}..{labels_N.max()}, {len(classes)} classes are named")
     return labels_N.astype(np.int64), tuple(str(name) for name in classes)
 
@@ -147,7 +149,7 @@ def _gray(path: Path, images_NHW: np.ndarray) -> Pixels:
 def _decode(path: Path, raw: np.ndarray, offsets: np.ndarray) -> Pixels:
     """(N,3,H,W) from encoded files, on all cores: Pillow decodes without holding Python's lock."""
     if raw.dtype != np.uint8 or offsets.dtype != np.int64 or raw.ndim != 1 or offsets.ndim != 1:
-        raise DataError(f"{path}: encoded images are {raw.dtype} with {offsets.dtype} offsets, expected uint8 and int64")
+        raise DataError(f"{path}: encoded images are {raw.dtype}, offsets {offsets.dtype}, expected uint8 and int64")
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(raw) or (np.diff(offsets) <= 0).any():
         raise DataError(f"{path}: offsets do not cut the {len(raw)} encoded bytes into files")
 

@@ -51,7 +51,8 @@ def mean_torchvision(grey_N1HW: Tensor) -> Tensor:
 
 def stretch_pillow(low: Tensor, high: Tensor, value_V: Tensor) -> Tensor:
     """int(value * scale - low * scale) in float64, scale = 255 / (high - low) (PIL.ImageOps.autocontrast)."""
-    scale = 255.0 / (high - low).double()
+    span = (high - low).double()
+    scale = torch.full_like(span, 255.0) / span  # 255.0 / span would be span.reciprocal() * 255: other last bits
     return (value_V.double() * scale + -low.double() * scale).trunc()
 
 

@@ -106,15 +106,23 @@ def _rotate(degrees: Callable[[int, int], float]) -> Parameters:
     return parameters
 
 
+def _affine(*matrix: float | Callable[[int, int, int, int], float]) -> Parameters:
+    """Pillow's six numbers, some of them functions of (level, sign, H, W)."""
+    return lambda *setting: [entry(*setting) if callable(entry) else entry for entry in matrix]
+
+
 def _ssfl() -> Pool:
     def factor(level: int, _sign: int) -> float:
         return level * 0.9 / 10 + 0.05
 
-    def shear(level: int, sign: int) -> float:
+    def shear(level: int, sign: int, *_size: int) -> float:
         return sign * (level * 0.3 / 10)
 
-    def shift(level: int, sign: int, size: int) -> int:
-        return int(shear(level, sign) * size)
+    def shift_x(level: int, sign: int, _height: int, width: int) -> int:
+        return int(shear(level, sign) * width)
+
+    def shift_y(level: int, sign: int, height: int, _width: int) -> int:
+        return int(shear(level, sign) * height)
 
     operations = (
         Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
@@ -126,11 +134,11 @@ def _ssfl() -> Pool:
         Operation(name="Posterize", family=Family.LOOKUP, parameters=_posterize(lambda v: int(v * 4 / 10) + 4)),
         Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * int(v * 30 / 10))),
         Operation(name="Sharpness", family=Family.SHARPNESS, parameters=_blend(factor)),
-        Operation(name="ShearX", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, shear(v, s), 0, 0, 1, 0)),
-        Operation(name="ShearY", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, 0, shear(v, s), 1, 0)),
+        Operation(name="ShearX", family=Family.AFFINE, parameters=_affine(1, shear, 0, 0, 1, 0)),
+        Operation(name="ShearY", family=Family.AFFINE, parameters=_affine(1, 0, 0, shear, 1, 0)),
         Operation(name="Solarize", family=Family.LOOKUP, parameters=_solarize(lambda v: 256 - int(v * 256 / 10))),
-        Operation(name="TranslateX", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, shift(v, s, w), 0, 1, 0)),
-        Operation(name="TranslateY", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, 0, 0, 1, shift(v, s, h))),
+        Operation(name="TranslateX", family=Family.AFFINE, parameters=_affine(1, 0, shift_x, 0, 1, 0)),
+        Operation(name="TranslateY", family=Family.AFFINE, parameters=_affine(1, 0, 0, 0, 1, shift_y)),
     )
     return Pool(operations=operations, arithmetic=px.PILLOW, highest_level=10)
 
@@ -144,21 +152,24 @@ def _torchvision() -> Pool:
     def factor(level: int, sign: int) -> float:
         return 1.0 + sign * spread(level, 0.9)
 
-    def shear(level: int, sign: int) -> float:
+    def shear(level: int, sign: int, *_size: int) -> float:
         return sign * spread(level, 0.3)
 
-    def shift(level: int, sign: int, size: int) -> int:
-        return -int(sign * spread(level, 150.0 / 331.0 * size))
+    def shift_x(level: int, sign: int, _height: int, width: int) -> int:
+        return -int(sign * spread(level, 150.0 / 331.0 * width))
+
+    def shift_y(level: int, sign: int, height: int, _width: int) -> int:
+        return -int(sign * spread(level, 150.0 / 331.0 * height))
 
     def bits(level: int) -> int:
         return int((8 - (torch.arange(bins) / ((bins - 1) / 4)).round().int())[level])
 
     operations = (
         Operation(name="Identity", family=Family.KEEP),
-        Operation(name="ShearX", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, shear(v, s), 0, 0, 1, 0)),
-        Operation(name="ShearY", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, 0, shear(v, s), 1, 0)),
-        Operation(name="TranslateX", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, shift(v, s, w), 0, 1, 0)),
-        Operation(name="TranslateY", family=Family.AFFINE, parameters=lambda v, s, h, w: (1, 0, 0, 0, 1, shift(v, s, h))),
+        Operation(name="ShearX", family=Family.AFFINE, parameters=_affine(1, shear, 0, 0, 1, 0)),
+        Operation(name="ShearY", family=Family.AFFINE, parameters=_affine(1, 0, 0, shear, 1, 0)),
+        Operation(name="TranslateX", family=Family.AFFINE, parameters=_affine(1, 0, shift_x, 0, 1, 0)),
+        Operation(name="TranslateY", family=Family.AFFINE, parameters=_affine(1, 0, 0, 0, 1, shift_y)),
         Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * spread(v, 30.0))),
         Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, px.TORCHVISION)),
         Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
@@ -201,15 +212,13 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
                 place_K.append(len(rows[operation.family]))
                 rows[operation.family].append(operation.parameters(level, sign, height, width))
     parameters = {family: torch.tensor(values, dtype=torch.float64) for family, values in rows.items()}
-    prepared = {
-        **{family: values.float().to(device) for family, values in parameters.items()},
-        Family.LOOKUP: parameters[Family.LOOKUP].to(torch.uint8).to(device),
-        Family.AFFINE: affine_index(parameters[Family.AFFINE], height, width).to(device),
-    }
+    prepared = {family: values.float() for family, values in parameters.items()}
+    prepared[Family.LOOKUP] = parameters[Family.LOOKUP].to(torch.uint8)
+    prepared[Family.AFFINE] = affine_index(parameters[Family.AFFINE], height, width)
     return _Entries(
         family_K=torch.tensor([*map(int, family_K), int(Family.KEEP)]),
         place_K=torch.tensor([*place_K, 0]),
-        parameters=prepared,
+        parameters={family: values.to(device) for family, values in prepared.items()},
     )
 
 
@@ -272,9 +281,8 @@ class RandAugment:
         side = int(self.cutout * width)
         if side == 0:
             return out_NCHW
-        fresh_NCHW = out_NCHW if self.num_ops else out_NCHW.clone()
         centre_N2 = draws_ND[:, -2:].to(images_NCHW.device)
-        return paint_boxes(fresh_NCHW, centre_N2, side, extra=1, fill=self.fill)
+        return paint_boxes(out_NCHW if self.num_ops else out_NCHW.clone(), centre_N2, side, extra=1, fill=self.fill)
 
 
 def apply_entries(images_NCHW: Tensor, entry_N: Tensor, entries: _Entries, arithmetic: px.Arithmetic) -> Tensor:

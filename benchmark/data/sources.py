@@ -196,7 +196,7 @@ def read_original(name: str, folder: Path) -> Raw:
         return ORIGINALS[name].read(str(folder), False)
     except _READ_ERRORS as error:
         marker = folder / ORIGINALS[name].marker
-        raise DataError(f"{marker}: {name} is damaged or not whole ({_line(error)}): delete it, or copy it again") from error
+        raise DataError(f"{marker}: {name} is not whole ({_line(error)}): delete it or copy it again") from error
 
 
 def download(name: str, searched: str) -> Path:

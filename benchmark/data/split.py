@@ -68,7 +68,7 @@ def mean_total_variation(counts_Kd: IntArray) -> float:
     ascending_Kd = np.sort(counts_Kd / counts_Kd.sum(axis=1, keepdims=True), axis=0)
     weights_K = 2 * np.arange(K) - K + 1
     total = float((weights_K[:, None] * ascending_Kd).sum()) / 2
-    return min(max(total / (K * (K - 1) / 2), 0.0), 1.0)
+    return min(max(round(total / (K * (K - 1) / 2), 12), 0.0), 1.0)  # beyond 12 digits lies the noise of the sum
 
 
 def split(

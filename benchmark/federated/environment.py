@@ -14,7 +14,6 @@ from benchmark.data.split import Split, split
 from benchmark.experiment import Experiment
 from benchmark.methods.protocol import CENTRAL, SERVER, Setup, Weights
 from benchmark.models.build import build
-from benchmark.streams import stream_seed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,8 +73,7 @@ class Environment:
 
     def network(self) -> nn.Module:
         """A network with the run's initial weights: the same for the same seed."""
-        seed = stream_seed(self.experiment.seed, "initial_weights")
-        return build(self.experiment.model, self.data.image_shape, self.data.num_classes, seed=seed)
+        return build(self.experiment.model, self.data.image_shape, self.data.num_classes, seed=self.experiment.seed)
 
     def setup(self) -> Setup:
         federation = self.experiment.federation

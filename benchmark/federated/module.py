@@ -154,5 +154,3 @@ class Rounds:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._rounds)
-
-

@@ -67,9 +67,7 @@ class FixMatch:
         unlabelled = Stream(
             part="unlabelled", batch_size=self.batch_size * self.unlabelled_ratio, views=("weak", "strong")
         )
-        both = FixMatchUpdate(
-            keeps_momentum=True, threshold=self.threshold, unlabelled_weight=self.unlabelled_weight
-        )
+        both = FixMatchUpdate(keeps_momentum=True, threshold=self.threshold, unlabelled_weight=self.unlabelled_weight)
         warm = world.round <= self.warm_start_rounds
         job = Job(
             key=Key(client=CENTRAL),

@@ -117,12 +117,16 @@ class CRL:
 
     threshold: float = 0.95  # tau
     pseudo_label_mode: Literal["train", "eval"] = "train"  # released_code: train; the paper is silent
-    views: Literal["two_forwards", "one_forward"] = "two_forwards"  # released_code: one_forward, which mixes BN statistics
+    views: Literal["two_forwards", "one_forward"] = (
+        "two_forwards"  # released_code: one_forward, which mixes BN statistics
+    )
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
         if self.views == "one_forward" and self.pseudo_label_mode == "eval":
-            raise ConfigError("views: 'one_forward' shares the training pass; 'two_forwards' would be right with 'eval'")
+            raise ConfigError(
+                "views: 'one_forward' shares the training pass; 'two_forwards' would be right with 'eval'"
+            )
 
     def update(self, keeps_momentum: bool) -> ConsistencyUpdate:
         return ConsistencyUpdate(

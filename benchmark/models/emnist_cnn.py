@@ -36,12 +36,10 @@ class EmnistCnn(nn.Module):
         self.norm2 = norm(64)
         self.fc1 = nn.Linear(64 * ((rows - 4) // 2) * ((columns - 4) // 2), 128)
         self.fc2 = nn.Linear(128, num_classes)
-        # In place: what stands before each ReLU does not need its own output for the backward pass.
-        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""
-        hidden_NCHW = self.relu(self.norm1(self.conv1(images_NCHW)))
+        hidden_NCHW = torch.relu(self.norm1(self.conv1(images_NCHW)))
         hidden_NCHW = self.dropout(self.pool(self.conv2(hidden_NCHW)))
-        hidden_NCHW = self.relu(self.norm2(hidden_NCHW))
-        return self.fc2(self.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
+        hidden_NCHW = torch.relu(self.norm2(hidden_NCHW))
+        return self.fc2(torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))

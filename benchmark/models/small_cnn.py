@@ -37,13 +37,12 @@ class SmallCnn(nn.Module):
         self.pool = nn.MaxPool2d(2)
         self.fc1 = nn.Linear(32 * (rows // 2 // 2) * (columns // 2 // 2), 128)
         self.fc2 = nn.Linear(128, num_classes)
-        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""
-        hidden_NCHW = self.relu(self.norm1(self.pool(self.conv1(images_NCHW))))
-        hidden_NCHW = self.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
-        return self.fc2(self.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
+        hidden_NCHW = torch.relu(self.norm1(self.pool(self.conv1(images_NCHW))))
+        hidden_NCHW = torch.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
+        return self.fc2(torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
 
 
 class TinyCnn(nn.Module):
@@ -62,10 +61,9 @@ class TinyCnn(nn.Module):
         self.pool = nn.MaxPool2d(2)
         self.fc1 = nn.Linear(32 * (rows // 2) * (columns // 2), 64)
         self.fc2 = nn.Linear(64, num_classes)
-        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""
-        hidden_NCHW = self.relu(self.norm1(self.conv1(images_NCHW)))
-        hidden_NCHW = self.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
-        return self.fc2(self.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
+        hidden_NCHW = torch.relu(self.norm1(self.conv1(images_NCHW)))
+        hidden_NCHW = torch.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
+        return self.fc2(torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))

@@ -13,7 +13,7 @@ from benchmark.errors import CannotWrite, RunningElsewhere
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write in the same folder, flush to disk, rename: a reader sees the old file or the new one. Raises CannotWrite."""
+    """Write beside, flush to disk, rename: a reader sees the old file or the new one. Raises CannotWrite."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -29,7 +29,9 @@ def write_atomically(path: Path, content: bytes) -> None:
                 os.unlink(temporary)
             raise
     except OSError as error:
-        raise CannotWrite(f"{path}: cannot be written ({error.strerror}); a folder with room that you own would be right") from None
+        raise CannotWrite(
+            f"{path}: cannot be written ({error.strerror}); a folder of yours with room would be"
+        ) from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -42,7 +44,7 @@ def read_json(path: Path) -> Any:
     """The file's value, or None where there is no file."""
     try:
         return json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

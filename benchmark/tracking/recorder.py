@@ -13,6 +13,7 @@ from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.tracking.checkpoints import Checkpoint, newest, save
 from benchmark.tracking.files import read_json, write_atomically, write_json
+from benchmark.tracking.reading import read_rounds
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 
@@ -93,7 +94,7 @@ class Recorder(pl.Callback):
 
     def close(self, status: str, error: str | None = None) -> dict[str, Any]:
         """Write and return `result.json`: the run's last act."""
-        rounds = [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
+        rounds = read_rounds(self.folder / "rounds.jsonl")
         result = {
             "status": status,
             "cell_key": self.experiment.cell_key,

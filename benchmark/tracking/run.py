@@ -66,7 +66,7 @@ def run(
 
 
 class StopOnSignal(pl.Callback):
-    """Ctrl-C and SIGTERM end the run after the round in progress, with a checkpoint; a second Ctrl-C ends it at once."""
+    """Ctrl-C and SIGTERM end the run after the round in progress, with a checkpoint; a second Ctrl-C at once."""
 
     def __init__(self) -> None:
         self.asked = False

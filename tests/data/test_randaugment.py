@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from scipy.stats import chisquare
 from sklearn.datasets import load_sample_image
 from torch import Tensor
@@ -150,7 +150,7 @@ def half_way(name: str, level: int, sign: int, height: int, width: int) -> Tenso
 @pytest.mark.parametrize("name", TORCHVISION)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_torchvision_operation_equals_torchvision(name: str, shape: tuple[int, int, int]) -> None:
-    """Bins 0, 4, 9, 18 and 30 with both signs; half-way pixels of rotations and shears are left out, at most 4 %."""
+    """Bins 0, 4, 9, 18 and 30 with both signs; half-way pixels of rotations and shears are left out, at most 8 %."""
     images_NCHW = pictures(shape)
     for level in (0, 4, 9, 18, 30):
         for sign in (1, -1):
@@ -158,7 +158,7 @@ def test_torchvision_operation_equals_torchvision(name: str, shape: tuple[int, i
             theirs_NCHW = torchvision_operation(name, level, sign, images_NCHW)
             if name in ("ShearX", "ShearY", "Rotate"):
                 unsure_HW = half_way(name, level, sign, *shape[1:])
-                assert unsure_HW.float().mean() <= 0.04
+                assert unsure_HW.float().mean() <= 0.08
                 ours_NCHW, theirs_NCHW = ours_NCHW.masked_fill(unsure_HW, 0), theirs_NCHW.masked_fill(unsure_HW, 0)
             assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} bin {level} sign {sign}"
 
@@ -181,25 +181,34 @@ def test_drawn_operations_are_uniform_and_per_image() -> None:
     assert chisquare(torch.bincount(drawn_NS[:, 0] * 14 + drawn_NS[:, 1], minlength=196).numpy()).pvalue > 0.01
 
 
-def test_share_of_images_left_alone_and_level_range() -> None:
-    """p = .5, one slot of two: on a linear ramp, Brightness leaves level v's fingerprint, so all of 1 .. 9 and no other.
+def test_share_of_images_left_alone() -> None:
+    """One slot at p = .5 on the plane 16 y + x: unchanged with probability 1/2 (gate) + 1/2 * (17/3) / 14 = 0.7024.
 
-    With one slot an image stays as it is with probability 1/2 (gate) + 1/2 * 1/14 (Identity)
-    + those operations that leave the ramp alone (AutoContrast: it already spans 0 .. 255; Color: one channel;
-    TranslateX or Y at levels whose shift int(.03 v * 16) is 0: v = 1, 2 of 9).
-    = 1/2 + 1/2 * (3 + 2 * 2/9) / 14 = 0.6230.
+    Operations that leave this plane alone: Identity; AutoContrast and Equalize (each value 0 .. 255 once);
+    Color (one channel); Sharpness (smoothing a plane changes nothing, the edge is kept): 5 of 14 at every level;
+    TranslateX and Y at levels 1 and 2 of 9 (int(.03 v * 16) = 0) and ShearX and Y at level 1 (.03 * 15.5 = .465 < .5
+    pixels at the last line): 2 * 2/9 + 2 * 1/9 = 2/3 of an operation.
     """
-    ramp_NCHW = torch.arange(256).to(torch.uint8).view(1, 1, 16, 16).expand(20_000, 1, 16, 16).contiguous()
     policy = RandAugment(num_ops=1, cutout=0.0)
     draws_ND = torch.rand(20_000, policy.num_draws, generator=torch.Generator().manual_seed(4))
-    out_NCHW = policy.apply(ramp_NCHW, draws_ND)
-    unchanged = (out_NCHW == ramp_NCHW).flatten(1).all(1)
-    equalize_too = torch.equal(run_pool("ssfl", "Equalize", 1, 1, ramp_NCHW[:1]), ramp_NCHW[:1])
-    expected = 0.5 + 0.5 * (3 + equalize_too + 2 * 2 / 9) / 14
-    assert abs(unchanged.float().mean().item() - expected) < 4 * math.sqrt(expected * (1 - expected) / 20_000)
-    bright = draws_ND[(policy.drawn_operations(draws_ND)[:, 0] == SSFL.index("Brightness")) & (draws_ND[:, 3] < 0.5)]
-    rows = policy.apply(ramp_NCHW[: len(bright)], bright)
-    assert set(rows[:, 0, -1, -1].tolist()) == {int(np.float32(v * 0.9 / 10 + 0.05) * np.float32(255)) for v in range(1, 10)}
+    plane_NCHW = plane(20_000)
+    unchanged = (policy.apply(plane_NCHW, draws_ND) == plane_NCHW).flatten(1).all(1).float().mean().item()
+    expected = 0.5 + 0.5 * (17 / 3) / 14
+    assert abs(unchanged - expected) < 4 * math.sqrt(expected * (1 - expected) / 20_000)
+
+
+def test_levels_are_one_to_nine() -> None:
+    """Brightness takes the brightest pixel, 255, to int((.09 v + .05) * 255): all of v = 1 .. 9 occur, and no other."""
+    policy = RandAugment(num_ops=1, probability=1.0, cutout=0.0)
+    draws_ND = torch.rand(4_000, policy.num_draws, generator=torch.Generator().manual_seed(4))
+    draws_ND = draws_ND[policy.drawn_operations(draws_ND)[:, 0] == SSFL.index("Brightness")]
+    brightest = policy.apply(plane(len(draws_ND)), draws_ND)[:, 0, -1, -1]
+    assert set(brightest.tolist()) == {35, 58, 81, 104, 127, 150, 173, 196, 219}
+
+
+def plane(count: int) -> Tensor:
+    """The image with value 16 y + x, `count` times: (count, 1, 16, 16)."""
+    return torch.arange(256).to(torch.uint8).view(1, 1, 16, 16).repeat(count, 1, 1, 1)
 
 
 def released_cutout(width: int, height: int, v: int, u_x: float, u_y: float) -> np.ndarray:
@@ -207,8 +216,6 @@ def released_cutout(width: int, height: int, v: int, u_x: float, u_y: float) -> 
     x0, y0 = int(max(0, u_x * width - v / 2.0)), int(max(0, u_y * height - v / 2.0))
     x1, y1 = int(min(width, x0 + v)), int(min(height, y0 + v))
     image = Image.new("L", (width, height), 255)
-    from PIL import ImageDraw
-
     ImageDraw.Draw(image).rectangle((x0, y0, x1, y1), 127)
     return np.asarray(image)
 

@@ -1,0 +1,105 @@
+"""What a split looks like: the JSON object of `fssl data partition`, and a picture of who holds which class.
+
+Shapes: K clients, d classes.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from benchmark.data.partition import IntArray
+from benchmark.data.split import Labels, Split, mean_total_variation
+from benchmark.errors import CannotWrite, ConfigError
+
+MAX_LEGEND = 20  # classes; with more, a colour bar of class numbers
+
+
+def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
+    """Plain JSON values: K, R_nominal (None for Dirichlet), R_realised (Eq. 2), counts (K x d), server_counts, hash.
+
+    `server_counts` are the labelled images the server trains on; its validation images are not among them.
+    """
+    counts_Kd = split.counts(labels_N)
+    return {
+        "K": len(split.clients),
+        "R_nominal": split.partition.R_nominal,
+        "R_realised": mean_total_variation(counts_Kd),
+        "counts": counts_Kd.tolist(),
+        "server_counts": split.server_counts(labels_N).tolist(),
+        "hash": split.hash(),
+    }
+
+
+def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -> None:
+    """Write an SVG or PNG: one stacked bar of class counts for the server and for each client; same split, same bytes.
+
+    Raises ConfigError for another suffix or for names that do not fit the classes, CannotWrite where the path takes
+    no file.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg or .png")
+    if len(classes) != split.num_classes:
+        raise ConfigError(f"plot: {len(classes)} class names for {split.num_classes} classes: give one a class")
+    # Without a fixed salt and date, matplotlib writes other bytes each time.
+    with rc_context({"svg.hashsalt": "fssl", "svg.fonttype": "none"}):
+        figure = _figure(split, labels_N, classes)
+        try:
+            figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+        except OSError as error:
+            raise CannotWrite(f"plot {path} cannot be written ({error.strerror}): name a folder that exists") from error
+
+
+def _figure(split: Split, labels_N: Labels, classes: tuple[str, ...]) -> Figure:
+    counts_Kd, server_1d = split.counts(labels_N), split.server_counts(labels_N)[None]
+    K, d = counts_Kd.shape
+    colours = _colours(d)
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    # Two scales: the server's few labels would vanish beside the clients' images, or the other way round.
+    server_axes, client_axes = figure.subplots(1, 2, width_ratios=[1, 10])
+    _stack(server_axes, server_1d, colours)
+    _stack(client_axes, counts_Kd, colours)
+    server_axes.set(xticks=[], xlabel="server", ylabel="labelled images")
+    client_axes.set(xlabel="client", ylabel="images")
+    nominal = split.partition.R_nominal
+    title = f"K = {K}, realised R = {mean_total_variation(counts_Kd):.3f}"
+    client_axes.set_title(title if nominal is None else f"{title} (nominal {nominal:g})")
+    if d <= MAX_LEGEND:
+        handles = list(client_axes.collections)
+        figure.legend(handles, classes, loc="outside right upper", title="class", fontsize="small", reverse=True)
+    else:
+        _colour_bar(figure, client_axes, d)
+    return figure
+
+
+def _stack(axes: Axes, counts_Kd: IntArray, colours: list[Any]) -> None:
+    """One collection of K rectangles a class: hundreds of clients by dozens of classes draw in a second."""
+    top_Kd = counts_Kd.cumsum(axis=1)
+    width = 0.9 if len(counts_Kd) <= 100 else 1.0  # gaps under a pixel would come and go
+    left_K = np.arange(len(counts_Kd)) - width / 2
+    x_K4 = np.stack([left_K, left_K, left_K + width, left_K + width], axis=1)
+    for label, colour in enumerate(colours):
+        high_K, low_K = top_Kd[:, label], top_Kd[:, label] - counts_Kd[:, label]
+        y_K4 = np.stack([low_K, high_K, high_K, low_K], axis=1)
+        axes.add_collection(PolyCollection(list(np.stack([x_K4, y_K4], axis=2)), facecolors=[colour], linewidths=0))
+    axes.set_xlim(-0.6, len(counts_Kd) - 0.4)
+    axes.set_ylim(0, max(float(top_Kd[:, -1].max()) * 1.05, 1.0))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _colours(d: int) -> list[Any]:
+    """Distinct colours for up to 20 classes, else a ramp that the colour bar explains."""
+    if d <= MAX_LEGEND:
+        return list(colormaps["tab10" if d <= 10 else "tab20"](range(d)))
+    return [colormaps["turbo"](label / (d - 1)) for label in range(d)]
+
+
+def _colour_bar(figure: Figure, axes: Axes, d: int) -> None:
+    figure.colorbar(ScalarMappable(Normalize(0, d - 1), "turbo"), ax=axes, label="class number")

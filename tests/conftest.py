@@ -1,0 +1,51 @@
+"""Shared by all tests: one tiny experiment on the embedded digits, and where the packed real data lies."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark.data.augment import Augmentation, Gentle, Weak
+from benchmark.data.partition import ClassSkew
+from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.methods.objectives import CRL
+from benchmark.methods.ssfl import SSFL
+from benchmark.models.build import Model
+from benchmark.optim.sgd import SGD
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def tiny_experiment(**changes) -> Experiment:
+    """4 clients, 2 local steps, 3 rounds on 8x8 digits; tau 0.155 keeps 61 % of the samples in round 1."""
+    experiment = Experiment(
+        data=Data(
+            name="digits",
+            N_s=20,
+            augmentation=Augmentation(weak=Weak(flip=0.0, padding_mode="zero"), strong=Gentle()),
+        ),
+        partition=ClassSkew(R=0.4),
+        model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
+        method=SSFL(objective=CRL(threshold=0.155), batch_size=8, server_batch_size=8),
+        federation=Federation(K=4, C=4, T=2, rounds=3),
+        optimizer=SGD(lr=0.05),
+        evaluation=Evaluation(every=1),
+    )
+    return replace(experiment, **changes)
+
+
+@pytest.fixture
+def tiny() -> Experiment:
+    return tiny_experiment()
+
+
+def packed_data() -> Path | None:
+    """The packed real data sets: $FSSL_DATA, or beside the checkout; None where they are absent."""
+    for place in (os.environ.get("FSSL_DATA"), ROOT.parent / "shared" / "data"):
+        if place and (Path(place) / "mnist" / "train.npz").exists():
+            return Path(place)
+    return None

@@ -1,0 +1,272 @@
+"""Views: weak geometry against a direct indexing, the gentle policy against Pillow, draws per image, normalisation.
+
+Shapes: N images, C channels, H height, W width, D draws per image.
+"""
+
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
+from torch import Tensor
+
+import benchmark.data.augment as augment_module
+from benchmark.data.augment import Augmentation, Gentle, Weak, make_views
+from benchmark.data.geometry_ops import shifted_crops
+from benchmark.data.randaugment import RandAugment
+from benchmark.errors import ConfigError, DataError
+from benchmark.streams import torch_stream
+
+STILL = Weak(flip=0.0, crop_padding=0.0)
+DIGITS = Gentle(translate=0.0, contrast_probability=0.0)
+POLICIES = [RandAugment(), RandAugment(pool="torchvision", levels=(9, 9), probability=1.0), Gentle(scale=0.1), DIGITS]
+
+
+def noise(count: int, channels: int, size: int, seed: int = 0) -> Tensor:
+    """Random uint8 images (N, C, size, size)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
+
+
+def views_of(images_NCHW: Tensor, augmentation: Augmentation, seed: int = 1, mean: float = 0.0, std: float = 1 / 255,
+             names: tuple[str, ...] = ("plain", "weak", "strong")) -> dict[str, Tensor]:  # fmt: skip
+    """Views with mean 0 and std 1/255: their values are the pixels' own."""
+    channels = images_NCHW.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    return make_views(images_NCHW, names, augmentation, (mean,) * channels, (std,) * channels, generator)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), mode=st.sampled_from(["reflect", "zero"]), channels=st.sampled_from([1, 3]))
+def test_crops_equal_numpy_pad(data: st.DataObject, mode: str, channels: int) -> None:
+    """Flip, np.pad (reflect, or constant 0), slice: pixel by pixel, for every offset, on 9 x 8 images."""
+    padding = data.draw(st.integers(0, 4))
+    moves = data.draw(st.lists(
+        st.tuples(st.booleans(), st.integers(0, 2 * padding), st.integers(0, 2 * padding)), min_size=1, max_size=5
+    ))  # fmt: skip
+    images_NCHW = noise(len(moves), channels, 9)[..., :8].contiguous()
+    flip_N, top_N, left_N = torch.tensor([list(map(int, move)) for move in moves]).unbind(1)
+    crops_NCHW = shifted_crops(images_NCHW, padding, mode)(flip_N, top_N, left_N)
+    numpy_mode = {"reflect": "reflect", "zero": "constant"}[mode]
+    for image, crop, (flip, top, left) in zip(images_NCHW.numpy(), crops_NCHW.numpy(), moves, strict=True):
+        turned = image[..., ::-1] if flip else image
+        padded = np.pad(turned, [(0, 0), (padding, padding), (padding, padding)], mode=numpy_mode)  # type: ignore[call-overload]
+        assert np.array_equal(crop, padded[:, top : top + 9, left : left + 8])
+
+
+def test_padding_is_cut_to_whole_pixels() -> None:
+    """int(.125 W): 4 at 32, 3 at 28, 1 at 8. A centre pixel moves by at most that much, and that much does occur."""
+    for size, padding in ((32, 4), (28, 3), (8, 1)):
+        images_NCHW = torch.zeros(600, 1, size, size, dtype=torch.uint8)
+        images_NCHW[:, :, size // 2, size // 2] = 255
+        augmentation = Augmentation(weak=Weak(flip=0.0, padding_mode="zero"))
+        rows_columns = views_of(images_NCHW, augmentation)["weak"][:, 0].nonzero()[:, 1:] - size // 2
+        assert set(rows_columns.flatten().tolist()) == set(range(-padding, padding + 1))
+
+
+def test_flip_happens_to_half_of_the_images() -> None:
+    """Of 4000 images 2000 +- 4 sigma (sigma = sqrt(4000 / 4) = 31.6) are mirrored, the others are untouched."""
+    images_NCHW = noise(4000, 1, 8)
+    weak_NCHW = views_of(images_NCHW, Augmentation(weak=Weak(crop_padding=0.0)))["weak"]
+    mirrored = (weak_NCHW == images_NCHW.flip(-1)).flatten(1).all(1)
+    assert torch.equal(~mirrored, (weak_NCHW == images_NCHW).flatten(1).all(1))
+    assert abs(int(mirrored.sum()) - 2000) < 127
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [8, 28, 32, 96])
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_shapes_types_and_range(channels: int, size: int, policy: RandAugment | Gentle) -> None:
+    """Every size and channel count gives contiguous float32 views within 0 .. 255, and leaves its input alone."""
+    images_NCHW = noise(9, channels, size)
+    before = images_NCHW.clone()
+    for view in views_of(images_NCHW, Augmentation(strong=policy)).values():
+        assert view.shape == images_NCHW.shape and view.dtype == torch.float32 and view.is_contiguous()
+        assert view.min() >= 0 and view.max() <= 255.001
+    assert torch.equal(images_NCHW, before)
+
+
+def test_normalisation_by_hand() -> None:
+    """(x / 255 - mean) / std, mean (.5, .25, 0), std (.5, .25, 2): 0 -> -1 -1 0, 255 -> 1 3 .5, 51 -> -.6 -.2 .1."""
+    images_NCHW = torch.tensor([0, 255, 51], dtype=torch.uint8).view(3, 1, 1, 1).repeat(1, 3, 2, 2)
+    generator = torch.Generator().manual_seed(0)
+    plain = make_views(images_NCHW, ["plain"], Augmentation(), (0.5, 0.25, 0.0), (0.5, 0.25, 2.0), generator)["plain"]
+    expected = torch.tensor([[-1.0, -1.0, 0.0], [1.0, 3.0, 0.5], [-0.6, -0.2, 0.1]])
+    torch.testing.assert_close(plain[:, :, 1, 0], expected)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_identical_images_get_distinct_views(policy: RandAugment | Gentle) -> None:
+    """64 copies of one 32 x 32 x 3 image.
+
+    Weak: 2 * 9 * 9 = 162 equally likely views, 162 (1 - (1 - 1/162)^64) = 53 distinct ones expected (sd 2.9; 40 is
+    4 sd below). Strong: cutout alone has 24^2 boxes or more, so 64 are nearly all distinct.
+    """
+    images_NCHW = noise(1, 3, 32).repeat(64, 1, 1, 1)
+    views = views_of(images_NCHW, Augmentation(strong=policy))
+    assert len(torch.unique(views["weak"].flatten(1), dim=0)) > 40
+    assert len(torch.unique(views["strong"].flatten(1), dim=0)) >= 62
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_rows_do_not_depend_on_neighbours_chunks_or_other_views(
+    policy: RandAugment | Gentle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same seed: row 5 stays the same bits when all the other rows change, in chunks of 7, and when asked for alone."""
+    images_NCHW, others_NCHW = noise(50, 3, 16), noise(50, 3, 16, seed=9)
+    others_NCHW[5] = images_NCHW[5]
+    augmentation = Augmentation(strong=policy)
+    views = views_of(images_NCHW, augmentation)
+    again, changed = views_of(images_NCHW, augmentation), views_of(others_NCHW, augmentation)
+    alone = views_of(images_NCHW, augmentation, names=("strong",))
+    monkeypatch.setattr(augment_module, "_CHUNK_BYTES", 7 * 3 * 16 * 16)
+    chunked = views_of(images_NCHW, augmentation)
+    for name in ("weak", "strong"):
+        assert torch.equal(views[name], again[name])
+        assert torch.equal(views[name], chunked[name])
+        assert torch.equal(views[name][5], changed[name][5])
+        assert not torch.equal(views[name][6], changed[name][6])
+    assert torch.equal(views["strong"], alone["strong"])
+    assert not torch.equal(views["strong"], views_of(images_NCHW, augmentation, seed=2)["strong"])
+
+
+def test_strong_without_operations_is_a_weak_view() -> None:
+    """p = 0, no cutout: strong is flip and crop with draws of its own; with cutout it differs by the box only."""
+    images_NCHW = noise(40, 1, 8)
+    bare = views_of(images_NCHW, Augmentation(strong=RandAugment(probability=0.0, cutout=0.0)))
+    for strong, image in zip(bare["strong"], images_NCHW, strict=True):
+        everything = shifted_crops(image.expand(18, -1, -1, -1).contiguous(), 1, "reflect")
+        number = torch.arange(18)
+        assert (everything(number // 9, number // 3 % 3, number % 3) == strong).flatten(1).all(1).any()
+    assert not torch.equal(bare["strong"], bare["weak"])
+    boxed = views_of(images_NCHW, Augmentation(strong=RandAugment(probability=0.0, cutout=0.5)))["strong"]
+    painted = boxed != bare["strong"]
+    assert (boxed[painted] == 127).all() and painted.flatten(1).any(1).all()
+
+
+def test_no_flip_and_no_padding_is_the_identity() -> None:
+    images_NCHW = noise(20, 3, 12)
+    views = views_of(images_NCHW, Augmentation(weak=STILL, strong=RandAugment(num_ops=0, cutout=0.0)))
+    assert all(torch.equal(view, views["plain"]) for view in views.values())
+    torch.testing.assert_close(views["plain"], images_NCHW.float())
+
+
+@pytest.mark.parametrize("size", [8, 28])
+def test_gentle_geometry_equals_pillow(size: int) -> None:
+    """Every image warped: Pillow's own nearest AFFINE with the same matrix, to the bit."""
+    policy = Gentle(scale=0.1, geometry_probability=1.0, brightness_probability=0, contrast_probability=0, cutout=0)
+    images_NCHW = noise(30, 1, size)
+    draws_ND = torch.rand(30, policy.num_draws, generator=torch.Generator().manual_seed(0))
+    out_NCHW = policy.apply(images_NCHW, draws_ND)
+    matrix_N6 = policy.matrices(torch.ones(30, 4, dtype=torch.bool), draws_ND[:, 6:11].double(), size, size)
+    for image, out, matrix in zip(images_NCHW[:, 0], out_NCHW[:, 0], matrix_N6.tolist(), strict=True):
+        theirs = Image.fromarray(image.numpy()).transform((size, size), Image.Transform.AFFINE, matrix)
+        assert np.array_equal(np.asarray(theirs), out.numpy())
+
+
+def test_gentle_matrices_by_hand() -> None:
+    """One effect at a time on 20 x 10 (W x H), at the top of its range (draw 1, so the signed value is +1).
+
+    Rotation 90 degrees: (x', y') -> (-y', x') about (10, 5): a b c = 0 -1 15, d e f = 1 0 -5.
+    Shear .5: x + .5 (y - 5) -> c = -2.5. Shift .1: +2 and +1. Scale .25: 1 / 1.25 = .8 -> c = 10 * .2, f = 5 * .2.
+    """
+    policy = Gentle(rotation=90, shear=0.5, translate=0.1, scale=0.25)
+    expected = torch.tensor(
+        [[0, -1, 15, 1, 0, -5], [1, 0.5, -2.5, 0, 1, 0], [1, 0, 2, 0, 1, 1], [0.8, 0, 2, 0, 0.8, 1]],
+        dtype=torch.float64,
+    )
+    got = policy.matrices(torch.eye(4, dtype=torch.bool), torch.ones(4, 5, dtype=torch.float64), 10, 20)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_gentle_factors_equal_pillow(name: str, channels: int) -> None:
+    """A fixed factor of .7 on every image is ImageEnhance's, to the bit."""
+    off = Gentle(geometry_probability=0, brightness_probability=0, contrast_probability=0, cutout=0)
+    policy = replace(off, **{name: (0.7, 0.7), f"{name}_probability": 1.0})  # type: ignore[arg-type]
+    images_NCHW = noise(10, channels, 16) // 2
+    out_NCHW = policy.apply(images_NCHW, torch.rand(10, policy.num_draws))
+    enhancer = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast}[name]
+    for image, out in zip(images_NCHW, out_NCHW, strict=True):
+        array = image.permute(1, 2, 0).squeeze(2).numpy()
+        theirs = np.asarray(enhancer(Image.fromarray(array)).enhance(0.7))
+        assert np.array_equal(theirs, out.permute(1, 2, 0).squeeze(2).numpy())
+
+
+def test_gentle_effects_come_as_often_as_said() -> None:
+    """On a white image brightness alone is visible: share .3 of 4000 (sd .0072), factors within .5 .. 1.
+
+    The box of the digits setting begins at int(max(0, u - 2)), u < 8, so at 0 .. 5: 4 pixels a side, or 3 (from 5).
+    """
+    policy = replace(DIGITS, geometry_probability=0.0)
+    white_NCHW = torch.full((4000, 1, 8, 8), 255, dtype=torch.uint8)
+    out_NCHW = policy.apply(white_NCHW, torch.rand(4000, policy.num_draws, generator=torch.Generator().manual_seed(6)))
+    brightest = out_NCHW.flatten(1).amax(1)
+    assert abs((brightest < 255).float().mean().item() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / 4000)
+    assert brightest.min() >= 127 and (brightest < 140).any()
+    box_N = (out_NCHW[brightest == 255] == 127).flatten(1).sum(1)
+    assert set(box_N.tolist()) == {9, 12, 16}
+
+
+def test_generator_advances_by_the_same_amount_whatever_the_views() -> None:
+    """Two calls in a row: the second one's draws do not depend on which views the first one made."""
+    images_NCHW = noise(6, 1, 8)
+    seconds = []
+    for first in (("plain",), ("weak", "strong")):
+        generator = torch_stream(0, "client", 7)
+        make_views(images_NCHW, first, Augmentation(), (0.0,), (1.0,), generator)
+        seconds.append(make_views(images_NCHW, ["strong"], Augmentation(), (0.0,), (1.0,), generator)["strong"])
+    assert torch.equal(*seconds)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_cuda_gives_the_views_of_the_cpu(policy: RandAugment | Gentle) -> None:
+    """The same CPU generator: the same pixels; only the last bit of the normalisation may differ."""
+    images_NCHW = noise(200, 3, 32)
+    here = views_of(images_NCHW, Augmentation(strong=policy))
+    there = views_of(images_NCHW.cuda(), Augmentation(strong=policy))
+    for name, view in here.items():
+        torch.testing.assert_close(there[name].cpu(), view, rtol=0, atol=1e-4)
+
+
+def test_empty_batch_and_pickling() -> None:
+    """An empty batch gives empty views; an Augmentation survives pickling (it is part of a cell's hash)."""
+    assert views_of(noise(0, 1, 8), Augmentation())["strong"].shape == (0, 1, 8, 8)
+    augmentation = Augmentation(strong=DIGITS)
+    assert pickle.loads(pickle.dumps(augmentation)) == augmentation
+
+
+@pytest.mark.parametrize("names", [("medium",), ("weak", "weak")])
+def test_wrong_views_are_named(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=names[-1]):
+        views_of(noise(2, 1, 8), Augmentation(), names=names)
+
+
+def test_wrong_images_and_statistics_are_named() -> None:
+    generator = torch.Generator()
+    with pytest.raises(DataError, match="float32"):
+        make_views(torch.zeros(2, 1, 8, 8), ["weak"], Augmentation(), (0.0,), (1.0,), generator)
+    with pytest.raises(DataError, match="uint8"):
+        make_views(noise(2, 3, 8)[:, :2], ["weak"], Augmentation(), (0.0, 0.0), (1.0, 1.0), generator)
+    with pytest.raises(ConfigError, match="mean has 3 values; the images have 1"):
+        make_views(noise(2, 1, 8), ["weak"], Augmentation(), (0.0,) * 3, (1.0,), generator)
+    with pytest.raises(ConfigError, match="std"):
+        make_views(noise(2, 1, 8), ["weak"], Augmentation(), (0.0,), (0.0,), generator)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [(Weak, "flip", 1.1), (Weak, "crop_padding", -0.1), (Weak, "padding_mode", "edge"), (Gentle, "rotation", -1),
+     (Gentle, "brightness", (1.0, 0.5)), (Gentle, "contrast", (0.5,)), (Gentle, "cutout", math.nan)],
+    ids=str,
+)  # fmt: skip
+def test_wrong_fields_are_named(kind: type, name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        kind(**{name: value})

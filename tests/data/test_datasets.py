@@ -1,0 +1,109 @@
+"""What a loaded set is: the embedded digits, the real packed sets' figures, channel statistics, names, checks.
+
+Real packed sets are found through FSSL_DATA or ../shared/data beside the project; their tests skip without them.
+Shapes: N images, C channels, H x W pixels.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from benchmark.data import packed
+from benchmark.data.datasets import STATISTICS, DataSet, channel_statistics, load
+from benchmark.errors import ConfigError, DataError
+
+REAL = Path(os.environ.get("FSSL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not (REAL / name).is_dir(), reason=f"no {name} in FSSL_DATA or ../shared/data")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Every test has a cache of its own and no data folder but the one it names."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FSSL_DATA", raising=False)
+
+
+def test_digits_are_scikit_learns_scaled_and_split():
+    """Grey levels 0..16 become 0..255; of the n_c images of a class, n_c 400/1797 go to the test, up to one."""
+    digits, original = load("digits"), load_digits()
+    assert digits.image_shape == (1, 8, 8) and digits.num_classes == 10
+    assert len(digits.train_labels_N) == 1397 and len(digits.test_labels_N) == 400
+    every_NHW = torch.cat([digits.train_images_NCHW, digits.test_images_NCHW])[:, 0].numpy()
+    expected_NHW = np.floor(original.images * 255 / 16 + 0.5).astype(np.uint8)
+    assert sorted(map(bytes, every_NHW)) == sorted(map(bytes, expected_NHW))
+    exact_d = np.bincount(original.target) * 400 / 1797
+    assert (abs(torch.bincount(digits.test_labels_N).numpy() - exact_d) < 1).all()
+    assert load("digits").content_hash == digits.content_hash
+
+
+def test_statistics_by_hand():
+    """Half the pixels 0, half 255: mean 1/2, deviation 1/2. A constant channel of 51: mean 1/5, deviation one level."""
+    images_NCHW = torch.tensor([[[[0, 255]], [[51, 51]]]], dtype=torch.uint8)
+    mean, std = channel_statistics(images_NCHW)
+    assert mean == pytest.approx((0.5, 0.2)) and std == pytest.approx((0.5, 1 / 255))
+
+
+@needs("mnist")
+@needs("fashion_mnist")
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_literal_statistics_are_those_of_the_training_images(name):
+    """To the four decimals printed; Fashion-MNIST's 60,000 are our own choice of the 70,000, so within 0.0005."""
+    loaded = load(name, REAL)
+    assert loaded.train_images_NCHW.shape == (60_000, 1, 28, 28) and len(loaded.test_labels_N) == 10_000
+    for computed, literal in zip(channel_statistics(loaded.train_images_NCHW), STATISTICS[name], strict=True):
+        assert computed == pytest.approx(literal, abs=5e-5 if name == "mnist" else 5e-4)
+    assert (loaded.mean, loaded.std) == STATISTICS[name]
+
+
+@needs("ham10000_64")
+def test_ham10000():
+    """Class counts as the packer's notes print them."""
+    loaded = load("ham10000_64", REAL)
+    assert torch.bincount(loaded.train_labels_N).tolist() == [183, 264, 583, 60, 491, 4323, 80]
+    assert torch.bincount(loaded.test_labels_N).tolist() == [43, 93, 217, 44, 171, 909, 35]
+    assert loaded.image_shape == (3, 64, 64)
+
+
+@needs("cifar10")
+def test_cifar10_stays_interleaved_and_has_cifars_statistics():
+    """Its test part (quick to decode): 1,000 a class, stored 0..9, 0..9, ...; mean as published for CIFAR-10."""
+    part = packed.read_split(REAL / "cifar10", "test")
+    assert part.known and part.labels_N.tolist() == list(range(10)) * 1000
+    mean, _ = channel_statistics(torch.as_tensor(part.images_NCHW))
+    assert mean == pytest.approx(STATISTICS["cifar10"][0], abs=0.005)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("cifar-10", "cifar10"), ("fashionmnist", "fashion_mnist"), ("", "")])
+def test_unknown_names_get_the_nearest(wrong, right):
+    with pytest.raises(ConfigError, match=f"did you mean '{right}"):
+        load(wrong)
+
+
+def test_a_data_set_checks_its_parts():
+    """The checks of the packed files again, on the tensors themselves: whatever a reader does, these hold."""
+    whole: dict[str, Any] = {
+        "name": "toy", "classes": ("a", "b"), "mean": (0.5,), "std": (0.5,), "content_hash": "0",
+        "train_images_NCHW": torch.zeros(4, 1, 2, 2, dtype=torch.uint8), "train_labels_N": torch.tensor([0, 1, 0, 1]),
+        "test_images_NCHW": torch.zeros(2, 1, 2, 2, dtype=torch.uint8), "test_labels_N": torch.tensor([0, 1]),
+    }  # fmt: skip
+    assert DataSet(**whole).unlabelled_images_NCHW is None
+    wrong: list[dict[str, Any]] = [
+        {"mean": (0.5, 0.5, 0.5)},
+        {"train_labels_N": torch.tensor([0, 1, 2, 1])},
+        {"train_labels_N": torch.tensor([0, 1, 0])},
+        {"test_labels_N": torch.tensor([0, 1], dtype=torch.int32)},
+        {"test_images_NCHW": torch.zeros(2, 1, 2, 3, dtype=torch.uint8)},
+        {"test_images_NCHW": torch.zeros(2, 1, 2, 2)},
+        {"unlabelled_images_NCHW": torch.zeros(2, 3, 2, 2, dtype=torch.uint8)},
+    ]
+    for changed in wrong:
+        with pytest.raises(DataError, match="toy"):
+            DataSet(**(whole | changed))

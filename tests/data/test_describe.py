@@ -1,0 +1,69 @@
+"""The JSON object of a split and its picture."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmark.data.describe import describe, plot
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid
+from benchmark.data.split import split
+from benchmark.errors import CannotWrite, ConfigError
+
+LABELS_N = np.repeat(np.arange(2), 12)
+
+
+def test_description_by_hand():
+    """Two classes of 12; N_s = 4 takes 2 of each, leaving 10. R = 0.6, K = 2: 10 (0.6 + 0.4/2) = 8 and 10 x 0.4/2 = 2;
+    the two clients are at distance (|.8-.2| + |.2-.8|)/2 = 0.6."""
+    shared = split(LABELS_N, 2, 4, 2, ClassSkew(R=0.6), 0)
+    described = json.loads(json.dumps(describe(shared, LABELS_N)))
+    assert described == {
+        "K": 2,
+        "R_nominal": 0.6,
+        "R_realised": pytest.approx(0.6),
+        "counts": [[8, 2], [2, 8]],
+        "server_counts": [2, 2],
+        "hash": shared.hash(),
+    }
+
+
+def test_nominal_R_where_there_is_none():
+    assert describe(split(LABELS_N, 2, 4, 2, Dirichlet(alpha=5, min_size=1), 0), LABELS_N)["R_nominal"] is None
+    assert describe(split(LABELS_N, 2, 4, 2, Iid(), 0), LABELS_N)["R_nominal"] == 0.0
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_same_split_same_bytes_other_split_other_bytes(tmp_path, suffix):
+    written = []
+    for name, R in (("a", 0.6), ("b", 0.6), ("c", 0.2)):
+        path = tmp_path / (name + suffix)
+        plot(split(LABELS_N, 2, 4, 2, ClassSkew(R=R), 0), LABELS_N, ("cat", "dog"), path)
+        written.append(path.read_bytes())
+    assert written[0] == written[1] != written[2]
+
+
+def test_picture_says_what_it_shows(tmp_path):
+    plot(split(LABELS_N, 2, 4, 2, ClassSkew(R=0.6), 0), LABELS_N, ("cat", "dog"), tmp_path / "a.svg")
+    words = " ".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
+    assert all(word in words for word in ("cat", "dog", "server", "client", "realised R = 0.600 (nominal 0.6)"))
+
+
+def test_many_classes_and_clients(tmp_path):
+    """More than 20 classes get a colour bar: there are then far more than 20 colours in the picture."""
+    labels_N = np.repeat(np.arange(47), 20)
+    plot(split(labels_N, 47, 47, 94, Iid(), 0), labels_N, tuple(map(str, range(47))), tmp_path / "a.png")
+    colours = Image.open(tmp_path / "a.png").convert("RGB").getcolors(maxcolors=10**6)
+    assert colours is not None and len(colours) > 47
+
+
+def test_refusals(tmp_path):
+    shared = split(LABELS_N, 2, 4, 2, Iid(), 0)
+    with pytest.raises(ConfigError, match=r"'\.pdf'"):
+        plot(shared, LABELS_N, ("cat", "dog"), tmp_path / "a.pdf")
+    with pytest.raises(ConfigError, match="3 class names for 2 classes"):
+        plot(shared, LABELS_N, ("cat", "dog", "cow"), tmp_path / "a.svg")
+    with pytest.raises(CannotWrite, match="No such file"):
+        plot(shared, LABELS_N, ("cat", "dog"), tmp_path / "absent" / "a.svg")

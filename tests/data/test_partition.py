@@ -1,0 +1,203 @@
+"""Counts of each rule: conservation, rounding, main classes, and Eq. 9 and 10 of SSFL by hand.
+
+Shapes: K clients, d classes; n_d images of each class.
+"""
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid, main_classes, round_table
+from benchmark.errors import ConfigError
+
+CLASS_SIZES = st.lists(st.integers(20, 400), min_size=2, max_size=12).map(np.array)
+RULES = st.one_of(
+    st.just(Iid()),
+    st.builds(ClassSkew, R=st.floats(0, 1), sizes=st.sampled_from(["paper", "equal"])),
+    st.builds(Dirichlet, alpha=st.floats(0.5, 50), min_size=st.just(1)),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 25), rule=RULES, seed=st.integers(0, 9))
+def test_every_rule_gives_every_image_exactly_once(n_d, K, rule, seed):
+    counts_Kd = rule.shares(n_d, K, seed).counts_Kd
+    assert counts_Kd.shape == (K, len(n_d))
+    assert (counts_Kd >= 0).all()
+    np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 40), R=st.floats(0, 1))
+def test_equal_sizes_are_equal_up_to_one_image(n_d, K, R):
+    for rule in (Iid(), ClassSkew(R=R, sizes="equal")):
+        sizes_K = rule.shares(n_d, K, 0).counts_Kd.sum(axis=1)
+        assert sizes_K.max() - sizes_K.min() <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 40))
+def test_iid_holds_each_class_share_rounded_down_or_up(n_d, K):
+    counts_Kd = Iid().shares(n_d, K, 0).counts_Kd
+    assert (counts_Kd >= n_d // K).all()
+    assert (counts_Kd <= -(-n_d // K)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 30), percent=st.integers(0, 100))
+def test_paper_sizes_are_equation_9_rounded_down_or_up(n_d, K, percent):
+    """Eq. 9 once more, client by client in exact fractions: [i in M] n_i R/m_i + n_i (1-R) sum_M q_j/m_j."""
+    R, N = Fraction(percent, 100), int(n_d.sum())
+    mains_Kd = main_classes(n_d, K)
+    counts_Kd = ClassSkew(R=percent / 100).shares(n_d, K, 0).counts_Kd
+    for client, mains_d in enumerate(mains_Kd):
+        q = sum((Fraction(int(n_d[j]), N * int(mains_Kd[:, j].sum())) for j in np.flatnonzero(mains_d)), Fraction(0))
+        for i, n in enumerate(n_d.tolist()):
+            exact = (R * n / int(mains_Kd[:, i].sum()) if mains_d[i] else 0) + (1 - R) * n * q
+            assert abs(counts_Kd[client, i] - exact) < 1
+        assert abs(int(counts_Kd[client].sum()) - q * N) < 1
+
+
+def test_class_skew_on_cifar10_by_hand():
+    """4,900 images a class left, R = 0.4, K = d = 10: main 4900 (0.4 + 0.6/10) = 2254, others 4900 0.6/10 = 294."""
+    counts_Kd = ClassSkew(R=0.4).shares(np.full(10, 4900), 10, 0).counts_Kd
+    np.testing.assert_array_equal(counts_Kd, np.full((10, 10), 294) + np.eye(10, dtype=int) * (2254 - 294))
+
+
+def test_unequal_classes_by_hand():
+    """n = (60, 30, 10), K = 3, R = 1/2. Paper: client j holds n_j in all; client 0: 60/2 + 60 x 0.6/2 = 48 of class 0,
+    30 x 0.6/2 = 9 of class 1 and 3 of class 2; client 2: 60 x 0.1/2 = 3, 1.5 and 5 + 0.5, that is 10 in all.
+    """
+    counts_Kd = ClassSkew(R=0.5).shares(np.array([60, 30, 10]), 3, 0).counts_Kd
+    assert counts_Kd[0].tolist() == [48, 9, 3]
+    assert counts_Kd[2].tolist() in ([3, 1, 6], [3, 2, 5])
+
+
+def test_equal_sizes_where_a_class_runs_out_by_hand():
+    """n = (60, 30, 12), K = 3, R = 1: 34 images each. Class 0 fills its client and leaves 26, which fill the other two:
+    client 1 has all 30 of class 1 and lacks 4, client 2 has all 12 of class 2 and lacks 22.
+    """
+    counts_Kd = ClassSkew(R=1, sizes="equal").shares(np.array([60, 30, 12]), 3, 0).counts_Kd
+    assert counts_Kd.tolist() == [[34, 0, 0], [4, 30, 0], [22, 0, 12]]
+
+
+@pytest.mark.parametrize("sizes", ["paper", "equal"])
+def test_R_1_with_K_equal_d_gives_one_class_each(sizes):
+    counts_Kd = ClassSkew(R=1, sizes=sizes).shares(np.full(7, 30), 7, 0).counts_Kd
+    np.testing.assert_array_equal(counts_Kd, np.eye(7, dtype=int) * 30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 30))
+def test_R_0_equal_is_iid(n_d, K):
+    skew, iid = ClassSkew(R=0, sizes="equal").shares(n_d, K, 0), Iid().shares(n_d, K, 0)
+    np.testing.assert_array_equal(skew.counts_Kd, iid.counts_Kd)
+
+
+@settings(max_examples=60, deadline=None)
+@given(d=st.integers(2, 12), K=st.integers(1, 40))
+def test_main_classes_differ_by_at_most_one(d, K):
+    mains_Kd = main_classes(np.full(d, 9), K)
+    per_client_K, per_class_d = mains_Kd.sum(axis=1), mains_Kd.sum(axis=0)
+    assert per_client_K.max() - per_client_K.min() <= 1
+    assert per_class_d.max() - per_class_d.min() <= 1
+    assert min(per_client_K.max(), per_class_d.max()) == 1
+
+
+def test_the_larger_classes_get_the_client_more():
+    """K = 16, d = 10: m = 2 for six classes and 1 for four (SSFL Table 5); the six are those with most images."""
+    n_d = np.array([5, 50, 6, 60, 70, 7, 80, 90, 8, 100])
+    assert main_classes(n_d, 16).sum(axis=0).tolist() == [1, 2, 1, 2, 2, 1, 2, 2, 1, 2]
+
+
+def brute_force_rounding_exists(rest, columns, low, high):
+    """All 0/1 tables with these column sums, tried one by one: is there one with row sums in low..high?"""
+    K = len(rest)
+
+    def search(label, sums):
+        if label == len(columns):
+            return all(lo <= s <= hi for lo, s, hi in zip(low, sums, high, strict=True))
+        open_rows = [k for k in range(K) if rest[k][label]]
+        return any(
+            search(label + 1, [s + (k in chosen) for k, s in enumerate(sums)])
+            for chosen in combinations(open_rows, columns[label])
+        )
+
+    return search(0, [0] * K)
+
+
+@settings(max_examples=80, deadline=None)
+@given(K=st.integers(2, 4), d=st.integers(2, 4), data=st.data())
+def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
+    """Random tables in quarters whose columns are whole; agrees with trying all roundings that one exists."""
+    quarters = [[data.draw(st.integers(0, 7)) for _ in range(d)] for _ in range(K - 1)]
+    quarters.append([-sum(column) % 4 for column in zip(*quarters, strict=True)])
+    exact = [[Fraction(x, 4) for x in row] for row in quarters]
+    rounded_Kd = round_table(exact)
+    assert rounded_Kd.sum(axis=0).tolist() == [int(sum(column)) for column in zip(*exact, strict=True)]
+    for rounded, row in zip(rounded_Kd.tolist(), exact, strict=True):
+        assert all(abs(whole - x) < 1 for whole, x in zip(rounded, row, strict=True))
+        assert abs(sum(rounded) - sum(row)) < 1
+    rest = [[x - x // 1 for x in row] for row in exact]
+    columns = [int(sum(column)) for column in zip(*rest, strict=True)]
+    sums = [sum(row) for row in rest]
+    assert brute_force_rounding_exists(rest, columns, [s // 1 for s in sums], [-(-s // 1) for s in sums])
+
+
+def test_dirichlet_limits():
+    """Proportions become equal as alpha grows (standard deviation of a share 1/4: under 1e-3 at alpha = 1e5);
+    as alpha falls, each class goes to one client, here seven in eight images or more of every class."""
+    n_d = np.full(5, 1000)
+    even_Kd = Dirichlet(alpha=1e5).shares(n_d, 4, 0).counts_Kd
+    assert abs(even_Kd - 250).max() <= 5
+    lone_Kd = Dirichlet(alpha=1e-3, min_size=1).shares(n_d, 3, 1).counts_Kd
+    assert (lone_Kd.max(axis=0) >= 875).all()
+
+
+def test_dirichlet_mean_and_variance():
+    """A share of Dirichlet(alpha) over K has mean 1/K and variance (1/K)(1-1/K)/(K alpha + 1): 400 classes of 1,000."""
+    K, alpha = 5, 0.7
+    shares_Kd = Dirichlet(alpha=alpha).shares(np.full(400, 1000), K, 3).counts_Kd / 1000
+    assert shares_Kd.mean() == pytest.approx(1 / K)
+    assert shares_Kd.var() == pytest.approx((1 / K) * (1 - 1 / K) / (K * alpha + 1), rel=0.1)
+
+
+def test_dirichlet_redraws_until_every_client_has_enough():
+    rule = Dirichlet(alpha=0.3, min_size=30)
+    counts_Kd, redraws = rule.shares(np.full(4, 100), 6, 0)
+    assert counts_Kd.sum(axis=1).min() >= 30
+    assert redraws > 0
+    with pytest.raises(ConfigError, match=rf"alpha=0.3 with K=6 .* min_size=30 in each of {redraws} draws"):
+        Dirichlet(alpha=0.3, min_size=30, max_redraws=redraws - 1).shares(np.full(4, 100), 6, 0)
+
+
+def test_exactly_min_size_is_enough():
+    """One client holds all 10 images whatever is drawn: min_size = 10 needs no redraw."""
+    assert Dirichlet(alpha=1, min_size=10).shares(np.full(5, 2), 1, 0).redraws == 0
+
+
+def test_dirichlet_that_cannot_be_says_what_can():
+    with pytest.raises(ConfigError, match="min_size can be at most 8"):
+        Dirichlet(alpha=1).shares(np.full(5, 10), 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: ClassSkew(R=1.01), "R=1.01"),
+        (lambda: ClassSkew(R=-0.1), "R=-0.1"),
+        (lambda: ClassSkew(R=float("nan")), "R=nan"),
+        (lambda: ClassSkew(R=0.5, sizes="equals"), "'equals'"),  # type: ignore[arg-type]
+        (lambda: Dirichlet(alpha=0), "alpha=0"),
+        (lambda: Dirichlet(alpha=float("inf")), "alpha=inf"),
+        (lambda: Dirichlet(alpha=1, min_size=0), "min_size=0"),
+        (lambda: Dirichlet(alpha=1, max_redraws=-1), "max_redraws=-1"),
+    ],
+)
+def test_values_out_of_range_are_named(build, words):
+    with pytest.raises(ConfigError, match=words):
+        build()

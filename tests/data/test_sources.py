@@ -1,0 +1,162 @@
+"""Sets from torchvision's own layouts and downloads (faked: there is no network in a test) and from a user's folder.
+
+Shapes: N images, C channels, H x W pixels.
+"""
+
+import gzip
+import urllib.error
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from benchmark.data import sources
+from benchmark.data.datasets import load
+from benchmark.errors import ConfigError, DataError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Every test has a cache of its own and no data folder but the one it names."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FSSL_DATA", raising=False)
+
+
+def idx(array: np.ndarray) -> bytes:
+    """The MNIST file format: two zero bytes, type 8 (uint8), rank, big-endian sizes, data."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
+
+
+def save_idx(folder: Path, prefix: str, images_NHW: np.ndarray) -> None:
+    folder.mkdir(parents=True)
+    for part in ("train", "test" if prefix else "t10k"):
+        (folder / f"{prefix}{part}-images-idx3-ubyte").write_bytes(idx(images_NHW))
+        (folder / f"{prefix}{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(len(images_NHW))))
+
+
+@pytest.mark.parametrize("inside", ["", "mnist"])
+def test_torchvisions_layout(tmp_path, inside):
+    images_NHW = np.arange(160, dtype=np.uint8).reshape(10, 4, 4)
+    save_idx(tmp_path / inside / "MNIST" / "raw", "", images_NHW)
+    before = sorted(tmp_path.rglob("*"))
+    loaded = load("mnist", tmp_path)
+    assert torch.equal(loaded.train_images_NCHW[:, 0], torch.as_tensor(images_NHW))
+    assert loaded.test_labels_N.tolist() == list(range(10))
+    assert loaded.classes == tuple("0123456789") and loaded.note == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_torchvisions_emnist_is_turned_upright(tmp_path):
+    images_NHW = np.arange(160, dtype=np.uint8).reshape(10, 4, 4)
+    save_idx(tmp_path / "EMNIST" / "raw", "emnist-balanced-", images_NHW)
+    loaded = load("emnist_balanced", tmp_path)
+    assert torch.equal(loaded.train_images_NCHW[:, 0], torch.as_tensor(images_NHW).transpose(1, 2))
+    assert loaded.num_classes == 47 and loaded.classes[36:38] == ("a", "b")
+
+
+def test_damaged_original_is_named(tmp_path):
+    save_idx(tmp_path / "MNIST" / "raw", "", np.zeros((10, 4, 4)))
+    (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03")
+    with pytest.raises(DataError, match="MNIST/raw: mnist is not whole"):
+        load("mnist", tmp_path)
+
+
+def test_no_network_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise urllib.error.URLError("unreachable")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(DataError) as caught:
+        load("svhn", tmp_path / "data")
+    line = str(caught.value)
+    searched = (str(tmp_path / "data"), str(tmp_path / "cache"))
+    assert all(word in line for word in ("svhn", *searched, "FSSL_DATA", "network"))
+    assert "\n" not in line and caught.value.exit_code == 66
+    assert not list((tmp_path / "cache").glob("*svhn*")) and not list((tmp_path / "data").iterdir())
+
+
+def test_a_download_fills_the_cache_and_keeps_standard_output_clean(tmp_path, monkeypatch, capsys):
+    """torchvision's downloader is replaced by one that serves MNIST's four files from memory."""
+    images_NHW = np.arange(160, dtype=np.uint8).reshape(10, 4, 4)
+
+    def serve(url, download_root, filename, md5):
+        print("Downloading", url)
+        part = images_NHW if "images" in filename else np.arange(10)
+        with gzip.open(Path(download_root) / filename, "wb") as file:
+            file.write(idx(part))
+        raw = Path(download_root) / filename.removesuffix(".gz")
+        raw.write_bytes(idx(part))
+
+    monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", serve)
+    loaded = load("mnist")
+    assert torch.equal(loaded.train_images_NCHW[:, 0], torch.as_tensor(images_NHW))
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mnist"]
+    monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", None)
+    assert load("mnist").content_hash == loaded.content_hash
+    assert capsys.readouterr().out == ""
+
+
+def save_images(folder: Path, count: int, mode: str = "RGB", size: tuple[int, int] = (6, 5)) -> None:
+    folder.mkdir(parents=True)
+    for index in range(count):
+        Image.new(mode, size, 10 * index if mode == "L" else (10 * index, 20, 30)).save(folder / f"{index}.png")
+
+
+def test_folder_with_train_and_test(tmp_path):
+    for part, count in (("train", 3), ("test", 2)):
+        for label, name in enumerate(("cat", "dog")):
+            save_images(tmp_path / part / name, count + label)
+    loaded = load(f"folder:{tmp_path}")
+    assert loaded.classes == ("cat", "dog") and loaded.image_shape == (3, 5, 6)
+    assert loaded.train_labels_N.tolist() == [0] * 3 + [1] * 4
+    assert loaded.train_images_NCHW[2, :, 0, 0].tolist() == [20, 20, 30]
+    assert len(loaded.test_labels_N) == 5 and loaded.note == ""
+    assert load(f"folder:{tmp_path}?size=8").image_shape == (3, 8, 8)
+
+
+def test_folder_of_classes_is_split_80_20(tmp_path):
+    """20 and 10 images: 4 and 2 of them for the test; the same split wherever the folder lies; gray stays gray."""
+    for place in ("here", "there"):
+        save_images(tmp_path / place / "cat", 20, "L")
+        save_images(tmp_path / place / "dog", 10, "L", size=(12, 10))
+    here, there = (load(f"folder:{tmp_path / place}") for place in ("here", "there"))
+    assert torch.bincount(here.test_labels_N).tolist() == [4, 2]
+    assert torch.bincount(here.train_labels_N).tolist() == [16, 8]
+    assert here.image_shape == (1, 5, 6)
+    assert here.content_hash == there.content_hash
+    assert here.note == "own split"
+
+
+@pytest.mark.parametrize(
+    ("option", "error", "words"),
+    [
+        ("?size=0", ConfigError, "size=0"),
+        ("?width=32", ConfigError, "width=32"),
+        ("/absent", DataError, "absent"),
+        ("/cat", DataError, "one folder a class"),
+        ("/half", DataError, "train/ alone"),
+        ("/lonely", DataError, "two or more"),
+        ("/broken", DataError, r"0\.png: not a readable image"),
+        ("/one", DataError, "class a has 1 image"),
+        ("/unlike", DataError, "the same two or more class folders"),
+    ],
+)
+def test_folders_that_cannot_be_a_set(tmp_path, option, error, words):
+    for folder in ("cat", "half/train/a", "lonely/a", "broken/a", "broken/b", "one/b"):
+        save_images(tmp_path / folder, 2)
+    for folder in ("one/a", "unlike/train/a", "unlike/train/b", "unlike/test/a", "unlike/test/c"):
+        save_images(tmp_path / folder, 1)
+    whole = (tmp_path / "broken" / "a" / "0.png").read_bytes()
+    (tmp_path / "broken" / "a" / "0.png").write_bytes(whole[:40])
+    with pytest.raises(error, match=words):
+        load(f"folder:{tmp_path}{option}")
+
+
+def test_every_original_is_refused_where_it_is_not(tmp_path):
+    """Whichever the set and whatever torchvision raises for it: one line that names the set."""
+    for name in sources.ORIGINALS:
+        with pytest.raises(DataError, match=name):
+            sources.read_original(name, tmp_path)

@@ -1,0 +1,175 @@
+"""Who holds which image: conservation, the server's share, realised R by Eq. 2, hashes, refusals.
+
+Shapes: N images, K clients, d classes.
+"""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmark.data.datasets import load
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid
+from benchmark.data.split import mean_total_variation, share_unlabelled, split
+from benchmark.errors import ConfigError
+
+BALANCED_N = np.tile(np.arange(10), 600)  # interleaved by class, as packed cifar10 is
+RULES = (Iid(), ClassSkew(R=0.4), ClassSkew(R=0.7, sizes="equal"), Dirichlet(alpha=0.8, min_size=1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n_d=st.lists(st.integers(30, 120), min_size=2, max_size=8),
+    K=st.integers(1, 15),
+    a_class=st.integers(0, 10),
+    N_validation=st.integers(0, 40),
+    rule=st.sampled_from(RULES),
+    seed=st.integers(-5, 5),
+)
+def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rule, seed):
+    labels_N = np.random.default_rng(0).permutation(np.repeat(np.arange(len(n_d)), n_d))
+    shared = split(labels_N, len(n_d), a_class * len(n_d), K, rule, seed, N_validation)
+    held = np.concatenate([shared.server_N, shared.validation_N, *shared.clients])
+    np.testing.assert_array_equal(np.sort(held), np.arange(len(labels_N)))
+    assert shared.server_counts(labels_N).tolist() == [a_class] * len(n_d)
+    validation_d = np.bincount(labels_N[shared.validation_N], minlength=len(n_d))
+    assert validation_d.sum() == N_validation
+    if N_validation <= 20 * len(n_d):  # no class runs out
+        assert validation_d.max() - validation_d.min() <= 1
+    assert len(shared.clients) == K and all(len(client) for client in shared.clients)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_seed_decides_the_hash(rule):
+    hashes = {split(BALANCED_N, 10, 100, 10, rule, seed).hash() for seed in (0, 0, 0, 1, 2, 3)}
+    assert len(hashes) == 4
+
+
+def test_the_hash_sees_a_move_but_not_an_order():
+    """Swapping an image of client 0 with one of client 1 changes the hash; reversing a client's list does not."""
+    shared = split(BALANCED_N, 10, 100, 4, Iid(), 0)
+    first, second, *others = shared.clients
+    assert replace(shared, clients=(first[::-1], second, *others)).hash() == shared.hash()
+    assert replace(shared, clients=(second, first, *others)).hash() != shared.hash()
+    joined = np.concatenate([first, second])
+    assert replace(shared, clients=(joined[:1], joined[1:], *others)).hash() != shared.hash()
+
+
+def test_golden_hash_of_digits():
+    """A changed draw, rounding or hash changes every run of the suite: this number may move only on purpose."""
+    labels_N = load("digits").train_labels_N
+    shared = split(labels_N, 10, 100, 10, ClassSkew(R=0.4), 2019, N_validation=50)
+    assert shared.hash() == "ff51ce1d7f4af2019e9d1e99bcbf0628401aaf9653706fe4ec510638e5e504ff"
+
+
+def test_the_servers_images_do_not_depend_on_the_clients():
+    first = split(BALANCED_N, 10, 100, 10, ClassSkew(R=0.4), 7)
+    for K, rule in ((30, Iid()), (5, Dirichlet(alpha=1)), (10, ClassSkew(R=1))):
+        np.testing.assert_array_equal(split(BALANCED_N, 10, 100, K, rule, 7).server_N, first.server_N)
+
+
+def test_images_are_drawn_not_taken_from_the_front():
+    """Of 600 images a class, ten drawn at random have mean position 300 with deviation 55; the first ten have 5."""
+    shared = split(BALANCED_N, 10, 1000, 10, Iid(), 0)
+    assert 2700 < shared.server_N.mean() < 3300
+    assert all(2600 < client.mean() < 3400 for client in shared.clients)
+
+
+@pytest.mark.parametrize("K", [2, 5, 10, 20, 30, 100, 16])
+@pytest.mark.parametrize("R", [0.0, 0.4, 1.0])
+def test_realised_R_in_closed_form(K, R):
+    """Clients with one main class are at distance 0, all others at R (A.2): R (1 - sum_j C(m_j,2) / C(K,2)).
+
+    d = 10: K = 20 -> 1 - 10/190 = 0.947, K = 30 -> 1 - 30/435 = 0.931, K = 100 -> 1 - 450/4950 = 0.909,
+    K = 16 -> 1 - 6/120 = 0.95, K <= 10 -> 1. With 30,000 images a class an entry's rounding (under 1 of 3,000 in each
+    of 10 classes) moves a distance by less than 10/3000.
+    """
+    labels_N = np.repeat(np.arange(10), 30_000)
+    m_d = [len(range(label, K, 10)) for label in range(10)]
+    expected = R * (1 - sum(m * (m - 1) for m in m_d) / (K * (K - 1)))
+    shared = split(labels_N, 10, 0, K, ClassSkew(R=R), 0)
+    assert shared.realised_R(labels_N) == pytest.approx(expected, abs=10 / 3000)
+
+
+def test_published_shares_of_the_nominal_R():
+    labels_N = np.repeat(np.arange(10), 60_000)
+    realised = {K: split(labels_N, 10, 0, K, ClassSkew(R=1), 0).realised_R(labels_N) for K in (20, 30, 100)}
+    assert realised == pytest.approx({20: 0.947, 30: 0.931, 100: 0.909}, abs=5e-4)
+
+
+def test_sets_of_classes_by_hand():
+    """d = 5, K = 2, R = 1: classes dealt 0, 2, 4 to client 0 and 1, 3 to client 1; disjoint, so realised R = 1."""
+    labels_N = np.repeat(np.arange(5), 10)
+    shared = split(labels_N, 5, 0, 2, ClassSkew(R=1), 0)
+    assert shared.counts(labels_N).tolist() == [[10, 0, 10, 0, 10], [0, 10, 0, 10, 0]]
+    assert shared.realised_R(labels_N) == 1.0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(2, 8), st.integers(1, 6), st.integers(0, 10**6))
+def test_realised_R_is_definition_2(K, d, seed):
+    """Against Eq. 2 written as its double sum over pairs."""
+    counts_Kd = np.random.default_rng(seed).integers(0, 50, (K, d)) + np.eye(K, d, dtype=int) + 1
+    P_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
+    pairs = [abs(P_Kd[k] - P_Kd[m]).sum() / 2 for k, m in combinations(range(K), 2)]
+    assert mean_total_variation(counts_Kd) == pytest.approx(np.mean(pairs), abs=1e-12)
+
+
+def test_one_client_has_no_pair():
+    shared = split(torch.as_tensor(BALANCED_N), 10, 0, 1, ClassSkew(R=1), 0)
+    assert shared.realised_R(BALANCED_N) == 0.0
+    assert len(shared.clients[0]) == len(BALANCED_N)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"N_s": 105}, "N_s=105 is not a multiple of the 10 classes: take 100 or 110"),
+        ({"N_s": 7}, "take 10 "),
+        ({"N_s": -10}, "N_s=-10"),
+        ({"N_s": 6010}, "class 0 has 600: N_s can be at most 6000"),
+        ({"K": 0}, "K=0"),
+        ({"K": 5901}, "K can be at most 5900"),
+        ({"N_validation": -1}, "N_validation=-1"),
+        ({"N_validation": 5901}, "the 5900 images left"),
+        ({"N_validation": 5895}, "K=10 clients share 5 images"),
+        ({"num_classes": 9}, r"labels lie in 0\.\.9, 9 classes"),
+        ({"num_classes": 11}, "class 10 has 0"),
+    ],
+)
+def test_numbers_the_labels_cannot_give(changed, words):
+    setting = {"num_classes": 10, "N_s": 100, "K": 10, "partition": Iid(), "seed": 0} | changed
+    if changed == {"num_classes": 11}:
+        setting["N_s"] = 110
+    with pytest.raises(ConfigError, match=words):
+        split(BALANCED_N, **setting)
+
+
+def test_clients_without_images_are_refused():
+    """R = 1, K = 5, classes of 5 and 1 images: class 1 is main of two clients, and one image cannot feed both."""
+    labels_N = np.array([0, 0, 0, 0, 0, 1])
+    with pytest.raises(ConfigError, match=r"K=5 leaves 1 clients without an image .*main class 1 with 1 image"):
+        split(labels_N, 2, 0, 5, ClassSkew(R=1), 0)
+    shared = split(labels_N, 2, 0, 5, ClassSkew(R=1, sizes="equal"), 0)
+    assert sorted(len(client) for client in shared.clients) == [1, 1, 1, 1, 2]
+
+
+def test_validation_takes_what_scarce_classes_have():
+    """Classes of 2, 10 and 20 images, 17 wanted: 2 of the first, then 15 to share: 7 and 8, the fuller class the 8."""
+    labels_N = np.repeat(np.arange(3), [2, 10, 20])
+    shared = split(labels_N, 3, 0, 3, Iid(), 0, N_validation=17)
+    assert np.bincount(labels_N[shared.validation_N]).tolist() == [2, 7, 8]
+
+
+@settings(max_examples=30, deadline=None)
+@given(K=st.integers(1, 30), more=st.integers(0, 50))
+def test_unlabelled_images_are_shared_equally(K, more):
+    clients = share_unlabelled(K + more, K, 0)
+    np.testing.assert_array_equal(np.sort(np.concatenate(clients)), np.arange(K + more))
+    assert max(map(len, clients)) - min(map(len, clients)) <= 1
+    with pytest.raises(ConfigError, match="at most 3"):
+        share_unlabelled(3, 4, 0)

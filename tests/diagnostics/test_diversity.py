@@ -1,0 +1,121 @@
+"""Gradient diversity by hand.
+
+g_1 = (3, 4), g_2 = (-3, 0), g_3 = (0, 1): the sum is (0, 5).
+l2: norms 5, 3, 1; squares 25 + 9 + 1 = 35 over 25 = 1.4; plain (5 + 3 + 1) / 5 = 1.8.
+l1: norms 7, 3, 1; sum's norm 5: squares (49 + 9 + 1) / 25 = 2.36; plain 11 / 5 = 2.2.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.diagnostics.diversity import GradientDiversity, StreamingDiversity
+from benchmark.federated.environment import prepare
+from benchmark.federated.trainer import build_trainer, fit
+from benchmark.methods.protocol import SERVER
+from tests.federated.helpers import equal, module_of
+
+VECTORS = [(3.0, 4.0), (-3.0, 0.0), (0.0, 1.0)]
+BY_HAND = {"l2/squared": 1.4, "l2/plain": 1.8, "l1/squared": 2.36, "l1/plain": 2.2}
+
+
+def quotients(vectors):
+    diversity = StreamingDiversity()
+    for vector in vectors:
+        diversity.add({"w": torch.tensor(vector[:1]), "b": torch.tensor(vector[1:])})
+    return diversity.quotients()
+
+
+def test_by_hand():
+    assert quotients(VECTORS) == pytest.approx(BY_HAND)
+
+
+@given(st.integers(1, 30), st.lists(st.floats(0.1, 10.0), min_size=2, max_size=5))
+def test_equal_updates(C, vector):
+    """C equal updates: C g^2 / (C g)^2 = 1 / C with squares, C g / (C g) = 1 without."""
+    found = quotients([tuple(vector)] * C)
+    expected = {"l2/squared": 1 / C, "l2/plain": 1.0, "l1/squared": 1 / C, "l1/plain": 1.0}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_orthogonal_updates_have_diversity_one():
+    """Orthogonal vectors: the squared l2 norms add up exactly."""
+    assert quotients([(2.0, 0.0), (0.0, 5.0)])["l2/squared"] == pytest.approx(1.0)
+
+
+def test_updates_that_cancel_have_no_diversity():
+    assert quotients([(1.0, 2.0), (-1.0, -2.0)]) == {}
+
+
+def run_with(experiment, *callbacks):
+    module = module_of(experiment)
+    seen = []
+
+    class Keep(GradientDiversity):
+        def on_train_batch_end(self, trainer, pl_module, *args):
+            super().on_train_batch_end(trainer, pl_module, *args)
+            seen.append(dict(pl_module.metrics))
+
+    fit(module, build_trainer([Keep(*callbacks)]))
+    return module, seen
+
+
+def test_all_sixteen_variants_and_no_number_moved(tiny):
+    module, seen = run_with(tiny, 2)
+    names = {
+        f"diversity/{kind}/{norm}/{power}/{who}"
+        for kind in ("gradient", "delta")
+        for norm in ("l1", "l2")
+        for power in ("squared", "plain")
+        for who in ("clients", "with_server")
+    }
+    assert len(names) == 16
+    assert names <= seen[1].keys()
+    assert {n for n in seen[0] if n.startswith("diversity/")} == {n for n in names if "/delta/" in n}
+    plain = module_of(tiny)
+    fit(plain, build_trainer())
+    assert equal(module.state.server["average"], plain.state.server["average"])
+
+
+def test_delta_against_the_outcomes(tiny):
+    """Recomputed from the weights that went back and forth, all vectors at once."""
+    module = module_of(tiny)
+    deltas = {}
+
+    class See:
+        def on_job(self, job, round_number):
+            pass
+
+        def on_outcome(self, job, outcome):
+            before, after = job.receives["student"], outcome.sends["student"]
+            deltas[job.key.client] = torch.cat([(after[n] - before[n]).double().flatten() for n in after])
+
+    module.observers.append(See())
+    seen = []
+
+    class Keep(GradientDiversity):
+        def on_train_batch_end(self, trainer, pl_module, *args):
+            super().on_train_batch_end(trainer, pl_module, *args)
+            seen.append({**pl_module.metrics, "expected": ratio(deltas)})
+
+    def ratio(vectors):
+        clients = torch.stack([v for client, v in vectors.items() if client != SERVER])
+        return float(clients.square().sum() / clients.sum(dim=0).square().sum())
+
+    fit(module, build_trainer([Keep()]))
+    assert len(seen) == 3
+    for metrics in seen:
+        assert metrics["diversity/delta/l2/squared/clients"] == pytest.approx(metrics["expected"], rel=1e-6)
+
+
+def test_gradient_diversity_of_identical_clients_is_one_over_c(tiny):
+    """One client alone: any gradient over itself, 1; two clients with equal data would give 1/2 (see equal updates)."""
+    one = replace(tiny, federation=replace(tiny.federation, C=1))
+    prepare(one)
+    _, seen = run_with(one, 1)
+    for metrics in seen:
+        assert metrics["diversity/gradient/l2/squared/clients"] == pytest.approx(1.0)
+        assert metrics["diversity/delta/l1/plain/clients"] == pytest.approx(1.0)

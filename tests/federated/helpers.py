@@ -1,0 +1,29 @@
+"""A whole run without a Trainer or a disk: rounds of a method over the reference engine."""
+
+from benchmark.experiment import Experiment
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import Environment, prepare
+from benchmark.federated.module import FederatedModule
+from benchmark.methods.protocol import Weights
+
+
+def module_of(experiment: Experiment, environment: Environment | None = None) -> FederatedModule:
+    environment = prepare(experiment) if environment is None else environment
+    return FederatedModule(environment, ReferenceEngine(environment))
+
+
+def weights_after(experiment: Experiment, rounds: int | None = None, environment: Environment | None = None) -> Weights:
+    module = module_of(experiment, environment)
+    for round_number in range(1, (rounds or experiment.federation.rounds) + 1):
+        module.training_step(round_number, 0)
+    return next(iter(module.models().values()))
+
+
+def equal(left: Weights, right: Weights) -> bool:
+    """Bit by bit."""
+    return left.keys() == right.keys() and all(bool((left[name] == right[name]).all()) for name in left)
+
+
+def difference(left: Weights, right: Weights) -> float:
+    """The largest absolute difference of any entry."""
+    return max(float((left[name].double() - right[name].double()).abs().max()) for name in left)

@@ -1,0 +1,137 @@
+"""The local step: Lightning's Trainer and the engine do the same, and both do SGD as the text books have it."""
+
+from dataclasses import replace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from benchmark.federated.batches import JobBatches, passes
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import prepare
+from benchmark.federated.local import ClientModule, ServerModule, gradient, seed_job, state, train
+from benchmark.methods.protocol import SERVER, World
+from benchmark.streams import numpy_stream
+from tests.federated.helpers import difference, equal, module_of
+
+
+def jobs_of(environment):
+    """The jobs of round 1, as the method asks for them."""
+    asked = []
+
+    def fit(jobs):
+        asked.extend(jobs)
+        raise StopIteration
+
+    module = module_of(environment.experiment, environment)
+    world = module._world(1)
+    spy = World(**{**{f: getattr(world, f) for f in world.__dataclass_fields__}, "fit": fit})
+    with pytest.raises((StopIteration, RuntimeError)):
+        environment.experiment.method.round(module.state, spy)
+    return asked
+
+
+@pytest.fixture
+def environment(tiny):
+    return prepare(tiny)
+
+
+@pytest.fixture
+def jobs(environment):
+    return jobs_of(environment)
+
+
+def fresh(cls, environment, job):
+    federation, sgd = environment.experiment.federation, environment.experiment.optimizer
+    local = job.update.start(job.receives, None, None)
+    module = cls(job, local, environment.network(), sgd, 0, federation.T * federation.rounds)
+    seed_job(module, environment.experiment.seed, 1, job)
+    return module
+
+
+def test_a_plain_trainer_gives_the_engine_s_weights(environment, jobs):
+    """Trainer(max_steps=T).fit(ClientModule) on one client's batches: bit-equal to the engine."""
+    job = next(job for job in jobs if job.key.client >= 0)
+    (outcome,) = ReferenceEngine(environment).fit([job], 1, {})
+    module = fresh(ClientModule, environment, job)
+    trainer = pl.Trainer(
+        max_steps=2,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, JobBatches(environment, job, 1))
+    assert trainer.global_step == outcome.steps == 2
+    assert equal(state(module.trainable["student"]), outcome.sends["student"])
+    assert difference(outcome.sends["student"], job.receives["student"]) > 0
+
+
+def test_the_server_has_its_own_learning_rate(tiny):
+    slow = prepare(replace(tiny, optimizer=replace(tiny.optimizer, server_lr=1e-9)))
+    outcomes = list(ReferenceEngine(slow).fit(jobs_of(slow), 1, {}))
+    moved = {o.key.client: difference(o.sends["student"], jobs_of(slow)[0].receives["student"]) for o in outcomes}
+    assert moved[SERVER] < 1e-7 < min(value for client, value in moved.items() if client >= 0)
+
+
+def test_sgd_with_nesterov_momentum_and_weight_decay_by_hand(environment, jobs):
+    """Two steps written out: g' = g + wd w; v = m v + g'; w -= lr (g' + m v), v = g' in the first step."""
+    job = jobs[0]
+    module = fresh(ServerModule, environment, job)
+    sgd, federation = environment.experiment.optimizer, environment.experiment.federation
+    batches = list(JobBatches(environment, job, 1))
+    by_hand = fresh(ServerModule, environment, job)
+    velocity = {}
+    for index, batch in enumerate(batches):
+        by_hand.zero_grad()
+        by_hand.training_step(batch, index).backward()
+        lr = sgd.lr * sgd.schedule.factor(index, federation.T * federation.rounds)
+        with torch.no_grad():
+            for name, parameter in by_hand.trainable["student"].named_parameters():
+                change = parameter.grad + sgd.weight_decay * parameter
+                velocity[name] = change if index == 0 else sgd.momentum * velocity[name] + change
+                parameter -= lr * (change + sgd.momentum * velocity[name])
+    train(module, batches)
+    assert difference(state(module.trainable["student"]), state(by_hand.trainable["student"])) < 1e-6
+
+
+def test_jobs_do_not_depend_on_their_order(environment, jobs):
+    forward = {o.key: o for o in ReferenceEngine(environment).fit(jobs, 1, {})}
+    backward = {o.key: o for o in ReferenceEngine(environment).fit(jobs[::-1], 1, {})}
+    assert all(equal(forward[key].sends["student"], backward[key].sends["student"]) for key in forward)
+
+
+def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs):
+    """All images of the server in one batch: the gradient over passes of 8 equals autograd on the mean of all 20."""
+    from benchmark.diagnostics.diversity import on_all_images
+    from benchmark.losses.supervised import supervised_loss
+
+    (job,) = on_all_images(jobs[:1])
+    module = fresh(ServerModule, environment, job)
+    batches = list(JobBatches(environment, job, 1, purpose="gradient"))
+    assert [len(b.streams["labelled"].labels_N) for b in batches] == [8, 8, 4]
+    found = gradient(module, batches)["student"]
+    network = environment.network()
+    images = torch.cat([b.streams["labelled"].views["weak"] for b in batches])
+    labels = torch.cat([b.streams["labelled"].labels_N for b in batches])
+    supervised_loss(network(images), labels).backward()
+    assert difference(found, {name: p.grad for name, p in network.named_parameters()}) < 1e-6
+
+
+def test_passes_reshuffle_and_leave_out_the_rest():
+    """7 images, batches of 3: two a pass, one image left out; every batch of a pass is disjoint."""
+    batches = passes(7, 3, 5, True, numpy_stream(0, "test"))
+    assert [len(batch) for batch in batches] == [3] * 5
+    assert len(set(batches[0]) | set(batches[1])) == 6
+    assert not (batches[0] == batches[2]).all()
+
+
+def test_passes_with_the_incomplete_batch_see_every_image():
+    batches = passes(7, 3, 3, False, numpy_stream(0, "test"))
+    assert [len(batch) for batch in batches] == [3, 3, 1] and set().union(*batches) == set(range(7))
+
+
+def test_a_holder_with_one_image_gives_it_every_time():
+    assert [list(batch) for batch in passes(1, 8, 3, True, numpy_stream(0, "test"))] == [[0], [0], [0]]

@@ -1,0 +1,89 @@
+"""Averaging by hand: SSFL Eqs. 7 and 8.
+
+Server w_s = (1, 2); clients w_1 = (4, 5), w_2 = (7, 8), w_3 = (10, 5), w_4 = (1, 1).
+
+FedAvg, Eq. 8: (1 + 4 + 7 + 10 + 1) / 5 = 4.6, (2 + 5 + 8 + 5 + 1) / 5 = 4.2.
+Groups {1, 2}, {3, 4}, Eq. 7: ((1+4+7)/3, (2+5+8)/3) = (4, 5); ((1+10+1)/3, (2+5+1)/3) = (4, 8/3);
+the mean of both: (4, 23/6).
+Unequal groups {1, 2, 3}, {4}: ((1+4+7+10)/4, (2+5+8+5)/4) = (5.5, 5); ((1+1)/2, (2+1)/2) = (1, 1.5); mean (3.25, 3.25).
+Control with server weight 1/3 and the clients' mean (5.5, 4.75): (1/3 + 11/3, 2/3 + 9.5/3) = (4, 23/6): the same as
+grouping, since the groups are equal in size; grouping of equal groups is an average with another server weight.
+"""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.errors import ConfigError
+from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, mean, with_server
+
+SERVER = {"w": torch.tensor([1.0, 2.0])}
+CLIENTS = [{"w": torch.tensor(pair)} for pair in ([4.0, 5.0], [7.0, 8.0], [10.0, 5.0], [1.0, 1.0])]
+
+
+def group_mean(members, server_weight=None):
+    clients = RunningMean()
+    for member in members:
+        clients.add(member)
+    return with_server(clients, SERVER, server_weight)
+
+
+def test_fedavg_by_hand():
+    torch.testing.assert_close(group_mean(CLIENTS)["w"], torch.tensor([4.6, 4.2]))
+
+
+def test_grouping_by_hand():
+    groups = [group_mean(CLIENTS[:2]), group_mean(CLIENTS[2:])]
+    torch.testing.assert_close(mean(groups)["w"], torch.tensor([4.0, 23 / 6]))
+
+
+def test_unequal_groups_count_equally():
+    groups = [group_mean(CLIENTS[:3]), group_mean(CLIENTS[3:])]
+    torch.testing.assert_close(mean(groups)["w"], torch.tensor([3.25, 3.25]))
+
+
+def test_the_control_equals_grouping_in_equal_groups():
+    control = group_mean(CLIENTS, server_weight=1 / (4 / 2 + 1))
+    groups = mean([group_mean(CLIENTS[:2]), group_mean(CLIENTS[2:])])
+    torch.testing.assert_close(control["w"], groups["w"])
+
+
+def test_sums_are_float64():
+    """2^24 + 1 is no float32: a float32 sum of 2^24, 1 and 1 loses both ones; the mean of three is 5592406."""
+    parts = [{"w": torch.tensor([float(2**24)])}, {"w": torch.tensor([1.0])}, {"w": torch.tensor([1.0])}]
+    assert mean(parts)["w"].item() == 5592406.0
+
+
+def test_counters_keep_their_type():
+    counted = mean([{"n": torch.tensor(3)}, {"n": torch.tensor(6)}])
+    assert counted["n"].dtype == torch.int64 and counted["n"].item() == 4
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_paper_groups_hold_everyone_and_differ_by_at_most_one(C, S):
+    if S > C:
+        with pytest.raises(ConfigError, match="S <= C"):
+            Grouping(S=S).group_sizes(C)
+        return
+    sizes = Grouping(S=S).group_sizes(C)
+    assert sum(sizes) == C and len(sizes) == S and max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("C", "S", "sizes"), [(10, 2, (5, 5)), (20, 2, (10, 10)), (30, 3, (10, 10, 10)), (47, 5, (10, 10, 10, 10, 7))]
+)
+def test_released_groups(C, S, sizes):
+    """utils_v2.py:1498-1567 of the released code."""
+    assert Grouping(S=S, sizes="released_code").group_sizes(C) == sizes
+
+
+def test_released_groups_that_leave_one_empty_are_refused():
+    with pytest.raises(ConfigError, match="leaves no client"):
+        Grouping(S=5, sizes="released_code").group_sizes(6)  # 2, 2, 2, 0, -2
+
+
+@pytest.mark.parametrize("server_weight", [-0.1, 1.0, 2.0])
+def test_server_weight_is_checked(server_weight):
+    with pytest.raises(ConfigError, match="server_weight"):
+        FedAvg(server_weight=server_weight)

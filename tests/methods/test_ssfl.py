@@ -1,0 +1,184 @@
+"""SSFL's limit cases: what has to be the same, and what must not be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmark.errors import ConfigError
+from benchmark.federated.environment import prepare
+from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.objectives import CRL, SelfTraining, Supervised
+from benchmark.methods.protocol import SERVER
+from benchmark.methods.ssfl import cut, is_statistic
+from tests.conftest import tiny_experiment
+from tests.federated.helpers import difference, equal, module_of, weights_after
+
+
+def with_method(experiment, **changes):
+    return replace(experiment, method=replace(experiment.method, **changes))
+
+
+def test_one_group_is_fedavg(tiny):
+    """Eq. 7 with S = 1 is Eq. 8, bit by bit."""
+    assert equal(weights_after(tiny), weights_after(with_method(tiny, averaging=Grouping(S=1))))
+
+
+def test_two_groups_are_not_fedavg(tiny):
+    assert difference(weights_after(tiny), weights_after(with_method(tiny, averaging=Grouping(S=2)))) > 1e-6
+
+
+def test_the_server_weight_of_eq_8_changes_nothing(tiny):
+    """1 / (C + 1) given as a number is the default."""
+    weighted = with_method(tiny, averaging=FedAvg(server_weight=1 / (tiny.federation.C + 1)))
+    assert difference(weights_after(tiny), weights_after(weighted)) == 0.0
+
+
+def test_one_round_of_grouping_is_the_control(tiny):
+    """All start from the same weights in round 1; equal groups of 2 of 4 then average to FedAvg with weight 1/3."""
+    grouping = with_method(tiny, averaging=Grouping(S=2))
+    control = with_method(tiny, averaging=FedAvg(server_weight=1 / 3))
+    assert difference(weights_after(grouping, rounds=1), weights_after(control, rounds=1)) < 1e-6
+    assert difference(weights_after(grouping, rounds=2), weights_after(control, rounds=2)) > 1e-6
+
+
+def test_nothing_confident_leaves_clients_where_they_are(tiny):
+    """tau = 1 keeps nothing: clients move by weight decay alone, and without it not at all.
+
+    With C = 4 the average is then (w_s + 4 w_0) / 5, so that the round moves by a fifth of the server's change.
+    """
+    idle = replace(with_method(tiny, objective=CRL(threshold=1.0)), optimizer=replace(tiny.optimizer, weight_decay=0.0))
+    module = module_of(idle)
+    start = module.state.server["average"]
+    server_after = {}
+
+    class SeeServer:
+        def on_job(self, job, round_number):
+            pass
+
+        def on_outcome(self, job, outcome):
+            if job.key.client == SERVER:
+                server_after.update(outcome.sends["student"])
+
+    module.observers.append(SeeServer())
+    module.training_step(1, 0)
+    expected = {name: (server_after[name] + 4 * start[name]) / 5 for name in start}
+    assert difference(module.state.server["average"], expected) < 1e-6
+    assert module.metrics["pseudo/kept"] == 0.0 and "pseudo/accuracy" not in module.metrics
+
+
+def test_half_of_the_samples_are_kept_in_these_tests(tiny):
+    """The comparisons above are not made where the test is empty."""
+    module = module_of(tiny)
+    module.training_step(1, 0)
+    assert 0.3 <= module.metrics["pseudo/kept"] <= 0.7
+
+
+@pytest.mark.parametrize("start", ["released_code", "paper", "average"])
+def test_what_clients_start_from(tiny, start):
+    """After one round: the mean of the slot's group, of the group the client was in, or the average."""
+    experiment = with_method(tiny, averaging=Grouping(S=2), client_start=start)
+    module = module_of(experiment)
+    module.training_step(1, 0)
+    state, received = module.state, {}
+
+    class See:
+        def on_job(self, job, round_number):
+            if job.key.client >= 0:
+                received[job.key.client] = job.receives["student"]
+
+        def on_outcome(self, job, outcome):
+            pass
+
+    module.observers.append(See())
+    module.training_step(2, 0)
+    groups = cut(module._world(2).cohort(), (2, 2))
+    for group, members in enumerate(groups):
+        for client in members:
+            expected = {
+                "released_code": state.server["groups"][str(group)],
+                "paper": state.server["groups"][str(state.server["last_group"][str(client)])],
+                "average": state.server["average"],
+            }[start]
+            assert equal(received[client], expected)
+
+
+def test_a_replica_for_each_group_trains_s_servers(tiny):
+    one = module_of(with_method(tiny, averaging=Grouping(S=2)))
+    replicas = module_of(with_method(tiny, averaging=Grouping(S=2), server_models="released_code"))
+    for module in (one, replicas):
+        module.training_step(1, 0)
+    assert one.metrics["local_steps"] == 2 * (4 + 1)
+    assert replicas.metrics["local_steps"] == 2 * (4 + 2)
+    assert difference(one.state.server["average"], replicas.state.server["average"]) > 0
+
+
+def test_momentum_stays_with_the_slot(tiny):
+    kept = module_of(with_method(tiny, momentum="released_code"))
+    kept.training_step(1, 0)
+    assert set(kept.state.clients) == {"server-0", "slot-0", "slot-1", "slot-2", "slot-3"}
+    assert weights_after(tiny, rounds=1).keys() == kept.state.clients["slot-0"]["momentum"]["student"].keys()
+    reset = weights_after(tiny, rounds=2)
+    assert equal(weights_after(tiny, rounds=1), weights_after(with_method(tiny, momentum="released_code"), rounds=1))
+    assert difference(reset, weights_after(with_method(tiny, momentum="released_code"), rounds=2)) > 0
+
+
+def test_batch_statistics_stay_at_the_server_or_are_averaged(tiny):
+    norm = replace(tiny, model=replace(tiny.model, norm="bn"))
+    kept, averaged = weights_after(norm, rounds=1), weights_after(with_method(norm, bn_statistics="averaged"), rounds=1)
+    statistics = {name for name in kept if is_statistic(name)}  # two forwards count twice as many batches at clients
+    assert statistics and all((kept[name] != averaged[name]).any() for name in statistics)
+    assert equal(
+        {name: kept[name] for name in kept if name not in statistics},
+        {name: averaged[name] for name in averaged if name not in statistics},
+    )
+
+
+def test_one_forward_equals_two_without_batch_statistics(tiny):
+    """Group normalisation sees one image at a time: joining the views changes rounding only."""
+    joined = with_method(tiny, objective=CRL(threshold=0.155, views="one_forward"))
+    assert difference(weights_after(tiny, rounds=1), weights_after(joined, rounds=1)) < 1e-5
+
+
+def test_warm_start_moves_no_client(tiny):
+    module = module_of(with_method(tiny, warm_start_rounds=1))
+    module.training_step(1, 0)
+    assert module.metrics["comm/bytes_up"] == 0 and module.metrics["local_steps"] == 2
+    module.training_step(2, 0)
+    assert module.metrics["comm/bytes_up"] > 0
+
+
+def test_bytes_are_counted_from_what_is_sent(tiny):
+    """4 clients send and receive one float32 network each; the server's own job crosses no network."""
+    module = module_of(tiny)
+    module.training_step(1, 0)
+    parameters = sum(value.numel() for value in module.state.server["average"].values())
+    assert module.metrics["comm/bytes_up"] == module.metrics["comm/bytes_down"] == 4 * 4 * parameters
+
+
+@pytest.mark.parametrize("objective", [CRL(threshold=0.155), SelfTraining(threshold=0.155), Supervised()])
+def test_objectives_differ(tiny, objective):
+    experiment = with_method(replace(tiny, data=replace(tiny.data, label_setting="everywhere")), objective=objective)
+    others = [
+        other for other in (CRL(threshold=0.155), SelfTraining(threshold=0.155), Supervised()) if other != objective
+    ]
+    mine = weights_after(experiment, rounds=1)
+    assert all(difference(mine, weights_after(with_method(experiment, objective=o), rounds=1)) > 0 for o in others)
+
+
+def test_supervised_needs_labels_at_clients(tiny):
+    with pytest.raises(ConfigError, match="label_setting.*'everywhere' would be right"):
+        with_method(tiny, objective=Supervised())
+
+
+def test_more_groups_than_clients_are_refused_before_training(tiny):
+    with pytest.raises(ConfigError, match="5 groups of 4 clients"):
+        prepare(with_method(tiny, averaging=Grouping(S=5)))
+
+
+def test_cohorts_are_drawn_evenly():
+    """C = 1 of K = 4 over 400 rounds: each client about 100 times (binomial, standard deviation 8.7)."""
+    experiment = tiny_experiment(federation=replace(tiny_experiment().federation, C=1, rounds=400))
+    module = module_of(experiment)
+    drawn = np.bincount([module._world(t).cohort()[0] for t in range(1, 401)], minlength=4)
+    assert drawn.sum() == 400 and abs(drawn - 100).max() < 4 * 8.7

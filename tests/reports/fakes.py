@@ -1,0 +1,175 @@
+"""Hand-made items and records for the reports' tests: no run is needed to test how runs are shown."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from benchmark.experiment import Experiment, Federation, to_json
+from benchmark.papers.item import Cell, Claim, Item
+from benchmark.tracking.record import RunRecord
+from reports.cells import Records
+
+MANIFEST = {
+    "code": {"commit": "4f1c2a9be07d5531c8a7e2b6f0d9134a5e6c7b80", "changes": None},
+    "packages": {"torch": "2.15.0", "numpy": "2.4.6"},
+    "python": "3.12.4",
+    "hardware": {"processor": "Example CPU @ 2.10GHz", "cores": 2},
+    "data": {"name": "digits", "hash": "77aa01", "partition": "c0ffee"},
+}
+
+
+def make_cell(label: str, setting: Mapping[str, str | int | float], key: int, **more: Any) -> Cell:
+    """A cell with an experiment of its own (`key` rounds, so that no two share a cell_key)."""
+    return Cell(label=label, setting=setting, experiment=Experiment(federation=Federation(rounds=key)), **more)
+
+
+def make_record(
+    cell: Cell,
+    seed: int,
+    last: Mapping[str, float] | None = None,
+    *,
+    status: str = "done",
+    rounds: list[dict[str, float]] | None = None,
+) -> RunRecord:
+    """A record of that cell. status "unfinished": no result, as a killed run leaves it."""
+    unfinished = status == "unfinished"
+    result = {"status": status, "last": dict(last or {}), "selection": "last", "wall_seconds": 61.5}
+    return RunRecord(
+        cell_key=cell.cell_key,
+        seed=seed,
+        experiment=to_json(replace(cell.experiment, seed=seed)),
+        manifest=MANIFEST,
+        result={} if unfinished else result,
+        rounds=[{"round": 1, **(last or {})}] if rounds is None else rounds,
+    )
+
+
+def accuracies(cells: Mapping[Cell, list[float]] | list[tuple[Cell, list[float]]]) -> Records:
+    """Finished runs with these last test accuracies, seeds 0, 1, ... in order."""
+    pairs = cells.items() if isinstance(cells, Mapping) else cells
+    return {
+        cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed, value in enumerate(values)}
+        for cell, values in pairs
+    }
+
+
+def pair(**claim: Any) -> Item:
+    """Two cells "a" and "b" and one claim on a - b (margin one point)."""
+    filled = {"name": "a beats b", "quote": "a is better", "source": "section 1", "contrast": {"a": 1.0, "b": -1.0}}
+    return Item(
+        name="toy/tab1",
+        title="Toy",
+        profile="demo",
+        cells=(make_cell("a", {"method": "A", "C": 2}, 11), make_cell("b", {"method": "B", "C": 2}, 12)),
+        claims=(Claim(**{"test": "beyond", "margin": 0.01, **filled, **claim}),),
+        seeds=3,
+    )
+
+
+COHORTS = {"small": (10, 83.07, 84.43), "middle": (30, 79.05, 83.12), "full": (47, 65.48, 82.95)}
+METHODS = ("FedAvg", "Grouping", "Control")
+ENDS = {  # last accuracy of the fake runs: (small, middle, full)
+    "FedAvg": (0.971, 0.968, 0.905),
+    "Grouping": (0.968, 0.972, 0.976),
+    "Control": (0.970, 0.974, 0.977),
+}
+RUNGS = {"Server only": 0.915, "Central FixMatch": 0.974, "K = 10, i.i.d., T = 16": 0.951}
+
+
+def table2(profile: str = "laptop") -> tuple[Item, Records]:
+    """An item of the shape of SSFL's Table 2 with made-up records: most cells with three seeds, one with two of three,
+    one not run, one diverged run, a ladder, three claims."""
+    cells = [
+        make_cell(
+            f"{method}/{size}",
+            {"method": method, "cohort": size, "C": C},
+            100 + 10 * i + j,
+            published={"FedAvg": fedavg, "Grouping": grouping}.get(method),
+            role="control" if method == "Control" else "published",
+        )
+        for i, (size, (C, fedavg, grouping)) in enumerate(COHORTS.items())
+        for j, method in enumerate(METHODS)
+    ]
+    rungs = [make_cell(label, {"rung": label}, 200 + i, role="ladder") for i, label in enumerate(RUNGS)]
+    records: dict[str, dict[int, RunRecord]] = {}
+    for index, cell in enumerate(cells):
+        method, size = str(cell.setting["method"]), list(COHORTS).index(str(cell.setting["cohort"]))
+        seeds = {"Control/small": range(2), "Control/middle": range(0)}.get(cell.label, range(3))
+        records[cell.cell_key] = {s: _learning(cell, s, ENDS[method][size], 7 * index + s, method, size) for s in seeds}
+    broken = cells[6]  # FedAvg/full: its third seed diverged in round 31
+    records[broken.cell_key][2] = replace(
+        records[broken.cell_key][2],
+        result={"status": "diverged", "last": {}, "selection": "last"},
+        rounds=records[broken.cell_key][2].rounds[:31],
+    )
+    for index, (cell, end) in enumerate(zip(rungs, RUNGS.values(), strict=True)):
+        records[cell.cell_key] = {s: _learning(cell, s, end, 900 + 7 * index + s, "FedAvg", 0) for s in range(3)}
+    return _item(profile, cells + rungs), records
+
+
+def _item(profile: str, cells: list[Cell]) -> Item:
+    return Item(
+        name="ssfl/tab2",
+        title="Accuracy versus the number of communicating clients C on EMNIST",
+        profile=profile,
+        cells=tuple(cells),
+        claims=(
+            Claim(
+                name="grouping beats FedAvg with the whole cohort",
+                quote="a large C decreases the performance significantly if one does not use the grouping-based average",
+                source="section 4.2",
+                contrast={"Grouping/full": 1.0, "FedAvg/full": -1.0},
+                test="beyond",
+                margin=0.01,
+            ),
+            Claim(
+                name="grouping hardly falls with C",
+                quote="this reduction in accuracy can be mitigated if we use the grouping-based method",
+                source="section 4.2",
+                contrast={"Grouping/small": 1.0, "Grouping/full": -1.0},
+                test="within",
+                margin=0.02,
+            ),
+            Claim(
+                name="the server's weight explains it",
+                quote="",
+                source="our control",
+                contrast={"Control/full": 1.0, "Grouping/full": -1.0},
+                test="within",
+                margin=0.01,
+            ),
+        ),
+        seeds=3,
+        notes=(
+            "MNIST with 100 labels stands in for EMNIST; 10 clients, 120 rounds.",
+            "Selection: the last round's model. Test data chose nothing.",
+        ),
+    )
+
+
+def _learning(cell: Cell, seed: int, end: float, stream: int, method: str, size: int) -> RunRecord:
+    """A run that collapses on wrong pseudo-labels and recovers; slower for FedAvg with large cohorts."""
+    rng = np.random.default_rng(stream)
+    slow = {"FedAvg": (9, 14, 34), "Grouping": (10, 10, 11), "Control": (9, 9, 10)}[method][size]
+    end += float(rng.normal(0, 0.004 if slow < 30 else 0.02))
+    rounds = []
+    for t in range(1, 121):
+        learnt = 1 - math.exp(-t / slow)
+        noise = float(rng.normal(0, 0.004))
+        line = {"round": t, "comm/bytes_up": 8.3e6, "comm/bytes_down": 8.3e6, "time/round_seconds": 0.5}
+        line["pseudo/kept"] = 0.72 + 0.2 * learnt + noise
+        line["pseudo/accuracy"] = 0.5 + 0.49 * learnt + noise
+        if t == 1 or t % 5 == 0:
+            line["test/accuracy"] = min(0.995, end * (0.35 + 0.65 * learnt) + noise)
+            line["test/loss"] = 2.2 - 2 * learnt
+        for norm, scale in (("l2", 1.0), ("l1", 0.6)):
+            for members, shift in (("clients", 1.0), ("with_server", 0.8)):
+                value = scale * shift * (0.4 + 0.9 * math.exp(-t / (2 * slow)) + abs(noise)) * (1.6 if slow > 30 else 1)
+                line[f"diversity/delta/{norm}/squared/{members}"] = value**2
+                line[f"diversity/delta/{norm}/plain/{members}"] = value
+        rounds.append(line)
+    rounds[-1]["test/accuracy"] = end
+    return make_record(cell, seed, {k: v for k, v in rounds[-1].items() if k != "round"}, rounds=rounds)

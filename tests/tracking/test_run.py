@@ -1,0 +1,236 @@
+"""Runs on disk: the same twice, the same after any interruption, and nothing half-written."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmark.errors import CannotWrite, ConfigError, Diverged, RunningElsewhere, Stopped
+from benchmark.tracking.checkpoints import Checkpoint, newest, save
+from benchmark.tracking.reading import pack, read_records, read_run, unpack, write_reference
+from benchmark.tracking.recorder import Recorder, run_folder
+from benchmark.tracking.run import StopOnSignal, run
+from tests.conftest import ROOT, tiny_experiment
+
+
+def untimed(folder):
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["time/round_seconds"]
+    return [json.dumps(line) for line in lines]
+
+
+class StopAfter(StopOnSignal):
+    """Asks to stop once a round is done, as a signal would."""
+
+    def __init__(self, round_number):
+        super().__init__()
+        self._round = round_number
+
+    def on_train_batch_start(self, trainer, pl_module, *args):
+        self.asked = pl_module.rounds_done + 1 == self._round
+
+
+@pytest.fixture
+def unbroken(tiny, tmp_path):
+    run(tiny, tmp_path / "unbroken")
+    return run_folder(tmp_path / "unbroken", tiny)
+
+
+def test_the_same_seed_twice_gives_the_same_bytes(tiny, tmp_path, unbroken):
+    run(tiny, tmp_path / "again")
+    assert untimed(run_folder(tmp_path / "again", tiny)) == untimed(unbroken)
+
+
+def test_another_seed_gives_other_numbers(tiny, tmp_path, unbroken):
+    run(tiny.with_seed(1), tmp_path)
+    other = run_folder(tmp_path, tiny.with_seed(1))
+    assert other.parent.name == unbroken.parent.name
+    assert json.loads(untimed(other)[0])["client/loss"] != json.loads(untimed(unbroken)[0])["client/loss"]
+
+
+@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("momentum", ["reset", "released_code"])
+def test_stopped_after_any_round_and_started_again(tmp_path, after, momentum):
+    """With state at the slots (momentum) and without: bit-equal records and the same result."""
+    tiny = tiny_experiment()
+    experiment = replace(tiny, method=replace(tiny.method, momentum=momentum))
+    whole = run(experiment, tmp_path / "whole")
+    with pytest.raises(Stopped, match=f"after round {after}"):
+        run(experiment, tmp_path / "broken", callbacks=[Interrupt(after)])
+    result = run(experiment, tmp_path / "broken")
+    folder = run_folder(tmp_path / "broken", experiment)
+    assert untimed(folder) == untimed(run_folder(tmp_path / "whole", experiment))
+    assert result["last"] == whole["last"] and result["best"] == whole["best"] and result["cost"] == whole["cost"]
+    attempts = json.loads((folder / "manifest.json").read_text())["attempts"]
+    assert [attempt["from_round"] for attempt in attempts] == [0, after]
+
+
+class Interrupt(StopOnSignal):
+    """Sends this process SIGTERM while a round is in work: the run's own handler has to answer."""
+
+    def __init__(self, round_number):
+        super().__init__()
+        self._round = round_number
+
+    def on_train_start(self, *args):
+        pass
+
+    def on_train_batch_start(self, trainer, pl_module, *args):
+        if pl_module.rounds_done + 1 == self._round:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_lines_after_the_checkpoint_move_aside(tiny, tmp_path, unbroken):
+    """A killed run has more lines than its checkpoint has rounds, and may have half a line."""
+    experiment = tiny
+    with pytest.raises(Stopped):
+        run(experiment, tmp_path, callbacks=[Interrupt(1)])
+    folder = run_folder(tmp_path, experiment)
+    with open(folder / "rounds.jsonl", "a") as file:
+        file.write('{"round": 2, "lost": 1}\n{"round": 3, "ha')
+    run(experiment, tmp_path)
+    assert untimed(folder) == untimed(unbroken)
+    assert (folder / "attempts" / "1.jsonl").read_text() == '{"round": 2, "lost": 1}\n{"round": 3, "ha'
+
+
+def test_a_damaged_checkpoint_is_passed_over(tiny, tmp_path, unbroken):
+    with pytest.raises(Stopped):
+        run(tiny, tmp_path, callbacks=[Interrupt(2)])
+    folder = run_folder(tmp_path, tiny)
+    (checkpoint,) = (folder / "checkpoints").glob("*.pt")
+    data = bytearray(checkpoint.read_bytes())
+    data[len(data) // 2] ^= 1
+    checkpoint.write_bytes(bytes(data))
+    run(tiny, tmp_path)
+    assert untimed(folder) == untimed(unbroken)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tiny, tmp_path):
+    with pytest.raises(Stopped):
+        run(tiny, tmp_path, callbacks=[Interrupt(1)])
+    other = tiny.with_seed(5)
+    target = run_folder(tmp_path, other) / "checkpoints"
+    target.parent.mkdir(parents=True)
+    (run_folder(tmp_path, tiny) / "checkpoints").rename(target)
+    with pytest.raises(ConfigError, match="belongs to run"):
+        run(other, tmp_path)
+
+
+def test_a_malicious_checkpoint_runs_no_code(tiny, tmp_path):
+    import hashlib
+    import io
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (os.system, (f"touch {tmp_path / 'canary'}",))
+
+    buffer = io.BytesIO()
+    torch.save(Evil(), buffer)
+    data = buffer.getvalue()
+    name = f"round-000001-{hashlib.sha256(data).hexdigest()[:16]}.pt"
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(pickle.UnpicklingError):
+        newest(tmp_path, "x/seed=0")
+    assert not (tmp_path / "canary").exists()
+
+
+def test_only_the_newest_checkpoints_stay(tmp_path):
+    from benchmark.methods.protocol import State
+
+    for number in range(1, 6):
+        state = State(server={"w": torch.full((2,), float(number))}, clients={"3": {"v": torch.ones(1)}})
+        save(tmp_path, Checkpoint(round=number, state=state, best=None, last={}), "x/seed=0")
+    assert len(list(tmp_path.glob("*.pt"))) == 2
+    found = newest(tmp_path, "x/seed=0")
+    assert found.round == 5 and found.state.server["w"].tolist() == [5.0, 5.0]
+    assert found.state.clients["3"]["v"].tolist() == [1.0]
+
+
+def test_a_finished_run_is_not_trained_again(tiny, tmp_path, unbroken):
+    before = (unbroken / "rounds.jsonl").stat().st_mtime_ns
+    run(tiny, tmp_path / "unbroken")
+    assert (unbroken / "rounds.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_run_in_work_elsewhere_is_left_alone(tiny, tmp_path):
+    folder = run_folder(tmp_path, tiny)
+    folder.mkdir(parents=True)
+    with open(folder / "lock", "a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RunningElsewhere, match="another process"):
+            run(tiny, tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == ["lock"]
+
+
+def test_a_folder_that_cannot_be_written(tiny, tmp_path):
+    (tmp_path / "results").write_text("a file where the folder should be")
+    with pytest.raises(CannotWrite, match="cannot be written"):
+        run(tiny, tmp_path / "results")
+
+
+def test_divergence_is_a_result(tiny, tmp_path):
+    """A learning rate of 1e30 overflows float32 in the first rounds."""
+    wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
+    with pytest.raises(Diverged, match="is not finite"):
+        run(wild, tmp_path)
+    record = read_run(run_folder(tmp_path, wild))
+    assert record.status == "diverged" and "not finite" in record.result["error"]
+    assert run(wild, tmp_path)["status"] == "diverged"  # and is not retried
+
+
+def test_a_compact_copy_gives_the_record_back(tiny, tmp_path, unbroken):
+    record = read_run(unbroken)
+    copy = unpack(json.loads(json.dumps(pack(record))), tmp_path)
+    assert copy.result == record.result and copy.experiment == record.experiment and len(copy.rounds) == 3
+    for mine, theirs in zip(copy.rounds, record.rounds, strict=True):
+        assert mine.keys() == theirs.keys() - {"cell_key", "seed"}
+        assert all(mine[name] == pytest.approx(theirs[name], rel=1e-5) for name in mine)
+
+
+def test_reference_records_count_where_asked(tiny, tmp_path, unbroken):
+    write_reference(tmp_path, read_run(unbroken))
+    key = tiny.cell_key
+    assert read_records(tmp_path, [key], with_reference=True)[key][0].status == "done"
+    assert read_records(tmp_path, [key], with_reference=False)[key] == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_process_goes_on_where_it_was(tmp_path, number):
+    """A real process, a real signal in the middle of the run; then the same result as unbroken."""
+    words = ["--federation.rounds=40", "--federation.T=4", "--federation.K=4", "--federation.C=4"]
+    command = [sys.executable, "-m", "benchmark.cli.main", "run", "--json", *words]
+    whole = tmp_path / "whole"
+    subprocess.run([*command, "--results", whole], cwd=ROOT, check=True, capture_output=True)
+    process = subprocess.Popen([*command, "--results", tmp_path / "broken"], cwd=ROOT, stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not (lines := list((tmp_path / "broken").glob("runs/*/*/rounds.jsonl"))) or _count(lines[0]) < 5:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    code = process.wait(timeout=60)
+    assert code == (76 if number == signal.SIGTERM else -signal.SIGKILL)
+    again = subprocess.run([*command, "--results", tmp_path / "broken"], cwd=ROOT, check=True, capture_output=True)
+    assert json.loads(again.stdout)["status"] == "done"
+    (mine,), (theirs,) = (
+        [p.parent for p in root.glob("runs/*/*/rounds.jsonl")] for root in (whole, tmp_path / "broken")
+    )
+    assert untimed(mine) == untimed(theirs)
+
+
+def _count(path):
+    return path.read_text().count("\n")
+
+
+def test_the_recorder_never_writes_nan(tiny, tmp_path):
+    recorder = Recorder(tmp_path, tiny)
+    with pytest.raises(ValueError):
+        recorder._append(1, {"test/loss": float("nan")})
