@@ -29,10 +29,13 @@ def kind_of(cls: type) -> str:
 
 
 def nearest(word: str, right: Iterable[str]) -> str:
-    """A hint that names the right spellings, the nearest first."""
+    """A hint that names the nearest right spelling, and all of them where they are few."""
     names = sorted(right)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}? " if close else f"right would be one of {', '.join(names)}"
+    few = f"one of {', '.join(names)} would be right"
+    if not close:
+        return few
+    return f"did you mean {close[0]!r}?" + (f" {few}" if len(names) <= 4 else "")
 
 
 def to_plain(value: Any) -> Any:

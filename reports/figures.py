@@ -88,9 +88,10 @@ def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> 
         ax.set_xlabel("Round" if longest == 1 else f"Round (means of {longest})")
     if names != [""]:
         handles = [Line2D([], [], color=colours[name], linewidth=2) for name in names]
+        per_line = max(1, int(11 * width / (max(map(len, names)) + 7)))  # about 11 characters an inch
         # matplotlib drops legend entries that start with an underscore
         labels = [" " + name if name.startswith("_") else name for name in names]
-        figure.legend(handles, labels, loc="outside upper left", ncols=min(len(names), 4), handlelength=1.4)
+        figure.legend(handles, labels, loc="outside upper left", ncols=min(len(names), per_line), handlelength=1.4)
     return figure
 
 

@@ -29,11 +29,11 @@ LAPTOP_WARM_START = 30  # rounds of the server alone: without them clients have 
 
 
 def laptop(experiment: Experiment) -> Experiment:
-    """MNIST with 100 labels in place of EMNIST, 10 clients, a 0.2 M parameter network, 150 rounds.
+    """MNIST with 100 labels in place of EMNIST, 10 clients, a 0.2 M parameter network, 100 rounds.
 
     Cohorts keep their share of the clients (10, 30, 47 of 47 become 2, 6, 10 of 10), groups become two.
     """
-    federation = scaled(experiment.federation, K=10, rounds=150)
+    federation = scaled(experiment.federation, K=10, rounds=100)
     return replace(
         experiment,
         data=Data(name="mnist", N_s=100, N_validation=1000, augmentation=MNIST_AUGMENTATION),

@@ -1,0 +1,112 @@
+"""The command line: what it prints, its exit codes, and that a wrong word leaves nothing behind."""
+
+import json
+
+import pytest
+
+from benchmark.cli.main import main
+
+TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
+
+
+def fssl(capsys, *words):
+    """(exit code, standard output, standard error)"""
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["run", "--partition.R=2"], 65, "R"),
+        (["run", "--federation.C=99"], 65, "C <= K"),
+        (["run", "--method.averaging=grouping", "--method.averaging.S=11"], 65, "S <= C"),
+        (["run", "--data.N_s=55"], 65, "N_s"),
+        (["run", "--data.N_s=5"], 65, "N_s"),
+        (["run", "--data.N_s=100000"], 65, "N_s"),
+        (["run", "--data.name=minst"], 65, "mnist"),
+        (["run", "--data.name=svhn"], 66, "svhn"),
+        (["run", "--config", "nothing.yaml"], 65, "nothing.yaml"),
+        (["run", "--cell", "ssfl/tab2:FedAvg/ful"], 65, "FedAvg/full"),
+        (["reproduce", "ssfl/tab9"], 65, "ssfl/tab2"),
+        (["reproduce", "ssfl/tab2", "--profile", "lap"], 65, "laptop"),
+        (["reproduce", "ssfl/tab2", "--seeds", "0"], 65, "--seeds"),
+        (["reproduce", "ssfl/tab2", "--seeds", "many"], 65, "many"),
+        (["reproduce", "ssfl/tab2", "--proflie", "demo"], 65, "--proflie"),
+        (["plan"], 65, "ITEM"),
+        (["fly"], 65, "fly"),
+        ([], 65, "COMMAND"),
+    ],
+)
+def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
+    monkeypatch.setenv("FSSL_DATA", str(tmp_path / "no data"))
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("benchmark.data.sources.DOWNLOAD_TIMEOUT", 0.1)
+    places = ["--results", tmp_path / "results"] if words and words[0] in ("run", "reproduce", "plan") else []
+    found, out, err = fssl(capsys, *words, *places)
+    assert found == code and says in err and out == ""
+    assert err.count("\n") == 1 and err.startswith("fssl: ")
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_unwritable_results_folder(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = fssl(capsys, "run", *TINY, "--results", tmp_path / "file")
+    assert code == 73 and str(tmp_path / "file") in err
+
+
+def test_run_prints_its_result_as_json(capsys, tmp_path):
+    code, out, _ = fssl(capsys, "run", *TINY, "--json", "--results", tmp_path)
+    result = json.loads(out)
+    assert code == 0 and result["status"] == "done" and result["rounds"] == 2
+    assert (tmp_path / "runs" / result["cell_key"] / "seed=0" / "result.json").exists()
+    assert result["folder"].endswith("seed=0")
+    lines = (tmp_path / "runs" / result["cell_key"] / "seed=0" / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2]
+    assert fssl(capsys, "verify", "--results", tmp_path)[:2] == (0, "1 records, 0 troubles\n")
+
+
+def test_a_printed_configuration_runs_again(capsys, tmp_path):
+    _, out, _ = fssl(capsys, "run", *TINY, "--print-config")
+    (tmp_path / "same.json").write_text(out)
+    _, again, _ = fssl(capsys, "run", "--config", tmp_path / "same.json", "--print-config")
+    assert json.loads(again) == json.loads(out)
+
+
+def test_diverging_is_exit_70(capsys, tmp_path):
+    code, _, err = fssl(capsys, "run", *TINY, "--optimizer.lr=1e30", "--json", "--results", tmp_path)
+    assert code == 70 and "not finite" in err
+    code, out, _ = fssl(capsys, "run", *TINY, "--optimizer.lr=1e30", "--json", "--results", tmp_path)
+    assert code == 70 and json.loads(out)["status"] == "diverged"
+
+
+def test_verify_names_what_does_not_add_up(capsys, tmp_path):
+    _, out, _ = fssl(capsys, "run", *TINY, "--json", "--results", tmp_path)
+    path = tmp_path / "runs" / json.loads(out)["cell_key"] / "seed=0" / "result.json"
+    result = json.loads(path.read_text())
+    result["last"]["test/accuracy"] = 97.0
+    path.write_text(json.dumps(result))
+    code, out, _ = fssl(capsys, "verify", "--results", tmp_path)
+    assert code == 66 and "test/accuracy is 97.0, no fraction" in out
+
+
+def test_plan_prints_one_object(capsys, tmp_path):
+    code, out, _ = fssl(
+        capsys, "plan", "ssfl/tab2", "--profile", "demo", "--seeds", "1", "--json", "--results", tmp_path
+    )
+    planned = json.loads(out)
+    assert code == 0 and planned["item"] == "ssfl/tab2" and planned["runs"] == planned["cells"] > 9
+    assert {"local_steps", "flops", "bytes_up", "bytes_down", "hours"} <= planned.keys()
+    assert not list(tmp_path.iterdir())
+
+
+def test_partition_prints_one_object(capsys, tmp_path):
+    words = ["data", "partition", "--data", "digits", "--R", "0.4", "--K", "10", "--json", "--plot", tmp_path / "p.svg"]
+    code, out, _ = fssl(capsys, *words)
+    found = json.loads(out)
+    assert code == 0 and found["K"] == 10 and found["R_nominal"] == 0.4
+    assert abs(found["R_realised"] - 0.4) < 0.03  # 130 images a client: rounding moves each share by up to 1/130
+    assert len(found["counts"]) == 10 and sum(found["server_counts"]) == 100
+    assert (tmp_path / "p.svg").read_text().startswith("<?xml")
+    assert json.loads(fssl(capsys, *words[:-2])[1])["hash"] == found["hash"]

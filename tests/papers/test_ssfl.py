@@ -1,0 +1,126 @@
+"""SSFL Table 2 as declared: the paper's settings, its printed numbers, its sentences, and the control."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmark.errors import ConfigError
+from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.server_only import ServerOnly
+from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.profiles import PROFILES
+from benchmark.papers.published import read_published, value_of
+from tests.conftest import ROOT
+
+PAPERS = ROOT.parent / "shared" / "papers"
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.fixture(scope="module")
+def paper_text() -> str:
+    path = PAPERS / "ssfl_gradient_diversity.md"
+    if not path.exists():
+        pytest.skip("the paper's text is not here")
+    return plain(path.read_text())
+
+
+def test_every_printed_number_is_in_the_paper(paper_text):
+    published = read_published("ssfl/tab2")
+    row = {"FedAvg": "EMNIST (FedAvg)", "Grouping": "EMNIST (Grouping-based)"}
+    for cell in published["cells"]:
+        line = paper_text.split(row[cell["method"]])[1][:40]
+        assert f"{cell['value']:.2f}%" in line
+
+
+def test_every_quote_is_in_the_paper(paper_text):
+    quotes = [claim["quote"] for claim in read_published("ssfl/tab2")["claims"] if claim["quote"]]
+    assert len(quotes) == 5
+    assert all(plain(quote) in paper_text for quote in quotes)
+
+
+def test_published_cells_are_unique():
+    published = read_published("ssfl/tab2")
+    assert len({(cell["method"], cell["C"]) for cell in published["cells"]}) == len(published["cells"]) == 6
+    with pytest.raises(KeyError, match="3 cells"):
+        value_of(published, method="FedAvg")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", ITEMS)
+def test_items_are_whole(name, profile):
+    """Every claim refers to cells that exist, sums its coefficients to zero, and every label is there once."""
+    (item,) = items([name], profile)
+    labels = [cell.label for cell in item.cells]
+    assert len(set(labels)) == len(labels)
+    for claim in item.claims:
+        assert set(claim.contrast) <= set(labels)
+        assert sum(claim.contrast.values()) == pytest.approx(0.0)
+    assert {cell.experiment.profile for cell in item.cells} == {profile}
+
+
+def test_the_paper_profile_is_table_a2():
+    """Rows 16 and 21 of Table A.2 and EMNIST's row of Table A.1: E = 100 epochs of 65536 / 64 steps, T = 16."""
+    (item,) = items(["ssfl/tab2"], "paper")
+    for cell in item.cells:
+        if cell.role != "published":
+            continue
+        e = cell.experiment
+        assert (e.partition.R, e.federation.T, e.data.N_s, e.federation.K) == (0.4, 16, 4700, 47)
+        assert e.federation.rounds * e.federation.T == 100 * 65536 // 64
+        assert (e.optimizer.lr, e.optimizer.weight_decay, e.optimizer.momentum) == (0.03, 1e-4, 0.9)
+        assert (e.optimizer.schedule.c, e.optimizer.schedule.warmup_steps, e.optimizer.schedule.floor) == (
+            0.4375,
+            0,
+            1e-4,
+        )
+        assert (e.method.batch_size, e.method.server_batch_size, e.method.objective.threshold) == (64, 64, 0.95)
+        assert e.method.warm_start_rounds == 0
+    grouping = {c.experiment.federation.C: c.experiment.method.averaging for c in item.cells if "Grouping" in c.label}
+    assert {C: averaging.S for C, averaging in grouping.items()} == {10: 2, 30: 3, 47: 5}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_control_differs_from_fedavg_in_the_server_s_weight_alone(profile):
+    from dataclasses import replace
+
+    (item,) = items(["ssfl/tab2"], profile)
+    for size in ("small", "middle", "full"):
+        fedavg, control = (item.cell(f"{name}/{size}").experiment for name in ("FedAvg", "Control"))
+        grouping = item.cell(f"Grouping/{size}").experiment
+        S = grouping.method.averaging.S
+        assert isinstance(grouping.method.averaging, Grouping) and isinstance(fedavg.method.averaging, FedAvg)
+        assert control.method.averaging.server_weight == pytest.approx(1 / (fedavg.federation.C / S + 1))
+        same = replace(control, method=replace(control.method, averaging=FedAvg()))
+        assert same == fedavg
+        assert replace(grouping, method=replace(grouping.method, averaging=FedAvg())) == fedavg
+
+
+@pytest.mark.parametrize("profile", ["demo", "laptop"])
+def test_reduced_cohorts_keep_their_order_and_the_full_one_is_everybody(profile):
+    (item,) = items(["ssfl/tab2"], profile)
+    C = [item.cell(f"FedAvg/{size}").experiment.federation.C for size in ("small", "middle", "full")]
+    K = item.cell("FedAvg/full").experiment.federation.K
+    assert C[0] < C[1] < C[2] == K
+
+
+def test_server_only_makes_as_many_server_steps():
+    (item,) = items(["ssfl/tab2"], "laptop")
+    alone, crl = item.cell("Server only").experiment, item.cell("FedAvg/small").experiment
+    assert isinstance(alone.method, ServerOnly)
+    assert alone.federation.T * alone.federation.rounds == crl.federation.T * crl.federation.rounds
+
+
+def test_unknown_items_and_profiles_are_named():
+    with pytest.raises(ConfigError, match="ssfl/tab3.*did you mean 'ssfl/tab2'"):
+        items(["ssfl/tab3"], "demo")
+    with pytest.raises(ConfigError, match="'laptob'.*laptop"):
+        items(["ssfl/tab2"], "laptob")
+
+
+def test_the_released_text_is_not_shipped():
+    """The papers are read in place; none lies in the project."""
+    assert not list(Path(ROOT).glob("papers/*.md"))

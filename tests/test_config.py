@@ -1,0 +1,137 @@
+"""Reading configurations: what is right comes back the same, what is wrong is named with its key, value and remedy."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.cli.run import merge, pairs, read_config, resolve
+from benchmark.config import override, scalar
+from benchmark.data.partition import Dirichlet, Iid
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.objectives import SelfTraining
+from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.ssfl import SSFL
+
+EXPERIMENTS = [
+    Experiment(),
+    Experiment(partition=Dirichlet(alpha=0.1), seed=7),
+    Experiment(partition=Iid(), method=SSFL(objective=SelfTraining(threshold=0.9), averaging=Grouping(S=3))),
+    Experiment(method=SSFL(averaging=FedAvg(server_weight=1 / 6))),
+    Experiment(method=ServerOnly()),
+    Experiment(method=FixMatch(unlabelled_ratio=1)),
+]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_there_and_back(experiment):
+    back = from_json(json.loads(json.dumps(to_json(experiment))))
+    assert back == experiment and back.cell_key == experiment.cell_key
+
+
+def test_cell_keys_differ_where_settings_do():
+    assert len({experiment.cell_key for experiment in EXPERIMENTS}) == len(EXPERIMENTS)
+
+
+def test_seed_and_profile_are_no_part_of_the_cell():
+    experiment = Experiment()
+    assert replace(experiment, seed=3, profile="demo").cell_key == experiment.cell_key
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--federation.KK=3"], ["federation.KK", "3", "did you mean 'K'"]),
+        (["--federaton.K=3"], ["federaton", "did you mean 'federation'"]),
+        (["--federation.K=0"], ["federation.K", "0", "at least 1"]),
+        (["--federation.C=11"], ["federation.C", "11", "10 clients", "C <= K"]),
+        (["--federation.T=0"], ["federation.T", "0", "at least 1"]),
+        (["--federation.T=2.5"], ["federation.T", "2.5", "whole number"]),
+        (["--partition.R=1.5"], ["R", "1.5"]),
+        (["--partition.R=-0.1"], ["R", "-0.1"]),
+        (["--partition=dirchlet"], ["partition.kind", "dirchlet", "did you mean 'dirichlet'"]),
+        (["--method=sfsl"], ["method", "sfsl", "did you mean 'ssfl'"]),
+        (["--method=os:path"], ["method", "os:path", "lacks init"]),
+        (["--method=no_such_module:X"], ["no_such_module:X", "cannot be imported"]),
+        (["--method.averaging=grouping", "--method.averaging.S=0"], ["method.averaging.S", "0", "at least 1"]),
+        (["--method.objective.threshold=1.2"], ["threshold", "1.2", "[0, 1]"]),
+        (["--optimizer.lr=fast"], ["optimizer.lr", "fast", "not a number"]),
+        (["--optimizer.lr=NaN"], ["optimizer.lr", "not finite"]),
+        (["--optimizer.lr=-1"], ["optimizer.lr", "-1", "positive"]),
+        (["--optimizer.nesterov=maybe"], ["optimizer.nesterov", "maybe", "true or false"]),
+        (["--model.network=resnet19"], ["model.network", "resnet19", "did you mean 'resnet18'"]),
+        (["--evaluation.selection=best"], ["evaluation.selection", "best", "best_on_test"]),
+        (["--evaluation.validation=true"], ["evaluation.validation", "N_validation"]),
+        (["--seed=-1"], ["seed", "-1", "0 or more"]),
+        (["seed=1"], ["seed=1", "--name=value"]),
+        (["--seed"], ["--seed", "no value"]),
+    ],
+)
+def test_a_wrong_word_is_named(words, names):
+    with pytest.raises(ConfigError) as error:
+        resolve(None, words)
+    for name in names:
+        assert name in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_sweep_agents_write_is_understood():
+    """Python's None, True and dict forms, `--_wandb`, and a JSON file: one experiment, one key."""
+    words = ["--method.averaging={'kind': 'fedavg', 'server_weight': None}", "--optimizer.nesterov=True", "--_wandb=x"]
+    assert resolve(None, words).cell_key == Experiment().cell_key
+
+
+def test_a_kind_can_be_changed_by_its_name():
+    changed = resolve(None, ["--method.averaging=grouping", "--method.averaging.S=3", "--partition=iid"])
+    assert changed.method.averaging == Grouping(S=3) and changed.partition == Iid()
+
+
+def test_files_and_words(tmp_path):
+    (tmp_path / "a.yaml").write_text("federation: {K: 6, C: 3}\noptimizer.lr: 1e-3\nmethod:\n  averaging: grouping\n")
+    experiment = resolve(tmp_path / "a.yaml", ["--federation.C", "4"])
+    assert (experiment.federation.K, experiment.federation.C, experiment.optimizer.lr) == (6, 4, 1e-3)
+    assert experiment.method.averaging == Grouping()
+    (tmp_path / "b.json").write_text(json.dumps({"cell_key": "x", **to_json(experiment)}))
+    assert resolve(tmp_path / "b.json", []) == experiment
+    (tmp_path / "c.toml").write_text("[federation]\nK = 6\nC = 6\n")
+    assert resolve(tmp_path / "c.toml", []).federation.C == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "!!python/object/apply:os.system ['touch canary']", "not whole"),
+        ("a.json", '{"seed": 1', "not whole"),
+        ("a.yaml", "[1, 2]", "table of fields"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, monkeypatch, name, text, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_config(tmp_path / name)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="nothing.yaml cannot be read"):
+        read_config(tmp_path / "nothing.yaml")
+
+
+@given(st.one_of(st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_scalars_come_back(value):
+    assert scalar(json.dumps(value)) == value and scalar(repr(value)) == value
+
+
+def test_override_and_merge_reach_nested_fields():
+    data = {"a": {"kind": "x", "b": 1}}
+    override(data, "a.b", "2")
+    assert data == {"a": {"kind": "x", "b": 2}}
+    merge(data, {"a": {"kind": "y", "c": 3}})
+    assert data == {"a": {"kind": "y", "c": 3}}
+    assert pairs(["--a.b=1", "--c", "d"]) == [("a.b", "1"), ("c", "d")]
