@@ -108,9 +108,8 @@ class Grid:
     @property
     def published_methods(self) -> tuple[str, ...]:
         """The methods for which the paper prints at least one number."""
-        return tuple(
-            m for m in self.methods if any(m in r.results and r.results[m].cell.published is not None for r in self.rows)
-        )
+        seen = [row.results for row in self.rows]
+        return tuple(m for m in self.methods if any(m in r and r[m].cell.published is not None for r in seen))
 
 
 def setting_text(setting: Mapping[str, object], separator: str = ", ") -> str:

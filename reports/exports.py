@@ -4,7 +4,7 @@ import csv
 import io
 
 from benchmark.papers.item import Item
-from reports.cells import Grid, Records, collect, grid
+from reports.cells import CellResult, Grid, Records, collect, grid
 from reports.words import csv_safe, latex, mean_spread
 
 COLUMNS = ("label", "role", "cell_key", "published_percent", "mean", "std", "n", "n_wanted", "n_diverged", "status")
@@ -27,7 +27,7 @@ def table_csv(item: Item, records: Records) -> str:
 
 def table_latex(item: Item, records: Records) -> str:
     """A booktabs tabular: methods as columns where the item has a grid, else one line a cell. Cells that were not
-    run say so; n stands under the table for all cells alike, or at the cell that differs."""
+    run say so; every number carries its n."""
     results = collect(item, records)
     cells = grid(results.values())
     lines = _grid_lines(cells) if cells else _list_lines(item, records)
@@ -48,7 +48,7 @@ def _grid_lines(cells: Grid) -> list[str]:
             fields.append("--" if number is None else f"{number:.2f}")
         for method in cells.methods:
             result = row.results.get(method)
-            fields.append("--" if result is None else _ours(result.summary and mean_spread(result.summary), result.counts))
+            fields.append("--" if result is None else _ours(result))
         body.append(fields)
     return _tabular(header, body)
 
@@ -57,13 +57,12 @@ def _list_lines(item: Item, records: Records) -> list[str]:
     body = []
     for label, result in collect(item, records).items():
         number = result.cell.published
-        ours = _ours(result.summary and mean_spread(result.summary), result.counts)
-        body.append([label, "--" if number is None else f"{number:.2f}", ours])
+        body.append([label, "--" if number is None else f"{number:.2f}", _ours(result)])
     return _tabular(["cell", "published", "ours"], body)
 
 
-def _ours(value: str | None, counts: str) -> str:
-    return counts if value is None else f"{value} ({counts})"
+def _ours(result: CellResult) -> str:
+    return f"{mean_spread(result.summary)} ({result.counts})" if result.summary else result.counts
 
 
 def _tabular(header: list[str], body: list[list[str]]) -> list[str]:

@@ -29,7 +29,7 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 INK, GRID = "#1f2933", "#c3ccd5"
 POWERS, MEMBERS = ("squared", "plain"), ("clients", "with_server")
 LOG_SPAN = 100.0  # two decades
-STYLE = {
+STYLE: Any = {
     "svg.hashsalt": "fssl",
     "svg.fonttype": "none",
     "text.parse_math": False,  # a "$" in a name is a dollar
@@ -69,7 +69,7 @@ def panels(item: Item, records: Records) -> list[Panel]:
 def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> Figure:
     """The figure: len(metrics) lines of panels by len(columns). Metrics no run measured are said to be so."""
     names = list(dict.fromkeys(name for _, lines in columns for name in lines))
-    colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+    styles = {name: _line_style(i) for i, name in enumerate(names)}
     width, height = max(4.6, 2.9 * len(columns) + 0.5), 1.95 * len(metrics) + 0.75
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(len(metrics), len(columns), squeeze=False, sharex="col", sharey="row")
@@ -78,7 +78,7 @@ def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> 
             {name: seeds_series(result, records, metric) for name, result in lines.items()} for _, lines in columns
         ]
         for ax, lines in zip(axes[i], series, strict=True):
-            _draw_panel(ax, metric, lines, colours)
+            _draw_panel(ax, metric, lines, styles)
         _scale(list(axes[i]), metric, [line for lines in series for line in lines.values()])
         axes[i][0].set_ylabel(_y_label(metric))
     for ax, (title, _) in zip(axes[0], columns, strict=True):
@@ -87,7 +87,7 @@ def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> 
     for ax in axes[-1]:
         ax.set_xlabel("Round" if longest == 1 else f"Round (means of {longest})")
     if names != [""]:
-        handles = [Line2D([], [], color=colours[name], linewidth=2) for name in names]
+        handles = [Line2D([], [], **styles[name], linewidth=2) for name in names]
         per_line = max(1, int(11 * width / (max(map(len, names)) + 7)))  # about 11 characters an inch
         # matplotlib drops legend entries that start with an underscore
         labels = [" " + name if name.startswith("_") else name for name in names]
@@ -95,16 +95,22 @@ def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> 
     return figure
 
 
-def _draw_panel(ax: Axes, metric: str, lines: dict[str, Series], colours: dict[str, str]) -> None:
+def _line_style(index: int) -> dict[str, Any]:
+    """A colour of the palette; where that is used up, again with dashes."""
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": ("-", "--", "-.")[index // len(PALETTE) % 3]}
+
+
+def _draw_panel(ax: Axes, metric: str, lines: dict[str, Series], styles: dict[str, dict[str, Any]]) -> None:
     scale = 100.0 if is_fraction(metric) else 1.0
     for name, line in lines.items():
-        colour = colours[name]
+        style = styles[name]
+        colour = style["color"]
         if line.mean:
             rounds, low, high = line.band
             ax.fill_between(rounds, [scale * v for v in low], [scale * v for v in high], color=colour, alpha=0.16, lw=0)
-            ax.plot(*_xy(line.mean, scale), color=colour, linewidth=1.6)
+            ax.plot(*_xy(line.mean, scale), **style, linewidth=1.6)
         for run in line.single:
-            ax.plot(*_xy(run, scale), color=colour, linewidth=0.9, alpha=0.9)
+            ax.plot(*_xy(run, scale), **style, linewidth=0.9, alpha=0.9)
         for run in line.diverged:
             ax.plot(*_xy(run, scale), color=colour, linewidth=0.9, linestyle=":")
             ax.plot(*_xy(run[-1:], scale), color=colour, marker="x", markersize=5)
@@ -187,7 +193,7 @@ def cell_figure(result: CellResult, records: Records, metrics: Sequence[str]) ->
         axes = figure.subplots(lines, 2, squeeze=False).flatten()
         for ax, metric in zip(axes, metrics, strict=False):
             series = seeds_series(result, records, metric)
-            _draw_panel(ax, metric, {"": series}, {"": PALETTE[0]})
+            _draw_panel(ax, metric, {"": series}, {"": _line_style(0)})
             _scale([ax], metric, [series])
             ax.set_title(_y_label(metric).replace("\n", " "), loc="left", fontsize=8.5)
         for ax in axes[len(metrics) :]:
@@ -195,7 +201,12 @@ def cell_figure(result: CellResult, records: Records, metrics: Sequence[str]) ->
         for ax in axes[max(0, len(metrics) - 2) : len(metrics)]:
             ax.set_xlabel("Round")
         figure.subplots_adjust(
-            left=0.4 / width, right=1 - 0.1 / width, bottom=0.45 / height, top=1 - 0.3 / height, hspace=0.32, wspace=0.14
+            left=0.4 / width,
+            right=1 - 0.1 / width,
+            bottom=0.45 / height,
+            top=1 - 0.3 / height,
+            hspace=0.32,
+            wspace=0.14,
         )
         return figure
 

@@ -26,7 +26,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.unlink(name)
             raise
     except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error.strerror or error}; choose a folder you may write to") from error
+        reason = error.strerror or error
+        raise CannotWrite(f"cannot write {path}: {reason}; choose a folder you may write to") from error
 
 
 def slug(name: str) -> str:

@@ -33,7 +33,7 @@ class Summary:
 
     @property
     def has_spread(self) -> bool:
-        """Whether the values differ by more than rounding; without spread the interval has no width and says nothing."""
+        """Whether the values differ by more than rounding; without it the interval has no width and says nothing."""
         return self.std is not None and self.std > NO_SPREAD * max(1.0, abs(self.mean))
 
 
@@ -77,9 +77,7 @@ def contrast(coefficients: Mapping[str, float], values: Mapping[str, Mapping[int
     }
 
 
-def paired(
-    values_a: Mapping[int, float], values_b: Mapping[int, float], level: float = LEVEL
-) -> Paired | None:
+def paired(values_a: Mapping[int, float], values_b: Mapping[int, float], level: float = LEVEL) -> Paired | None:
     """a - b over the common seeds ({seed: value} each). None where they have no seed in common."""
     differences = contrast({"a": 1.0, "b": -1.0}, {"a": values_a, "b": values_b})
     if not differences:

@@ -11,7 +11,15 @@ from benchmark.papers.item import Item
 from reports.cells import ACCURACY, CellResult, Grid, Records, Row, collect, grid, ladder, seeds_of, setting_text
 from reports.statistics import summary
 from reports.verdicts import Judged, judge
-from reports.words import difference, difference_interval, mean_spread, percent, points, points_interval
+from reports.words import (
+    difference,
+    difference_interval,
+    mean_spread,
+    percent,
+    points,
+    points_interval,
+    without_dollars,
+)
 
 WIDTH = 100
 MOST_METHODS = 3  # what fits beside each other in WIDTH columns
@@ -72,7 +80,8 @@ def _table() -> Table:
 
 def _grid_row(item: Item, cells: Grid, row: Row, console: Console) -> list[str]:
     published = [
-        "-" if method not in row.results or row.results[method].cell.published is None
+        "-"
+        if method not in row.results or row.results[method].cell.published is None
         else f"{row.results[method].cell.published:.2f}"
         for method in cells.published_methods
     ]
@@ -80,8 +89,10 @@ def _grid_row(item: Item, cells: Grid, row: Row, console: Console) -> list[str]:
     differences = []
     for method in cells.methods[1:]:
         seen = row.difference(method, cells.baseline)
-        text = f"{points(seen.mean)}\n{points_interval(seen.interval) or 'n=1'}" if seen else "-"
-        differences.append(text)
+        interval = (
+            points_interval(seen.interval) if seen and seen.has_spread else f"n={seen.n}, no spread" if seen else ""
+        )
+        differences.append(f"{points(seen.mean)}\n{interval}" if seen else "-")
     return [setting_text(row.setting, "\n"), *published, *ours, *differences]
 
 
@@ -141,10 +152,13 @@ def _print_claim(judged: Judged, number: int, console: Console) -> None:
     heading.append(judged.verdict, style=VERDICT_STYLE[judged.verdict])
     heading.append(_plain(f"  {claim.name}", console))
     console.print(heading, soft_wrap=True)
-    quote = f'"{claim.quote}" ({claim.source})' if claim.quote else f"a question of ours ({claim.source})"
+    quote = (
+        f'"{without_dollars(claim.quote)}" ({claim.source})' if claim.quote else f"a question of ours ({claim.source})"
+    )
     unit = " points" if claim.metric == ACCURACY else ""
     numbers = f"{difference(claim.metric, judged.estimate)}{unit}"
-    interval = f"{100 * judged.level:.1f} % interval {difference_interval(claim.metric, judged.interval)}"
+    seen = difference_interval(claim.metric, judged.interval)
+    interval = f"{100 * judged.level:.1f} % interval {seen}" if judged.interval else seen
     more = f"; about {judged.seeds_needed} seeds would decide it" if judged.seeds_needed else ""
     for line in (quote, f"{numbers}, {interval}, n={judged.n}: {judged.reason}{more}"):
         _say(console, line, indent="  ")

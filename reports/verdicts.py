@@ -26,7 +26,7 @@ class Judged:
     claim: Claim
     verdict: Verdict
     estimate: float | None  # None: no seed has all cells of the claim
-    interval: tuple[float, float] | None  # None: fewer than two such seeds
+    interval: tuple[float, float] | None  # None: fewer than two such seeds, or all of them the same
     n: int  # seeds that have all cells of the claim
     level: float  # of the interval, after correction
     reason: str
@@ -41,9 +41,7 @@ def judge(item: Item, records: Records) -> list[Judged]:
 
 
 def _judge_one(item: Item, records: Records, claim: Claim, level: float) -> Judged:
-    results = {
-        label: cell_result(item.cell(label), records, item.seeds, claim.metric) for label in claim.contrast
-    }
+    results = {label: cell_result(item.cell(label), records, item.seeds, claim.metric) for label in claim.contrast}
     diverged = tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged)
     values = contrast(claim.contrast, {label: result.values for label, result in results.items()})
     seen = summary(values.values(), level) if values else None
@@ -59,7 +57,7 @@ def _judge_one(item: Item, records: Records, claim: Claim, level: float) -> Judg
         claim=claim,
         verdict=verdict,
         estimate=seen.mean if seen else None,
-        interval=seen.interval if seen else None,
+        interval=seen.interval if seen and _knows_spread(claim, seen) else None,
         n=seen.n if seen else 0,
         level=level,
         reason=reason,
@@ -73,11 +71,15 @@ def _verdict(claim: Claim, seen: Summary | None) -> tuple[Verdict, str]:
         return "undecided", "no seed has all the cells of this claim yet"
     if seen.interval is None:
         return "undecided", "one seed: no interval"
-    exact = claim.metric.startswith("comm/")  # counted, not measured: the same in every seed
-    if not seen.has_spread and not exact:
+    if not _knows_spread(claim, seen):
         return "undecided", f"the {seen.n} seeds agree to the last digit, so their spread is unknown"
     rule = _within if claim.test == "within" else _beyond
     return rule(claim, seen.mean, *seen.interval)
+
+
+def _knows_spread(claim: Claim, seen: Summary) -> bool:
+    """Seeds that all agree leave the spread of a measurement unknown. What is counted (bytes) does agree, exactly."""
+    return seen.has_spread or claim.metric.startswith("comm/")
 
 
 def _beyond(claim: Claim, estimate: float, low: float, high: float) -> tuple[Verdict, str]:

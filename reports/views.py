@@ -20,6 +20,7 @@ from reports.words import (
     percent,
     points,
     points_interval,
+    without_dollars,
 )
 
 PROFILES = {
@@ -81,21 +82,24 @@ def _row_view(item: Item, cells: Grid, row: Row) -> dict[str, Any]:
 def _difference_view(seen: Paired | None) -> dict[str, str] | None:
     if seen is None:
         return None
-    sign = "" if seen.interval is None else "up" if seen.interval[0] > 0 else "down" if seen.interval[1] < 0 else ""
-    return {"mean": points(seen.mean), "interval": points_interval(seen.interval), "n": str(seen.n), "sign": sign}
+    interval = seen.interval if seen.has_spread else None
+    sign = "" if interval is None else "up" if interval[0] > 0 else "down" if interval[1] < 0 else ""
+    return {"mean": points(seen.mean), "interval": points_interval(interval), "n": str(seen.n), "sign": sign}
 
 
 def claim_view(judged: Judged) -> dict[str, Any]:
     claim = judged.claim
-    contrast = " ".join(f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):g} × '}{label}" for label, f in
-                        claim.contrast.items()).removeprefix("+ ")
+    contrast = " ".join(
+        f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):g} × '}{label}"
+        for label, f in claim.contrast.items()
+    ).removeprefix("+ ")
     rule = {
         "beyond": "holds if the interval lies above zero, contradicted if below",
         "within": f"holds if the interval lies within ±{in_unit(claim.metric, claim.margin)}, contradicted if outside",
     }[claim.test]
     return {
         "name": claim.name,
-        "quote": claim.quote,
+        "quote": without_dollars(claim.quote),
         "source": claim.source,
         "verdict": judged.verdict,
         "mark": MARKS[judged.verdict],

@@ -1,4 +1,4 @@
-"""Numbers and names in the form people read them: percent, points, units. Records hold fractions; pages print percent."""
+"""Numbers and names in the form people read them: percent, points, units. Records hold fractions, pages percent."""
 
 import math
 import re
@@ -65,15 +65,27 @@ def difference(metric: str, value: float | None) -> str:
 
 
 def difference_interval(metric: str, interval: tuple[float, float] | None) -> str:
-    return "no interval" if interval is None else f"[{difference(metric, interval[0])}, {difference(metric, interval[1])}]"
+    if interval is None:
+        return "no interval"
+    return f"[{difference(metric, interval[0])}, {difference(metric, interval[1])}]"
 
 
 def mean_spread(summary: Summary | None, plus_minus: str = "±") -> str:
-    """"83.07 ±0.41"; the spread (standard deviation over seeds) only where there are two seeds to have one."""
+    """ "83.07 ±0.41"; the spread (standard deviation over seeds) only where there are two seeds to have one."""
     if summary is None:
         return "-"
     spread = "" if summary.std is None else f" {plus_minus}{100 * summary.std:.2f}"
     return f"{100 * summary.mean:.2f}{spread}"
+
+
+def without_dollars(quote: str) -> str:
+    """A quote whose symbols stand between dollars, as papers are typeset: "a large $C$" -> "a large C". Longer formulas
+    with commands stay as they are."""
+    return re.sub(r"\$([^$]*)\$", lambda found: found[1] if _is_symbol(found[1]) else found[0], quote)
+
+
+def _is_symbol(formula: str) -> bool:
+    return 0 < len(formula) <= 20 and "\\" not in formula and formula == formula.strip()
 
 
 LATEX = {

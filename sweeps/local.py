@@ -15,13 +15,6 @@ from pathlib import Path
 from benchmark.errors import Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
 
-# glibc gives memory of large tensors back at every free: measured 10-16 % of a local step. Read at process start.
-ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
-
 Watch = Callable[[set[Experiment], Sequence[Experiment]], None]  # (running, finished so far)
 
 
@@ -43,7 +36,7 @@ def launch(
     """
     if not runs:
         return
-    os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **ALLOCATOR})
+    os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
     context = multiprocessing.get_context("spawn")
     workers = min(workers, len(runs))
     failures: list[BaseException] = []

@@ -21,7 +21,9 @@ from benchmark.data.randaugment import RandAugment, require_within
 from benchmark.errors import ConfigError, DataError
 
 VIEWS = ("plain", "weak", "strong")
-_CHUNK_BYTES = 4 << 20  # on the CPU; bounds the working memory. Pieces of 0.5 MB took half as long again (dispatch)
+# Of uint8 images, on the CPU. Smaller chunks cost dispatch; larger ones grow the heap, and glibc is then likelier to
+# hand memory back between calls, which every call faults in anew (tests/performance/augmentation_speed.py counts it).
+_CHUNK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, kw_only=True)

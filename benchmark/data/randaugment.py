@@ -215,11 +215,9 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
     prepared = {family: values.float() for family, values in parameters.items()}
     prepared[Family.LOOKUP] = parameters[Family.LOOKUP].to(torch.uint8)
     prepared[Family.AFFINE] = affine_index(parameters[Family.AFFINE], height, width)
-    return _Entries(
-        family_K=torch.tensor([*map(int, family_K), int(Family.KEEP)]),
-        place_K=torch.tensor([*place_K, 0]),
-        parameters={family: values.to(device) for family, values in prepared.items()},
-    )
+    parameters = {family: values.to(device) for family, values in prepared.items()}
+    family = torch.tensor([*map(int, family_K), int(Family.KEEP)])
+    return _Entries(family_K=family, place_K=torch.tensor([*place_K, 0]), parameters=parameters)
 
 
 def require_within(name: str, value: float, low: float, high: float) -> None:

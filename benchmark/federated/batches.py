@@ -17,7 +17,7 @@ from benchmark.streams import numpy_stream, torch_stream
 
 # Images augmented in one go: large enough to spread the cost of each tensor operation, small enough to stay in cache.
 # Part of the numbers: the augmentation's draws are made per span.
-SPAN = 1024
+SPAN = 512
 
 
 @dataclass(frozen=True, kw_only=True)

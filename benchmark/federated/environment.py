@@ -72,8 +72,13 @@ class Environment:
         return {**sizes, SERVER: len(self.split.server_N)}
 
     def network(self) -> nn.Module:
-        """A network with the run's initial weights: the same for the same seed."""
-        return build(self.experiment.model, self.data.image_shape, self.data.num_classes, seed=self.experiment.seed)
+        """A network with the run's initial weights: the same for the same seed.
+
+        Channels last: max-pooling and convolutions run about twice as fast on a CPU as in NCHW order.
+        """
+        model, data = self.experiment.model, self.data
+        network = build(model, data.image_shape, data.num_classes, seed=self.experiment.seed)
+        return network.to(memory_format=torch.channels_last)
 
     def setup(self) -> Setup:
         federation = self.experiment.federation

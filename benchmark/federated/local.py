@@ -30,8 +30,6 @@ class LocalModule(pl.LightningModule):
     def __init__(self, job: Job, local: Local, network: nn.Module, sgd: SGD, first_step: int, total_steps: int) -> None:
         super().__init__()
         self.sgd = sgd
-        # Channels last: max-pooling and convolutions run several times as fast on a CPU as in NCHW order.
-        network = copy.deepcopy(network).to(memory_format=torch.channels_last)
         self.trainable = nn.ModuleDict({name: copy.deepcopy(network) for name in local.trainable})
         self.frozen = nn.ModuleDict({name: copy.deepcopy(network) for name in local.frozen})
         self.total_steps = total_steps

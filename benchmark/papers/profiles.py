@@ -65,12 +65,12 @@ PROFILES: Mapping[str, Profile] = {"demo": demo, "laptop": laptop, "gpu": gpu, "
 
 # Digits are not flipped: a mirrored 2 is no 2. The released code flips them (a departure of the reduced profiles).
 MNIST_AUGMENTATION = Augmentation(
-    weak=Weak(flip=0.0, crop_padding=0.107, padding_mode="zero"),
+    weak=Weak(flip=0.0, padding_mode="zero"),
     strong=RandAugment(pool="ssfl"),
 )
 DIGITS_AUGMENTATION = Augmentation(
-    weak=Weak(flip=0.0, crop_padding=0.125, padding_mode="zero"),
-    strong=Gentle(),
+    weak=Weak(flip=0.0, padding_mode="zero"),
+    strong=Gentle(translate=0.0, contrast_probability=0.0),
 )
 
 

@@ -16,6 +16,7 @@ from benchmark.errors import Diverged, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
+from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.tracking.files import locked, read_json
@@ -40,6 +41,7 @@ def run(
     finished = read_json(folder / "result.json")
     if finished is not None:
         return finished
+    keep_freed_memory()
     environment = prepare(experiment, data_root)
     with locked(folder):
         recorder = Recorder(folder, experiment)

@@ -119,7 +119,7 @@ def _item(profile: str, cells: list[Cell]) -> Item:
         claims=(
             Claim(
                 name="grouping beats FedAvg with the whole cohort",
-                quote="a large C decreases the performance significantly if one does not use the grouping-based average",
+                quote="a large C decreases the performance significantly if one does not use the grouping",
                 source="section 4.2",
                 contrast={"Grouping/full": 1.0, "FedAvg/full": -1.0},
                 test="beyond",

@@ -72,7 +72,7 @@ def test_fewer_than_two_seeds_decide_nothing(differences: list[float], n: int) -
 def test_seeds_that_agree_to_the_last_digit_decide_nothing() -> None:
     """Three equal differences give an interval without width; that is too good to be a measurement."""
     seen = judged([0.05, 0.05, 0.05])
-    assert seen.verdict == "undecided"
+    assert (seen.verdict, seen.interval) == ("undecided", None)
     assert "spread is unknown" in seen.reason
 
 
