@@ -53,7 +53,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(cls: type[T], data: Any, path: str = "") -> T:
-    """Build the dataclass `cls` from JSON values. Raises ConfigError that names the full key, the value and a remedy."""
+    """Build the dataclass `cls` from JSON values. Raises ConfigError that names the key, the value and a remedy."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path or 'experiment'}: {data!r} is no table of fields; {cls.__name__} has {_names(cls)}")
     hints = typing.get_type_hints(cls)

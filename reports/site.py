@@ -38,10 +38,10 @@ HERE = Path(__file__).parent
 KEPT = ("pseudo/kept", "pseudo/accuracy")
 
 
-def build(results: Sequence[tuple[Item, Records]], out: Path, departures: Path = HERE / "departures") -> Path:
+def build(results: Sequence[tuple[Item, Records]], out: Path, departures: Path = HERE) -> Path:
     """Writes the site of these items under `out` and returns its index page. Files are replaced one by one, each whole;
-    pages of items that are not in `results` stay as they are. `departures` holds one handwritten `<paper>.md` a paper.
-    Raises CannotWrite."""
+    pages of items that are not in `results` stay as they are. `departures` has a handwritten `<paper>/departures.md`
+    for each paper. Raises CannotWrite."""
     site = _Site(out, departures)
     for item, records in results:
         site.item(item, records)
@@ -91,7 +91,7 @@ class _Site:
         return self.out / page
 
     def departures_page(self, paper: str) -> None:
-        file = self.departures / f"{slug(paper)}.md"
+        file = self.departures / slug(paper) / "departures.md"
         text = file.read_text() if file.is_file() else None
         self.write(Path(slug(paper), "departures.html"), "departures.html", {"paper": paper, "text": text})
 

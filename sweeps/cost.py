@@ -68,6 +68,11 @@ def cost_of(experiment: Experiment, speed: Speed) -> Cost:
     )
 
 
+def local_steps(experiment: Experiment) -> int:
+    """All local steps of a run, at the server and at clients."""
+    return _work(experiment).local_steps
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Work:
     local_steps: int

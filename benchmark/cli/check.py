@@ -55,7 +55,8 @@ def _findings(options: argparse.Namespace) -> Iterator[tuple[str, bool, str]]:
 
 def act_verify(options: argparse.Namespace) -> int:
     """Read every record and say what does not add up; exit 66 if anything does not."""
-    count, troubles = 0, []
+    count = 0
+    troubles: list[str] = []
     for record, path in _records(options.results, troubles):
         count += 1
         troubles += [f"{path}: {trouble}" for trouble in _troubles(record)]

@@ -1,16 +1,19 @@
 """`fssl report`: the site, the summary and the committed copies, from records alone."""
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmark.cli.main import add_places
-from benchmark.cli.reproduce import DEFAULT_SITE
+from benchmark.cli.main import ROOT, add_places
 from benchmark.papers.catalogue import ITEMS, items
-from benchmark.papers.profiles import PROFILES
-from benchmark.tracking.reading import write_reference
+from benchmark.papers.item import Item
+from benchmark.papers.profiles import PROFILES, profile_named
+from benchmark.tracking.reading import Records, write_reference
 from reports.site import build
 from reports.summary import write_summary
 from sweeps.plan import Plan, plan, restricted
+
+DEFAULT_SITE = ROOT / "reports" / "site"
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -28,20 +31,27 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    results = []
-    for profile in options.profile or PROFILES:
-        for item in items(options.items or ITEMS, profile):
-            planned = plan([item], options.results, with_reference=profile != "demo")
-            records = restricted(planned.records, planned.runs)
-            if any(records.values()):
-                results.append((item, records))
-                if options.commit_reference and profile != "demo":
-                    _commit(planned, options.results)
+    results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results)
     if options.commit_reference:
         kept = [(item, records) for item, records in results if item.profile != "demo"]
+        for item, _ in kept:
+            _commit(plan([item], options.results), options.results)
         write_summary(kept, options.results / "summary.csv")
     print(build(results, options.site))
     return 0
+
+
+def on_disk(names: Iterable[str], profiles: Iterable[str], results: Path) -> Sequence[tuple[Item, Records]]:
+    """The items that have any record, in any of the profiles. Committed copies count, but never for the demo."""
+    found = []
+    for profile in profiles:
+        profile_named(profile)
+        for item in items(names, profile):
+            planned = plan([item], results, with_reference=profile != "demo")
+            records = restricted(planned.records, planned.runs)
+            if any(records.values()):
+                found.append((item, records))
+    return found
 
 
 def _commit(planned: Plan, results: Path) -> None:

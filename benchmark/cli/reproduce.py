@@ -10,16 +10,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmark.cli.main import ROOT, add_places
+from benchmark.cli.main import add_places
+from benchmark.cli.report import DEFAULT_SITE, on_disk
 from benchmark.errors import ConfigError, DataError, Diverged
-from benchmark.papers.catalogue import items
+from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
+from benchmark.papers.profiles import PROFILES
 from reports.join import item_result
-from reports.site import build
+from reports.site import build, item_page
 from reports.terminal import print_item
 from sweeps.plan import Plan, plan, restricted
 
-DEFAULT_SITE = ROOT / "reports" / "site"
+TABLE_WIDTH = 100  # columns
 
 
 def add_scope(command: argparse.ArgumentParser) -> None:
@@ -68,14 +70,23 @@ def act(options: argparse.Namespace) -> int:
         _train(planned, chosen, options, console)
         planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in chosen]
-    report = build(results, options.site)
+    mine = {(item.name, item.profile) for item, _ in results}
+    found = on_disk(ITEMS, PROFILES, options.results)
+    build([*results, *(pair for pair in found if (pair[0].name, pair[0].profile) not in mine)], options.site)
     for item, records in results:
+        report = options.site / item_page(item)
         if options.json:
             print(json.dumps(item_result(item, records, report=str(report))))
         else:
-            print_item(item, records, Console(), report=str(report))
+            print_item(item, records, output(), report=str(report))
     diverged = [run for run in planned.runs if planned.records[run.cell_key][run.seed].status == "diverged"]
     return Diverged.exit_code if diverged else 0
+
+
+def output() -> Console:
+    """Standard output; in a file or pipe as wide as the tables need."""
+    console = Console()
+    return console if console.is_terminal else Console(width=TABLE_WIDTH)
 
 
 def with_seeds(item: Item, seeds: int | None) -> Item:
@@ -93,8 +104,7 @@ def _train(planned: Plan, chosen: list[Item], options: argparse.Namespace, conso
     names = ", ".join(f"{item.name} ({item.profile})" for item in chosen)
     console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {jobs} side by side")
     started = time.monotonic()
-    with TableProgress(planned.missing, options.results, console) as progress:
-        progress.name(labels)
+    with TableProgress(planned.missing, options.results, console, labels) as progress:
         launch(
             planned.missing, options.results, data_root=options.data_root, workers=options.jobs, watch=progress.watch
         )

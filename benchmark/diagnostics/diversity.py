@@ -2,12 +2,12 @@
 
 With g_k the update of member k, the variants are
 
-    l2 squared  sum ||g_k||_2^2 / ||sum g_k||_2^2     Eq. 1        l1 squared  sum ||g_k||_1^2 / ||sum g_k||_1     Eq. 13
-    l2 plain    sum ||g_k||_2   / ||sum g_k||_2       Eq. 12       l1 plain    sum ||g_k||_1   / ||sum g_k||_1     Eq. 14
+    l2 squared   sum ||g_k||_2^2 / ||sum g_k||_2^2   Eq. 1     l2 plain   sum ||g_k||_2 / ||sum g_k||_2   Eq. 12
+    l1 squared   sum ||g_k||_1^2 / ||sum g_k||_1^2   Eq. 13    l1 plain   sum ||g_k||_1 / ||sum g_k||_1   Eq. 14
 
 over the clients, or over clients and server; with g_k the change of weights over the round ("delta", Eq. 15), or the
 gradient on all of the member's images at the weights it received ("gradient", Eq. 1). Eq. 13's denominator is printed
-without the square; we square it ("squared" means both), so that the quotient has no unit: a departure.
+without its square; here it has it, so that the quotient has no unit: a departure.
 Only trained parameters count. Sums are streamed: one accumulated vector, never C of them.
 """
 
@@ -27,26 +27,32 @@ class StreamingDiversity:
     """The four quotients of a growing set of vectors, float64. Vectors come as named tensors."""
 
     def __init__(self) -> None:
-        self._sum: dict[str, Tensor] = {}
+        self._sum: Tensor | None = None
         self._l2 = self._l2_squared = self._l1 = self._l1_squared = 0.0
 
     def add(self, vector: Mapping[str, Tensor]) -> None:
-        l2_squared = sum(float(part.double().square().sum()) for part in vector.values())
-        l1 = sum(float(part.double().abs().sum()) for part in vector.values())
+        flat = torch.cat([part.flatten() for part in vector.values()]).double()
+        l2_squared, l1 = float(flat @ flat), float(torch.linalg.vector_norm(flat, ord=1))
         self._l2_squared += l2_squared
         self._l2 += l2_squared**0.5
         self._l1 += l1
         self._l1_squared += l1**2
-        for name, part in vector.items():
-            if name in self._sum:
-                self._sum[name] += part
-            else:
-                self._sum[name] = part.double().clone()
+        self._sum = flat if self._sum is None else self._sum.add_(flat)
+
+    def joined(self, other: "StreamingDiversity") -> "StreamingDiversity":
+        """Both sets of vectors in one; neither is changed."""
+        both = StreamingDiversity()
+        both._l2_squared, both._l2 = self._l2_squared + other._l2_squared, self._l2 + other._l2
+        both._l1, both._l1_squared = self._l1 + other._l1, self._l1_squared + other._l1_squared
+        sums = [part for part in (self._sum, other._sum) if part is not None]
+        both._sum = sums[0] + sums[1] if len(sums) == 2 else sums[0] if sums else None
+        return both
 
     def quotients(self) -> dict[str, float]:
         """{"l2/squared": ...}; empty where the sum is zero (no update, or updates that cancel exactly)."""
-        l2_squared = sum(float(part.square().sum()) for part in self._sum.values())
-        l1 = sum(float(part.abs().sum()) for part in self._sum.values())
+        if self._sum is None:
+            return {}
+        l2_squared, l1 = float(self._sum @ self._sum), float(torch.linalg.vector_norm(self._sum, ord=1))
         if l2_squared == 0.0:
             return {}
         return {
@@ -62,21 +68,21 @@ class CohortDiversity:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._sums = {"clients": StreamingDiversity(), "with_server": StreamingDiversity()}
+        self._clients, self._server = StreamingDiversity(), StreamingDiversity()
         self._has_server = False
 
     def add(self, holder: int, vector: Mapping[str, Tensor]) -> None:
-        if holder >= 0:
-            self._sums["clients"].add(vector)
+        (self._server if holder == SERVER else self._clients).add(vector)
         self._has_server |= holder == SERVER
-        self._sums["with_server"].add(vector)
 
     def metrics(self) -> dict[str, float]:
-        members = ["clients", "with_server"] if self._has_server else ["clients"]
+        members = {"clients": self._clients}
+        if self._has_server:
+            members["with_server"] = self._clients.joined(self._server)
         return {
             f"diversity/{self._kind}/{norm}/{who}": value
-            for who in members
-            for norm, value in self._sums[who].quotients().items()
+            for who, diversity in members.items()
+            for norm, value in diversity.quotients().items()
         }
 
 

@@ -9,7 +9,7 @@ from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import logits_of
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
-from benchmark.methods.protocol import Job, Local, Outcome, Tree, Weights
+from benchmark.methods.protocol import Job, Local, Outcome, Predict, Tree, Weights
 
 
 class Engine(Protocol):
@@ -69,7 +69,7 @@ class ReferenceEngine:
         seed_job(module, experiment.seed, round_number, job, purpose)
         return module
 
-    def _predictor(self, job: Job):
+    def _predictor(self, job: Job) -> Predict:
         def predict(weights: Weights, part: str, view: str) -> torch.Tensor:
             load(self._network, weights)
             return logits_of(self._network, self._environment, self._environment.part(job.key.client, part), view)

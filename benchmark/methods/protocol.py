@@ -83,7 +83,7 @@ class Outcome:
     steps: int = 0
 
 
-Networks = Mapping[str, nn.Module]
+Networks = nn.ModuleDict  # weight set -> network
 Predict = Callable[[Weights, str, str], Tensor]  # (weights, part, view) -> logits_ND, evaluation mode
 
 

@@ -1,4 +1,4 @@
-"""SSFL (arXiv:2008.11364): the experiments of its tables; every number with its section, table or released-code line."""
+"""SSFL (arXiv:2008.11364): the experiments of its tables, every number with its section, table or released line."""
 
 from dataclasses import replace
 from typing import Literal
@@ -116,13 +116,13 @@ def ladder(full: Experiment) -> list[Cell]:
         method=replace(full.method, warm_start_rounds=warm * full.federation.T),
         evaluation=replace(full.evaluation, every=full.evaluation.every * full.federation.T),
     )
-    K, T, R = full.federation.K, full.federation.T, full.partition.R
+    K, T = full.federation.K, full.federation.T
     rungs = [
         ("Server only", server_only),
         ("Central FixMatch", central),
         (f"K = {K}, i.i.d., T = 1", iid_T1),
         (f"K = {K}, i.i.d., T = {T}", iid),
-        (f"K = {K}, R = {R:g}, T = {T}", full),
+        (f"K = {K}, R = {full.partition.R_nominal:g}, T = {T}", full),
     ]
     return [
         Cell(label=label, setting={"rung": label}, experiment=experiment, role="ladder") for label, experiment in rungs
@@ -134,10 +134,10 @@ NOTES = {
         "MNIST with 100 labels stands in for EMNIST, which cannot be had here whole and does not learn in the time; "
         f"10 clients, 100 rounds of which the server is alone in the first {LAPTOP_WARM_START}.",
         "Cohorts keep their share of the clients: 2, 6 and 10 of 10 stand for 10, 30 and 47 of 47; groups: 2.",
-        "Selection: the last round's model. Test data chose nothing; settings were chosen on labels held out at the server.",
+        "Selection: the last round's model. Test data chose nothing; settings were chosen on labels held out.",
     ),
     "demo": (
-        "scikit-learn's 8x8 handwritten digits with 50 labels stand in for EMNIST; 8 clients, 80 rounds of 8 local steps.",
+        "scikit-learn's 8x8 handwritten digits with 50 labels stand in for EMNIST; 8 clients.",
         "Selection: the last round's model.",
     ),
 }

@@ -17,10 +17,10 @@ BASE = tiny_experiment()
 METHODS = {
     "crl": BASE.method,
     "grouping": replace(BASE.method, averaging=Grouping(S=2)),
-    "self-training": replace(BASE.method, objective=SelfTraining(threshold=0.155)),
+    "self-training": replace(BASE.method, objective=SelfTraining(threshold=0.14)),
     "released": replace(BASE.method, momentum="released_code", server_models="released_code"),
     "server only": ServerOnly(batch_size=8),
-    "fixmatch": FixMatch(batch_size=8, unlabelled_ratio=1, threshold=0.155),
+    "fixmatch": FixMatch(batch_size=8, unlabelled_ratio=1, threshold=0.14),
 }
 
 

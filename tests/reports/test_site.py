@@ -201,7 +201,8 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
 
 
 def test_handwritten_departures_are_shown_as_text(tmp_path: Path) -> None:
-    (tmp_path / "toy.md").write_text("Batch 32, not 64 <b>.")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "departures.md").write_text("Batch 32, not 64 <b>.")
     build([lean()], tmp_path / "site", departures=tmp_path)
     assert "Batch 32, not 64 <b>." in words(tmp_path / "site/toy/departures.html")
 
