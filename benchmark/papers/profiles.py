@@ -20,9 +20,13 @@ def paper(experiment: Experiment) -> Experiment:
 
 
 def gpu(experiment: Experiment) -> Experiment:
-    """Full data and network, a tenth of the rounds."""
+    """Full data and network, a tenth of the rounds and of the learning-rate schedule."""
     federation = replace(experiment.federation, rounds=max(1, experiment.federation.rounds // 10))
-    return replace(experiment, federation=federation, evaluation=Evaluation(every=16), profile="gpu")
+    sgd = experiment.optimizer
+    if isinstance(sgd.schedule, Cosine) and sgd.schedule.steps is not None:
+        shorter = replace(sgd.schedule, steps=sgd.schedule.steps // 10, warmup_steps=sgd.schedule.warmup_steps // 10)
+        sgd = replace(sgd, schedule=shorter)
+    return replace(experiment, federation=federation, optimizer=sgd, evaluation=Evaluation(every=16), profile="gpu")
 
 
 LAPTOP_WARM_START = 30  # rounds of the server alone: without them clients have nothing confident to learn from

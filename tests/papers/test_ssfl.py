@@ -72,11 +72,8 @@ def test_the_paper_profile_is_table_a2():
         assert (e.partition.R, e.federation.T, e.data.N_s, e.federation.K) == (0.4, 16, 4700, 47)
         assert e.federation.rounds * e.federation.T == 100 * 65536 // 64
         assert (e.optimizer.lr, e.optimizer.weight_decay, e.optimizer.momentum) == (0.03, 1e-4, 0.9)
-        assert (e.optimizer.schedule.c, e.optimizer.schedule.warmup_steps, e.optimizer.schedule.floor) == (
-            0.4375,
-            0,
-            1e-4,
-        )
+        schedule = e.optimizer.schedule
+        assert (schedule.c, schedule.warmup_steps, schedule.steps) == (0.4375, 0, None)
         assert (e.method.batch_size, e.method.server_batch_size, e.method.objective.threshold) == (64, 64, 0.95)
         assert e.method.warm_start_rounds == 0
     grouping = {c.experiment.federation.C: c.experiment.method.averaging for c in item.cells if "Grouping" in c.label}

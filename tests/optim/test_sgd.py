@@ -1,0 +1,89 @@
+"""Learning-rate schedules against Eq. 11 by hand, and the released schedule against what its code does."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.errors import ConfigError
+from benchmark.optim.sgd import SGD, Constant, Cosine
+from benchmark.papers.ssfl import STEPS_PER_EPOCH, optimizer
+
+
+def test_eq_11_by_hand():
+    """c = 7/16, no warm-up, 100 steps: step 0 gives 1, step 50 cos(pi 7/32) = 0.773, step 100 cos(pi 7/16) = 0.195."""
+    factors = [Cosine(c=0.4375).factor(step, 100) for step in (0, 50, 100)]
+    assert factors == pytest.approx([1.0, 0.77301, 0.19509], abs=1e-5)
+
+
+def test_warm_up_is_linear_from_zero():
+    schedule = Cosine(c=0.4375, warmup_steps=4)
+    assert [schedule.factor(step, 104) for step in range(5)] == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert schedule.factor(54, 104) == pytest.approx(math.cos(math.pi * 0.4375 / 2))
+
+
+@given(st.floats(0.1, 3.0), st.integers(0, 50), st.integers(0, 200), st.floats(0.0, 1.0))
+def test_the_factor_stays_between_floor_and_one_after_the_warm_up(c, warmup, step, floor):
+    factor = Cosine(c=c, warmup_steps=warmup, floor=floor).factor(warmup + step, 100)
+    assert floor <= factor <= 1.0
+
+
+def epochs_at_floor(sgd, epochs):
+    schedule = sgd.schedule
+    return [e for e in range(epochs) if schedule.factor(e * STEPS_PER_EPOCH, 10**9) == schedule.floor]
+
+
+def test_cifar10_literally_falls_at_epoch_69_and_comes_back():
+    """cos(2.3 pi x) is 0 at x = 1 / 4.6: 5 + 295 / 4.6 = 69.1; it ends at cos(2.3 pi) = 0.588."""
+    literal = optimizer("cifar10", "paper")
+    assert min(epochs_at_floor(literal, 300)) == 70
+    assert literal.schedule.factor(300 * STEPS_PER_EPOCH, 10**9) == pytest.approx(0.588, abs=1e-3)
+    assert literal.lr == 0.146
+
+
+def test_cifar10_as_released_falls_once_by_epoch_228():
+    """x = (228 - 5) / 1019 and c = 2.286: c x = 0.5003, the first zero of the cosine."""
+    released = optimizer("cifar10", "released_code")
+    at_floor = epochs_at_floor(released, 300)
+    assert min(at_floor) == 228 and at_floor == list(range(228, 300))
+    assert released.lr == pytest.approx(0.03 * 11 * 64 / 128)
+    assert released.schedule.c == pytest.approx(2.286, abs=5e-4)
+
+
+def test_svhn_oscillates_either_way():
+    """E = 40: on the floor from epoch 12.6 to 27.9, 0.62 at the end (released c)."""
+    released = optimizer("svhn", "released_code")
+    assert epochs_at_floor(released, 40) == list(range(13, 28))
+    assert released.schedule.factor(40 * STEPS_PER_EPOCH, 10**9) == pytest.approx(0.62, abs=5e-3)
+
+
+def test_emnist_s_schedules_are_the_same_but_for_a_floor_that_is_never_reached():
+    literal, released = optimizer("emnist", "paper").schedule, optimizer("emnist", "released_code").schedule
+    for step in range(0, 100 * STEPS_PER_EPOCH, 777):
+        assert literal.factor(step, 100 * 1024) == released.factor(step, 100 * 1024) > 0.19
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lr": 0.0},
+        {"server_lr": -1.0},
+        {"momentum": 1.0},
+        {"weight_decay": -1e-4},
+        {"momentum": 0.0},
+    ],
+)
+def test_wrong_values_are_refused(wrong):
+    with pytest.raises(ConfigError, match="lr|momentum|weight_decay|nesterov"):
+        SGD(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"warmup_steps": -1}, {"warmup_steps": 5, "steps": 5}, {"floor": 2.0}])
+def test_wrong_schedules_are_refused(wrong):
+    with pytest.raises(ConfigError):
+        Cosine(**wrong)
+
+
+def test_constant():
+    assert Constant().factor(7, 10) == 1.0
