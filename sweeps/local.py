@@ -84,10 +84,7 @@ def _stop(pool: ProcessPoolExecutor) -> None:
 
 
 def _start_worker() -> None:
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all: the parent passes it on
-    torch.set_num_threads(1)
 
 
 def _work(experiment: Experiment, results: Path, data_root: Path | None) -> None:

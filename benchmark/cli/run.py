@@ -25,6 +25,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
     command.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
     command.add_argument("--json", action="store_true", help="print result.json and its folder, nothing else")
+    command.add_argument(
+        "--threads", type=int, default=1, help="threads a tensor operation (default: 1, fastest for small networks)"
+    )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)
@@ -41,7 +44,9 @@ def act(options: argparse.Namespace) -> int:
 
     folder = run_folder(options.results, experiment)
     callbacks = [] if options.json else [RunProgress(experiment)]
-    result = run(experiment, options.results, data_root=options.data_root, callbacks=callbacks)
+    if options.threads < 1:
+        raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
+    result = run(experiment, options.results, data_root=options.data_root, callbacks=callbacks, threads=options.threads)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
     else:

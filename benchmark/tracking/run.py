@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.loggers import Logger
 
 from benchmark.diagnostics.diversity import GradientDiversity
@@ -31,10 +32,12 @@ def run(
     data_root: Path | None = None,
     callbacks: Sequence[pl.Callback] = (),
     logger: Logger | None = None,
+    threads: int = 1,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
-    A finished run is not trained again. Raises ConfigError and DataError before anything is written, CannotWrite,
+    A finished run is not trained again. `threads` share each tensor operation; their number decides the order of
+    additions, so a run that goes on keeps the number it began with. Raises ConfigError and DataError before anything is written, CannotWrite,
     RunningElsewhere, Diverged (after the record says so) and Stopped (after a checkpoint).
     """
     folder = run_folder(results, experiment)
@@ -45,8 +48,10 @@ def run(
     environment = prepare(experiment, data_root)
     with locked(folder):
         recorder = Recorder(folder, experiment)
-        recorder.open(manifest(environment))
         start = recorder.checkpoint
+        began_with = (read_json(folder / "manifest.json") or {}).get("engine", {}).get("threads", threads)
+        torch.set_num_threads(began_with if start else threads)
+        recorder.open(manifest(environment))
         module = FederatedModule(
             environment,
             ReferenceEngine(environment),

@@ -88,6 +88,15 @@ class Interrupt(StopOnSignal):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_a_run_that_goes_on_keeps_its_number_of_threads(tiny, tmp_path):
+    with pytest.raises(Stopped):
+        run(tiny, tmp_path, callbacks=[Interrupt(1)], threads=2)
+    run(tiny, tmp_path, threads=1)
+    manifest = json.loads((run_folder(tmp_path, tiny) / "manifest.json").read_text())
+    assert manifest["engine"]["threads"] == torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
 def test_lines_after_the_checkpoint_move_aside(tiny, tmp_path, unbroken):
     """A killed run has more lines than its checkpoint has rounds, and may have half a line."""
     experiment = tiny
