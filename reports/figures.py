@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmark.papers.item import Item
+from benchmark.tracking.files import write_atomically
 from reports.cells import ACCURACY, CellResult, Records, collect, grid
-from reports.files import write_atomically
 from reports.series import Series, seeds_series
 from reports.words import is_fraction, metric_name
 

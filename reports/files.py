@@ -1,33 +1,7 @@
-"""Writing a report's files: each whole or not at all, and file names that no label can break out of."""
+"""File names that no label can break out of."""
 
 import hashlib
-import os
 import re
-import tempfile
-from pathlib import Path
-
-from benchmark.errors import CannotWrite
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes beside the target and renames, so that a reader sees the old file or the new one. A file that already has
-    this content is left alone. Raises CannotWrite, naming the path."""
-    try:
-        if path.is_file() and path.read_bytes() == content:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        reason = error.strerror or error
-        raise CannotWrite(f"cannot write {path}: {reason}; choose a folder you may write to") from error
 
 
 def slug(name: str) -> str:

@@ -15,10 +15,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from benchmark.papers.item import Item
+from benchmark.tracking.files import write_atomically
 from reports.cells import ACCURACY, CellResult, Records, collect, grid, ladder, seeds_of
 from reports.exports import table_csv, table_latex
 from reports.figures import DIVERSITY, cell_figure, diversity_panels, figure_of, inline, measured, png, svg
-from reports.files import slug, write_atomically
+from reports.files import slug
 from reports.series import finished_runs
 from reports.verdicts import Judged, judge
 from reports.views import (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmark.papers.item import Cell, Item
+from benchmark.tracking.files import write_atomically
 from reports.cells import Records
-from reports.files import write_atomically
 from reports.words import csv_safe
 
 COLUMNS = ("item", "profile", "label", "cell_key", "seed", "metric", "value", "n_rounds", "status")

@@ -9,6 +9,7 @@ from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES, profile_named
 from benchmark.tracking.reading import Records, write_reference
+from reports.figures import curves
 from reports.site import build
 from reports.summary import write_summary
 from sweeps.plan import Plan, plan, restricted
@@ -24,8 +25,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--commit-reference",
         action="store_true",
-        help="also write results/summary.csv and the compact copies in results/reference/, which git keeps",
+        help="also write what git keeps: results/summary.csv, results/reference/, and each item's curves",
     )
+    command.add_argument("--pictures", type=Path, default=ROOT / "reports", help=argparse.SUPPRESS)
     add_places(command)
     command.set_defaults(act=act)
 
@@ -34,8 +36,10 @@ def act(options: argparse.Namespace) -> int:
     results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results)
     if options.commit_reference:
         kept = [(item, records) for item, records in results if item.profile != "demo"]
-        for item, _ in kept:
+        for item, records in kept:
             _commit(plan([item], options.results), options.results)
+            paper, name = item.name.split("/")
+            curves(item, records, path=options.pictures / paper / f"{name}-{item.profile}")
         write_summary(kept, options.results / "summary.csv")
     print(build(results, options.site))
     return 0

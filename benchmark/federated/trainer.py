@@ -21,6 +21,7 @@ def build_trainer(callbacks: Sequence[pl.Callback] = (), logger: Logger | None =
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
     warnings.filterwarnings("ignore", message=".*configure_optimizers.*")
+    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # Lightning 2.6 on torch 2.15
     return pl.Trainer(
         max_epochs=1,
         accelerator="cpu",

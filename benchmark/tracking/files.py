@@ -13,10 +13,13 @@ from benchmark.errors import CannotWrite, RunningElsewhere
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, rename: a reader sees the old file or the new one. Raises CannotWrite."""
+    """Write beside, flush to disk, rename: a reader sees the old file or the new one. A file that has this content
+    already is left alone. Raises CannotWrite."""
     try:
+        if path.is_file() and path.read_bytes() == content:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -30,7 +33,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             raise
     except OSError as error:
         raise CannotWrite(
-            f"{path}: cannot be written ({error.strerror}); a folder of yours with room would be"
+            f"{path}: cannot be written ({error.strerror}); a folder of yours with room would be right"
         ) from None
 
 

@@ -37,8 +37,10 @@ def run(
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
     A finished run is not trained again. `threads` share each tensor operation; their number decides the order of
-    additions, so a run that goes on keeps the number it began with. Raises ConfigError and DataError before anything is written, CannotWrite,
-    RunningElsewhere, Diverged (after the record says so) and Stopped (after a checkpoint).
+    additions, so a run that goes on keeps the number it began with.
+
+    Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere, Diverged (after the
+    record says so) and Stopped (after a checkpoint).
     """
     folder = run_folder(results, experiment)
     finished = read_json(folder / "result.json")

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from benchmark.errors import CannotWrite
 from benchmark.papers.item import Item
+from benchmark.tracking.files import write_atomically
 from reports.cells import Records
 from reports.exports import table_csv, table_latex
-from reports.files import slug, write_atomically
+from reports.files import slug
 from reports.summary import COLUMNS, summary_csv, write_summary
 from reports.words import csv_safe, latex, points, without_dollars
 from tests.reports.fakes import accuracies, make_cell, make_record, pair
@@ -146,7 +147,7 @@ def test_writing_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Monk
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(CannotWrite, match="file.txt: Permission denied"):
+    with pytest.raises(CannotWrite, match="file.txt: cannot be written .Permission denied"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [file.name for file in path.parent.iterdir()] == ["file.txt"]

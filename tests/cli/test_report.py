@@ -1,0 +1,61 @@
+"""`fssl report` and `fssl reproduce`: trained once, then never again; committed copies stand in for runs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from benchmark.cli import report, reproduce
+from benchmark.cli.main import main
+from benchmark.papers import catalogue
+from benchmark.papers.item import Cell, Claim, Item
+from benchmark.tracking.run import run
+from tests.conftest import tiny_experiment
+
+
+def small_item(profile: str) -> Item:
+    """Two cells of the tiny experiment, in place of Table 2."""
+    tiny = replace(tiny_experiment(), profile=profile)
+    other = replace(tiny, optimizer=replace(tiny.optimizer, lr=0.01))
+    cells = tuple(
+        Cell(label=name, setting={"method": name, "C": 4}, experiment=experiment, published=80.0)
+        for name, experiment in (("FedAvg", tiny), ("Grouping", other))
+    )
+    claim = Claim(
+        name="n", quote="", source="ours", contrast={"Grouping": 1, "FedAvg": -1}, test="beyond", margin=0.005
+    )
+    return Item(name="ssfl/tab2", title="t", profile=profile, cells=cells, claims=(claim,), seeds=2)
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    for module in (catalogue, report, reproduce):
+        monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
+    return ["--results", str(tmp_path), "--site", str(tmp_path / "site")]
+
+
+def test_reproduce_trains_once_and_prints_the_same_table(places, capsys, tmp_path):
+    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", *places]) == 0
+    first = capsys.readouterr()
+    assert "4 runs to train" in first.err and "n=2" in first.out and str(tmp_path / "site") in first.out
+    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", *places]) == 0
+    second = capsys.readouterr()
+    assert second.out == first.out and second.err == ""
+
+
+def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path):
+    for cell in small_item("laptop").cells:
+        for seed in (0, 1):
+            run(cell.experiment.with_seed(seed), tmp_path / "elsewhere")
+    elsewhere = ["--results", str(tmp_path / "elsewhere"), "--site", str(tmp_path / "site")]
+    assert main(["report", "--commit-reference", "--pictures", str(tmp_path / "pictures"), *elsewhere]) == 0
+    assert (tmp_path / "pictures" / "ssfl" / "tab2-laptop.svg").exists()
+    assert (tmp_path / "elsewhere" / "summary.csv").read_text().count("test/accuracy") >= 4
+    (tmp_path / "reference").parent.mkdir(exist_ok=True)
+    (tmp_path / "elsewhere" / "reference").rename(tmp_path / "reference")
+    capsys.readouterr()
+    assert main(["reproduce", "ssfl/tab2", "--profile", "laptop", "--json", *places]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [cell["n"] for cell in found["cells"]] == [2, 2] and not (tmp_path / "runs").exists()
+    assert {"item", "profile", "cells", "claims", "report"} <= found.keys()
+    assert main(["verify", "--results", str(tmp_path)]) == 0
