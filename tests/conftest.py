@@ -14,6 +14,8 @@ from benchmark.methods.objectives import CRL
 from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
+from benchmark.tracking.reading import read_run
+from benchmark.tracking.record import RunRecord
 
 torch.set_num_threads(1)
 
@@ -41,6 +43,13 @@ def tiny_experiment(**changes) -> Experiment:
 @pytest.fixture
 def tiny() -> Experiment:
     return tiny_experiment()
+
+
+def record_of(folder: Path) -> RunRecord:
+    """The record that has to be in a run's folder."""
+    record = read_run(folder)
+    assert record is not None, f"{folder} holds no run"
+    return record
 
 
 def packed_data() -> Path | None:

@@ -8,7 +8,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.losses.supervised import supervised_loss
 from benchmark.methods.objectives import StudentUpdate
-from benchmark.methods.protocol import CENTRAL, SERVER, Job, Key, Limit, Local, Stream
+from benchmark.methods.protocol import CENTRAL, SERVER, Job, Key, Limit, Local, Outcome, Stream, Tree
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal
 
@@ -71,6 +71,11 @@ class Predicts(ToConstant):
         return {}
 
 
+def kept_by(outcome: Outcome) -> Tree:
+    assert outcome.private is not None
+    return outcome.private
+
+
 def job(environment, update, client=0, draw=0, stream=UNLABELLED, limit=None, **changes):
     from benchmark.federated.environment import weights_of
 
@@ -91,13 +96,14 @@ def test_a_client_sits_out():
 
 
 def test_the_same_client_twice_draws_other_batches_and_sees_what_it_left():
-    environment, kept = prepare(tiny_experiment()), {}
+    environment = prepare(tiny_experiment())
+    kept: dict[str, Tree] = {}
     engine = ReferenceEngine(environment)
     first, second = engine.fit([job(environment, ToConstant(), draw=d) for d in (0, 1)], 1, {})
     assert difference(first.sends["student"], second.sends["student"]) > 0
     again = list(engine.fit([job(environment, Counts(), draw=d) for d in (0, 1)], 1, kept))
-    assert [o.private["times"] for o in again] == [1, 2] and kept["0"]["times"] == 2
-    assert difference(again[0].private["student"], again[1].private["student"]) > 0
+    assert [kept_by(o)["times"] for o in again] == [1, 2] and kept["0"]["times"] == 2
+    assert difference(kept_by(again[0])["student"], kept_by(again[1])["student"]) > 0
 
 
 def test_a_teacher_follows_and_is_sent_back():
@@ -116,7 +122,7 @@ def test_predict_looks_at_every_image_in_order():
     network, data = environment.network().eval(), environment.data
     images = (part.images_NCHW[part.positions_N].float() / 255 - data.mean[0]) / data.std[0]
     with torch.no_grad():
-        assert torch.allclose(found.private["logits"], network(images), atol=1e-5)
+        assert torch.allclose(kept_by(found)["logits"], network(images), atol=1e-5)
 
 
 def test_epochs_are_passes_over_the_holder_s_images():

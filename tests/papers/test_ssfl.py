@@ -8,6 +8,7 @@ import pytest
 from benchmark.errors import ConfigError
 from benchmark.methods.averaging import FedAvg, Grouping
 from benchmark.methods.server_only import ServerOnly
+from benchmark.optim.sgd import Cosine
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.profiles import PROFILES
 from benchmark.papers.published import read_published, value_of
@@ -69,10 +70,11 @@ def test_the_paper_profile_is_table_a2():
         if cell.role != "published":
             continue
         e = cell.experiment
-        assert (e.partition.R, e.federation.T, e.data.N_s, e.federation.K) == (0.4, 16, 4700, 47)
+        assert (e.partition.R_nominal, e.federation.T, e.data.N_s, e.federation.K) == (0.4, 16, 4700, 47)
         assert e.federation.rounds * e.federation.T == 100 * 65536 // 64
         assert (e.optimizer.lr, e.optimizer.weight_decay, e.optimizer.momentum) == (0.03, 1e-4, 0.9)
         schedule = e.optimizer.schedule
+        assert isinstance(schedule, Cosine)
         assert (schedule.c, schedule.warmup_steps, schedule.steps) == (0.4375, 0, None)
         assert (e.method.batch_size, e.method.server_batch_size, e.method.objective.threshold) == (64, 64, 0.95)
         assert e.method.warm_start_rounds == 0

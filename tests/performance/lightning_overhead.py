@@ -14,6 +14,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytorch_lightning as pl
 import torch
@@ -43,7 +44,7 @@ class BareLoop:
         method, federation = self.environment.experiment.method, self.environment.experiment.federation
         total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in self.average.items()}
         for holder in (SERVER, *range(federation.C)):
-            part = "labelled" if holder == SERVER else "unlabelled"
+            part: Literal["labelled", "unlabelled"] = "labelled" if holder == SERVER else "unlabelled"
             views = ("weak",) if holder == SERVER else ("weak", "strong")
             stream = Stream(part=part, batch_size=method.batch_size, views=views)
             job = Job(
@@ -73,7 +74,7 @@ class BareLoop:
             streams = batch.streams[part]
             factor = self.sgd.schedule.factor((number - 1) * T + index, T * rounds)
             optimizer.param_groups[0]["lr"] = self.sgd.lr * factor
-            if part == "labelled":
+            if streams.labels_N is not None:
                 loss = functional.cross_entropy(self.network(streams.views["weak"]), streams.labels_N)
             else:
                 with torch.no_grad():

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from benchmark.errors import DataError
-from benchmark.tracking.reading import read_run
 from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from sweeps.local import launch
+from tests.conftest import record_of
 
 
 def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
@@ -25,10 +25,10 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
         watch=lambda running, done: seen.append((len(running), len(done))),
     )
     assert seen[-1] == (0, 4) and max(running for running, _ in seen) == 2
-    assert read_run(run_folder(tmp_path / "workers", wild)).status == "diverged"
+    assert record_of(run_folder(tmp_path / "workers", wild)).status == "diverged"
     for seed in range(3):
         here = run(tiny.with_seed(seed), tmp_path / "here")
-        there = read_run(run_folder(tmp_path / "workers", tiny.with_seed(seed)))
+        there = record_of(run_folder(tmp_path / "workers", tiny.with_seed(seed)))
         assert json.loads(json.dumps(here["last"])) == there.result["last"]
 
 
@@ -36,4 +36,4 @@ def test_an_error_of_one_run_is_raised_in_the_end(tiny, tmp_path):
     missing = replace(tiny, data=replace(tiny.data, name="folder:" + str(tmp_path / "nowhere")))
     with pytest.raises(DataError, match="nowhere"):
         launch([missing, tiny], tmp_path, data_root=None, workers=1, watch=lambda running, done: None)
-    assert read_run(run_folder(tmp_path, tiny)).status == "done"
+    assert record_of(run_folder(tmp_path, tiny)).status == "done"

@@ -11,11 +11,12 @@ from benchmark.methods.objectives import Supervised
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Cell, Item
-from benchmark.tracking.reading import read_run, write_reference
+from benchmark.tracking.reading import write_reference
 from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from sweeps.cost import Cost, Speed, cost_of, measure
 from sweeps.plan import plan, restricted, wanted
+from tests.conftest import record_of
 
 
 def item_of(**experiments) -> Item:
@@ -39,7 +40,7 @@ def test_only_what_is_missing_is_planned(tiny, tmp_path):
     run(tiny, tmp_path)
     planned = plan([item], tmp_path)
     assert [missing.seed for missing in planned.missing] == [1] and planned.cells == 1
-    write_reference(tmp_path, replace(read_run(run_folder(tmp_path, tiny)), seed=1))
+    write_reference(tmp_path, replace(record_of(run_folder(tmp_path, tiny)), seed=1))
     assert plan([item], tmp_path).missing == ()
     assert [missing.seed for missing in plan([item], tmp_path, with_reference=False).missing] == [1]
 

@@ -14,10 +14,10 @@ import torch
 
 from benchmark.errors import CannotWrite, ConfigError, Diverged, RunningElsewhere, Stopped
 from benchmark.tracking.checkpoints import Checkpoint, newest, save
-from benchmark.tracking.reading import pack, read_records, read_run, unpack, write_reference
+from benchmark.tracking.reading import pack, read_records, unpack, write_reference
 from benchmark.tracking.recorder import Recorder, run_folder
 from benchmark.tracking.run import StopOnSignal, run
-from tests.conftest import ROOT, tiny_experiment
+from tests.conftest import ROOT, record_of, tiny_experiment
 
 
 def untimed(folder):
@@ -160,7 +160,7 @@ def test_only_the_newest_checkpoints_stay(tmp_path):
         save(tmp_path, Checkpoint(round=number, state=state, best=None, last={}), "x/seed=0")
     assert len(list(tmp_path.glob("*.pt"))) == 2
     found = newest(tmp_path, "x/seed=0")
-    assert found.round == 5 and found.state.server["w"].tolist() == [5.0, 5.0]
+    assert found is not None and found.round == 5 and found.state.server["w"].tolist() == [5.0, 5.0]
     assert found.state.clients["3"]["v"].tolist() == [1.0]
 
 
@@ -191,13 +191,13 @@ def test_divergence_is_a_result(tiny, tmp_path):
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
     with pytest.raises(Diverged, match="is not finite"):
         run(wild, tmp_path)
-    record = read_run(run_folder(tmp_path, wild))
+    record = record_of(run_folder(tmp_path, wild))
     assert record.status == "diverged" and "not finite" in record.result["error"]
     assert run(wild, tmp_path)["status"] == "diverged"  # and is not retried
 
 
 def test_a_compact_copy_gives_the_record_back(tiny, tmp_path, unbroken):
-    record = read_run(unbroken)
+    record = record_of(unbroken)
     copy = unpack(json.loads(json.dumps(pack(record))), tmp_path)
     assert copy.result == record.result and copy.experiment == record.experiment and len(copy.rounds) == 3
     for mine, theirs in zip(copy.rounds, record.rounds, strict=True):
@@ -206,7 +206,7 @@ def test_a_compact_copy_gives_the_record_back(tiny, tmp_path, unbroken):
 
 
 def test_reference_records_count_where_asked(tiny, tmp_path, unbroken):
-    write_reference(tmp_path, read_run(unbroken))
+    write_reference(tmp_path, record_of(unbroken))
     key = tiny.cell_key
     assert read_records(tmp_path, [key], with_reference=True)[key][0].status == "done"
     assert read_records(tmp_path, [key], with_reference=False)[key] == {}
