@@ -63,8 +63,8 @@ class Evaluation:
 
     every: int = 10  # rounds between tests on the test set; the last round is always tested
     validation: bool = False  # measure on the held-out labels instead of the test set (for choosing settings)
-    # "last": the last round's model. "best_on_test": the best round on the test set; only where a paper did so.
-    selection: Literal["last", "best_on_test"] = "last"
+    # Which round counts. A rule that selects on test data comes with the first paper that did so, named on its page.
+    selection: Literal["last"] = "last"
     gradient_diversity_every: int = 0  # rounds between exact gradient diversities (Eq. 1); 0: never
 
     def __post_init__(self) -> None:

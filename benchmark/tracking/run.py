@@ -10,7 +10,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import Logger
 
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import Diverged, Stopped
@@ -31,7 +30,6 @@ def run(
     *,
     data_root: Path | None = None,
     callbacks: Sequence[pl.Callback] = (),
-    logger: Logger | None = None,
     threads: int = 1,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
@@ -62,7 +60,7 @@ def run(
         )
         diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
         stop = StopOnSignal()
-        trainer = build_trainer([diversity, stop, recorder, *callbacks], logger)
+        trainer = build_trainer([diversity, stop, recorder, *callbacks])
         try:
             with stop.listening():
                 fit(module, trainer)
