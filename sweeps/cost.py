@@ -10,6 +10,7 @@ import torch
 from benchmark.data.augment import make_views
 from benchmark.data.shapes import image_shape_of
 from benchmark.experiment import Experiment
+from benchmark.federated.memory import keep_freed_memory
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import CRL
 from benchmark.methods.server_only import ServerOnly
@@ -137,7 +138,8 @@ def measure(experiment: Experiment, repeats: int = 3) -> Speed:
 def _measure(
     experiment: Experiment, model: Model, shape: tuple[int, int, int], num_classes: int, repeats: int
 ) -> Speed:
-    network = build(model, shape, num_classes, seed=0)
+    keep_freed_memory()
+    network = build(model, shape, num_classes, seed=0).to(memory_format=torch.channels_last)  # as runs have it
     batch = getattr(experiment.method, "batch_size", 64)
     draw = torch_stream(0, "probe")
     images = torch.randint(0, 256, (max(batch, 256), *shape), generator=draw, dtype=torch.uint8)
