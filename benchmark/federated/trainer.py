@@ -5,12 +5,11 @@ import warnings
 from collections.abc import Sequence
 
 import pytorch_lightning as pl
-from pytorch_lightning.loggers import Logger
 
 from benchmark.federated.module import FederatedModule, Rounds
 
 
-def build_trainer(callbacks: Sequence[pl.Callback] = (), logger: Logger | None = None) -> pl.Trainer:
+def build_trainer(callbacks: Sequence[pl.Callback] = ()) -> pl.Trainer:
     """A Trainer whose epoch is the run. What watches a run is passed in; leaving it out changes no number.
 
     Lightning's own checkpoints, bars and distributed set-up are off: records, progress and engines are ours.
@@ -27,7 +26,7 @@ def build_trainer(callbacks: Sequence[pl.Callback] = (), logger: Logger | None =
         accelerator="cpu",
         devices=1,
         callbacks=list(callbacks),
-        logger=logger if logger is not None else False,
+        logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -4,8 +4,6 @@ Real packed sets are found through FSSL_DATA or ../shared/data beside the projec
 Shapes: N images, C channels, H x W pixels.
 """
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,19 +14,7 @@ from sklearn.datasets import load_digits
 from benchmark.data import packed
 from benchmark.data.datasets import STATISTICS, DataSet, channel_statistics, load
 from benchmark.errors import ConfigError, DataError
-
-REAL = Path(os.environ.get("FSSL_DATA") or Path(__file__).parents[3] / "shared" / "data")
-
-
-def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not (REAL / name).is_dir(), reason=f"no {name} in FSSL_DATA or ../shared/data")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """Every test has a cache of its own and no data folder but the one it names."""
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FSSL_DATA", raising=False)
+from tests.data.places import REAL, needs, own_cache  # noqa: F401 - a fixture for every test here
 
 
 def test_digits_are_scikit_learns_scaled_and_split():

@@ -5,7 +5,6 @@ Shapes: N images, C channels, H x W pixels.
 """
 
 import io
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,9 @@ from PIL import Image
 from benchmark.data import packed
 from benchmark.data.datasets import load
 from benchmark.errors import DataError
+from tests.data.places import REAL, needs, own_cache  # noqa: F401 - a fixture for every test here
 
-REAL = Path(os.environ.get("FSSL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 TOY = "stl10"  # a name for made-up sets: no packed file of this name is known by hash
-
-
-def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not (REAL / name).is_dir(), reason=f"no {name} in FSSL_DATA or ../shared/data")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """Every test has a cache of its own and no data folder but the one it names."""
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FSSL_DATA", raising=False)
 
 
 def save(folder: Path, split: str, **changed: Any) -> Path:

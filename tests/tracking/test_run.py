@@ -27,17 +27,6 @@ def untimed(folder):
     return [json.dumps(line) for line in lines]
 
 
-class StopAfter(StopOnSignal):
-    """Asks to stop once a round is done, as a signal would."""
-
-    def __init__(self, round_number):
-        super().__init__()
-        self._round = round_number
-
-    def on_train_batch_start(self, trainer, pl_module, *args):
-        self.asked = pl_module.rounds_done + 1 == self._round
-
-
 @pytest.fixture
 def unbroken(tiny, tmp_path):
     run(tiny, tmp_path / "unbroken")

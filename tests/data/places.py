@@ -1,0 +1,19 @@
+"""Where the packed real data lies, and a cache of its own for every test that loads a set."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+REAL = Path(os.environ.get("FSSL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not (REAL / name).is_dir(), reason=f"no {name} in FSSL_DATA or ../shared/data")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Every test has a cache of its own and no data folder but the one it names."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FSSL_DATA", raising=False)
