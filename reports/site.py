@@ -6,6 +6,7 @@ bytes. Pages open from a file, load nothing from anywhere, and carry a content p
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,21 @@ def build(results: Sequence[tuple[Item, Records]], out: Path, departures: Path =
     return site.index(results)
 
 
+def paragraphs(text: str) -> list[str]:
+    """A handwritten page's paragraphs and numbered entries, each on one line; its headings are the page's own."""
+    blocks: list[str] = []
+    fresh = True
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            fresh = True
+        elif fresh or re.match(r"\s*\d+\. ", line):
+            blocks.append(line.strip())
+            fresh = False
+        else:
+            blocks[-1] += f" {line.strip()}"
+    return blocks
+
+
 def item_page(item: Item) -> Path:
     """The item's page, relative to the site: ssfl/tab2/laptop/index.html."""
     return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
@@ -93,8 +109,8 @@ class _Site:
 
     def departures_page(self, paper: str) -> None:
         file = self.departures / slug(paper) / "departures.md"
-        text = file.read_text() if file.is_file() else None
-        self.write(Path(slug(paper), "departures.html"), "departures.html", {"paper": paper, "text": text})
+        blocks = paragraphs(file.read_text()) if file.is_file() else []
+        self.write(Path(slug(paper), "departures.html"), "departures.html", {"paper": paper, "blocks": blocks})
 
     def item(self, item: Item, records: Records) -> None:
         page, results, judged = item_page(item), collect(item, records), judge(item, records)

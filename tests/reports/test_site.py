@@ -13,7 +13,7 @@ import pytest
 from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from reports.cells import Records
-from reports.site import build, item_page
+from reports.site import build, item_page, paragraphs
 from tests.reports.fakes import accuracies, make_cell, make_record, pair
 
 HOSTILE = "<script>alert('x')</script>\"&"
@@ -205,6 +205,11 @@ def test_handwritten_departures_are_shown_as_text(tmp_path: Path) -> None:
     (tmp_path / "toy" / "departures.md").write_text("Batch 32, not 64 <b>.")
     build([lean()], tmp_path / "site", departures=tmp_path)
     assert "Batch 32, not 64 <b>." in words(tmp_path / "site/toy/departures.html")
+
+
+def test_numbered_entries_are_joined_over_their_lines() -> None:
+    text = "# Title\n\nAn opening\nline.\n\n 1. First,\n    continued.\n 2. Second.\n"
+    assert paragraphs(text) == ["An opening line.", "1. First, continued.", "2. Second."]
 
 
 def test_runs_of_two_commits_are_marked(tmp_path: Path) -> None:
