@@ -38,18 +38,36 @@ def nearest(word: str, right: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" + (f" {few}" if len(names) <= 4 else "")
 
 
-def to_plain(value: Any) -> Any:
-    """JSON values only; raises TypeError for anything that has no exact JSON form."""
+def added(default: Any) -> Any:
+    """A field that came after records were made, and whose default does what was done before it existed.
+
+    At its default it is left out of an experiment's hash, so that older records keep their cell.
+    """
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+def to_plain(value: Any, *, hashed: bool = False) -> Any:
+    """JSON values only; raises TypeError for anything that has no exact JSON form.
+
+    `hashed`: without the fields that `added` declared and that stand at their default.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"kind": kind_of(type(value)), **fields}
+        shown = [f for f in dataclasses.fields(value) if not (hashed and _at_added_default(f, value))]
+        return {
+            "kind": kind_of(type(value)),
+            **{f.name: to_plain(getattr(value, f.name), hashed=hashed) for f in shown},
+        }
     if isinstance(value, tuple | list):
-        return [to_plain(part) for part in value]
+        return [to_plain(part, hashed=hashed) for part in value]
     if isinstance(value, Mapping):
-        return {str(key): to_plain(part) for key, part in value.items()}
+        return {str(key): to_plain(part, hashed=hashed) for key, part in value.items()}
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise TypeError(f"{value!r} has no exact JSON form")
+
+
+def _at_added_default(f: "dataclasses.Field[Any]", value: Any) -> bool:
+    return bool(f.metadata.get("added")) and getattr(value, f.name) == f.default
 
 
 def from_plain(cls: type[T], data: Any, path: str = "") -> T:

@@ -6,13 +6,13 @@ Workers, paths, logging and devices are not in it; precision and every approxima
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from benchmark.config import from_plain, to_plain
+from benchmark.config import added, from_plain, to_plain
 from benchmark.data.augment import Augmentation
-from benchmark.data.partition import ClassSkew, Dirichlet, Iid
+from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import method_name, read_method
 from benchmark.methods.ssfl import SSFL
@@ -31,13 +31,54 @@ class Data:
     N_s: int = 50  # labelled images at the server
     N_validation: int = 0  # further labelled images at the server, never trained on
     # "server": labels at the server only. "everywhere": clients hold the (oracle) labels of their images, too.
-    label_setting: Literal["server", "everywhere"] = "server"
+    # "every_client": a few of each class at each client (FedMatch). "some_clients": all or none of a client's images
+    # (RSCFed). "share": a share of each client's images (RSCFed Table 5). "one_more_client": the server's labelled
+    # images are client K's, for methods that train nothing at the server.
+    label_setting: Literal["server", "everywhere", "every_client", "some_clients", "share", "one_more_client"] = (
+        "server"
+    )
     augmentation: Augmentation = Augmentation()
+    labels_per_client: int = added(5)  # of each class, at each client ("every_client")
+    labelled_clients: int = added(1)  # how many ("some_clients")
+    # Which: those that come nearest to all classes and the mean size, as the authors of RSCFed chose by hand, or the
+    # first as in their code (train_main.py:58-62) with their partition files.
+    labelled_choice: Literal["balanced", "first"] = added("balanced")
+    labelled_share: float = added(0.1)  # of each client's images ("share")
+    streaming_steps: int = added(1)  # parts in which unlabelled images arrive, one a round; 1: all from the start
+    pooled_test: int = added(0)  # test images drawn from train and test pooled (FedMatch); 0: the official split
 
     def __post_init__(self) -> None:
-        for name, least in (("N_s", 1), ("N_validation", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: {getattr(self, name)}; at least {least} would be right")
+        least_labels = 1 if self.label_setting in ("server", "everywhere", "one_more_client") else 0
+        least = {
+            "N_s": least_labels,
+            "N_validation": 0,
+            "labels_per_client": 1,
+            "labelled_clients": 1,
+            "streaming_steps": 1,
+            "pooled_test": 0,
+        }
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise ConfigError(f"{name}: {getattr(self, name)}; at least {smallest} would be right")
+        if not 0.0 < self.labelled_share < 1.0:
+            raise ConfigError(f"labelled_share: {self.labelled_share} is outside (0, 1)")
+        self._refuse_idle_settings()
+
+    def _refuse_idle_settings(self) -> None:
+        """A setting that moves nothing must not make another cell."""
+        owners = {
+            "labels_per_client": "every_client",
+            "labelled_clients": "some_clients",
+            "labelled_choice": "some_clients",
+            "labelled_share": "share",
+        }
+        defaults = {f.name: f.default for f in fields(self)}
+        for name, setting in owners.items():
+            if getattr(self, name) != defaults[name] and self.label_setting != setting:
+                raise ConfigError(
+                    f"{name}: {getattr(self, name)!r} does nothing with label_setting {self.label_setting!r}; "
+                    f"{setting!r} would be right"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +89,11 @@ class Federation:
     C: int = 10  # cohort size
     T: int = 16  # local steps per round
     rounds: int = 100
+    epochs: int | None = added(None)  # E  local passes over a holder's images per round, in place of T local steps
 
     def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"epochs: {self.epochs}; at least 1 would be right")
         for name in ("K", "C", "T", "rounds"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)}; at least 1 would be right")
@@ -63,8 +107,9 @@ class Evaluation:
 
     every: int = 10  # rounds between tests on the test set; the last round is always tested
     validation: bool = False  # measure on the held-out labels instead of the test set (for choosing settings)
-    # Which round counts. A rule that selects on test data comes with the first paper that did so, named on its page.
-    selection: Literal["last"] = "last"
+    # Which round counts. "best_on_test" chooses on test data, as SemiFL (test_classifier_ssfl.py:40) and RSCFed
+    # (README) did; every page that shows such a number says so.
+    selection: Literal["last", "best_on_test"] = "last"
     gradient_diversity_every: int = 0  # rounds between exact gradient diversities (Eq. 1); 0: never
 
     def __post_init__(self) -> None:
@@ -78,7 +123,7 @@ class Experiment:
     """One run: a cell and a seed."""
 
     data: Data = Data()
-    partition: ClassSkew | Dirichlet | Iid = ClassSkew(R=0.4)
+    partition: Partition = ClassSkew(R=0.4)
     model: Model = Model(network="tiny_cnn", norm="gn", norm_groups=4)
     method: Any = field(default=SSFL(), metadata={"read": read_method})
     federation: Federation = Federation()
@@ -92,6 +137,8 @@ class Experiment:
             raise ConfigError(f"seed: {self.seed}; 0 or more would be right")
         if self.evaluation.validation and self.data.N_validation == 0:
             raise ConfigError("evaluation.validation: true needs data.N_validation > 0 labels held out at the server")
+        if self.evaluation.validation and self.evaluation.selection != "last":
+            raise ConfigError("evaluation.selection: 'best_on_test' with validation true; 'last' would be right")
         if self.data.label_setting not in self.method.needs:
             raise ConfigError(
                 f"data.label_setting: {self.data.label_setting!r} does not suit method {method_name(self.method)!r}; "
@@ -101,7 +148,8 @@ class Experiment:
     @cached_property
     def cell_key(self) -> str:
         """16 hexadecimal digits that name the cell: equal settings, equal key, whatever the seed."""
-        plain = {key: value for key, value in to_json(self).items() if key not in ("seed", "profile")}
+        resolved = to_json(self, hashed=True)
+        plain = {key: value for key, value in resolved.items() if key not in ("seed", "profile")}
         canonical = json.dumps({"numerics": NUMERICS, **plain}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -109,9 +157,9 @@ class Experiment:
         return replace(self, seed=seed)
 
 
-def to_json(experiment: Experiment) -> dict[str, Any]:
-    """The resolved experiment as JSON values."""
-    plain = to_plain(experiment)
+def to_json(experiment: Experiment, *, hashed: bool = False) -> dict[str, Any]:
+    """The resolved experiment as JSON values; `hashed`: only what the cell's hash is made of."""
+    plain = to_plain(experiment, hashed=hashed)
     plain["method"]["kind"] = method_name(experiment.method)
     del plain["kind"]
     return plain

@@ -12,6 +12,7 @@ from reports.statistics import Paired, Summary, paired, summary
 Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
 Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]
 ACCURACY = "test/accuracy"
+SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +20,11 @@ class CellResult:
     """What is known of one cell. Only finished runs are in `values`; diverged ones are listed, never averaged."""
 
     cell: Cell
-    values: Mapping[int, float]  # seed -> the metric after the last round
+    values: Mapping[int, float]  # seed -> the metric under the run's selection rule, in general after the last round
     diverged: tuple[int, ...]  # seeds
     unfinished: tuple[int, ...]  # seeds that were started, and failed or have not ended
     n_wanted: int
+    selected_on_test: bool = False  # some value is that of the round that was best on the test set
 
     @property
     def n(self) -> int:
@@ -56,8 +58,9 @@ def cell_result(cell: Cell, records: Records, n_wanted: int, metric: str = ACCUR
     values: dict[int, float] = {}
     diverged: list[int] = []
     unfinished: list[int] = []
-    for seed, record in sorted(records.get(cell.cell_key, {}).items()):
-        value = record.last(metric)
+    runs = records.get(cell.cell_key, {})
+    for seed, record in sorted(runs.items()):
+        value = record.selected(metric)
         if record.status == "diverged" or (value is not None and not math.isfinite(value)):
             diverged.append(seed)
         elif record.status != "done":
@@ -65,13 +68,37 @@ def cell_result(cell: Cell, records: Records, n_wanted: int, metric: str = ACCUR
         elif value is not None:
             values[seed] = float(value)
     return CellResult(
-        cell=cell, values=values, diverged=tuple(diverged), unfinished=tuple(unfinished), n_wanted=n_wanted
+        cell=cell,
+        values=values,
+        diverged=tuple(diverged),
+        unfinished=tuple(unfinished),
+        n_wanted=n_wanted,
+        selected_on_test=metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values),
     )
 
 
 def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, CellResult]:
     """Every cell of the item by label, in the item's order; none is left out."""
     return {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
+
+
+def counted(item: Item, records: Records) -> Records:
+    """The records of the item's own seeds. A trial may share a cell's key, under a seed of its own: what chose a
+    setting must not count for it."""
+    return {key: {seed: record for seed, record in runs.items() if seed < item.seeds} for key, runs in records.items()}
+
+
+def notes_of(item: Item, results: Iterable[CellResult]) -> tuple[str, ...]:
+    """The item's notes, and what has to be said beside its values: which of them test data chose, and what waits."""
+    results = list(results)
+    found = [result.cell.label for result in results if result.selected_on_test]
+    where = "" if len(found) == sum(result.n > 0 for result in results) else f" ({', '.join(found)})"
+    waiting = ", ".join(choice.label for choice in item.choices)
+    return (
+        *item.notes,
+        *([f"{SELECTED_ON_TEST}{where}"] if found else []),
+        *([f"waits for trials: {waiting}"] if waiting and item.rows == "settings" else []),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,27 +2,42 @@
 
 import csv
 import io
+from collections.abc import Sequence
 
 from benchmark.papers.item import Item
-from reports.cells import CellResult, Grid, Records, collect, grid
+from reports.cells import SELECTED_ON_TEST, CellResult, Grid, Records, collect, grid
 from reports.words import csv_safe, latex, mean_spread
 
 COLUMNS = ("label", "role", "cell_key", "published_percent", "mean", "std", "n", "n_wanted", "n_diverged", "status")
 
 
 def table_csv(item: Item, records: Records) -> str:
-    """One line a cell: its setting, the published number (percent), ours (fractions), runs and status."""
+    """One line a cell: its setting, the published number (percent), ours (fractions), runs and status. Where test data
+    chose any of the numbers, a last column says which."""
     keys = list(dict.fromkeys(key for cell in item.cells for key in cell.setting))
+    results = collect(item, records)
+    chosen = any(result.selected_on_test for result in results.values())
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([csv_safe(name) for name in ("item", "profile", *keys, *COLUMNS)])
-    for label, result in collect(item, records).items():
-        cell, seen = result.cell, result.summary
-        fields: list[object] = [item.name, item.profile, *(cell.setting.get(key, "") for key in keys)]
-        fields += [label, cell.role, cell.cell_key, cell.published, seen and seen.mean, seen and seen.std]
-        fields += [result.n, result.n_wanted, len(result.diverged), result.status]
+    writer.writerow([csv_safe(name) for name in (*cell_names(keys), *(["selection"] if chosen else []))])
+    for result in results.values():
+        fields = cell_fields(item, keys, result)
+        fields += [SELECTED_ON_TEST if result.selected_on_test else ""] if chosen else []
         writer.writerow(["" if field is None else csv_safe(field) for field in fields])
     return text.getvalue()
+
+
+def cell_names(keys: Sequence[str]) -> list[str]:
+    """The names of `cell_fields`."""
+    return ["item", "profile", *keys, *COLUMNS]
+
+
+def cell_fields(item: Item, keys: Sequence[str], result: CellResult) -> list[object]:
+    """What a CSV says of any cell; `keys` are those of the items' settings."""
+    cell, seen = result.cell, result.summary
+    fields: list[object] = [item.name, item.profile, *(cell.setting.get(key, "") for key in keys)]
+    fields += [cell.label, cell.role, cell.cell_key, cell.published, seen and seen.mean, seen and seen.std]
+    return [*fields, result.n, result.n_wanted, len(result.diverged), result.status]
 
 
 def table_latex(item: Item, records: Records) -> str:
@@ -34,6 +49,8 @@ def table_latex(item: Item, records: Records) -> str:
     head = [f"% {item.name}, profile {item.profile}: test accuracy in percent, mean and standard deviation over seeds"]
     if item.profile != "paper":
         head.append("% published numbers are for orientation only: other data, other length")
+    if chosen := [label for label, result in results.items() if result.selected_on_test]:
+        head.append(f"% {SELECTED_ON_TEST}: {', '.join(chosen)}")
     return "\n".join([*(line.replace("\n", " ") for line in head), *lines]) + "\n"
 
 
@@ -50,7 +67,7 @@ def _grid_lines(cells: Grid) -> list[str]:
             result = row.results.get(method)
             fields.append("--" if result is None else _ours(result))
         body.append(fields)
-    return _tabular(header, body)
+    return tabular(header, body)
 
 
 def _list_lines(item: Item, records: Records) -> list[str]:
@@ -58,14 +75,15 @@ def _list_lines(item: Item, records: Records) -> list[str]:
     for label, result in collect(item, records).items():
         number = result.cell.published
         body.append([label, "--" if number is None else f"{number:.2f}", _ours(result)])
-    return _tabular(["cell", "published", "ours"], body)
+    return tabular(["cell", "published", "ours"], body)
 
 
 def _ours(result: CellResult) -> str:
     return f"{mean_spread(result.summary)} ({result.counts})" if result.summary else result.counts
 
 
-def _tabular(header: list[str], body: list[list[str]]) -> list[str]:
+def tabular(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a booktabs tabular, every field escaped; the first column is aligned left."""
     rows = [" & ".join(latex(field) for field in fields) + r" \\" for fields in [header, *body]]
     columns = "l" + "r" * (len(header) - 1)
     start, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"

@@ -1,59 +1,27 @@
 """Curves over rounds as SVG and PNG: the same records always give the same bytes.
 
 One column of panels a row of the item's table (SSFL: a cohort size), one line of panels a metric, one colour a method.
-With three finished seeds or more a line is the mean and the band its 95 % t interval; with fewer, every run is a thin
-line of its own. A diverged run is a dotted line up to its last round, and never part of a mean.
+Lines and bands are those of reports/drawing.py.
 """
 
-import io
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmark.papers.item import Item
 from benchmark.tracking.files import write_atomically
+from reports.arena_figures import learning_curves
 from reports.cells import ACCURACY, CellResult, Records, collect, grid
-from reports.series import Series, seeds_series
-from reports.words import is_fraction, metric_name
+from reports.drawing import STYLE, draw_panel, laid_out, line_style, png, set_scale, svg
+from reports.series import seeds_series
+from reports.words import metric_name
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
-# Okabe and Ito's colours, told apart with any colour vision and in print.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#6a51a3")
-INK, GRID = "#1f2933", "#c3ccd5"
 POWERS, MEMBERS = ("squared", "plain"), ("clients", "with_server")
-LOG_SPAN = 100.0  # two decades
-STYLE: Any = {
-    "svg.hashsalt": "fssl",
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # a "$" in a name is a dollar
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "axes.facecolor": "none",
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlecolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-    "text.color": INK,
-    "legend.frameon": False,
-}
 Panel = tuple[str, dict[str, CellResult]]  # its title, and line name -> cell
 
 
@@ -69,7 +37,7 @@ def panels(item: Item, records: Records) -> list[Panel]:
 def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> Figure:
     """The figure: len(metrics) lines of panels by len(columns). Metrics no run measured are said to be so."""
     names = list(dict.fromkeys(name for _, lines in columns for name in lines))
-    styles = {name: _line_style(i) for i, name in enumerate(names)}
+    styles = {name: line_style(i) for i, name in enumerate(names)}
     width, height = max(4.6, 2.9 * len(columns) + 0.5), 1.95 * len(metrics) + 0.75
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(len(metrics), len(columns), squeeze=False, sharex="col", sharey="row")
@@ -78,8 +46,8 @@ def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> 
             {name: seeds_series(result, records, metric) for name, result in lines.items()} for _, lines in columns
         ]
         for ax, lines in zip(axes[i], series, strict=True):
-            _draw_panel(ax, metric, lines, styles)
-        _scale(list(axes[i]), metric, [line for lines in series for line in lines.values()])
+            draw_panel(ax, metric, lines, styles)
+        set_scale(list(axes[i]), metric, [line for lines in series for line in lines.values()])
         axes[i][0].set_ylabel(_y_label(metric))
     for ax, (title, _) in zip(axes[0], columns, strict=True):
         ax.set_title(title, loc="left")
@@ -95,50 +63,6 @@ def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> 
     return figure
 
 
-def _line_style(index: int) -> dict[str, Any]:
-    """A colour of the palette; where that is used up, again with dashes."""
-    return {"color": PALETTE[index % len(PALETTE)], "linestyle": ("-", "--", "-.")[index // len(PALETTE) % 3]}
-
-
-def _draw_panel(ax: Axes, metric: str, lines: dict[str, Series], styles: dict[str, dict[str, Any]]) -> None:
-    scale = 100.0 if is_fraction(metric) else 1.0
-    for name, line in lines.items():
-        style = styles[name]
-        colour = style["color"]
-        if line.mean:
-            rounds, low, high = line.band
-            ax.fill_between(rounds, [scale * v for v in low], [scale * v for v in high], color=colour, alpha=0.16, lw=0)
-            ax.plot(*_xy(line.mean, scale), **style, linewidth=1.6)
-        for run in line.single:
-            ax.plot(*_xy(run, scale), **style, linewidth=0.9, alpha=0.9)
-        for run in line.diverged:
-            ax.plot(*_xy(run, scale), color=colour, linewidth=0.9, linestyle=":")
-            ax.plot(*_xy(run[-1:], scale), color=colour, marker="x", markersize=5)
-    if not any(line.mean or line.single or line.diverged for line in lines.values()):
-        ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", alpha=0.6)
-    ax.margins(x=0.02)
-
-
-def _xy(points: Sequence[tuple[int, float]], scale: float) -> tuple[list[int], list[float]]:
-    return [x for x, _ in points], [scale * y for _, y in points]
-
-
-def _scale(row: list[Axes], metric: str, lines: list[Series]) -> None:
-    """Shared by a metric's panels. The limits follow the lines, not the bands: a band of three seeds can be wide."""
-    scale = 100.0 if is_fraction(metric) else 1.0
-    values = [scale * y for line in lines for run in (line.mean, *line.single, *line.diverged) for _, y in run]
-    values = [value for value in values if math.isfinite(value)]
-    if not values:
-        return
-    low, high = min(values), max(values)
-    if metric.startswith("diversity/") and low > 0 and high / low > LOG_SPAN:
-        row[0].set_yscale("log")
-        row[0].set_ylim(low / 1.3, high * 1.3)
-        return
-    pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
-    row[0].set_ylim(low - pad, min(high + pad, 101.0) if is_fraction(metric) else high + pad)
-
-
 def _y_label(metric: str) -> str:
     if not metric.startswith("diversity/"):
         return metric_name(metric).replace(" of kept pseudo-labels", "\nof pseudo-labels")
@@ -149,21 +73,6 @@ def variant_name(metric: str) -> str:
     """diversity/delta/l2/squared/with_server -> "l2 squared, with server"."""
     _, _, norm, power, members = metric.split("/")
     return f"{norm} {power}, {members.replace('_', ' ')}"
-
-
-def svg(figure: Figure) -> str:
-    with matplotlib.rc_context(STYLE):
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, facecolor="none")
-    # a hundredth of a point is finer than any screen: half of the bytes
-    return re.sub(r' d="[^"]*"', lambda d: re.sub(r"(\.\d\d)\d+", r"\1", d[0]), text.getvalue())
-
-
-def png(figure: Figure) -> bytes:
-    with matplotlib.rc_context(STYLE):
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=160, metadata={"Software": None}, facecolor="white")
-    return picture.getvalue()
 
 
 def curves(
@@ -179,9 +88,12 @@ def curves(
 
 
 def figure_of(item: Item, records: Records, metrics: Sequence[str]) -> Figure:
+    """The item's curves; where rows are methods, the arena's, which have room for them all."""
+    if item.rows == "methods":
+        return learning_curves(item, records)
     with matplotlib.rc_context(STYLE):
         figure = draw(panels(item, records), records, metrics)
-        return _laid_out(figure)
+        return laid_out(figure)
 
 
 def cell_figure(result: CellResult, records: Records, metrics: Sequence[str]) -> Figure:
@@ -193,8 +105,8 @@ def cell_figure(result: CellResult, records: Records, metrics: Sequence[str]) ->
         axes = figure.subplots(lines, 2, squeeze=False).flatten()
         for ax, metric in zip(axes, metrics, strict=False):
             series = seeds_series(result, records, metric)
-            _draw_panel(ax, metric, {"": series}, {"": _line_style(0)})
-            _scale([ax], metric, [series])
+            draw_panel(ax, metric, {"": series}, {"": line_style(0)})
+            set_scale([ax], metric, [series])
             ax.set_title(_y_label(metric).replace("\n", " "), loc="left", fontsize=8.5)
         for ax in axes[len(metrics) :]:
             ax.set_visible(False)
@@ -209,13 +121,6 @@ def cell_figure(result: CellResult, records: Records, metrics: Sequence[str]) ->
             wspace=0.14,
         )
         return figure
-
-
-def _laid_out(figure: Figure) -> Figure:
-    """Finds the layout once, so that SVG and PNG do not each find it again."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    return figure
 
 
 def diversity_panels(item: Item, records: Records) -> dict[str, Figure | None]:
@@ -235,19 +140,3 @@ def diversity_panels(item: Item, records: Records) -> dict[str, Figure | None]:
 def measured(records: Records, metric: str) -> bool:
     """Whether any round of any run has the metric."""
     return any(metric in line for runs in records.values() for record in runs.values() for line in record.rounds)
-
-
-def inline(text: str, prefix: str) -> str:
-    """An SVG made part of a page: no XML prologue, ids of its own, and colours taken from the page, so that it follows
-    the page's light or dark theme. `prefix` must be unique in the page."""
-    body = text[text.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{prefix}-', body)
-    body = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", body)
-    body = re.sub(r'(<svg[^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--w: \2px"', body, count=1)
-    body = body.replace("*{stroke-linejoin", ".figure svg *{stroke-linejoin").replace("'DejaVu Sans'", "var(--sans)")
-    variables: dict[str, Any] = {INK: "var(--ink)", GRID: "var(--grid)"}
-    variables |= {colour: f"var(--series-{i})" for i, colour in enumerate(PALETTE)}
-    for colour, variable in variables.items():
-        body = body.replace(colour, variable)
-    return body

@@ -7,7 +7,8 @@ it and as results/published/ holds it. "units" says so in the object itself, so 
 from typing import Any
 
 from benchmark.papers.item import Item
-from reports.cells import ACCURACY, CellResult, Records, collect
+from reports.arena_exports import arena_object
+from reports.cells import ACCURACY, CellResult, Records, collect, counted, notes_of
 from reports.verdicts import Judged, judge
 
 UNITS = {
@@ -23,18 +24,22 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
     """The item's cells and claims. `report` is the path of the page that shows them, None where none was built.
 
     A cell without a finished run has mean and std null and status "missing"; one with a diverged run has status
-    "diverged" and its mean, if any, is that of the runs that ended.
+    "diverged" and its mean, if any, is that of the runs that ended. An item whose rows are methods has the arena's
+    comparison besides, under "arena".
     """
+    records = counted(item, records)
+    results = collect(item, records)
     return {
         "item": item.name,
         "title": item.title,
         "profile": item.profile,
         "metric": ACCURACY,
         "units": dict(UNITS),
-        "cells": [_cell(result) for result in collect(item, records).values()],
+        "cells": [_cell(result) for result in results.values()],
         "claims": [_claim(judged) for judged in judge(item, records)],
-        "notes": list(item.notes),
+        "notes": list(notes_of(item, results.values())),
         "report": report,
+        **({"arena": arena_object(item, records)} if item.rows == "methods" else {}),
     }
 
 

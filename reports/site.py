@@ -17,9 +17,23 @@ from matplotlib.figure import Figure
 
 from benchmark.papers.item import Item
 from benchmark.tracking.files import write_atomically
-from reports.cells import ACCURACY, CellResult, Records, collect, grid, ladder, seeds_of
+from reports.arena_exports import arena_csv, arena_latex, arena_markdown
+from reports.arena_site import arena_view
+from reports.cells import (
+    ACCURACY,
+    SELECTED_ON_TEST,
+    CellResult,
+    Records,
+    collect,
+    counted,
+    grid,
+    ladder,
+    notes_of,
+    seeds_of,
+)
+from reports.drawing import inline, png, svg
 from reports.exports import table_csv, table_latex
-from reports.figures import DIVERSITY, cell_figure, diversity_panels, figure_of, inline, measured, png, svg
+from reports.figures import DIVERSITY, cell_figure, diversity_panels, figure_of, measured
 from reports.files import slug
 from reports.series import finished_runs
 from reports.verdicts import Judged, judge
@@ -113,17 +127,22 @@ class _Site:
         self.write(Path(slug(paper), "departures.html"), "departures.html", {"paper": paper, "blocks": blocks})
 
     def item(self, item: Item, records: Records) -> None:
+        records = counted(item, records)
         page, results, judged = item_page(item), collect(item, records), judge(item, records)
         folder = self.out / page.parent
-        write_atomically(folder / "table.csv", table_csv(item, records).encode())
-        write_atomically(folder / "table.tex", table_latex(item, records).encode())
+        arena = arena_view(item, records) if item.rows == "methods" else None
+        for name, text in {**_tables(item, records), **(arena["files"] if arena else {})}.items():
+            write_atomically(folder / name, text.encode())
         cells = grid(results.values())
-        if cells and len(cells.methods) > 8:
+        if arena or (cells and len(cells.methods) > 8):
             cells = None  # a list reads better than a table that wide
         runs = [record for cell in item.cells for record in seeds_of(records, cell)]
         values = {
             **_heading(item, results, judged),
+            "arena": arena,
             "grid": grid_view(item, cells) if cells else None,
+            "notes": notes_of(item, results.values()),
+            "selection": SELECTED_ON_TEST if any(r.selected_on_test for r in results.values()) else None,
             "cells": [_listed(item, result) for result in results.values() if result.cell.role != "ladder"],
             "ladder": [_rung(item, result, records) for result in ladder(results.values())],
             "claims": [claim_view(one) for one in judged],
@@ -138,13 +157,15 @@ class _Site:
 
     def _figures(self, item: Item, records: Records, folder: Path) -> list[dict[str, Any]]:
         """The curves, and appendix D's variants where any of them was measured; each inline and as files."""
-        shown = [name for name in (ACCURACY, DIVERSITY, KEPT[0]) if name == ACCURACY or measured(records, name)]
+        metrics = (ACCURACY,) if item.rows == "methods" else (ACCURACY, DIVERSITY, KEPT[0])
+        shown = [name for name in metrics if name == ACCURACY or measured(records, name)]
         if not any(records.values()):
             return []
         curves = figure_of(item, records, shown)
         write_atomically(folder / "curves.png", png(curves))
         figures: dict[str, tuple[Figure | None, str]] = {"curves": (curves, ", ".join(map(metric_name, shown)))}
-        if any(measured(records, f"diversity/{g}/l1/plain/clients") for g in ("gradient", "delta")):
+        variants = [f"diversity/{gradient}/l1/plain/clients" for gradient in ("gradient", "delta")]
+        if item.rows == "settings" and any(measured(records, variant) for variant in variants):
             for name, figure in diversity_panels(item, records).items():
                 gradient, norm = name.split("-")
                 title = f"{'Exact gradients' if gradient == 'gradient' else 'Local updates'}, {norm} norm"
@@ -170,6 +191,7 @@ class _Site:
             "profile_text": PROFILES.get(item.profile, ""),
             "cell": result.cell,
             "value": value_view(item, result),
+            "selection": SELECTED_ON_TEST if result.selected_on_test else None,
             "setting": {key: str(value) for key, value in result.cell.setting.items()},
             "runs": [run_view(record) for record in runs],
             "missing": [seed for seed in range(item.seeds) if seed not in {record.seed for record in runs}],
@@ -182,6 +204,17 @@ class _Site:
         self.write(folder / f"{name}.html", "cell.html", values)
 
 
+def _tables(item: Item, records: Records) -> dict[str, str]:
+    """The item's table for other programs, by file name."""
+    if item.rows == "methods":
+        return {
+            "table.csv": arena_csv(item, records),
+            "table.tex": arena_latex(item, records),
+            "table.md": arena_markdown(item, records),
+        }
+    return {"table.csv": table_csv(item, records), "table.tex": table_latex(item, records)}
+
+
 def _heading(item: Item, results: dict[str, CellResult], judged: Sequence[Judged]) -> dict[str, Any]:
     statuses = [result.status for result in results.values()]
     return {
@@ -189,9 +222,9 @@ def _heading(item: Item, results: dict[str, CellResult], judged: Sequence[Judged
         "paper": item.name.split("/")[0],
         "profile_text": PROFILES.get(item.profile, ""),
         "done": sum(status == "done" for status in statuses),
-        "total": len(statuses),
+        "total": len(statuses) + len(item.choices),
         "runs_done": sum(min(result.n, item.seeds) for result in results.values()),
-        "runs_wanted": item.seeds * len(statuses),
+        "runs_wanted": item.seeds * (len(statuses) + len(item.choices)),
         "diverged": sum(len(result.diverged) for result in results.values()),
         "verdicts": {mark: sum(one.verdict == mark for one in judged) for mark in MARKS},
         "marks": MARKS,
@@ -199,6 +232,7 @@ def _heading(item: Item, results: dict[str, CellResult], judged: Sequence[Judged
 
 
 def _card(item: Item, records: Records) -> dict[str, Any]:
+    records = counted(item, records)
     heading = _heading(item, collect(item, records), judge(item, records))
     share = f"{100 * heading['runs_done'] / max(1, heading['runs_wanted']):.1f}"
     return {**heading, "href": item_page(item).as_posix(), "share": share}
@@ -212,7 +246,7 @@ def _rung(item: Item, result: CellResult, records: Records) -> dict[str, Any]:
     """A ladder cell: accuracy, and the means of what its finished runs measured of their pseudo-labels."""
     quality = {}
     for metric in KEPT:
-        values = [value for run in finished_runs(records, result) if (value := run.last(metric)) is not None]
+        values = [value for run in finished_runs(records, result) if (value := run.selected(metric)) is not None]
         quality[metric_name(metric)] = percent(sum(values) / len(values)) if values else "-"
     text = mean_spread(result.summary) if result.summary else None
     return {"value": value_view(item, result), "text": text, "quality": quality}

@@ -47,6 +47,7 @@ def _rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[str | int 
         numbers = {name: value for name, value in last.items() if isinstance(value, (int, float))}
         for name, value in numbers.items():
             if name != "round":
-                yield *start, name, float(value), len(record.rounds), record.status
+                chosen = record.selected(name)
+                yield *start, name, float(value if chosen is None else chosen), len(record.rounds), record.status
         if not numbers:
             yield *start, "", "", len(record.rounds), record.status

@@ -144,12 +144,12 @@ def forest(judged: Judged) -> dict[str, Any] | None:
 
 def run_view(record: RunRecord) -> dict[str, str]:
     """One line of a cell page's table of seeds."""
-    wall = record.result.get("wall_seconds")
+    wall, loss = record.result.get("wall_seconds"), record.selected("test/loss")
     return {
         "seed": str(record.seed),
         "status": record.status,
-        "accuracy": percent(record.last(ACCURACY)),
-        "loss": "-" if record.last("test/loss") is None else number(record.last("test/loss") or 0.0),
+        "accuracy": percent(record.selected(ACCURACY)),
+        "loss": "-" if loss is None else number(loss),
         "kept": percent(record.last("pseudo/kept")),
         "pseudo": percent(record.last("pseudo/accuracy")),
         "rounds": str(len(record.rounds)),

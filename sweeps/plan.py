@@ -13,9 +13,11 @@ from benchmark.tracking.reading import Records, read_records
 class Plan:
     """The distinct runs of some items, in the order of their tables, seed by seed."""
 
+    items: tuple[Item, ...]  # with the cells that trials have chosen
     runs: tuple[Experiment, ...]
     missing: tuple[Experiment, ...]  # not finished; diverged runs are finished
     records: Records
+    waiting: int = 0  # runs of cells that are known only when their trials are done
 
     @property
     def cells(self) -> int:
@@ -33,10 +35,31 @@ def wanted(items: Iterable[Item], seeds: int | None) -> tuple[Experiment, ...]:
 
 
 def plan(items: Sequence[Item], results: Path, *, seeds: int | None = None, with_reference: bool = True) -> Plan:
-    runs = wanted(items, seeds)
-    records = read_records(results, (run.cell_key for run in runs), with_reference=with_reference)
-    missing = tuple(run for run in runs if not _finished(records, run))
-    return Plan(runs=runs, missing=missing, records=records)
+    trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
+    tried = read_records(results, (trial.cell_key for trial in trials), with_reference=with_reference)
+    resolved = tuple(item.resolved(lambda trial: _score(tried, trial)) for item in items)
+    chosen = wanted(resolved, seeds)
+    runs = tuple(dict.fromkeys((*trials, *chosen)))
+    records = {
+        **read_records(results, (run.cell_key for run in chosen), with_reference=with_reference),
+        **tried,
+    }
+    return Plan(
+        items=resolved,
+        runs=runs,
+        missing=tuple(run for run in runs if not _finished(records, run)),
+        records=records,
+        waiting=sum(len(item.choices) * (item.seeds if seeds is None else seeds) for item in resolved),
+    )
+
+
+def _score(records: Records, trial: Experiment) -> float | None:
+    """The accuracy on held-out labels after the last round; a diverged trial is worse than any, None: not done."""
+    record = records.get(trial.cell_key, {}).get(trial.seed)
+    if record is None or record.status not in ("done", "diverged"):
+        return None
+    accuracy = record.last("validation/accuracy") if record.status == "done" else None
+    return -1.0 if accuracy is None else accuracy
 
 
 def _finished(records: Records, run: Experiment) -> bool:

@@ -10,7 +10,10 @@ from rich.table import Table
 from benchmark.cli.main import add_places
 from benchmark.data.datasets import NAMES, load
 from benchmark.data.describe import describe, plot
-from benchmark.data.partition import ClassSkew, Dirichlet, Iid
+from benchmark.data.dirichlet import RULES
+from benchmark.data.fedmatch import FedMatchSkew
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid, Partition
+from benchmark.data.shards import Shards
 from benchmark.data.split import split
 from benchmark.errors import ConfigError, DataError
 
@@ -27,8 +30,13 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     kind.add_argument("--R", type=float, help="class skew, SSFL appendix A.2 (default: 0.4)")
     kind.add_argument("--alpha", type=float, help="Dirichlet concentration")
     kind.add_argument("--iid", action="store_true")
+    kind.add_argument("--shards", type=int, metavar="CLASSES", help="shards per client, each of another class")
+    kind.add_argument("--fedmatch", action="store_true", help="FedMatch's ten types of clients, for ten classes")
+    partition.add_argument("--rule", choices=sorted(RULES), help="whose Dirichlet (default: rscfed)")
+    partition.add_argument("--repeats", action="store_true", help="let --shards give a client one class twice")
     partition.add_argument("--N_s", type=int, default=None, help="labelled images at the server (default: 10 a class)")
     partition.add_argument("--N_validation", type=int, default=0, help="further ones held out there")
+    partition.add_argument("--labels_per_client", type=int, default=0, help="labelled images of each class at a client")
     partition.add_argument("--sizes", choices=["paper", "equal"], default="paper", help="client sizes under class skew")
     partition.add_argument("--seed", type=int, default=0)
     partition.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
@@ -51,14 +59,25 @@ def act_list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _wanted(options: argparse.Namespace) -> Partition:
+    """The rule that the options name. Raises ConfigError for an option that belongs to another one."""
+    if options.rule and options.alpha is None:
+        raise ConfigError(f"--rule: {options.rule!r} does nothing without --alpha; --alpha 0.3, say, would be right")
+    if options.repeats and options.shards is None:
+        raise ConfigError("--repeats does nothing without --shards; --shards 2, say, would be right")
+    if options.alpha is not None:
+        return Dirichlet(alpha=options.alpha, rule=options.rule or "rscfed")
+    if options.shards is not None:
+        return Shards(classes_per_client=options.shards, distinct=not options.repeats)
+    if options.iid:
+        return Iid()
+    if options.fedmatch:
+        return FedMatchSkew()
+    return ClassSkew(R=0.4 if options.R is None else options.R, sizes=options.sizes)
+
+
 def act_partition(options: argparse.Namespace) -> int:
     """Counts of every client and the server, realised R (SSFL Eq. 2) and a hash that is the same everywhere."""
-    if options.iid:
-        partition: ClassSkew | Dirichlet | Iid = Iid()
-    elif options.alpha is not None:
-        partition = Dirichlet(alpha=options.alpha)
-    else:
-        partition = ClassSkew(R=0.4 if options.R is None else options.R, sizes=options.sizes)
     if options.K < 1:
         raise ConfigError(f"--K: {options.K}; at least 1 would be right")
     data = load(options.data, options.data_root)
@@ -68,9 +87,10 @@ def act_partition(options: argparse.Namespace) -> int:
         num_classes=data.num_classes,
         N_s=10 * data.num_classes if options.N_s is None else options.N_s,
         K=options.K,
-        partition=partition,
+        partition=_wanted(options),
         seed=options.seed,
         N_validation=options.N_validation,
+        labels_per_client=options.labels_per_client,
     )
     found = describe(divided, labels_N)
     if options.plot:
@@ -81,6 +101,8 @@ def act_partition(options: argparse.Namespace) -> int:
     table = Table("holder", *data.classes, "all", title=f"{data.name}: R = {found['R_realised']:.4f} (realised)")
     for client, counts in enumerate(found["counts"]):
         table.add_row(f"client {client}", *map(str, counts), str(sum(counts)))
+    for client, counts in enumerate(found.get("labelled_counts", ())):
+        table.add_row(f"client {client}, labelled", *map(str, counts), str(sum(counts)))
     table.add_row("server", *map(str, found["server_counts"]), str(sum(found["server_counts"])))
     Console().print(table)
     print(f"hash {found['hash']}")

@@ -10,14 +10,15 @@ from rich.table import Table
 from benchmark.cli.main import add_places
 from benchmark.cli.reproduce import add_scope, checked_seeds, uses_reference
 from benchmark.papers.catalogue import items
-from sweeps.cost import Cost, cost_of, measure
+from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
+from sweeps.speed import Stopwatch
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Counts runs, local steps, FLOPs and bytes exactly; hours come from timing a few local steps of each network "
-        "on this machine (random images: no data set is needed)."
+        "Counts runs, local steps, FLOPs and bytes by a dry run of each method, and says where a count is not exact; "
+        "hours come from timing each kind of job on this machine (random images: no data set is needed)."
     )
     add_scope(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
@@ -27,13 +28,11 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    console, seeds = Console(), checked_seeds(options.seeds)
-    for item in items(options.items, options.profile):
+    console, seeds, stopwatch = Console(), checked_seeds(options.seeds), Stopwatch()
+    for item in items(options.items, options.profile, options.also):
         planned = plan([item], options.results, seeds=seeds, with_reference=uses_reference(options))
         runs = planned.runs if options.all else planned.missing
-        networks = {(run.model, run.data.name): run for run in runs}
-        speeds = {network: measure(run) for network, run in networks.items()}
-        total = sum((cost_of(run, speeds[(run.model, run.data.name)]) for run in runs), Cost())
+        total = sum((cost_of(run, stopwatch, options.data_root) for run in runs), Cost())
         counted = {
             "item": item.name,
             "profile": item.profile,
@@ -57,7 +56,8 @@ def _print(counted: dict[str, Any], done: int, console: Console) -> None:
         ("FLOPs", f"{counted['flops']:.3g}"),
         ("bytes up", f"{counted['bytes_up'] / 1e9:,.2f} GB"),
         ("bytes down", f"{counted['bytes_down'] / 1e9:,.2f} GB"),
-        ("hours here", f"{counted['hours']:,.2f} on {counted['cores']} cores (timed on a few local steps just now)"),
+        ("hours here", f"{counted['hours']:,.2f} on {counted['cores']} cores (timed on a few jobs just now)"),
+        *(("note", note) for note in counted["notes"]),
     ]
     for row in rows:
         table.add_row(*row)

@@ -54,7 +54,7 @@ def on_disk(names: Iterable[str], profiles: Iterable[str], results: Path) -> Seq
             planned = plan([item], results, with_reference=profile != "demo")
             records = restricted(planned.records, planned.runs)
             if any(records.values()):
-                found.append((item, records))
+                found.append((planned.items[0], records))
     return found
 
 

@@ -28,6 +28,13 @@ def add_scope(command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="+", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
     command.add_argument("--seeds", type=int, help="runs a cell (default: the profile's)")
+    command.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="METHOD",
+        help="one more method in the arena, such as my_module:MyMethod; may be repeated",
+    )
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -59,17 +66,17 @@ def checked_seeds(seeds: int | None) -> int | None:
 
 
 def act(options: argparse.Namespace) -> int:
-    chosen = items(options.items, options.profile)
+    chosen = items(options.items, options.profile, options.also)
     with_reference = uses_reference(options)
     seeds = checked_seeds(options.seeds)
     if options.jobs < 1:
         raise ConfigError(f"--jobs: {options.jobs}; at least 1 would be right")
     planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     console = Console(stderr=True)
-    if planned.missing:
-        _train(planned, chosen, options, console)
+    while planned.missing:  # once, or twice where trials choose what comes after them
+        _train(planned, options, console)
         planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
-    results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in chosen]
+    results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in planned.items]
     mine = {(item.name, item.profile) for item, _ in results}
     found = on_disk(ITEMS, PROFILES, options.results)
     build([*results, *(pair for pair in found if (pair[0].name, pair[0].profile) not in mine)], options.site)
@@ -93,16 +100,17 @@ def with_seeds(item: Item, seeds: int | None) -> Item:
     return item if seeds is None else replace(item, seeds=seeds)
 
 
-def _train(planned: Plan, chosen: list[Item], options: argparse.Namespace, console: Console) -> None:
+def _train(planned: Plan, options: argparse.Namespace, console: Console) -> None:
     from benchmark.cli.progress import TableProgress
     from sweeps.local import launch
 
     _check_data(planned, options.data_root)
-    labels = {cell.cell_key: cell.label for item in chosen for cell in item.cells}
+    labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     done = len(planned.runs) - len(planned.missing)
     jobs = min(options.jobs, len(planned.missing))
-    names = ", ".join(f"{item.name} ({item.profile})" for item in chosen)
-    console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {jobs} side by side")
+    names = ", ".join(f"{item.name} ({item.profile})" for item in planned.items)
+    later = f", {planned.waiting} more when the trials among them are done" if planned.waiting else ""
+    console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {jobs} side by side{later}")
     started = time.monotonic()
     with TableProgress(planned.missing, options.results, console, labels) as progress:
         launch(

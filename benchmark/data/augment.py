@@ -20,7 +20,7 @@ from benchmark.data.pixel_ops import PILLOW, all_values, contrast, look_up
 from benchmark.data.randaugment import RandAugment, require_within
 from benchmark.errors import ConfigError, DataError
 
-VIEWS = ("plain", "weak", "strong")
+VIEWS = ("plain", "weak", "weak2", "strong")
 # Of uint8 images, on the CPU. Smaller chunks cost dispatch; larger ones grow the heap, and glibc is then likelier to
 # hand memory back between calls, which every call faults in anew (tests/performance/augmentation_speed.py counts it).
 _CHUNK_BYTES = 2 << 20
@@ -141,7 +141,8 @@ def make_views(
 ) -> dict[str, Tensor]:
     """Normalised float32 views (x / 255 - mean) / std of uint8 images, on the images' device.
 
-    "strong" draws its own flip and crop, then the strong policy (cifar.py:425-445). The generator may live on
+    "strong" draws its own flip and crop, then the strong policy (cifar.py:425-445). "weak2" is a second draw of the
+    weak view, with the flip and crop of "strong". The generator may live on
     another device than the images (a CPU generator gives the same views on every device); every call takes the
     same number of draws from it for a given batch size and augmentation.
     Raises ConfigError for an unknown or repeated view and for a mean or std that does not fit the channels,
@@ -169,15 +170,17 @@ def _views(
 ) -> Mapping[str, Tensor]:
     """The uint8 views of one chunk. Columns of draws: weak geometry, the strong view's geometry, the policy."""
     pixels = {"plain": images_NCHW}
-    moved = set(views) & {"weak", "strong"}
+    moved = set(views) - {"plain"}
     if moved:
         crop = _weak_geometry(images_NCHW, augmentation.weak)
         used = Weak.num_draws
         if "weak" in moved:
             pixels["weak"] = crop(draws_ND[:, :used])
-        if "strong" in moved:
+        if moved & {"strong", "weak2"}:
             cropped = crop(draws_ND[:, used : 2 * used])
-            pixels["strong"] = augmentation.strong.apply(cropped, draws_ND[:, 2 * used :])
+            pixels["weak2"] = cropped
+            if "strong" in moved:
+                pixels["strong"] = augmentation.strong.apply(cropped, draws_ND[:, 2 * used :])
     return pixels
 
 

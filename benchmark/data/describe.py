@@ -15,20 +15,21 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from benchmark.data.partition import IntArray
 from benchmark.data.split import Labels, Split, mean_total_variation
+from benchmark.data.tables import IntArray
 from benchmark.errors import CannotWrite, ConfigError
 
 MAX_LEGEND = 20  # classes; with more, a colour bar of class numbers
 
 
 def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
-    """Plain JSON values: K, R_nominal (None for Dirichlet), R_realised (Eq. 2), counts (K x d), server_counts, hash.
+    """Plain JSON values: K, R_nominal (None where a rule has none), R_realised (Eq. 2), counts (K x d), server_counts,
+    hash; and labelled_counts (K x d) where clients have labelled images of their own, which `counts` leaves out.
 
     `server_counts` are the labelled images the server trains on; its validation images are not among them.
     """
     counts_Kd = split.counts(labels_N)
-    return {
+    found = {
         "K": len(split.clients),
         "R_nominal": split.partition.R_nominal,
         "R_realised": mean_total_variation(counts_Kd),
@@ -36,6 +37,9 @@ def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
         "server_counts": split.server_counts(labels_N).tolist(),
         "hash": split.hash(),
     }
+    if split.labelled:
+        found["labelled_counts"] = split.labelled_counts(labels_N).tolist()
+    return found
 
 
 def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -> None:

@@ -1,7 +1,8 @@
-"""How the images of each class are shared among the clients: three rules, each giving a table of counts.
+"""How the images of each class are shared among the clients: rules, each giving a table of counts.
 
-`ClassSkew` is appendix A.2 of SSFL (gradient diversity and grouping), Eq. 9 and 10; `Dirichlet` is the rule of
-SemiFL, FedSwitch and RSCFed. A rule decides numbers only; which image goes where is drawn in `split.py`.
+`ClassSkew` is appendix A.2 of SSFL (gradient diversity and grouping), Eq. 9 and 10; `Dirichlet` is the family of
+RSCFed, SemiFL and FedSwitch (`dirichlet.py`); `Shards` is SemiFL's other one and `FedMatchSkew` that of FedMatch, each
+in a file of its own. A rule decides numbers only; which image goes where is drawn in `split.py`.
 
 Departures from A.2 as printed:
 * Main classes when K < d: a client's main is a set of classes, set sizes differing by at most one, and Eq. 9 is summed
@@ -10,7 +11,6 @@ Departures from A.2 as printed:
   every client, too, holds its target rounded down or up. Every image is given exactly once.
 * Eq. 10 prints q_j(1-R) for i = j and q_i(1-R) otherwise; both are the n_i(1-R)q_j/m_j of Eq. 9 over n_j/m_j.
 * The released code gives equal sizes and hands images out twice when a class runs out (utils_v2.py:632-664): not here.
-* Dirichlet: no cap on clients that already hold N/K images (SemiFL's data.py:123-179 has one); plain redraws instead.
 
 Shapes: K clients, d classes; `n_d` counts the images left in each class once the server has its own.
 """
@@ -18,24 +18,16 @@ Shapes: K clients, d classes; `n_d` counts the images left in each class once th
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from benchmark.config import added, nearest
+from benchmark.data.dirichlet import RULES
+from benchmark.data.fedmatch import FedMatchSkew
+from benchmark.data.shards import Shards
+from benchmark.data.tables import BoolArray, IntArray, Shares, Table, round_table, stratified
 from benchmark.errors import ConfigError
-from benchmark.streams import numpy_stream
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-Table = list[list[Fraction]]  # K rows of d exact numbers of images: rounding must not depend on a machine's float sums
-
-
-class Shares(NamedTuple):
-    """What a rule decides: images of each class for each client, and how many draws were thrown away for it."""
-
-    counts_Kd: IntArray
-    redraws: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +84,20 @@ class ClassSkew:
 
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet:
-    """Each class is shared out in proportions drawn from Dirichlet(alpha, ..., alpha) over the clients.
+    """Proportions drawn from a Dirichlet distribution, in one of the three ways of `dirichlet.py`.
 
     alpha: concentration; small is heterogeneous. min_size: least number of images of a client (at least 1).
     max_redraws: how many draws may be thrown away for a client below `min_size`.
+    rule: "rscfed": each class over the clients by Dirichlet(alpha, ..., alpha). "semifl": the same, but a client that
+        holds N/K images gets nothing of further classes. "fedswitch": clients of equal size, each with its own
+        proportions of the classes; its alpha is the sum of the concentrations, so alpha = 1 with ten equal classes
+        is Dirichlet(0.1, ..., 0.1).
     """
 
     alpha: float
     min_size: int = 10
     max_redraws: int = 1000
+    rule: Literal["rscfed", "semifl", "fedswitch"] = added("rscfed")
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < math.inf:
@@ -109,6 +106,8 @@ class Dirichlet:
             raise ConfigError(f"partition: min_size={self.min_size} must be at least 1, as no client may hold none")
         if self.max_redraws < 0:
             raise ConfigError(f"partition: max_redraws={self.max_redraws} must be 0 or more")
+        if self.rule not in RULES:
+            raise ConfigError(f"partition: rule={self.rule!r} is not right; {nearest(self.rule, RULES)}")
 
     @property
     def R_nominal(self) -> float | None:
@@ -124,7 +123,7 @@ class Dirichlet:
             )
         best = 0
         for redraw in range(self.max_redraws + 1):
-            counts_Kd = np.stack([self._share_class(int(n), K, seed, redraw, c) for c, n in enumerate(n_d)], axis=1)
+            counts_Kd = RULES[self.rule](n_d, K, float(self.alpha), seed, redraw)
             smallest = int(counts_Kd.sum(axis=1).min())
             if smallest >= self.min_size:
                 return Shares(counts_Kd, redraw)
@@ -135,16 +134,8 @@ class Dirichlet:
             + (f" or min_size at most {best}" if best else "")
         )
 
-    def _share_class(self, n: int, K: int, seed: int, redraw: int, label: int) -> IntArray:
-        stream = numpy_stream(seed, "partition", "dirichlet", "redraw", redraw, "class", label)
-        exact_K = stream.dirichlet(np.full(K, float(self.alpha))) * n
-        counts_K = np.floor(exact_K).astype(np.int64)
-        largest_first_K = np.argsort(counts_K - exact_K, kind="stable")
-        counts_K[largest_first_K[: n - int(counts_K.sum())]] += 1
-        return counts_K
 
-
-Partition = Iid | ClassSkew | Dirichlet
+Partition = Iid | ClassSkew | Dirichlet | Shards | FedMatchSkew
 
 
 def main_classes(n_d: IntArray, K: int) -> BoolArray:
@@ -159,12 +150,6 @@ def main_classes(n_d: IntArray, K: int) -> BoolArray:
     for turn in range(max(K, d)):
         mains_Kd[turn % K, order[turn % d]] = True
     return mains_Kd
-
-
-def stratified(sizes_K: list[Fraction], n_d: IntArray) -> Table:
-    """(K, d) clients of the given sizes, each in the proportions of the whole: the R = 0 end of Eq. 9."""
-    share_d = [Fraction(int(n), int(n_d.sum())) for n in n_d]
-    return [[size * share for share in share_d] for size in sizes_K]
 
 
 def _equal_sizes(n_d: IntArray, K: int) -> list[Fraction]:
@@ -195,57 +180,3 @@ def _sorted_equal(n_d: IntArray, mains_Kd: BoolArray) -> Table:
 
 
 _SORTED_END = {"paper": _sorted_paper, "equal": _sorted_equal}
-
-
-def round_table(exact_Kd: Table) -> IntArray:
-    """(K, d) integers: each entry its target rounded down or up, column sums kept, row sums rounded down or up.
-
-    Column sums must be whole numbers. Such a rounding always exists (a flow with whole capacities has a whole
-    solution), so the repair below always finds its path.
-    """
-    floor_Kd = np.array([[math.floor(x) for x in row] for row in exact_Kd], dtype=np.int64)
-    rest_Kd = np.array([[float(x - math.floor(x)) for x in row] for row in exact_Kd])
-    extra_d = [int(sum(column)) for column in zip(*exact_Kd, strict=True)] - floor_Kd.sum(axis=0)
-    sizes_K = [sum(row, Fraction(0)) for row in exact_Kd]
-    low_K = np.array([math.floor(size) for size in sizes_K]) - floor_Kd.sum(axis=1)
-    high_K = np.array([math.ceil(size) for size in sizes_K]) - floor_Kd.sum(axis=1)
-
-    given_Kd = np.zeros(floor_Kd.shape, dtype=bool)
-    owed_K = rest_Kd.sum(axis=1)
-    for label, extra in enumerate(extra_d):
-        # Largest remainder first; among equals the client that is owed most, else client 0 would win every tie.
-        rank_K = np.lexsort((np.round(-(owed_K - given_Kd.sum(axis=1)), 6), -rest_Kd[:, label]))
-        given_Kd[rank_K[:extra], label] = True
-    _repair(given_Kd, rest_Kd > 0, low_K, high_K)
-    return floor_Kd + given_Kd
-
-
-def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: IntArray) -> None:
-    """Move single images along paths of clients, in place, until low <= row sum <= high everywhere."""
-    while True:
-        sums_K = given_Kd.sum(axis=1)
-        if (sums_K > high_K).any():
-            _shift(given_Kd, open_Kd, givers_K=sums_K > high_K, takers_K=sums_K < high_K)
-        elif (sums_K < low_K).any():
-            _shift(given_Kd, open_Kd, givers_K=sums_K > low_K, takers_K=sums_K < low_K)
-        else:
-            return
-
-
-def _shift(given_Kd: BoolArray, open_Kd: BoolArray, *, givers_K: BoolArray, takers_K: BoolArray) -> None:
-    """One image less for a giver and one more for a taker: breadth first over clients that can pass one on."""
-    free_Kd = open_Kd & ~given_Kd
-    came_from_K = np.where(givers_K, -1, -2)  # -1: a giver, where paths begin; -2: not reached
-    queue = np.flatnonzero(givers_K).tolist()
-    for client in queue:  # grows while it is walked
-        if takers_K[client]:
-            break
-        new_K = free_Kd[:, given_Kd[client]].any(axis=1) & (came_from_K == -2)
-        came_from_K[new_K] = client
-        queue += np.flatnonzero(new_K).tolist()
-    else:
-        raise AssertionError("no whole rounding of a table whose columns are whole")
-    while (giver := int(came_from_K[client])) >= 0:
-        label = int(np.flatnonzero(given_Kd[giver] & free_Kd[client])[0])
-        given_Kd[giver, label], given_Kd[client, label] = False, True
-        client = giver

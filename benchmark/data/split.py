@@ -3,10 +3,14 @@
 SSFL appendix A.2 (1): the server gets N_s/d images of each class ("N_s of each class" there is a slip; the released
 code, utils_v2.py:477-487, divides by d). The rest goes to the clients by a rule of `partition.py`.
 
-The order of a class's images is one named draw; server, validation and clients take from it in turn. So the server's
-images depend on the seed and N_s alone, and runs that differ in K, R or alpha are paired by seed.
+FedMatch and FedSwitch with labels at the clients: each client has some labelled images of every class besides the
+others, which a rule shares out (FedMatch, data/generator.py, `split_s_and_u`: 5 of each class).
 
-Shapes: N training images, K clients, d classes; index arrays are int64 into the training images, ascending.
+The order of a class's images is one named draw; server, validation, the clients' labelled and their other images are
+cut from it in turn. So the server's images depend on the seed and N_s alone, and runs that differ in K, R or alpha are
+paired by seed.
+
+Shapes: N training images, K clients, H holders, d classes; index arrays are int64 into the training images, ascending.
 """
 
 import hashlib
@@ -16,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmark.data.partition import IntArray, Partition, main_classes
+from benchmark.data.partition import ClassSkew, Partition, main_classes
+from benchmark.data.shuffle import shuffled
+from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
 from benchmark.streams import numpy_stream
 
@@ -34,27 +40,43 @@ class Split:
     partition: Partition
     seed: int
     redraws: int = 0  # draws thrown away by Dirichlet's min_size
+    labelled: tuple[IntArray, ...] = ()  # of each client, besides `clients`; empty where clients have none of their own
 
     def hash(self) -> str:
         """sha256 (hex) of who holds which image; the same on every machine, whatever the order within a holder."""
         digest = hashlib.sha256()
         for indices_N in (self.server_N, self.validation_N, *self.clients):
-            digest.update(len(indices_N).to_bytes(8, "little"))
-            digest.update(np.sort(indices_N).astype("<i8").tobytes())
+            _update(digest, indices_N)
+        if self.labelled:  # the word keeps them from looking like further clients
+            digest.update(b"labelled")
+        for indices_N in self.labelled:
+            _update(digest, indices_N)
         return digest.hexdigest()
 
     def counts(self, labels_N: Labels) -> IntArray:
-        """(K, d) images of each class held by each client."""
-        all_N = _as_labels(labels_N, self.num_classes)
-        return np.stack([np.bincount(all_N[held_N], minlength=self.num_classes) for held_N in self.clients])
+        """(K, d) images of each class held by each client, those of `labelled` not among them."""
+        return self._counts(self.clients, labels_N)
+
+    def labelled_counts(self, labels_N: Labels) -> IntArray:
+        """(K, d) images of each class in each client's `labelled`; (0, d) where clients have none of their own."""
+        return self._counts(self.labelled, labels_N)
 
     def server_counts(self, labels_N: Labels) -> IntArray:
         """(d,) labelled images of each class at the server, validation images not among them."""
-        return np.bincount(_as_labels(labels_N, self.num_classes)[self.server_N], minlength=self.num_classes)
+        return np.bincount(as_labels(labels_N, self.num_classes)[self.server_N], minlength=self.num_classes)
+
+    def _counts(self, holders: tuple[IntArray, ...], labels_N: Labels) -> IntArray:
+        all_N, d = as_labels(labels_N, self.num_classes), self.num_classes
+        return np.array([np.bincount(all_N[held_N], minlength=d) for held_N in holders], dtype=np.int64).reshape(-1, d)
 
     def realised_R(self, labels_N: Labels) -> float:
         """Mean total variation distance over pairs of clients, Eq. 2; 0 for a single client."""
         return mean_total_variation(self.counts(labels_N))
+
+
+def _update(digest: "hashlib._Hash", indices_N: IntArray) -> None:
+    digest.update(len(indices_N).to_bytes(8, "little"))
+    digest.update(np.sort(indices_N).astype("<i8").tobytes())
 
 
 def mean_total_variation(counts_Kd: IntArray) -> float:
@@ -72,24 +94,36 @@ def mean_total_variation(counts_Kd: IntArray) -> float:
 
 
 def split(
-    labels_N: Labels, num_classes: int, N_s: int, K: int, partition: Partition, seed: int, N_validation: int = 0
+    labels_N: Labels,
+    num_classes: int,
+    N_s: int,
+    K: int,
+    partition: Partition,
+    seed: int,
+    N_validation: int = 0,
+    labels_per_client: int = 0,
 ) -> Split:
     """Share N training images out to the server (N_s labelled, N_validation held out) and K clients.
 
     N_s = 0 is a server without labels (RSCFed). Validation images are taken in equal numbers from each class, up to
-    one, as far as a class reaches. Raises ConfigError for numbers the labels cannot give.
+    one, as far as a class reaches. `labels_per_client` labelled images of each class go to each client, and the rule
+    shares out what is left. Raises ConfigError for numbers the labels cannot give.
     """
-    all_N = _as_labels(labels_N, num_classes)
+    all_N = as_labels(labels_N, num_classes)
     n_d = np.bincount(all_N, minlength=num_classes)
     server_d = _server_counts(n_d, N_s)
     validation_d = _validation_counts(n_d - server_d, N_validation)
     left_d = n_d - server_d - validation_d
+    _check_labels_per_client(left_d, K, labels_per_client)
+    left_d -= K * labels_per_client
     _check_clients(left_d, K)
     counts_Kd, redraws = partition.shares(left_d, K, seed)
     _check_no_empty_client(counts_Kd, left_d, partition)
-    server, validation, clients = _deal(all_N, server_d, validation_d, counts_Kd, seed)
+    labelled_Kd = np.full((K if labels_per_client else 0, num_classes), labels_per_client, dtype=np.int64)
+    server, validation, *held = _deal(all_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
     return Split(
-        server_N=server, validation_N=validation, clients=clients,
+        server_N=server, validation_N=validation, labelled=tuple(held[: len(labelled_Kd)]),
+        clients=tuple(held[len(labelled_Kd) :]),
         num_classes=num_classes, partition=partition, seed=seed, redraws=redraws,
     )  # fmt: skip
 
@@ -104,24 +138,14 @@ def share_unlabelled(N: int, K: int, seed: int) -> tuple[IntArray, ...]:
     return tuple(np.sort(order_N[client::K]) for client in range(K))
 
 
-def _deal(
-    all_N: IntArray, server_d: IntArray, validation_d: IntArray, counts_Kd: IntArray, seed: int
-) -> tuple[IntArray, IntArray, tuple[IntArray, ...]]:
-    """Cut each class's shuffled images into holders; each holder's indices ascending."""
-    holders: list[list[IntArray]] = [[] for _ in range(2 + len(counts_Kd))]
-    for label in range(len(server_d)):
+def _deal(all_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
+    """Cut each class's shuffled images among H holders, in their order; each holder's indices ascending."""
+    holders: list[list[IntArray]] = [[] for _ in sizes_Hd]
+    for label, sizes_H in enumerate(sizes_Hd.T):
         order_N = shuffled(np.flatnonzero(all_N == label), numpy_stream(seed, "partition", "class", label))
-        sizes = [server_d[label], validation_d[label], *counts_Kd[:, label]]
-        for held, part_N in zip(holders, np.split(order_N, np.cumsum(sizes)[:-1]), strict=True):
+        for held, part_N in zip(holders, np.split(order_N, np.cumsum(sizes_H)[:-1]), strict=True):
             held.append(part_N)
-    server, validation, *clients = (np.sort(np.concatenate(held)) for held in holders)
-    return server, validation, tuple(clients)
-
-
-def shuffled(indices_N: IntArray, stream: np.random.Generator) -> IntArray:
-    """A shuffle from raw generator bits: NumPy promises these for ever, but not what `permutation` makes of them."""
-    raw_N = stream.bit_generator.random_raw(len(indices_N))
-    return indices_N[np.argsort(raw_N, kind="stable")].astype(np.int64)
+    return [np.sort(np.concatenate(held)) for held in holders]
 
 
 def _server_counts(n_d: IntArray, N_s: int) -> IntArray:
@@ -162,20 +186,31 @@ def _check_clients(left_d: IntArray, K: int) -> None:
         raise ConfigError(f"K={K} clients share {left} images: K can be at most {left}, as no client may hold none")
 
 
+def _check_labels_per_client(left_d: IntArray, K: int, labels_per_client: int) -> None:
+    if labels_per_client < 0:
+        raise ConfigError(f"labels_per_client={labels_per_client} must be 0 (none) or more")
+    scarce = int(left_d.argmin())
+    if labels_per_client * K > left_d[scarce]:
+        raise ConfigError(
+            f"labels_per_client={labels_per_client} asks for {labels_per_client * K} images of each class for K={K} "
+            f"clients, class {scarce} has {left_d[scarce]} left: it can be at most {int(left_d[scarce]) // K}"
+        )
+
+
 def _check_no_empty_client(counts_Kd: IntArray, left_d: IntArray, partition: Partition) -> None:
     empty_K = np.flatnonzero(counts_Kd.sum(axis=1) == 0)
     if len(empty_K) == 0:
         return
     K, client = len(counts_Kd), int(empty_K[0])
-    mains = np.flatnonzero(main_classes(left_d, K)[client])
-    raise ConfigError(
-        f"{partition} with K={K} leaves {len(empty_K)} clients without an image (first client {client}, main class "
-        f"{', '.join(map(str, mains))} with {int(left_d[mains].sum())} images left): "
-        "take fewer clients or sizes='equal'"
-    )
+    first, remedy = f"first client {client}", "take fewer clients"
+    if isinstance(partition, ClassSkew):
+        mains = np.flatnonzero(main_classes(left_d, K)[client])
+        names, left = ", ".join(map(str, mains)), int(left_d[mains].sum())
+        first, remedy = f"{first}, main class {names} with {left} images left", f"{remedy} or sizes='equal'"
+    raise ConfigError(f"{partition} with K={K} leaves {len(empty_K)} clients without an image ({first}): {remedy}")
 
 
-def _as_labels(labels_N: Labels, num_classes: int) -> IntArray:
+def as_labels(labels_N: Labels, num_classes: int) -> IntArray:
     all_N = np.asarray(labels_N).astype(np.int64)
     if all_N.ndim != 1 or len(all_N) == 0:
         raise ConfigError(f"labels of shape {all_N.shape} must be one label an image, and at least one image")

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from benchmark.federated.module import FederatedModule
+from benchmark.methods.averaging import is_statistic
 from benchmark.methods.protocol import SERVER, Job, Limit, Outcome, Weights
-from benchmark.methods.ssfl import is_statistic
 
 
 class StreamingDiversity:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from benchmark.data.augment import make_views
+from benchmark.errors import ConfigError
 from benchmark.federated.environment import Environment, Part
-from benchmark.methods.protocol import Batch, Job, Key, Stream
+from benchmark.methods.protocol import Batch, Job, Key, Selected, Stream
 from benchmark.streams import numpy_stream, torch_stream
 
 # Images augmented in one go: large enough to spread the cost of each tensor operation, small enough to stay in cache.
@@ -26,17 +27,23 @@ class LocalBatch:
 
     streams: Mapping[str, Batch]
     truth_N: Tensor | None  # of the stream "unlabelled"; the method's loss does not get it
+    phase: int = 0  # which of the update's losses is taken on it
 
     def to(self, device: torch.device) -> "LocalBatch":
         """The same batches on `device` (itself where they already are there)."""
         streams = {
             name: Batch(
                 views={view: images.to(device) for view, images in batch.views.items()},
-                labels_N=None if batch.labels_N is None else batch.labels_N.to(device),
+                labels_N=_moved(batch.labels_N, device),
+                pseudo_labels_N=_moved(batch.pseudo_labels_N, device),
             )
             for name, batch in self.streams.items()
         }
-        return LocalBatch(streams=streams, truth_N=None if self.truth_N is None else self.truth_N.to(device))
+        return LocalBatch(streams=streams, truth_N=_moved(self.truth_N, device), phase=self.phase)
+
+
+def _moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if tensor is None else tensor.to(device)
 
 
 def passes(size: int, batch_size: int, steps: int, drop_last: bool, draw: np.random.Generator) -> list[np.ndarray]:
@@ -53,58 +60,102 @@ def passes(size: int, batch_size: int, steps: int, drop_last: bool, draw: np.ran
     return batches[:steps]
 
 
-def steps_of(job: Job, environment: Environment) -> int:
-    """The number of local steps of a job: given, or passes over its longest stream."""
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What one stream of a job draws from: a part, or the images of it that the job's `start` selected."""
+
+    part: Part
+    positions_N: Tensor  # of the whole set; an image may come more than once
+    pseudo_labels_N: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.positions_N)
+
+
+def sources_of(
+    job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
+) -> dict[str, Source]:
+    """The images behind each stream of a job."""
+    found = {}
+    for name, stream in job.data.items():
+        part = environment.part(job.key.client, stream.part, round_number)
+        chosen = selected.get(name)
+        at_N = part.positions_N if chosen is None else part.positions_N[chosen.positions_N]
+        found[name] = Source(part=part, positions_N=at_N, pseudo_labels_N=chosen.labels_N if chosen else None)
+    return found
+
+
+def steps_of(job: Job, sources: Mapping[str, Source]) -> int:
+    """The number of local steps of a job: given, or passes over its longest stream (each once for each phase)."""
+    phases = len(job.update.phases)
     if job.limit.steps is not None:
-        return job.limit.steps
+        return job.limit.steps * phases
     assert job.limit.epochs is not None
     lengths = []
-    for stream in job.data.values():
-        size = len(environment.part(job.key.client, stream.part))
+    for name, stream in job.data.items():
+        size = len(sources[name])
         batch = min(stream.batch_size, size)
         lengths.append(size // batch if stream.drop_last else -(-size // batch))
-    return job.limit.epochs * max(lengths)
+    return job.limit.epochs * max(lengths) * phases
 
 
 class JobBatches:
     """The batches of one job, in order. Depends on nothing but the seed, the round, the job's key and its streams."""
 
-    def __init__(self, environment: Environment, job: Job, round_number: int, purpose: str = "train") -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        job: Job,
+        round_number: int,
+        purpose: str = "train",
+        selected: Mapping[str, Selected] | None = None,
+    ) -> None:
         self._environment = environment
         self._job = job
         self._names = (purpose, "round", round_number, *key_names(job.key))
-        self.steps = steps_of(job, environment)
+        self._sources = sources_of(job, environment, round_number, selected or {})
+        self._phases = len(job.update.phases)
+        empty = [name for name, source in self._sources.items() if not len(source)]
+        if empty and job.limit.steps != 0:
+            raise ConfigError(
+                f"holder {job.key.client} has no images for the stream {empty[0]!r} of its local training"
+            )
+        self.steps = steps_of(job, self._sources)
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[LocalBatch]:
-        streams = {name: self._stream(name, stream) for name, stream in self._job.data.items()}
-        for _ in range(self.steps):
+        """Every batch comes once for each phase."""
+        streams = {name: self._stream(name, stream) for name, stream in self._job.data.items()} if self.steps else {}
+        for _ in range(self.steps // self._phases):
             drawn = {name: next(stream) for name, stream in streams.items()}
             truth_N = drawn["unlabelled"][1] if "unlabelled" in drawn else None
-            yield LocalBatch(streams={name: batch for name, (batch, _) in drawn.items()}, truth_N=truth_N)
+            batches = {name: batch for name, (batch, _) in drawn.items()}
+            for phase in range(self._phases):
+                yield LocalBatch(streams=batches, truth_N=truth_N, phase=phase)
 
     def _stream(self, name: str, stream: Stream) -> Iterator[tuple[Batch, Tensor | None]]:
-        part = self._environment.part(self._job.key.client, stream.part)
+        source = self._sources[name]
         seed = self._environment.experiment.seed
         order = passes(
-            len(part),
+            len(source),
             stream.batch_size,
-            self.steps,
+            self.steps // self._phases,
             stream.drop_last,
             numpy_stream(seed, *self._names, name, "order"),
         )
         draw = torch_stream(seed, *self._names, name, "augmentation")
         per_span = max(1, SPAN // max(1, len(order[0]))) if order else 1
         for first in range(0, len(order), per_span):
-            yield from self._span(part, stream, order[first : first + per_span], draw)
+            yield from self._span(source, stream, order[first : first + per_span], draw)
 
     def _span(
-        self, part: Part, stream: Stream, order: list[np.ndarray], draw: torch.Generator
+        self, source: Source, stream: Stream, order: list[np.ndarray], draw: torch.Generator
     ) -> Iterator[tuple[Batch, Tensor | None]]:
-        data = self._environment.data
-        at_P = part.positions_N[torch.from_numpy(np.concatenate(order))]
+        data, part = self._environment.data, source.part
+        in_source_P = torch.from_numpy(np.concatenate(order))
+        at_P = source.positions_N[in_source_P]
         views = make_views(
             part.images_NCHW[at_P], stream.views, self._environment.augmentation, data.mean, data.std, draw
         )
@@ -112,9 +163,14 @@ class JobBatches:
         pieces = {name: images.split(sizes) for name, images in views.items()}
         labels = part.labels_N[at_P].split(sizes) if part.labels_N is not None else None
         truth = part.truth_N[at_P].split(sizes) if part.truth_N is not None else None
+        pseudo = source.pseudo_labels_N[in_source_P].split(sizes) if source.pseudo_labels_N is not None else None
         for index in range(len(order)):
             images = {name: piece[index] for name, piece in pieces.items()}
-            batch = Batch(views=images, labels_N=labels[index] if labels else None)
+            batch = Batch(
+                views=images,
+                labels_N=labels[index] if labels else None,
+                pseudo_labels_N=pseudo[index] if pseudo else None,
+            )
             yield batch, truth[index] if truth else None
 
 

@@ -4,29 +4,49 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Protocol
 
 import torch
+from torch import nn
 
-from benchmark.federated.batches import JobBatches
+from benchmark.federated.batches import JobBatches, key_names
 from benchmark.federated.environment import Environment
-from benchmark.federated.evaluate import logits_of
+from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
-from benchmark.methods.protocol import Job, Local, Outcome, Predict, Tree, Weights
+from benchmark.federated.pseudo import PseudoLabelQuality
+from benchmark.methods.protocol import Job, Local, Outcome, PartName, Tree, Weights
+from benchmark.models.build import Model
+from benchmark.optim.sgd import Place
+from benchmark.streams import torch_stream
 
 
 class Engine(Protocol):
     """Runs a round's jobs and yields their outcomes in job order, whatever order it worked in."""
 
+    name: str
+
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]: ...
 
     def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]: ...
+
+    def close(self) -> None:
+        """Let go of what the engine holds (processes). A `with` block does it."""
+        ...
 
 
 class ReferenceEngine:
     """One job after another on one device, one reused module for each kind of local work."""
 
+    name = "reference"
+
     def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._network = environment.network()
-        self._modules: dict[tuple[object, ...], LocalModule] = {}
+        self._work = JobRunner(environment)
+
+    def __enter__(self) -> "ReferenceEngine":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         """One outcome a job, in job order; a client that sits out sends nothing and took no step.
@@ -34,44 +54,105 @@ class ReferenceEngine:
         Private state is read from `kept` when the job starts and written back when it ends.
         """
         for job in jobs:
-            keeper = job.keeps if job.keeps is not None else str(job.key.client)
-            local = job.update.start(job.receives, kept.get(keeper), self._predictor(job))
-            if local is None:
-                yield Outcome(key=job.key, sends={})
-                continue
-            module = self._module(job, local, round_number)
-            momentum = train(module, JobBatches(self._environment, job, round_number))
-            result = outcome(job, module, momentum)
+            result = self._work.run(job, round_number, kept.get(keeper_of(job)))
             if result.private is not None:
-                kept[keeper] = result.private
+                kept[keeper_of(job)] = result.private
             yield result
 
     def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]:
-        """For each job the gradient of its loss at the weights it receives; trains nothing and keeps nothing."""
-        for job in jobs:
-            local = job.update.start(job.receives, None, self._predictor(job))
-            if local is None:
-                continue
-            module = self._module(job, local, round_number, purpose="gradient")
-            yield gradient(module, JobBatches(self._environment, job, round_number, purpose="gradient"))
+        """For each job the gradient of its loss at the weights it receives; trains nothing and keeps nothing.
 
-    def _module(self, job: Job, local: Local, round_number: int, purpose: str = "train") -> LocalModule:
+        A job that would sit out has none: an empty dict stands in its place.
+        """
+        for job in jobs:
+            yield self._work.gradient(job, round_number)
+
+
+def keeper_of(job: Job) -> str:
+    """Under which name the job's private state is kept."""
+    return job.keeps if job.keeps is not None else str(job.key.client)
+
+
+class JobRunner:
+    """Runs one job at a time in this process. Its networks and modules are reused from job to job."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._networks: dict[Model | None, nn.Module] = {}
+        self._modules: dict[tuple[object, ...], LocalModule] = {}
+
+    def run(self, job: Job, round_number: int, private: Tree | None) -> Outcome:
+        """The job's outcome, from nothing but the job, the round and the holder's private state."""
+        local = job.update.start(job.receives, private, self._reader(job, round_number, "train"))
+        if local is None:
+            return Outcome(key=job.key, sends={})
+        given = self._given(job, local, round_number)
+        if not local.trainable:  # the job only reads, or this client sits out
+            sends = job.update.finish(local)
+            return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
+        batches = JobBatches(self._environment, job, round_number, selected=local.selected)
+        module = self._module(job, local, round_number, len(batches))
+        module.pseudo = given
+        return outcome(job, module, train(module, batches))
+
+    def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
+        local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))
+        if local is None or not local.trainable:
+            return {}
+        batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
+        return gradient(self._module(job, local, round_number, len(batches), purpose="gradient"), batches)
+
+    def _network(self, model: Model | None) -> nn.Module:
+        if model not in self._networks:
+            self._networks[model] = self._environment.network(model)
+        return self._networks[model]
+
+    def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
         experiment = self._environment.experiment
         T, rounds = experiment.federation.T, experiment.federation.rounds
-        kind = (module_class(job), tuple(local.trainable), tuple(local.frozen))
+        stride = 1.0 if job.limit.epochs is None else T / steps
+        place = Place(first_step=(round_number - 1) * T, total_steps=T * rounds, stride=stride)
+        kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen))
         module = self._modules.get(kind)
-        first_step = (round_number - 1) * T
         if module is None:
-            module = module_class(job)(job, local, self._network, experiment.optimizer, first_step, T * rounds)
+            module = module_class(job)(job, local, self._network(job.network), experiment.optimizer, place)
             self._modules[kind] = module
         else:
-            module.reuse(job, local, first_step)
+            module.reuse(job, local, place)
         seed_job(module, experiment.seed, round_number, job, purpose)
         return module
 
-    def _predictor(self, job: Job) -> Predict:
-        def predict(weights: Weights, part: str, view: str) -> torch.Tensor:
-            load(self._network, weights)
-            return logits_of(self._network, self._environment, self._environment.part(job.key.client, part), view)
+    def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
+        """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""
+        quality = PseudoLabelQuality()
+        if local.pseudo is not None:
+            part = self._environment.part(job.key.client, "unlabelled", round_number)
+            truth_N = None if part.truth_N is None else part.truth_N[part.positions_N]
+            quality.add(local.pseudo.labels_N, local.pseudo.kept_N, truth_N)
+        return quality
 
-        return predict
+    def _reader(self, job: Job, round_number: int, purpose: str) -> "JobReader":
+        names = (purpose, "round", round_number, *key_names(job.key), "start")
+        draw = torch_stream(self._environment.experiment.seed, *names)
+        return JobReader(self._environment, self._network(job.network), job.key.client, round_number, draw)
+
+
+class JobReader:
+    """A `Reader` of one holder's images over a network that is loaded anew for each pass."""
+
+    def __init__(
+        self, environment: Environment, network: nn.Module, holder: int, round_number: int, draw: torch.Generator
+    ) -> None:
+        self.draw = draw
+        self._environment, self._network = environment, network
+        self._holder, self._round = holder, round_number
+
+    def predict(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
+        load(self._network, weights)
+        images = self._environment.part(self._holder, part, self._round)
+        return logits_of(self._network, self._environment, images, view, self.draw)
+
+    def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
+        load(self._network, weights)
+        images = self._environment.part(self._holder, part, self._round)
+        return batch_statistics(self._network, self._environment, images, batch_size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,14 @@ from torch import Tensor, nn
 
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, load
+from benchmark.data.labelling import Held, held
+from benchmark.data.pooling import pooled
 from benchmark.data.split import Split, split
+from benchmark.data.streaming import arrivals, step_at
+from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.protocol import CENTRAL, SERVER, Setup, Weights
-from benchmark.models.build import build
+from benchmark.models.build import Model, build
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,29 +39,61 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Environment:
-    """The data set, its split, and the parts that each holder trains on."""
+    """The data set, its split, who holds labels, and the parts that each holder trains on."""
 
     experiment: Experiment
     data: DataSet
     split: Split
+    held: Held
 
     @property
     def augmentation(self) -> Augmentation:
         return self.experiment.data.augmentation
 
-    def part(self, holder: int, name: str) -> Part:
-        """The images of `holder` (a client, SERVER or CENTRAL) under that name. Raises KeyError where it has none."""
-        labelled, validation, clients = self.split.server_N, self.split.validation_N, self.split.clients
-        everywhere = self.experiment.data.label_setting == "everywhere"
-        if name == "labelled" and holder in (SERVER, CENTRAL):
-            return self._part(labelled, has_labels=True)
-        if name == "validation" and holder in (SERVER, CENTRAL):
-            return self._part(validation, has_labels=True)
-        if name == "unlabelled" and holder >= 0:
-            return self._part(clients[holder], has_labels=everywhere)
-        if name == "unlabelled" and holder == CENTRAL:
-            return self._part(np.concatenate(clients), has_labels=everywhere)
-        raise KeyError(f"holder {holder} has no {name} images")
+    @property
+    def K(self) -> int:
+        """Clients, also the one that holds the server's labelled images where there is such a one."""
+        return len(self.held.unlabelled)
+
+    def part(self, holder: int, name: str, round_number: int = 1) -> Part:
+        """The images of `holder` (a client, SERVER or CENTRAL) under that name in that round: empty where it has none.
+
+        Only unlabelled images of clients that arrive in steps depend on the round. Raises KeyError for another name.
+        """
+        if name == "labelled":
+            return self._part(self._labelled(holder), has_labels=True)
+        if name == "validation":
+            return self._part(self.split.validation_N if holder < 0 else _NONE, has_labels=True)
+        if name == "unlabelled":
+            return self._part(self._unlabelled(holder, round_number), has_labels=not self.held.hidden)
+        raise KeyError(f"images are labelled, unlabelled or validation, not {name}")
+
+    def _labelled(self, holder: int) -> np.ndarray:
+        if holder >= 0:
+            return self.held.labelled[holder]
+        at_server = _NONE if self.experiment.data.label_setting == "one_more_client" else self.split.server_N
+        if holder == SERVER or not self.held.hidden:
+            return at_server
+        return np.concatenate([at_server, *self.held.labelled])
+
+    def _unlabelled(self, holder: int, round_number: int) -> np.ndarray:
+        if holder == CENTRAL:
+            return np.concatenate(self.held.unlabelled)
+        if holder == SERVER:
+            return _NONE
+        steps = self.experiment.data.streaming_steps
+        if steps == 1 or not len(self.held.unlabelled[holder]):
+            return self.held.unlabelled[holder]
+        return self._arrivals[holder][step_at(round_number, steps)]
+
+    @cached_property
+    def _arrivals(self) -> Mapping[int, tuple[np.ndarray, ...]]:
+        steps, seed = self.experiment.data.streaming_steps, self.experiment.seed
+        return {
+            client: arrivals(positions_N, steps, seed, client)
+            for client, positions_N in enumerate(self.held.unlabelled)
+            if len(positions_N)
+        }
 
     def _part(self, positions: np.ndarray, *, has_labels: bool) -> Part:
         return Part(
@@ -68,15 +105,24 @@ class Environment:
 
     @property
     def sizes(self) -> Mapping[int, int]:
-        sizes = {client: len(positions) for client, positions in enumerate(self.split.clients)}
-        return {**sizes, SERVER: len(self.split.server_N)}
+        """Images of each client, labelled and not; labelled images of SERVER."""
+        # Where labels are everywhere, both parts are the same images.
+        labelled = [len(some_N) if self.held.hidden else 0 for some_N in self.held.labelled]
+        sizes = {client: labelled[client] + len(others_N) for client, others_N in enumerate(self.held.unlabelled)}
+        return {**sizes, SERVER: len(self._labelled(SERVER))}
 
-    def network(self) -> nn.Module:
-        """A network with the run's initial weights: the same for the same seed.
+    @property
+    def labelled(self) -> Mapping[int, int]:
+        """Images with visible labels, of each client and of SERVER."""
+        counts = {client: len(positions_N) for client, positions_N in enumerate(self.held.labelled)}
+        return {**counts, SERVER: len(self._labelled(SERVER))}
+
+    def network(self, model: Model | None = None) -> nn.Module:
+        """A network with the run's initial weights: the same for the same seed. `model`: not the experiment's own.
 
         Channels last: max-pooling and convolutions run about twice as fast on a CPU as in NCHW order.
         """
-        model, data = self.experiment.model, self.data
+        model, data = self.experiment.model if model is None else model, self.data
         network = build(model, data.image_shape, data.num_classes, seed=self.experiment.seed)
         return network.to(memory_format=torch.channels_last)
 
@@ -84,11 +130,16 @@ class Environment:
         federation = self.experiment.federation
         return Setup(
             initial_weights=lambda: weights_of(self.network()),
-            K=federation.K,
+            model=self.experiment.model,
+            K=self.K,
             C=federation.C,
             T=federation.T,
             sizes=self.sizes,
+            labelled=self.labelled,
         )
+
+
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 def weights_of(network: nn.Module) -> Weights:
@@ -98,16 +149,40 @@ def weights_of(network: nn.Module) -> Weights:
 
 def prepare(experiment: Experiment, data_root: Path | None = None) -> Environment:
     """Load and split the data, and check the method against it. Raises ConfigError or DataError before any training."""
-    data = load(experiment.data.name, data_root)
+    settings = experiment.data
+    data = load(settings.name, data_root)
+    if settings.pooled_test:
+        data = pooled(data, settings.pooled_test, experiment.seed)
+    labels_N = data.train_labels_N.numpy()
     divided = split(
-        data.train_labels_N.numpy(),
+        labels_N,
         num_classes=data.num_classes,
-        N_s=experiment.data.N_s,
+        N_s=settings.N_s,
         K=experiment.federation.K,
         partition=experiment.partition,
         seed=experiment.seed,
-        N_validation=experiment.data.N_validation,
+        N_validation=settings.N_validation,
+        labels_per_client=settings.labels_per_client if settings.label_setting == "every_client" else 0,
     )
-    environment = Environment(experiment=experiment, data=data, split=divided)
+    holders = held(
+        divided,
+        labels_N,
+        settings.label_setting,
+        labelled_clients=settings.labelled_clients,
+        labelled_choice=settings.labelled_choice,
+        labelled_share=settings.labelled_share,
+    )
+    environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
+    _check_streaming(environment)
     experiment.method.check(environment.setup())
     return environment
+
+
+def _check_streaming(environment: Environment) -> None:
+    steps = environment.experiment.data.streaming_steps
+    for client, positions_N in enumerate(environment.held.unlabelled):
+        if 0 < len(positions_N) < steps:
+            raise ConfigError(
+                f"data.streaming_steps: {steps} for client {client} with {len(positions_N)} unlabelled images; "
+                f"at most {len(positions_N)} would be right"
+            )

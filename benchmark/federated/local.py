@@ -13,34 +13,35 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.federated.batches import LocalBatch, key_names
-from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Weights
-from benchmark.optim.sgd import SGD
+from benchmark.federated.pseudo import PseudoLabelQuality
+from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
+from benchmark.optim.sgd import SGD, Place
 from benchmark.streams import stream_seed, torch_stream
 
 
 class LocalModule(pl.LightningModule):
     """One job's local training: the weight sets of `local` in networks, the update's loss, SGD.
 
-    `network` is a prototype; one copy is made for each weight set. `first_step` and `total_steps` place the job on
-    the learning-rate schedule.
+    `network` is a prototype; one copy is made for each weight set. `place` puts the job on the learning-rate schedule.
     """
 
-    lr_field = "lr"
-
-    def __init__(self, job: Job, local: Local, network: nn.Module, sgd: SGD, first_step: int, total_steps: int) -> None:
+    def __init__(self, job: Job, local: Local, network: nn.Module, sgd: SGD, place: Place) -> None:
         super().__init__()
         self.sgd = sgd
         self.trainable = nn.ModuleDict({name: copy.deepcopy(network) for name in local.trainable})
         self.frozen = nn.ModuleDict({name: copy.deepcopy(network) for name in local.frozen})
-        self.total_steps = total_steps
         self.draw = torch.Generator()
-        self.reuse(job, local, first_step)
+        self.reuse(job, local, place)
 
-    def reuse(self, job: Job, local: Local, first_step: int) -> None:
+    def reuse(self, job: Job, local: Local, place: Place) -> None:
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
-        self.update, self.local, self.first_step = job.update, local, first_step
+        self.update, self.local, self.place = job.update, local, place
+        self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
+        self.training_state = Training(
+            trainable=self.trainable, frozen=self.frozen, private=dict(local.private or {}), step=0
+        )
         self.totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
-        self.steps = 0
+        self.pseudo = PseudoLabelQuality()
         for networks, weight_sets in ((self.trainable, local.trainable), (self.frozen, local.frozen)):
             for name, weights in weight_sets.items():
                 load(networks[name], weights)
@@ -53,12 +54,13 @@ class LocalModule(pl.LightningModule):
         return batch.to(device)
 
     def training_step(self, batch: LocalBatch, batch_idx: int) -> Tensor:
-        loss, aux = self.update.loss(self.trainable, self.frozen, batch.streams, self.draw)
+        take = getattr(self.update, self.update.phases[batch.phase])
+        loss, aux = take(self.trainable, self.frozen, batch.streams, self.draw)
         self._count(aux, batch.truth_N)
         return loss
 
     def configure_optimizers(self) -> Any:
-        lr = getattr(self.sgd, self.lr_field) or self.sgd.lr
+        lr = (self.sgd.server_lr if self.rate == "server" else None) or self.sgd.lr
         optimizer = torch.optim.SGD(
             self.trainable.parameters(),
             lr=lr,
@@ -72,39 +74,46 @@ class LocalModule(pl.LightningModule):
                 for tensor, parameter in network.named_parameters():
                     optimizer.state[parameter]["momentum_buffer"] = self.local.momentum[name][tensor].clone()
         schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: self.sgd.schedule.factor(self.first_step + step, self.total_steps)
+            optimizer, lambda step: self.sgd.schedule.factor(*self.place.at(step, self.sgd.schedule.per_round))
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        """The experiment's own clipping: the norm of all gradients together. Lightning calls it before each step."""
+        if self.sgd.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.trainable.parameters(), self.sgd.clip)
+
     def on_train_batch_end(self, outputs: Any, batch: LocalBatch, batch_idx: int) -> None:
+        self.training_state.step += 1
         with torch.no_grad():
-            self.update.after_step(self.trainable, self.frozen)
-        self.steps += 1
+            self.update.after_step(self.training_state)
+
+    @property
+    def steps(self) -> int:
+        return self.training_state.step
 
     def _count(self, aux: Mapping[str, Tensor], truth_N: Tensor | None) -> None:
         for name, value in aux.items():
             if name not in ("labels_N", "kept_N"):
                 self.totals[name] += value.double()
         if "kept_N" in aux:
-            kept_N, labels_N = aux["kept_N"], aux["labels_N"]
-            self.totals["pseudo/seen"] += len(kept_N)
-            self.totals["pseudo/count"] += kept_N.sum()
-            if truth_N is not None:
-                self.totals["pseudo/correct"] += (kept_N & (labels_N == truth_N)).sum()
+            self.pseudo.add(aux["labels_N"], aux["kept_N"], truth_N)
 
     def leave(self, momentum: dict[str, Weights] | None) -> Local:
-        """The job's weight sets after training."""
+        """The job's weight sets, private state and totals after training."""
         local = self.local
         local.trainable = {name: state(network) for name, network in self.trainable.items()}
         local.frozen = {name: state(network) for name, network in self.frozen.items()}
         local.momentum = momentum
+        if local.private is not None or self.training_state.private:
+            local.private = self.training_state.private
+        local.totals = {name: float(value) for name, value in self.totals.items()}
+        local.steps = self.steps
         return local
 
 
 class ServerModule(LocalModule):
     """Local training at the server: the labelled images, the server's learning rate."""
-
-    lr_field = "server_lr"
 
 
 class ClientModule(LocalModule):
@@ -137,6 +146,7 @@ def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weigh
         loss = module.training_step(batch, index)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        module.configure_gradient_clipping(optimizer)
         optimizer.step()
         schedule.step()
         module.on_train_batch_end(loss, batch, index)
@@ -186,5 +196,5 @@ def outcome(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outc
     """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
     local = module.leave(momentum)
     sends = job.update.finish(local)
-    metrics = {name: float(value) for name, value in module.totals.items()}
+    metrics = {**local.totals, **module.pseudo.metrics()}
     return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=module.steps)

@@ -1,6 +1,5 @@
 """`FederatedModule`: the orchestrator. One `training_step` is one communication round."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -12,7 +11,8 @@ from benchmark.errors import Diverged
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
-from benchmark.methods.protocol import Job, Outcome, State, Tree, World
+from benchmark.federated.ledger import Ledger
+from benchmark.methods.protocol import Job, Limit, Outcome, State, World
 from benchmark.streams import numpy_stream
 
 
@@ -42,7 +42,7 @@ class FederatedModule(pl.LightningModule):
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
         self.evaluator = Evaluator(environment)
-        self._ledger = Ledger()
+        self._ledger = Ledger(self.environment.data.num_classes)
 
     def configure_optimizers(self) -> None:
         """None: every optimizer belongs to a local module."""
@@ -53,7 +53,7 @@ class FederatedModule(pl.LightningModule):
     def training_step(self, batch: int, batch_idx: int) -> None:
         """One round: the method's `round`, the ledger of what went back and forth, the evaluation when it is due."""
         round_number = int(batch)
-        self._ledger = Ledger()
+        self._ledger = Ledger(self.environment.data.num_classes)
         world = self._world(round_number)
         self.state, reported = self.experiment.method.round(self.state, world)
         self.rounds_done = round_number
@@ -73,10 +73,13 @@ class FederatedModule(pl.LightningModule):
         return World(
             round=round_number,
             rounds=federation.rounds,
-            K=federation.K,
+            model=self.experiment.model,
+            K=self.environment.K,
             C=federation.C,
             T=federation.T,
+            limit=Limit(steps=federation.T) if federation.epochs is None else Limit(epochs=federation.epochs),
             sizes=self.environment.sizes,
+            labelled=self.environment.labelled,
             generator=lambda *names: numpy_stream(seed, "round", round_number, *names),
             fit=lambda jobs: self._fit(jobs, round_number),
         )
@@ -99,48 +102,6 @@ class FederatedModule(pl.LightningModule):
                     raise Diverged(
                         f"round {round_number}: {name}.{tensor} is not finite; a smaller optimizer.lr would be right"
                     )
-
-
-class Ledger:
-    """Bytes that crossed between server and clients in a round, and the sums of what local training reported."""
-
-    def __init__(self) -> None:
-        self.bytes_down = self.bytes_up = self.local_steps = 0
-        self._sums: dict[str, float] = defaultdict(float)
-        self._steps: dict[str, int] = defaultdict(int)
-
-    def enter(self, job: Job, outcome: Outcome) -> None:
-        if job.key.client >= 0:  # the server's own work crosses no network
-            self.bytes_down += tree_bytes(job.receives)
-            self.bytes_up += tree_bytes(outcome.sends)
-        self.local_steps += outcome.steps
-        for name, value in outcome.metrics.items():
-            self._sums[name] += value
-            self._steps[name] += outcome.steps
-
-    def metrics(self) -> dict[str, float]:
-        """Losses as means over local steps; pseudo-labels as shares of what was seen and of what was kept."""
-        sums = self._sums
-        means = {name: sums[name] / self._steps[name] for name in sums if not name.startswith("pseudo/")}
-        if sums.get("pseudo/seen"):
-            means["pseudo/kept"] = sums["pseudo/count"] / sums["pseudo/seen"]
-            if sums["pseudo/count"]:  # the accuracy of no pseudo-labels is no number
-                means["pseudo/accuracy"] = sums["pseudo/correct"] / sums["pseudo/count"]
-        counts = {"comm/bytes_up": self.bytes_up, "comm/bytes_down": self.bytes_down, "local_steps": self.local_steps}
-        return {**means, **counts}
-
-
-def tree_bytes(tree: Tree) -> int:
-    """Bytes of all tensors in a tree; a plain number counts 8."""
-    total = 0
-    for value in tree.values():
-        if isinstance(value, Tensor):
-            total += value.numel() * value.element_size()
-        elif isinstance(value, Mapping):
-            total += tree_bytes(dict(value))
-        elif value is not None:
-            total += 8
-    return total
 
 
 class Rounds:

@@ -52,6 +52,38 @@ def with_server(clients: RunningMean, server: Weights, server_weight: float | No
     return mean([server, clients.value()], [share, 1.0 - share])
 
 
+def ema(old: Weights, new: Weights, ratio: float) -> Weights:
+    """ratio x old + (1 - ratio) x new, in float64 (FedSwitch Eq. 1); counters come from `new`."""
+    return {
+        name: (ratio * old[name].double() + (1 - ratio) * value.double()).to(value.dtype)
+        if value.is_floating_point()
+        else value
+        for name, value in new.items()
+    }
+
+
+def momentum_step(weights: Weights, target: Weights, velocity: Weights | None, beta: float) -> tuple[Weights, Weights]:
+    """v <- beta v + (w - target), w <- w - v for every trained parameter; statistics are the target's.
+
+    SemiFL's global momentum: SGD with rate 1 on w - mean of the clients (modules.py:39-60). beta = 0 gives `target`
+    (up to rounding). Returns the new weights and v, in float64.
+    """
+    moved, kept = {}, {}
+    for name, value in weights.items():
+        if is_statistic(name):
+            moved[name] = target[name]
+            continue
+        change = value.double() - target[name].double()
+        kept[name] = change if velocity is None else beta * velocity[name] + change
+        moved[name] = (value.double() - kept[name]).to(value.dtype)
+    return moved, kept
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a tensor is a running statistic of batch normalisation and no trained parameter."""
+    return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+
+
 def _check_server_weight(server_weight: float | None) -> None:
     if server_weight is not None and not 0.0 <= server_weight < 1.0:
         raise ConfigError(f"server_weight: {server_weight} is outside [0, 1); null means one client's weight")

@@ -6,11 +6,31 @@ from typing import Any
 
 from benchmark.config import from_plain, nearest
 from benchmark.errors import ConfigError
+from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
+from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.methods.ts_client_ema import TSClientEMA
+from benchmark.methods.ts_server_ema import TSServerEMA
 
-METHODS: Mapping[str, type] = {"ssfl": SSFL, "server_only": ServerOnly, "fixmatch": FixMatch}
+METHODS: Mapping[str, type] = {
+    "fed_consist": FedConsist,
+    "fedprox_fixmatch": FedProxFixMatch,
+    "fedswitch": FedSwitch,
+    "fixmatch": FixMatch,
+    "rscfed": RSCFed,
+    "semifl": SemiFL,
+    "server_only": ServerOnly,
+    "ssfl": SSFL,
+    "supervised_fl": SupervisedFL,
+    "ts_client_ema": TSClientEMA,
+    "ts_server_ema": TSServerEMA,
+}
 
 
 def method_class(name: str) -> type:

@@ -7,20 +7,22 @@ Table A.2 do not say that one was used); momentum is kept from round to round, s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from benchmark.errors import ConfigError
 from benchmark.losses.consistency import consistency_loss, pseudo_labels
 from benchmark.losses.supervised import supervised_loss
-from benchmark.methods.objectives import ServerUpdate, StudentUpdate, check_threshold, predict_weak
+from benchmark.methods.objectives import ServerUpdate, StudentUpdate, check_counts, check_threshold, predict_weak
 from benchmark.methods.protocol import CENTRAL, Batch, Job, Key, Limit, Networks, Setup, State, Stream, Weights, World
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatchUpdate(StudentUpdate):
     """Supervised loss on weak labelled views + lambda_u x consistency loss on the unlabelled ones."""
+
+    passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}  # without, with gradient; for plans
 
     threshold: float = 0.95
     unlabelled_weight: float = 1.0
@@ -55,9 +57,7 @@ class FixMatch:
         check_threshold(self.threshold)
 
     def check(self, setup: Setup) -> None:
-        for name in ("batch_size", "unlabelled_ratio"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"method.{name}: {getattr(self, name)}; at least 1 would be right")
+        check_counts(self, batch_size=1, unlabelled_ratio=1, warm_start_rounds=0)
 
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights()})

@@ -7,7 +7,7 @@ Legend: N images of a batch, C channels, H W pixels, D classes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,19 +15,21 @@ from torch import Tensor
 from benchmark.errors import ConfigError
 from benchmark.losses.consistency import consistency_loss, pseudo_labels
 from benchmark.losses.supervised import supervised_loss
-from benchmark.methods.protocol import Batch, Local, Networks, Predict, Tree
+from benchmark.methods.protocol import Batch, Local, Networks, Reader, Training, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudentUpdate:
     """What the four local objectives share: one weight set, received, trained and sent back."""
 
+    phases: ClassVar[tuple[str, ...]] = ("loss",)
+
     keeps_momentum: bool = False
 
-    def start(self, received: Tree, private: Tree | None, predict: Predict) -> Local:
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
         return Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
 
-    def after_step(self, local: Networks, frozen: Networks) -> None:
+    def after_step(self, training: Training) -> None:
         """Nothing happens between local steps."""
 
     def finish(self, local: Local) -> Tree:
@@ -66,6 +68,8 @@ def supervised_step(trainable: Networks, batch: Batch, name: str) -> tuple[Tenso
 class ConsistencyUpdate(StudentUpdate):
     """Eq. 4, consistency regularization (CRL): the strong view has to give the weak view's confident label."""
 
+    passes: ClassVar[Mapping[str, tuple[int, int]]] = {"weak": (1, 0)}  # without and with gradient, for plans
+
     threshold: float = 0.95  # tau
     pseudo_label_mode: Literal["train", "eval"] = "train"
     views: Literal["two_forwards", "one_forward"] = "two_forwards"
@@ -87,6 +91,8 @@ class ConsistencyUpdate(StudentUpdate):
 @dataclass(frozen=True, kw_only=True)
 class SelfTrainingUpdate(StudentUpdate):
     """Eq. 5: the weak view has to give its own confident label."""
+
+    passes: ClassVar[Mapping[str, tuple[int, int]]] = {"weak": (1, 1)}
 
     threshold: float = 0.95  # tau
     pseudo_label_mode: Literal["train", "eval"] = "eval"  # released code: train_LocalSGD.py:547-570
@@ -161,3 +167,10 @@ class Supervised:
 def check_threshold(threshold: float) -> None:
     if not 0.0 <= threshold <= 1.0:
         raise ConfigError(f"threshold: {threshold} is outside [0, 1]")
+
+
+def check_counts(method: object, **least: int) -> None:
+    """Raise ConfigError where one of the method's whole-number fields is below its least value."""
+    for name, smallest in least.items():
+        if getattr(method, name) < smallest:
+            raise ConfigError(f"method.{name}: {getattr(method, name)}; at least {smallest} would be right")

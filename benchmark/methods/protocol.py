@@ -10,19 +10,22 @@ clients do which local work (`Job`), hands all of it to `world.fit` at once, and
         def round(self, state, world):  ... world.fit([Job(key=Key(client=k), ...) for k in world.cohort()]) ...
         def models(self, state):        return {"student": state.server["student"]}
 
-Legend of shape suffixes: N images of a batch, C channels, H W pixels, D classes.
+Legend of shape suffixes: N images of a batch or of a part, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.build import Model
+
 Weights = dict[str, Tensor]  # one network's parameters and buffers, by name
 Tree = dict[str, Any]  # nested dicts of tensors and numbers: what can be sent, kept and saved
+PartName = Literal["labelled", "unlabelled", "validation"]
 
 SERVER = -1  # the holder of the server's data, in place of a client's number
 CENTRAL = -2  # the holder of everything, in centralised methods
@@ -40,15 +43,15 @@ class Key:
 class Stream:
     """A named stream of batches from the images of the job's holder, reshuffled at every pass."""
 
-    part: Literal["labelled", "unlabelled", "validation"]
+    part: PartName
     batch_size: int  # B; a holder with fewer images gives them all in every batch
-    views: tuple[str, ...]  # of "plain", "weak", "strong"
+    views: tuple[str, ...]  # of "plain", "weak", "strong", and "weak2", a second draw of the weak view
     drop_last: bool = True  # leave out the incomplete batch at the end of a pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """How long a job trains: a number of local steps, or of passes over its longest stream."""
+    """How long a job trains: a number of local steps (0: it only reads), or of passes over its longest stream."""
 
     steps: int | None = None
     epochs: int | None = None
@@ -60,6 +63,23 @@ class Batch:
 
     views: Mapping[str, Tensor]  # name -> images_NCHW, float32, normalised
     labels_N: Tensor | None
+    pseudo_labels_N: Tensor | None = None  # those that `start` gave the images (`Selected`)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """The images that a stream draws from, where `start` chooses them (SemiFL's two sets)."""
+
+    positions_N: Tensor  # int64, into the part's images in their order; an image may come more than once
+    labels_N: Tensor | None = None  # pseudo-labels given to them
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoLabelled:
+    """Pseudo-labels given by `start` to all of the holder's unlabelled images; their quality is measured outside."""
+
+    labels_N: Tensor
+    kept_N: Tensor  # bool: confident enough to be used
 
 
 @dataclass(kw_only=True)
@@ -67,9 +87,16 @@ class Local:
     """One job's weight sets while it trains. After training the engine writes the new weights back into it."""
 
     trainable: dict[str, Weights]  # stepped by the optimizer
-    frozen: dict[str, Weights] = field(default_factory=dict)  # only read by the loss (a teacher, helpers)
+    frozen: dict[str, Weights] = field(default_factory=dict)  # only read by the loss (a teacher, an anchor)
     momentum: dict[str, Weights] | None = None  # momentum buffers to start from and, in the end, those left
     private: Tree | None = None  # stays with the holder; None: nothing is kept
+    selected: dict[str, Selected] = field(default_factory=dict)  # stream -> its images, where not the whole part
+    pseudo: PseudoLabelled | None = None
+    found: Tree = field(
+        default_factory=dict
+    )  # what `start` read, for `finish`; with no trainable set nothing is trained
+    totals: dict[str, float] = field(default_factory=dict)  # after training: sums over the steps of what `loss` reports
+    steps: int = 0  # after training: local steps taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +109,50 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0
 
+    @property
+    def sat_out(self) -> bool:
+        return not self.sends
+
 
 Networks = nn.ModuleDict  # weight set -> network
-Predict = Callable[[Weights, str, str], Tensor]  # (weights, part, view) -> logits_ND, evaluation mode
+
+
+class Reader(Protocol):
+    """Passes over the holder's images that only read, for `start`. `draw` is the job's own random stream."""
+
+    draw: torch.Generator
+
+    def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
+        """logits_ND of all images of the part in their order, in evaluation mode."""
+        ...
+
+    def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
+        """Means over batches, in order and without augmentation, of what the network's batch norms see (running_mean
+        and running_var by name, float64), and the number of batches. Nothing where the holder has no such images."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Training:
+    """A job between two local steps: networks and private state may be changed in place."""
+
+    trainable: Networks
+    frozen: Networks
+    private: Tree
+    step: int  # local steps taken in this job
 
 
 @runtime_checkable
 class LocalUpdate(Protocol):
-    """The ClientUpdate or ServerUpdate box of a paper: a frozen dataclass at module level, so that it pickles."""
+    """The ClientUpdate or ServerUpdate box of a paper: a frozen dataclass at module level, so that it pickles.
 
-    def start(self, received: Tree, private: Tree | None, predict: Predict) -> Local | None:
+    `phases` are the names of the losses that are taken in turn on each batch, each with an optimizer step of its own
+    (FedMatch: first sigma on labels, then psi without); a weight set that a loss does not reach is not stepped.
+    """
+
+    phases: ClassVar[tuple[str, ...]] = ("loss",)
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
         """The weight sets to train, from what was received and kept. None: this client sits the round out."""
         ...
 
@@ -103,12 +164,12 @@ class LocalUpdate(Protocol):
         other entry is a scalar, averaged over the job's steps."""
         ...
 
-    def after_step(self, local: Networks, frozen: Networks) -> None:
-        """Work between local steps, in place (an EMA teacher in `frozen`)."""
+    def after_step(self, training: Training) -> None:
+        """Work between local steps, in place (an EMA teacher in `training.frozen`)."""
         ...
 
     def finish(self, local: Local) -> Tree:
-        """What is sent. What stays is left in `local.private`."""
+        """What is sent; nothing means that the client sits out after all. What stays is left in `local.private`."""
         ...
 
 
@@ -122,6 +183,8 @@ class Job:
     data: Mapping[str, Stream]
     limit: Limit
     keeps: str | None = None  # under which name private state is kept; None: the client's own number
+    network: Model | None = None  # None: the experiment's; another one for a sub-network (HeteroFL)
+    learning_rate: Literal["client", "server"] | None = None  # None: the holder's; "server" for labels at a client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +200,12 @@ class Setup:
     """What a method may know before the first round."""
 
     initial_weights: Callable[[], Weights]  # the same for the same seed
-    K: int
+    model: Model
+    K: int  # clients, also one that holds the server's labelled images
     C: int
     T: int
-    sizes: Mapping[int, int]  # unlabelled images of each client, labelled images of SERVER
+    sizes: Mapping[int, int]  # images of each client, labelled images of SERVER
+    labelled: Mapping[int, int]  # images with visible labels of each client and of SERVER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,13 +217,16 @@ class World:
     K: int
     C: int
     T: int
+    model: Model
+    limit: Limit  # a job's length: T local steps, or the federation's local epochs
     sizes: Mapping[int, int]
+    labelled: Mapping[int, int]
     generator: Callable[..., np.random.Generator]  # generator("groups"): this round's named stream
     fit: Callable[[Sequence[Job]], Iterator[Outcome]]
 
-    def cohort(self) -> list[int]:
+    def cohort(self, *names: str | int) -> list[int]:
         """C of the K clients, uniformly without replacement, in random order (so that a cut gives random groups)."""
-        return [int(k) for k in self.generator("cohort").permutation(self.K)[: self.C]]
+        return [int(k) for k in self.generator("cohort", *names).permutation(self.K)[: self.C]]
 
 
 class Method(Protocol):

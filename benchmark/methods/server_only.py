@@ -6,8 +6,7 @@ The "labels only" lower bound of the SSFL experiments; T local steps of Eq. 3 a 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmark.errors import ConfigError
-from benchmark.methods.objectives import ServerUpdate
+from benchmark.methods.objectives import ServerUpdate, check_counts
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Setup, State, Stream, Weights, World
 
 
@@ -21,8 +20,7 @@ class ServerOnly:
     needs = frozenset({"server", "everywhere"})
 
     def check(self, setup: Setup) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"method.batch_size: {self.batch_size}; at least 1 would be right")
+        check_counts(self, batch_size=1)
 
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights()})

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.errors import ConfigError
-from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, mean, with_server
-from benchmark.methods.objectives import CRL, SelfTraining, ServerUpdate, Supervised
+from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, is_statistic, mean, with_server
+from benchmark.methods.objectives import CRL, SelfTraining, ServerUpdate, Supervised, check_counts
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Setup, State, Stream, Weights, World
 
 
@@ -50,11 +49,7 @@ class SSFL:
 
     def check(self, setup: Setup) -> None:
         self.averaging.group_sizes(setup.C)
-        for name in ("batch_size", "server_batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"method.{name}: {getattr(self, name)}; at least 1 would be right")
-        if self.warm_start_rounds < 0:
-            raise ConfigError(f"method.warm_start_rounds: {self.warm_start_rounds}; 0 or more would be right")
+        check_counts(self, batch_size=1, server_batch_size=1, warm_start_rounds=0)
 
     def init(self, setup: Setup) -> State:
         start = setup.initial_weights()
@@ -137,11 +132,6 @@ class SSFL:
         if self.bn_statistics == "averaged":
             return weights
         return {name: server[name] if is_statistic(name) else value for name, value in weights.items()}
-
-
-def is_statistic(name: str) -> bool:
-    """Whether a tensor is a running statistic of batch normalisation and no trained parameter."""
-    return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
 def cut(cohort: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

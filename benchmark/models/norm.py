@@ -1,5 +1,7 @@
 """What stands between a convolution and its ReLU: group norm, batch norm, or nothing.
 
+Static batch norm, which has rules of its own, is in static_batch_norm.py.
+
 A norm is passed into a network as a function from a channel count to a module, so that no network knows which it has.
 Source: SSFL, section 3.2 (design choice 2: GN instead of BN).
 """

@@ -7,7 +7,14 @@ Measured with GN(4): 16 and 32 channels do not take the 32 groups of the papers.
 Pooling stands directly after its convolution, before norm and ReLU. Before ReLU it is exactly the same function
 (ReLU never decreases, so max relu(x) = relu(max x)), and ReLU then works on a quarter of the values.
 Before the norm it is not the same function: that order is part of these networks' definition, as they were measured.
+
+A width below 1 makes HeteroFL's sub-network (Diao et al. 2021, section 3): that share of the hidden channels and of
+the hidden layer, rounded up, and to a multiple that the groups of a group norm divide. Features are flattened channel
+by channel, so that every tensor of a narrower network has the shape of a leading slice of the full one's.
+HeteroFL's scaler, which divides a sub-network's activations in training by its width, is not in here.
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -21,22 +28,39 @@ SMALLEST_SIDE = 4
 TINY_SMALLEST_SIDE = 2
 
 
+def narrowed(full: int, width: float, multiple: int = 1) -> int:
+    """`width` of `full` units, rounded up to a multiple of `multiple`: at least one, and `full` at width 1.
+
+    Rounding at the ninth decimal first keeps .55 x 20 = 11.000000000000002 at 11.
+    """
+    return multiple * math.ceil(round(full * width / multiple, 9) or 1)
+
+
 class SmallCnn(nn.Module):
     """Twice (conv3x3, max-pool 2, norm, ReLU) with 16 and 32 channels; fc 128, ReLU; fc D.
 
     The convolutions are padded by 1: 28 pixels become 14 and 7, 1568 = 32 x 7 x 7 features.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        norm: Norm,
+        width: float = 1.0,
+        channel_multiple: int = 1,
+    ) -> None:
         super().__init__()
         channels, rows, columns = image_shape
-        self.conv1 = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
-        self.norm1 = norm(16)
-        self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
-        self.norm2 = norm(32)
+        first, second = (narrowed(full, width, channel_multiple) for full in NORM_CHANNELS)
+        hidden = narrowed(128, width)
+        self.conv1 = nn.Conv2d(channels, first, kernel_size=3, padding=1)
+        self.norm1 = norm(first)
+        self.conv2 = nn.Conv2d(first, second, kernel_size=3, padding=1)
+        self.norm2 = norm(second)
         self.pool = nn.MaxPool2d(2)
-        self.fc1 = nn.Linear(32 * (rows // 2 // 2) * (columns // 2 // 2), 128)
-        self.fc2 = nn.Linear(128, num_classes)
+        self.fc1 = nn.Linear(second * (rows // 2 // 2) * (columns // 2 // 2), hidden)
+        self.fc2 = nn.Linear(hidden, num_classes)
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""
@@ -51,16 +75,25 @@ class TinyCnn(nn.Module):
     The convolutions are padded by 1: 8 pixels stay 8 and become 4, 512 = 32 x 4 x 4 features.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        norm: Norm,
+        width: float = 1.0,
+        channel_multiple: int = 1,
+    ) -> None:
         super().__init__()
         channels, rows, columns = image_shape
-        self.conv1 = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
-        self.norm1 = norm(16)
-        self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
-        self.norm2 = norm(32)
+        first, second = (narrowed(full, width, channel_multiple) for full in NORM_CHANNELS)
+        hidden = narrowed(64, width)
+        self.conv1 = nn.Conv2d(channels, first, kernel_size=3, padding=1)
+        self.norm1 = norm(first)
+        self.conv2 = nn.Conv2d(first, second, kernel_size=3, padding=1)
+        self.norm2 = norm(second)
         self.pool = nn.MaxPool2d(2)
-        self.fc1 = nn.Linear(32 * (rows // 2) * (columns // 2), 64)
-        self.fc2 = nn.Linear(64, num_classes)
+        self.fc1 = nn.Linear(second * (rows // 2) * (columns // 2), hidden)
+        self.fc2 = nn.Linear(hidden, num_classes)
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""

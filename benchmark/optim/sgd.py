@@ -5,15 +5,35 @@ A local step's number counts over the whole run: step s of round t is (t - 1) T 
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
+from benchmark.config import added
 from benchmark.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a job's local steps lie in the run: `first_step` of `total_steps`, `stride` from one to the next.
+
+    A job of a round's T steps has stride 1; one of local epochs has T / its steps, so that every job ends its round.
+    """
+
+    first_step: int
+    total_steps: int
+    stride: float = 1
+
+    def at(self, step: int, per_round: bool) -> tuple[float, int]:
+        """The position of the job's step number `step` (0 is the first), and the length of the run."""
+        return self.first_step + (0 if per_round else step * self.stride), self.total_steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
     """The base learning rate throughout."""
 
-    def factor(self, step: int, total_steps: int) -> float:
+    per_round: ClassVar[bool] = False
+
+    def factor(self, step: float, total_steps: int) -> float:
         return 1.0
 
 
@@ -24,6 +44,8 @@ class Cosine:
     With c = 0.4375 = 7/16 this is FixMatch's schedule. With c > 0.5 Eq. 11 taken literally falls to eps and comes
     back (c = 2.3 ends at 0.59); the released code instead stretches N so that it falls once.
     """
+
+    per_round: ClassVar[bool] = False
 
     c: float = 0.4375  # c      periodic coefficient
     warmup_steps: int = 0  # e M / B
@@ -38,13 +60,26 @@ class Cosine:
         if not 0.0 <= self.floor <= 1.0:
             raise ConfigError(f"floor: {self.floor} is outside [0, 1]")
 
-    def factor(self, step: int, total_steps: int) -> float:
+    def factor(self, step: float, total_steps: int) -> float:
         """The factor of the base learning rate at local step `step` (0 is the first)."""
         if step < self.warmup_steps:
             return step / self.warmup_steps
         last = max(total_steps if self.steps is None else self.steps, self.warmup_steps + 1)
         phase = (step - self.warmup_steps) / (last - self.warmup_steps)
         return max(math.cos(math.pi * self.c * phase), self.floor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundCosine:
+    """(1 + cos(pi (t - 1) / rounds)) / 2 throughout round t: from 1 towards 0, one rate for all steps of a round.
+
+    SemiFL: "cosine learning rate decay", stepped once a round in the released code (utils.py:115-185, T_max = 800).
+    """
+
+    per_round: ClassVar[bool] = True
+
+    def factor(self, step: float, total_steps: int) -> float:
+        return (1 + math.cos(math.pi * step / total_steps)) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +91,16 @@ class SGD:
     momentum: float = 0.9
     nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
     weight_decay: float = 1e-4
-    schedule: Constant | Cosine = Cosine()
+    schedule: Constant | Cosine | RoundCosine = Cosine()
+    clip: float | None = added(None)  # largest norm of a step's gradient; SemiFL's code: 1, RSCFed's: 5
 
     def __post_init__(self) -> None:
         for name in ("lr", "server_lr"):
             value = getattr(self, name)
             if value is not None and value <= 0.0:
                 raise ConfigError(f"{name}: {value}; a positive learning rate would be right")
+        if self.clip is not None and self.clip <= 0.0:
+            raise ConfigError(f"clip: {self.clip}; a positive norm, or null for none, would be right")
         if not 0.0 <= self.momentum < 1.0:
             raise ConfigError(f"momentum: {self.momentum} is outside [0, 1)")
         if self.weight_decay < 0.0:

@@ -1,21 +1,32 @@
 """Every item that `fssl reproduce` knows, by name."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
-from benchmark.papers import ssfl
+from benchmark.papers import arena, ssfl
+from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
 
-ITEMS: Mapping[str, Callable[[str], Item]] = {f"ssfl/{name}": build for name, build in ssfl.ITEMS.items()}
+ITEMS: Mapping[str, Callable[..., Item]] = {
+    f"{paper}/{name}": build
+    for paper, module in (("ssfl", ssfl), ("arena", arena))
+    for name, build in module.ITEMS.items()
+}
 
 
-def items(names: Iterable[str], profile: str) -> list[Item]:
-    """The items of these names ("ssfl/tab2", "ssfl" for a whole paper, "all"), each once. Raises ConfigError."""
+def items(names: Iterable[str], profile: str, also: Sequence[str] = ()) -> list[Item]:
+    """The items of these names ("ssfl/tab2", "ssfl" for a whole paper, "all"), each once. Raises ConfigError.
+
+    `also`: more methods for the arena's items, by name ("my_module:MyMethod"); other items know no such thing.
+    """
+    entries = [entry_of(name) for name in also]
     chosen: dict[str, None] = {}
     for name in names:
         found = [item for item in ITEMS if name in ("all", item, item.split("/")[0])]
         if not found:
             raise ConfigError(f"{name!r} is no item; {nearest(name, ITEMS)}, a paper or all")
         chosen.update(dict.fromkeys(found))
-    return [ITEMS[name](profile) for name in chosen]
+    if others := [name for name in chosen if not name.startswith("arena/")] if entries else []:
+        raise ConfigError(f"--also: {others[0]} compares what its paper compares; arena/digits would be right")
+    return [ITEMS[name](profile, *([entries] if entries else [])) for name in chosen]

@@ -3,8 +3,8 @@
 Plain data, shared by the papers (which declare items), the sweeps (which run them) and the reports (which show them).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from benchmark.experiment import Experiment
@@ -18,11 +18,41 @@ class Cell:
     setting: Mapping[str, str | int | float]  # what the row and column say, for people: {"method": "FedAvg", "C": 47}
     experiment: Experiment  # seed 0 stands for every seed
     published: float | None = None  # as the paper prints it, percent; None: the paper has no such number
-    role: Literal["published", "control", "ladder"] = "published"
+    role: Literal["published", "control", "ladder", "bound"] = "published"  # bound: beside the ranking, not in it
+    note: str = ""  # what a reader has to know of this cell: "the server's labels are one more client's"
 
     @property
     def cell_key(self) -> str:
         return self.experiment.cell_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A cell that is known only once its trials are done: the setting with the best accuracy on held-out labels.
+
+    Trials and cell use different seeds, so that no image chosen on is counted. Equal trials: the first one wins.
+    """
+
+    label: str  # of the cell to come
+    setting: Mapping[str, str | int | float]
+    trials: Mapping[str, Experiment]  # what is tried, for people ("lr 0.03, tau 0.95") -> the trial, with its seed
+    finals: Mapping[str, Experiment]  # the same names -> the experiment of the cell
+    note: str = ""
+    role: Literal["published", "bound"] = "published"
+
+    def __post_init__(self) -> None:
+        assert self.trials.keys() == self.finals.keys() and self.trials
+
+    def cell(self, score: Callable[[Experiment], float | None]) -> Cell | None:
+        """The best setting's cell; None while a trial has no score. A diverged trial scores below all others."""
+        scores = {name: score(trial) for name, trial in self.trials.items()}
+        known = {name: found for name, found in scores.items() if found is not None}
+        if len(known) < len(scores):
+            return None
+        best = max(known, key=lambda name: known[name])  # the first of equals
+        chosen = f"best of {len(known)} on held-out labels: {best}"
+        note = f"{chosen}; {self.note}" if self.note else chosen
+        return Cell(label=self.label, setting=self.setting, experiment=self.finals[best], role=self.role, note=note)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +84,15 @@ class Item:
     claims: tuple[Claim, ...] = ()
     seeds: int = 1
     notes: tuple[str, ...] = field(default=())  # stand-ins, scale, selection rule: printed wherever the table is
+    choices: tuple[Choice, ...] = ()  # cells that wait for their trials
+    rows: Literal["settings", "methods"] = "settings"  # which of them the table's rows are; the other is its columns
+
+    def resolved(self, score: Callable[[Experiment], float | None]) -> "Item":
+        """With a cell for every choice whose trials are done; the other choices are left waiting."""
+        chosen = {choice.label: choice.cell(score) for choice in self.choices}
+        cells = tuple(cell for cell in chosen.values() if cell is not None)
+        waiting = tuple(choice for choice in self.choices if chosen[choice.label] is None)
+        return replace(self, cells=(*self.cells, *cells), choices=waiting)
 
     def cell(self, label: str) -> Cell:
         """The cell of that label. Raises KeyError."""

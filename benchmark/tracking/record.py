@@ -25,3 +25,14 @@ class RunRecord:
     def last(self, metric: str) -> float | None:
         """The metric's value after the last round, None where the run has no result or never measured it."""
         return self.result.get("last", {}).get(metric)
+
+    def selected(self, metric: str) -> float | None:
+        """The metric's value that counts under the run's selection rule: on the test set, in the best round where the
+        rule is "best_on_test"; otherwise, and for everything that is not measured there, after the last round."""
+        if self.selected_on_test and metric.startswith("test/"):
+            return (self.result.get("best") or {}).get(metric)
+        return self.last(metric)
+
+    @property
+    def selected_on_test(self) -> bool:
+        return self.result.get("selection") == "best_on_test"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from benchmark.diagnostics.exchange import Exchange
 from benchmark.errors import CannotWrite
 from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
@@ -31,6 +32,7 @@ class Recorder(pl.Callback):
         self.checkpoint = newest(folder / "checkpoints", self.run)
         self.best = self.checkpoint.best if self.checkpoint else None
         self.last: dict[str, float] = dict(self.checkpoint.last) if self.checkpoint else {}
+        self.exchange = Exchange(read_json(folder / "exchange.json"))  # a callback of its own, beside this one
         self._seconds_between = seconds_between
         self._saved_at = self._round_started = time.monotonic()
 
@@ -85,9 +87,11 @@ class Recorder(pl.Callback):
     def _note_best(self, round_number: int, metrics: dict[str, float]) -> None:
         for name in ("test/accuracy", "validation/accuracy"):
             if name in metrics and (self.best is None or metrics[name] > self.best[name]):
-                self.best = {"round": round_number, name: metrics[name]}
+                measured = {key: value for key, value in metrics.items() if key.split("/")[0] == name.split("/")[0]}
+                self.best = {"round": round_number, **measured}
 
     def save(self, module: FederatedModule) -> None:
+        write_json(self.folder / "exchange.json", self.exchange.summary())
         checkpoint = Checkpoint(round=module.rounds_done, state=module.state, best=self.best, last=self.last)
         save(self.folder / "checkpoints", checkpoint, self.run)
         self._saved_at = time.monotonic()
@@ -110,6 +114,7 @@ class Recorder(pl.Callback):
                 "bytes_up": sum(line.get("comm/bytes_up", 0) for line in rounds),
                 "bytes_down": sum(line.get("comm/bytes_down", 0) for line in rounds),
             },
+            "exchange": self.exchange.summary(),
             "wall_seconds": round(sum(line["time/round_seconds"] for line in rounds), 3),
             **({"error": error} if error else {}),
         }

@@ -60,7 +60,7 @@ def run(
         )
         diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
         stop = StopOnSignal()
-        trainer = build_trainer([diversity, stop, recorder, *callbacks])
+        trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
         try:
             with stop.listening():
                 fit(module, trainer)

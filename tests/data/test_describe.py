@@ -30,6 +30,12 @@ def test_description_by_hand():
     }
 
 
+def test_labels_at_the_clients_are_counted_apart():
+    """Two classes of 12: one of each for either client leaves 10, shared 5 and 5."""
+    described = describe(split(LABELS_N, 2, 0, 2, Iid(), 0, labels_per_client=1), LABELS_N)
+    assert described["labelled_counts"] == [[1, 1], [1, 1]] and described["counts"] == [[5, 5], [5, 5]]
+
+
 def test_nominal_R_where_there_is_none():
     assert describe(split(LABELS_N, 2, 4, 2, Dirichlet(alpha=5, min_size=1), 0), LABELS_N)["R_nominal"] is None
     assert describe(split(LABELS_N, 2, 4, 2, Iid(), 0), LABELS_N)["R_nominal"] == 0.0

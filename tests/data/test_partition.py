@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.partition import ClassSkew, Dirichlet, Iid, main_classes, round_table
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid, main_classes
+from benchmark.data.tables import round_table
 from benchmark.errors import ConfigError
 
 CLASS_SIZES = st.lists(st.integers(20, 400), min_size=2, max_size=12).map(np.array)

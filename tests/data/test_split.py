@@ -13,12 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmark.data.datasets import load
-from benchmark.data.partition import ClassSkew, Dirichlet, Iid
+from benchmark.data.partition import ClassSkew, Dirichlet, FedMatchSkew, Iid, Shards
 from benchmark.data.split import mean_total_variation, share_unlabelled, split
 from benchmark.errors import ConfigError
 
 BALANCED_N = np.tile(np.arange(10), 600)  # interleaved by class, as packed cifar10 is
-RULES = (Iid(), ClassSkew(R=0.4), ClassSkew(R=0.7, sizes="equal"), Dirichlet(alpha=0.8, min_size=1))
+RULES = (
+    Iid(),
+    ClassSkew(R=0.4),
+    ClassSkew(R=0.7, sizes="equal"),
+    Dirichlet(alpha=0.8, min_size=1),
+    Dirichlet(alpha=0.8, min_size=1, rule="semifl"),
+    Dirichlet(alpha=0.8, min_size=1, rule="fedswitch"),
+    Shards(classes_per_client=2, distinct=False),
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -31,6 +39,8 @@ RULES = (Iid(), ClassSkew(R=0.4), ClassSkew(R=0.7, sizes="equal"), Dirichlet(alp
     seed=st.integers(-5, 5),
 )
 def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rule, seed):
+    if isinstance(rule, Shards):
+        K = max(K, len(n_d))  # fewer shards than classes would be refused
     labels_N = np.random.default_rng(0).permutation(np.repeat(np.arange(len(n_d)), n_d))
     shared = split(labels_N, len(n_d), a_class * len(n_d), K, rule, seed, N_validation)
     held = np.concatenate([shared.server_N, shared.validation_N, *shared.clients])
@@ -41,6 +51,47 @@ def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rul
     if N_validation <= 20 * len(n_d):  # no class runs out
         assert validation_d.max() - validation_d.min() <= 1
     assert len(shared.clients) == K and all(len(client) for client in shared.clients)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    per_client=st.integers(1, 4),
+    K=st.integers(5, 12),
+    N_s=st.sampled_from([0, 30]),
+    N_validation=st.integers(0, 40),
+    rule=st.sampled_from([*RULES, FedMatchSkew()]),
+    seed=st.integers(0, 5),
+)
+def test_labels_at_the_clients_move_neither_server_nor_validation(per_client, K, N_s, N_validation, rule, seed):
+    labels_N = BALANCED_N[:900]
+    without = split(labels_N, 10, N_s, K, rule, seed, N_validation)
+    shared = split(labels_N, 10, N_s, K, rule, seed, N_validation, labels_per_client=per_client)
+    np.testing.assert_array_equal(shared.server_N, without.server_N)
+    np.testing.assert_array_equal(shared.validation_N, without.validation_N)
+    np.testing.assert_array_equal(shared.labelled_counts(labels_N), np.full((K, 10), per_client))
+    everything = [shared.server_N, shared.validation_N, *shared.labelled, *shared.clients]
+    np.testing.assert_array_equal(np.sort(np.concatenate(everything)), np.arange(900))
+    assert without.labelled == () and without.labelled_counts(labels_N).shape == (0, 10)
+
+
+def test_fedmatchs_labels_at_the_clients_by_hand():
+    """60,000 images less 2,000 for the test and 2,000 for validation, 100 clients with 5 of each of ten classes: 5,000
+    labels, and (56,000 - 5,000)/100 = 510 unlabelled images each."""
+    labels_N = np.tile(np.arange(10), 5800)
+    shared = split(labels_N, 10, 0, 100, Iid(), 0, N_validation=2000, labels_per_client=5)
+    assert [len(images_N) for images_N in shared.labelled] == [50] * 100
+    assert [len(images_N) for images_N in shared.clients] == [510] * 100
+
+
+def test_the_hash_covers_labels_at_the_clients():
+    """Swapping two clients' labelled images changes it; so does calling them the images of further clients."""
+    shared = split(BALANCED_N, 10, 100, 3, Iid(), 0, labels_per_client=2)
+    first, second, third = shared.labelled
+    swapped = replace(shared, labelled=(second, first, third))
+    further = replace(shared, labelled=(), clients=(*shared.clients, *shared.labelled))
+    reversed_first = replace(shared, labelled=(first[::-1], second, third))
+    assert len({shared.hash(), swapped.hash(), further.hash(), replace(shared, labelled=()).hash()}) == 4
+    assert reversed_first.hash() == shared.hash()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -137,6 +188,9 @@ def test_one_client_has_no_pair():
         ({"N_validation": -1}, "N_validation=-1"),
         ({"N_validation": 5901}, "the 5900 images left"),
         ({"N_validation": 5895}, "K=10 clients share 5 images"),
+        ({"labels_per_client": -1}, "labels_per_client=-1"),
+        ({"labels_per_client": 60}, "600 images of each class for K=10 clients, class 0 has 590 left: .* at most 59"),
+        ({"labels_per_client": 59}, "K=10 clients share 0 images"),
         ({"num_classes": 9}, r"labels lie in 0\.\.9, 9 classes"),
         ({"num_classes": 11}, "class 10 has 0"),
     ],
@@ -154,6 +208,8 @@ def test_clients_without_images_are_refused():
     labels_N = np.array([0, 0, 0, 0, 0, 1])
     with pytest.raises(ConfigError, match=r"K=5 leaves 1 clients without an image .*main class 1 with 1 image"):
         split(labels_N, 2, 0, 5, ClassSkew(R=1), 0)
+    with pytest.raises(ConfigError, match=r"FedMatchSkew\(\) with K=20 leaves \d+ clients without an image"):
+        split(np.zeros(20, dtype=int), 10, 0, 20, FedMatchSkew(), 0)  # 20 x 0.02 / 2 = 0.2 images for type 5
     shared = split(labels_N, 2, 0, 5, ClassSkew(R=1, sizes="equal"), 0)
     assert sorted(len(client) for client in shared.clients) == [1, 1, 1, 1, 2]
 

@@ -1,26 +1,54 @@
 """Labels that the setting hides cannot reach the weights: permuting them changes no bit; the server's do."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.averaging import Grouping
+from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
+from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import SelfTraining
+from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.ts_client_ema import TSClientEMA
+from benchmark.methods.ts_server_ema import TSServerEMA
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import equal, weights_after
 
 BASE = tiny_experiment()
+FEDPROX_FIXMATCH = FedProxFixMatch(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8)
+TS_SERVER = TSServerEMA(threshold=0.13, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5)
+TS_CLIENT = TSClientEMA(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5)
 METHODS = {
+    "fedprox-fixmatch": FEDPROX_FIXMATCH,
+    "ts-server ema": TS_SERVER,
+    "ts-client ema": TS_CLIENT,
+    "fedswitch": FedSwitch(threshold=0.14, batch_size=8, server_batch_size=8, ratio=0.5),
     "crl": BASE.method,
     "grouping": replace(BASE.method, averaging=Grouping(S=2)),
     "self-training": replace(BASE.method, objective=SelfTraining(threshold=0.14)),
     "released": replace(BASE.method, momentum="released_code", server_models="released_code"),
+    "semifl": SemiFL(threshold=0.13, batch_size=8, server_batch_size=8),
     "server only": ServerOnly(batch_size=8),
     "fixmatch": FixMatch(batch_size=8, unlabelled_ratio=1, threshold=0.14),
+}
+
+RSCFED, FED_CONSIST = RSCFed(M=2, subset=4, batch_size=8), FedConsist(batch_size=8)
+AT_CLIENTS: dict[str, tuple[Any, Any]] = {
+    "fedprox-fixmatch, every client": (FEDPROX_FIXMATCH, "every_client"),
+    "ts-server ema, share": (TS_SERVER, "share"),
+    "ts-client ema, some clients": (TS_CLIENT, "some_clients"),
+    "rscfed, some clients": (RSCFED, "some_clients"),
+    "rscfed, share": (RSCFED, "share"),
+    "rscfed, one more client": (replace(RSCFED, subset=5, beta=100.0), "one_more_client"),
+    "fed-consist, some clients": (FED_CONSIST, "some_clients"),
+    "fed-consist, every client": (FED_CONSIST, "every_client"),
 }
 
 
@@ -45,6 +73,28 @@ def test_only_the_server_s_labels_matter(name):
     assert equal(weights, weights_after(environment.experiment, rounds=2, environment=hidden))
     visible = permuted(environment, "server")
     assert not equal(weights, weights_after(environment.experiment, rounds=2, environment=visible))
+
+
+def with_shifted_labels(environment: Environment, visible: bool) -> Environment:
+    """The same, in which the labels that clients see, or all others, are shifted by one class."""
+    labels_N = environment.data.train_labels_N.clone()
+    seen = torch.zeros(len(labels_N), dtype=torch.bool)
+    for positions_N in environment.held.labelled:
+        seen[torch.as_tensor(positions_N)] = True
+    chosen = seen if visible else ~seen
+    labels_N[chosen] = (labels_N[chosen] + 1) % environment.data.num_classes
+    return replace(environment, data=replace(environment.data, train_labels_N=labels_N))
+
+
+@pytest.mark.parametrize("name", AT_CLIENTS)
+def test_only_the_labels_that_clients_see_matter(name):
+    method, setting = AT_CLIENTS[name]
+    environment = prepare(replace(BASE, method=method, data=replace(BASE.data, label_setting=setting)))
+    weights = weights_after(environment.experiment, rounds=2, environment=environment)
+    hidden = with_shifted_labels(environment, visible=False)
+    assert equal(weights, weights_after(environment.experiment, rounds=2, environment=hidden))
+    seen = with_shifted_labels(environment, visible=True)
+    assert not equal(weights, weights_after(environment.experiment, rounds=2, environment=seen))
 
 
 def test_oracle_labels_matter_where_clients_hold_them():

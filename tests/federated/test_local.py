@@ -11,6 +11,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.local import ClientModule, ServerModule, gradient, seed_job, state, train
 from benchmark.methods.protocol import SERVER, World
+from benchmark.optim.sgd import Place
 from benchmark.streams import numpy_stream
 from tests.federated.helpers import difference, equal, module_of
 
@@ -44,7 +45,8 @@ def jobs(environment):
 def fresh(cls, environment, job):
     federation, sgd = environment.experiment.federation, environment.experiment.optimizer
     local = job.update.start(job.receives, None, None)
-    module = cls(job, local, environment.network(), sgd, 0, federation.T * federation.rounds)
+    place = Place(first_step=0, total_steps=federation.T * federation.rounds)
+    module = cls(job, local, environment.network(), sgd, place)
     seed_job(module, environment.experiment.seed, 1, job)
     return module
 

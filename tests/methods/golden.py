@@ -11,9 +11,17 @@ from typing import Any
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
 from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
+from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import SelfTraining, Supervised
+from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.methods.ts_client_ema import TSClientEMA
+from benchmark.methods.ts_server_ema import TSServerEMA
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 
@@ -25,7 +33,25 @@ def _method(**changes: Any) -> Experiment:
     return replace(BASE, method=replace(BASE.method, **changes))
 
 
+def _at_clients(method: Any, setting: Any, **changes: Any) -> Experiment:
+    """The same with labels at clients."""
+    return replace(BASE, data=replace(BASE.data, label_setting=setting), method=method, **changes)
+
+
 EVERYWHERE = replace(BASE, data=replace(BASE.data, label_setting="everywhere"))
+
+SEMIFL = SemiFL(threshold=0.123, batch_size=8, server_batch_size=8)
+
+FEDSWITCH: dict[str, Any] = {
+    "fedprox-fixmatch": FedProxFixMatch(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8),
+    "ts-server-ema": TSServerEMA(
+        threshold=0.135, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5, evaluated="teacher"
+    ),
+    "ts-client-ema": TSClientEMA(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5),
+    "fedswitch": FedSwitch(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5),
+}
+
+SLOW = replace(BASE.optimizer, lr=0.02)  # in round 2, too, some of FEDSWITCH's labels are kept and others are not
 
 TRACES = {
     "crl-fedavg": BASE,
@@ -37,6 +63,62 @@ TRACES = {
     "self-training": _method(objective=SelfTraining(threshold=0.14)),
     "supervised": replace(EVERYWHERE, method=replace(BASE.method, objective=Supervised())),
     "server-only": replace(BASE, method=ServerOnly(batch_size=8)),
+    "semifl": replace(BASE, method=SEMIFL),
+    "semifl-released": replace(
+        BASE,
+        method=replace(
+            SEMIFL, threshold=0.13, mix_source="released_code", order="released_code", momentum="released_code"
+        ),
+    ),
+    "semifl-static-batch-norm": replace(BASE, method=SEMIFL, model=replace(BASE.model, norm="sbn")),
+    "rscfed": _at_clients(RSCFed(M=2, subset=3, batch_size=8), "some_clients"),
+    "rscfed-released": _at_clients(
+        RSCFed(
+            M=2,
+            subset=3,
+            batch_size=8,
+            unlabelled_weight=0.02,
+            labelled_weight="released_code",
+            beta_rule="released_code",
+            distance="released_code",
+            ema_warm_up="released_code",
+            teacher_start="released_code",
+            momentum="released_code",
+        ),
+        "some_clients",
+    ),
+    "rscfed-one-more-client": _at_clients(
+        RSCFed(M=2, subset=4, batch_size=8, beta=100.0, labelled_weight="released_command"), "one_more_client"
+    ),
+    "rscfed-partly-labelled": _at_clients(RSCFed(M=2, subset=3, batch_size=8, drawn_twice="reused"), "share"),
+    "fed-consist": _at_clients(FedConsist(batch_size=8), "some_clients", model=replace(BASE.model, norm="bn")),
+    "fed-consist-every-client": _at_clients(FedConsist(batch_size=8), "every_client"),
+    **{name: replace(BASE, method=method, optimizer=SLOW) for name, method in FEDSWITCH.items()},
+    **{
+        f"{name}-{setting.replace('_', '-')}": _at_clients(method, setting, optimizer=SLOW)
+        for name, method in FEDSWITCH.items()
+        for setting in ("every_client", "some_clients", "share", "one_more_client")
+    },
+    # Round 2 goes without a teacher: it was nearer to beta, and the algorithms then drop it.
+    "fedswitch-algorithm": replace(
+        BASE,
+        optimizer=SLOW,
+        method=replace(
+            FEDSWITCH["fedswitch"],
+            threshold=0.135,
+            rule="algorithm",
+            divergence="sum",
+            prediction="histogram",
+            proximal="full",
+            mu=0.1,
+            local_ratio=0.9,
+        ),
+    ),
+    **{
+        f"supervised-fl-{setting.replace('_', '-')}": _at_clients(SupervisedFL(batch_size=8), setting)
+        for setting in ("everywhere", "every_client", "some_clients", "share", "one_more_client")
+    },
+    "supervised-fl-proximal": _at_clients(SupervisedFL(batch_size=8, mu=0.5, weighting="uniform"), "share"),
     "fixmatch": replace(BASE, method=FixMatch(batch_size=8, unlabelled_ratio=2, threshold=0.14)),
 }
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, mean, with_server
+from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, ema, mean, momentum_step, with_server
 
 SERVER = {"w": torch.tensor([1.0, 2.0])}
 CLIENTS = [{"w": torch.tensor(pair)} for pair in ([4.0, 5.0], [7.0, 8.0], [10.0, 5.0], [1.0, 1.0])]
@@ -87,3 +87,31 @@ def test_released_groups_that_leave_one_empty_are_refused():
 def test_server_weight_is_checked(server_weight):
     with pytest.raises(ConfigError, match="server_weight"):
         FedAvg(server_weight=server_weight)
+
+
+def test_ema_by_hand():
+    """FedSwitch Eq. 1 with alpha = .75: .75 (4, 8) + .25 (8, 0) = (5, 6); counters are the new ones."""
+    old = {"w": torch.tensor([4.0, 8.0]), "n": torch.tensor(3)}
+    new = {"w": torch.tensor([8.0, 0.0]), "n": torch.tensor(9)}
+    moved = ema(old, new, 0.75)
+    assert moved["w"].tolist() == [5.0, 6.0] and moved["n"].item() == 9
+    assert ema(old, new, 0.0)["w"].tolist() == [8.0, 0.0]
+
+
+def test_server_momentum_by_hand():
+    """beta = .5, w = (4, 8), three clients with mean (2, 8), then (1, 8).
+
+    v = w - mean = (2, 0), w = (2, 8). Then v = .5 (2, 0) + (2 - 1, 0) = (2, 0), w = (0, 8): momentum carries beyond the
+    mean (1, 8). The running mean of a norm is no parameter and is simply averaged.
+    """
+    weights = {"w": torch.tensor([4.0, 8.0]), "norm.running_mean": torch.tensor([5.0])}
+    clients = [
+        {"w": torch.tensor(w), "norm.running_mean": torch.tensor([1.0])} for w in ([0.0, 7.0], [1.0, 8.0], [5.0, 9.0])
+    ]
+    once, velocity = momentum_step(weights, mean(clients), None, 0.5)
+    assert once["w"].tolist() == [2.0, 8.0] and once["norm.running_mean"].tolist() == [1.0]
+    later = {"w": torch.tensor([1.0, 8.0]), "norm.running_mean": torch.tensor([3.0])}
+    twice, _ = momentum_step(once, later, velocity, 0.5)
+    assert twice["w"].tolist() == [0.0, 8.0] and twice["norm.running_mean"].tolist() == [3.0]
+    without, _ = momentum_step(once, later, velocity, 0.0)
+    assert without["w"].tolist() == later["w"].tolist()

@@ -7,10 +7,10 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare
-from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.averaging import FedAvg, Grouping, is_statistic
 from benchmark.methods.objectives import CRL, SelfTraining, Supervised
 from benchmark.methods.protocol import SERVER
-from benchmark.methods.ssfl import cut, is_statistic
+from benchmark.methods.ssfl import cut
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of, weights_after
 

@@ -27,6 +27,8 @@ TINY = Model(network="tiny_cnn", norm_groups=4)
 EVERY_NETWORK: list[tuple[Model, ImageShape]] = [
     (Model(network="emnist_cnn"), (1, 28, 28)),
     (Model(network="resnet18"), (3, 32, 32)),
+    (Model(network="resnet9"), (3, 32, 32)),
+    (Model(network="wresnet28x2", norm_groups=8), (3, 32, 32)),
     (SMALL, (1, 28, 28)),
     (TINY, (1, 8, 8)),
 ]
@@ -149,7 +151,7 @@ def test_pooling_before_relu_is_the_same_function_and_gradient() -> None:
 
 
 @pytest.mark.parametrize(("model", "image_shape"), EVERY_NETWORK)
-@pytest.mark.parametrize("norm", ["gn", "bn", "none"])
+@pytest.mark.parametrize("norm", ["gn", "bn", "sbn", "none"])
 def test_gradients_reach_every_weight(model: Model, image_shape: ImageShape, norm: str) -> None:
     """With every norm: one that is declared and never called, as in the released EMNIST CNN, would get none."""
     chosen = Model(network=model.network, norm=norm, norm_groups=model.norm_groups)  # type: ignore[arg-type]
@@ -158,7 +160,7 @@ def test_gradients_reach_every_weight(model: Model, image_shape: ImageShape, nor
     module(images_NCHW).square().sum().backward()
     untouched = [name for name, weight in module.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert untouched == []
-    assert has_batch_statistics(module) == (norm == "bn")
+    assert has_batch_statistics(module) == (norm in ("bn", "sbn"))
 
 
 @pytest.mark.parametrize(("model", "image_shape"), EVERY_NETWORK)
@@ -169,8 +171,9 @@ def test_without_batch_norm_an_image_does_not_see_its_batch(model: Model, image_
         torch.testing.assert_close(module(images_NCHW)[:1], module(images_NCHW[:1]))
 
 
-def test_with_batch_norm_an_image_sees_its_batch() -> None:
-    module = build(Model(network="tiny_cnn", norm="bn"), (1, 8, 8), 10, seed=0)
+@pytest.mark.parametrize("norm", ["bn", "sbn"])
+def test_with_batch_norm_an_image_sees_its_batch(norm) -> None:
+    module = build(Model(network="tiny_cnn", norm=norm), (1, 8, 8), 10, seed=0)
     images_NCHW = images_of((1, 8, 8))
     with torch.no_grad():
         assert not torch.allclose(module(images_NCHW)[:1], module(images_NCHW[:1]), atol=1e-3)

@@ -8,15 +8,14 @@ import pytest
 
 from benchmark.papers.item import Cell, Item
 from reports.cells import ACCURACY, Records, cell_result
+from reports.drawing import inline, svg
 from reports.figures import (
     DIVERSITY,
     curves,
     diversity_panels,
     figure_of,
-    inline,
     measured,
     panels,
-    svg,
 )
 from reports.series import MOST_POINTS, Series, seeds_series
 from reports.statistics import summary

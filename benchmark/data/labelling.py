@@ -1,0 +1,186 @@
+"""Who holds labels once the images are split: the label settings of the papers, each a small function.
+
+Sources: "server" SSFL, SemiFL, FedMatch and FedSwitch (labels at the server); "every_client" FedMatch and FedSwitch
+(labels at the clients); "some_clients" and "share" RSCFed, Tables 1 to 4 and Table 5; "everywhere" the upper bounds.
+"one_more_client" is ours: the server's labels as a client's, for methods without server training, in comparisons.
+
+Departures:
+* some_clients: RSCFed's released code takes client 0 of a shipped partition (train_main.py:58-62), which the authors
+  chose by hand, since it holds every class and about a tenth of the images (their issue #1). "balanced" follows that
+  rule in any partition; "first" is the code's.
+* share: RSCFed says 10 % of each client and no more; here of each class as nearly as whole images allow.
+
+Shapes: N images, K clients, d classes; index arrays are int64 into the training images, ascending.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from benchmark.config import nearest
+from benchmark.data.shuffle import shuffled
+from benchmark.data.split import Labels, Split, as_labels
+from benchmark.data.tables import IntArray
+from benchmark.errors import ConfigError
+from benchmark.streams import numpy_stream
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Held:
+    """Index arrays by client: K of each kind, or K + 1 under "one_more_client"; one kind of a client may be empty.
+
+    The two kinds of a client are disjoint, except under "everywhere", where both are all its images.
+    """
+
+    labelled: tuple[IntArray, ...]
+    unlabelled: tuple[IntArray, ...]
+    hidden: bool  # whether the labels of `unlabelled` are out of the clients' sight
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wish:
+    """What the settings need besides the split."""
+
+    labels_N: IntArray
+    labelled_clients: int
+    labelled_choice: str
+    labelled_share: float
+
+
+def held(
+    split: Split,
+    labels_N: Labels,
+    setting: str,
+    *,
+    labelled_clients: int = 1,
+    labelled_choice: str = "balanced",
+    labelled_share: float = 0.1,
+) -> Held:
+    """Each client's labelled and unlabelled images under one of `SETTINGS`.
+
+    labelled_clients, labelled_choice: of "some_clients", how many and which ("first" or "balanced"). labelled_share:
+    of "share", the part of each client's images, in (0, 1). Raises ConfigError for a setting that the split cannot
+    give, and for labels at the clients (`split.labelled`) that the setting would leave unused.
+    """
+    if setting not in _HOLDERS:
+        raise ConfigError(f"label_setting: {setting!r} is not right; {nearest(setting, SETTINGS)}")
+    if split.labelled and setting != "every_client":
+        raise ConfigError(
+            f"label_setting: {setting!r} has no use for labels_per_client={len(split.labelled[0]) // split.num_classes}"
+            "; 'every_client' or labels_per_client=0 would be right"
+        )
+    all_N = as_labels(labels_N, split.num_classes)
+    return _HOLDERS[setting](
+        split,
+        _Wish(
+            labels_N=all_N,
+            labelled_clients=labelled_clients,
+            labelled_choice=labelled_choice,
+            labelled_share=labelled_share,
+        ),
+    )
+
+
+def _server(split: Split, wish: _Wish) -> Held:
+    return Held(labelled=(_none(),) * len(split.clients), unlabelled=split.clients, hidden=True)
+
+
+def _everywhere(split: Split, wish: _Wish) -> Held:
+    return Held(labelled=split.clients, unlabelled=split.clients, hidden=False)
+
+
+def _every_client(split: Split, wish: _Wish) -> Held:
+    if not split.labelled:
+        raise ConfigError("label_setting: 'every_client' needs labels_per_client of 1 or more, it is 0")
+    return Held(labelled=split.labelled, unlabelled=split.clients, hidden=True)
+
+
+def _some_clients(split: Split, wish: _Wish) -> Held:
+    K = len(split.clients)
+    if not 1 <= wish.labelled_clients < K:
+        raise ConfigError(f"labelled_clients: {wish.labelled_clients} of K={K} clients; 1 to {K - 1} would be right")
+    if wish.labelled_choice not in _CHOICES:
+        raise ConfigError(
+            f"labelled_choice: {wish.labelled_choice!r} is not right; {nearest(wish.labelled_choice, _CHOICES)}"
+        )
+    chosen = set(_CHOICES[wish.labelled_choice](split.counts(wish.labels_N))[: wish.labelled_clients])
+    return Held(
+        labelled=tuple(images if client in chosen else _none() for client, images in enumerate(split.clients)),
+        unlabelled=tuple(_none() if client in chosen else images for client, images in enumerate(split.clients)),
+        hidden=True,
+    )
+
+
+def _share(split: Split, wish: _Wish) -> Held:
+    if not 0 < wish.labelled_share < 1:
+        raise ConfigError(f"labelled_share: {wish.labelled_share} must lie between 0 and 1, both excluded")
+    labelled = tuple(_labelled_part(split, client, wish) for client in range(len(split.clients)))
+    pairs = zip(split.clients, labelled, strict=True)
+    unlabelled = tuple(np.setdiff1d(images, taken, assume_unique=True) for images, taken in pairs)
+    return Held(labelled=labelled, unlabelled=unlabelled, hidden=True)
+
+
+def _one_more_client(split: Split, wish: _Wish) -> Held:
+    if len(split.server_N) == 0:
+        raise ConfigError("label_setting: 'one_more_client' makes a client of the server's labels, but N_s=0")
+    return Held(
+        labelled=(_none(),) * len(split.clients) + (split.server_N,),
+        unlabelled=(*split.clients, _none()),
+        hidden=True,
+    )
+
+
+_HOLDERS: Mapping[str, Callable[[Split, _Wish], Held]] = {
+    "server": _server,
+    "everywhere": _everywhere,
+    "every_client": _every_client,
+    "some_clients": _some_clients,
+    "share": _share,
+    "one_more_client": _one_more_client,
+}
+SETTINGS: tuple[str, ...] = tuple(_HOLDERS)
+
+
+def _none() -> IntArray:
+    return np.empty(0, dtype=np.int64)
+
+
+def _first(counts_Kd: IntArray) -> list[int]:
+    return list(range(len(counts_Kd)))
+
+
+def _balanced(counts_Kd: IntArray) -> list[int]:
+    """Clients in the order of their fitness to hold the labels: few missing classes, then near N/K, then number."""
+    missing_K = (counts_Kd == 0).sum(axis=1)
+    off_size_K = abs(len(counts_Kd) * counts_Kd.sum(axis=1) - counts_Kd.sum())  # K |n_k - N/K|, whole
+    return np.lexsort((off_size_K, missing_K)).tolist()
+
+
+_CHOICES: Mapping[str, Callable[[IntArray], list[int]]] = {"first": _first, "balanced": _balanced}
+
+
+def _labelled_part(split: Split, client: int, wish: _Wish) -> IntArray:
+    """The client's labelled images, drawn class by class."""
+    images_N = split.clients[client]
+    labels_N = wish.labels_N[images_N]
+    share = Fraction(str(float(wish.labelled_share)))  # 0.1 is 1/10, not the nearest double
+    parts = []
+    for label, count in enumerate(_stratified_counts(np.bincount(labels_N, minlength=split.num_classes), share)):
+        stream = numpy_stream(split.seed, "labelling", "share", "client", client, "class", label)
+        parts.append(shuffled(images_N[labels_N == label], stream)[:count])
+    return np.sort(np.concatenate(parts))
+
+
+def _stratified_counts(n_d: IntArray, share: Fraction) -> list[int]:
+    """(d,) images of each class: `share` of all, to the nearest whole number (half up) and at least one; of each class
+    its share rounded down, and one more for the largest remainders (ties: the larger class, then the lower label).
+    """
+    exact_d = [share * int(n) for n in n_d]
+    total = max(1, int(share * int(n_d.sum()) + Fraction(1, 2)))
+    counts_d = [int(exact) for exact in exact_d]
+    order_d = sorted(range(len(exact_d)), key=lambda c: (counts_d[c] - exact_d[c], -int(n_d[c]), c))
+    for label in order_d[: total - sum(counts_d)]:
+        counts_d[label] += 1
+    return counts_d

@@ -1,0 +1,42 @@
+"""Unlabelled images that arrive in steps (FedMatch and FedSwitch, "streaming non-i.i.d.": 10 clients, 10 steps).
+
+Departures, as neither paper released code for it or says: a client's images are cut into steps at random and equally,
+so that what skew there is lies between clients; one round is one step; a client sees only the images of the present
+step; after the last step the first one comes again.
+
+Shapes: N images of a client.
+"""
+
+import numpy as np
+
+from benchmark.data.shuffle import shuffled
+from benchmark.data.tables import IntArray
+from benchmark.errors import ConfigError
+from benchmark.streams import numpy_stream
+
+
+def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple[IntArray, ...]:
+    """The client's images by step: shuffled, `steps` parts of equal size (up to one), ascending inside each.
+
+    Depends on which images there are, not on their order. Raises ConfigError where there are fewer images than steps.
+    """
+    _check_steps(steps)
+    if len(positions_N) < steps:
+        raise ConfigError(
+            f"streaming_steps: {steps}, but client {client} has {len(positions_N)} unlabelled images; "
+            f"at most {len(positions_N)} would be right"
+        )
+    order_N = shuffled(np.sort(positions_N), numpy_stream(seed, "streaming", "client", client))
+    return tuple(np.sort(order_N[step::steps]) for step in range(steps))
+
+
+def step_at(round_number: int, steps: int) -> int:
+    """Which step a round (counted from 1) sees: 0 to steps - 1, then from 0 again. Raises ConfigError for steps < 1."""
+    _check_steps(steps)
+    assert round_number >= 1, f"rounds are counted from 1, not {round_number}"
+    return (round_number - 1) % steps
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 1:
+        raise ConfigError(f"streaming_steps: {steps}; at least 1 would be right")

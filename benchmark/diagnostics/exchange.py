@@ -1,0 +1,97 @@
+"""Who was sent what, who sent and kept what, and when the server trained: a method's behaviour, seen and not asserted.
+
+The reports make the papers' tables of properties of it (FedSwitch Table 1, SemiFL Table 2). Names are those at the top
+of the trees that a method hands over (student, teacher, momentum); whose update a tensor was once is not in its name.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+
+from benchmark.federated.ledger import tree_bytes
+from benchmark.federated.module import FederatedModule
+from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome, Tree
+
+HOLDERS = {SERVER: "server", CENTRAL: "central"}  # every other holder is a client
+WAYS = ("received", "sent", "kept")
+Bytes = dict[str, int]  # name -> the most that one job handed over under it
+
+
+class Exchange(pl.Callback):
+    """Notes what each kind of holder received, sent and kept, with the largest bytes, and what was trained with whom.
+
+    `before`: the summary of the rounds before a resume; what is seen from then on is added to it.
+    """
+
+    def __init__(self, before: Mapping[str, Any] | None = None) -> None:
+        found = before or {}
+        self._holders: dict[str, dict[str, Any]] = {
+            name: {**{way: dict(seen[way]) for way in WAYS}, "views": set(seen["views"]), "trains": seen["trains"]}
+            for name, seen in found.get("holders", {}).items()
+        }
+        self._together = bool(found.get("together", False))
+        self._given = bool(found.get("pseudo_labels", False))
+        self._state: Bytes = dict(found.get("state", {}))
+        self._call: set[str] = set()  # who trained in the call of `fit` in progress
+        self._answered = False  # whether it has given an outcome: all its jobs are seen before the first
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        pl_module.observers.append(self)
+
+    def on_job(self, job: Job, round_number: int) -> None:
+        if self._answered:  # a job after an outcome: another call of `fit`
+            self._call, self._answered = set(), False
+        seen = self._of(job)
+        _note(seen["received"], job.receives)
+        seen["views"] |= {f"{name}/{view}" for name, stream in job.data.items() for view in stream.views}
+
+    def on_outcome(self, job: Job, outcome: Outcome) -> None:
+        self._answered = True
+        seen = self._of(job)
+        _note(seen["sent"], outcome.sends)
+        _note(seen["kept"], outcome.private or {})
+        self._given |= "pseudo/seen" in outcome.metrics
+        if outcome.steps:
+            seen["trains"] = True
+            self._call.add(holder_of(job))
+            self._together |= self._call >= {"server", "client"}
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        _note(self._state, pl_module.state.server)
+
+    def summary(self) -> dict[str, Any]:
+        """JSON values. "training": "parallel" where server and clients trained in one call of `fit`, "alternate" where
+        only in calls of their own, "none" where the two never both trained. "state": what the method carries from round
+        to round at the server. "views": as "stream/view"."""
+        both = all(self._holders.get(name, {}).get("trains") for name in ("server", "client"))
+        return {
+            "training": ("parallel" if self._together else "alternate") if both else "none",
+            "together": self._together,
+            "pseudo_labels": self._given,
+            "state": dict(sorted(self._state.items())),
+            "holders": {
+                name: {
+                    **{way: dict(sorted(seen[way].items())) for way in WAYS},
+                    "views": sorted(seen["views"]),
+                    "trains": seen["trains"],
+                }
+                for name, seen in sorted(self._holders.items())
+            },
+        }
+
+    def _of(self, job: Job) -> dict[str, Any]:
+        empty: dict[str, Any] = {**{way: {} for way in WAYS}, "views": set(), "trains": False}
+        return self._holders.setdefault(holder_of(job), empty)
+
+
+def holder_of(job: Job) -> str:
+    return HOLDERS.get(job.key.client, "client")
+
+
+def _note(known: Bytes, tree: Tree) -> None:
+    for name, value in tree.items():
+        if value is not None:
+            known[name] = max(known.get(name, 0), tree_bytes({name: value}))

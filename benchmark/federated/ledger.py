@@ -1,0 +1,64 @@
+"""What crossed between server and clients in a round, what stayed with the clients, and what local training reported."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from benchmark.federated.pseudo import summary
+from benchmark.methods.protocol import Job, Outcome, Tree
+
+
+class Ledger:
+    """Sums of one round, entered job by job. Bytes are those of the trees that were really handed over."""
+
+    def __init__(self, num_classes: int) -> None:
+        self._num_classes = num_classes
+        self._bytes_down = self._bytes_up = self._local_steps = self._sat_out = 0
+        self._bytes_kept: dict[object, int] = {}  # by keeper: a client drawn twice keeps what its last job left
+        self._sums: dict[str, float] = defaultdict(float)
+        self._steps: dict[str, int] = defaultdict(int)
+        self._pseudo: list[Mapping[str, float]] = []
+
+    def enter(self, job: Job, outcome: Outcome) -> None:
+        if job.key.client >= 0:  # the server's own work crosses no network
+            self._bytes_down += tree_bytes(job.receives)
+            self._bytes_up += tree_bytes(outcome.sends)
+            self._bytes_kept[job.keeps or job.key.client] = tree_bytes(outcome.private or {})
+            self._sat_out += outcome.sat_out
+        self._local_steps += outcome.steps
+        self._pseudo.append({name: value for name, value in outcome.metrics.items() if name.startswith("pseudo/")})
+        for name, value in outcome.metrics.items():
+            if not name.startswith("pseudo/"):
+                self._sums[name] += value
+                self._steps[name] += outcome.steps
+
+    def metrics(self) -> dict[str, float]:
+        """Losses as means over local steps, pseudo-labels as `pseudo.summary` has them, counts of bytes and steps.
+
+        `comm/bytes_kept`: private state that the round's clients keep until they are next drawn; `comm/sat_out`:
+        clients that sent nothing.
+        """
+        means = {name: total / self._steps[name] for name, total in self._sums.items() if self._steps[name]}
+        return {
+            **means,
+            **summary(self._pseudo, self._num_classes),
+            "comm/bytes_up": self._bytes_up,
+            "comm/bytes_down": self._bytes_down,
+            "comm/bytes_kept": sum(self._bytes_kept.values()),
+            "comm/sat_out": self._sat_out,
+            "local_steps": self._local_steps,
+        }
+
+
+def tree_bytes(tree: Tree) -> int:
+    """Bytes of all tensors in a tree; a plain number counts 8."""
+    total = 0
+    for value in tree.values():
+        if isinstance(value, Tensor):
+            total += value.numel() * value.element_size()
+        elif isinstance(value, Mapping):
+            total += tree_bytes(dict(value))
+        elif value is not None:
+            total += 8
+    return total

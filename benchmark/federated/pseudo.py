@@ -1,0 +1,75 @@
+"""The quality of pseudo-labels, measured outside the method, which never sees a hidden label.
+
+Legend: N images, D classes.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+
+class PseudoLabelQuality:
+    """One job's pseudo-labels: how many, how many kept, how many right, and their classes. No tensor is read before
+    `metrics`, so that a device is never waited for within a step."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[Tensor, Tensor, Tensor | None]] = []
+
+    def add(self, labels_N: Tensor, kept_N: Tensor, truth_N: Tensor | None) -> None:
+        self._steps.append((labels_N, kept_N, truth_N))
+
+    def metrics(self) -> dict[str, float]:
+        """Counts to be summed over jobs, and `pseudo/kl_uniform` and `pseudo/kl_true`, of this job alone.
+
+        `pseudo/class/3`: kept pseudo-labels of class 3.
+        """
+        if not self._steps:
+            return {}
+        labels_N = torch.cat([labels_N for labels_N, _, _ in self._steps])
+        kept_N = torch.cat([kept_N for _, kept_N, _ in self._steps])
+        known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]
+        found = {"pseudo/seen": float(len(labels_N)), "pseudo/count": float(kept_N.sum())}
+        if len(known) == len(self._steps) and len(labels_N):
+            truth_N = torch.cat(known)
+            num_classes = int(max(labels_N.max(), truth_N.max())) + 1
+            found["pseudo/correct"] = float((kept_N & (labels_N == truth_N)).sum())
+            found["pseudo/kl_true"] = _entropy_gap(torch.bincount(truth_N, minlength=num_classes))
+        by_class = torch.bincount(labels_N[kept_N])
+        found["pseudo/kl_uniform"] = _entropy_gap(torch.bincount(labels_N))
+        return {**found, **{f"pseudo/class/{c}": float(count) for c, count in enumerate(by_class) if count}}
+
+
+def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, float]:
+    """A round's pseudo-labels from its jobs' metrics: shares of what was seen and of what was kept.
+
+    `pseudo/kl_uniform` is the mean over jobs of KL(pseudo-labels || uniform), nats, of all pseudo-labels given, kept or
+    not; `pseudo/kl_true` the same of the images' true labels (FedSwitch section 5.4 and Figure 3).
+    `pseudo/class_balance` is the entropy of the classes of the kept ones, all jobs together, over log D: 1 is balanced.
+    Empty where no job gave pseudo-labels; what has no value (the accuracy of none) is left out.
+    """
+    with_labels = [job for job in jobs if job.get("pseudo/seen")]
+    if not with_labels:
+        return {}
+    totals: dict[str, float] = defaultdict(float)
+    for job in with_labels:
+        for name, value in job.items():
+            totals[name] += value
+    found = {"pseudo/kept": totals["pseudo/count"] / totals["pseudo/seen"]}
+    for name in ("pseudo/kl_uniform", "pseudo/kl_true"):
+        if name in totals:
+            found[name] = math.log(num_classes) + totals[name] / len(with_labels)
+    if totals["pseudo/count"]:
+        counts = torch.tensor([value for name, value in totals.items() if name.startswith("pseudo/class/")])
+        found["pseudo/class_balance"] = -_entropy_gap(counts) / math.log(num_classes)
+        if "pseudo/correct" in totals:
+            found["pseudo/accuracy"] = totals["pseudo/correct"] / totals["pseudo/count"]
+    return found
+
+
+def _entropy_gap(counts_D: Tensor) -> float:
+    """-H of the distribution of these counts, nats: KL to the uniform distribution over D classes, less log D."""
+    share_D = counts_D.double() / counts_D.sum()
+    return float(torch.special.xlogy(share_D, share_D).sum())

@@ -1,0 +1,178 @@
+"""FedSwitch: in each round the server chooses whether clients label with a teacher or with their student.
+
+Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
+Teacher-Student EMA. arXiv:2301.10114. Section 4, Eqs. 1-5, Algorithms 1 and 2. No released code.
+
+Clients measure how far the predictions of teacher and student on their batches are from uniform (Eq. 2). The teacher is
+sent in the next round where its mean divergence is nearer to the prior beta than the student's (Eq. 3); it then labels,
+and follows the local student by an EMA that is not sent back.
+
+Departures and switches (each a field below, but for those of `proximal_fixmatch`):
+1. Eq. 3 sends the teacher where |D^T - beta| < |D^S - beta|; both algorithms drop it there (`rule`). ClientUpdate is
+   called with T_t in the boxes, although T'_t was computed for it; here it gets T'_t.
+2. Eq. 2 is a mean over batches, the boxes hold a sum (`divergence`); "distribution of predictions" is not said to be
+   the mean softmax output or the shares of the labels (`prediction`).
+3. Without a teacher at the clients its divergence cannot be measured (`unsent_teacher`); nothing is known in the first
+   round (`first_round`).
+4. A client without unlabelled images has no divergences; the means are over those that sent some. If nobody did, the
+   server keeps its last ones.
+5. The teacher is in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
+6. A labelling student is in training mode (`pseudo_label_mode`); D^S is of its training pass on the strong view.
+
+Legend: N images of a batch, C channels, H W pixels, D classes.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from benchmark.errors import ConfigError
+from benchmark.methods.averaging import RunningMean, ema
+from benchmark.methods.protocol import Job, Local, Networks, Reader, Setup, State, Tree, Weights, World
+from benchmark.methods.proximal_fixmatch import (
+    ProximalFixMatchUpdate,
+    TeacherStudent,
+    check_not_negative,
+    check_ratio,
+)  # fmt: skip
+
+Prediction = Literal["mean_softmax", "histogram"]
+
+
+def mean_softmax(logits_ND: Tensor) -> Tensor:
+    """The batch's mean probability of each class, (D,), float64."""
+    return torch.softmax(logits_ND.double(), dim=-1).mean(dim=0)
+
+
+def histogram(logits_ND: Tensor) -> Tensor:
+    """The share of the batch's images that are given each class, (D,), float64."""
+    return torch.nn.functional.one_hot(logits_ND.argmax(dim=-1), logits_ND.shape[-1]).double().mean(dim=0)
+
+
+DISTRIBUTIONS: Mapping[Prediction, Callable[[Tensor], Tensor]] = {"mean_softmax": mean_softmax, "histogram": histogram}
+
+
+def kl_from_uniform(share_D: Tensor) -> Tensor:
+    """D_KL(share || uniform) of Eq. 2, nats, a scalar: 0 for equal shares, ln D for a single class."""
+    return math.log(len(share_D)) + torch.special.xlogy(share_D, share_D).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSwitchUpdate(ProximalFixMatchUpdate):
+    """ClientUpdate of Algorithms 1 and 2 with a local teacher, and both divergences."""
+
+    divergence: Literal["mean", "sum"] = "mean"
+    prediction: Prediction = "mean_softmax"
+    unsent_teacher: Literal["from_student", "keep_last"] = "from_student"
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        local = super().start(received, private, reader)
+        assert local is not None
+        if self.unsent_teacher == "from_student":
+            local.frozen.setdefault("teacher", received["student"])
+        return local
+
+    def observe(
+        self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Eq. 2's terms of one batch: the teacher's on the weak view, the student's on the strong one."""
+        share = DISTRIBUTIONS[self.prediction]
+        found = {"client/kl_student": kl_from_uniform(share(strong_ND))}
+        if "teacher" not in frozen:
+            return found
+        if self.labeller == "student":  # only watched
+            with torch.no_grad():
+                weak_ND = frozen["teacher"](views["weak"])
+        return {**found, "client/kl_teacher": kl_from_uniform(share(weak_ND))}
+
+    def finish(self, local: Local) -> Tree:
+        """The student, and as two numbers the divergences that were measured."""
+        batches = local.steps if self.divergence == "mean" else 1
+        totals = {name: local.totals.get(f"client/{name}") for name in ("kl_teacher", "kl_student")}
+        measured = {name: total / batches for name, total in totals.items() if total is not None}
+        return {**super().finish(local), **measured}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSwitch(TeacherStudent):
+    """Adaptive switching and local teacher adaptation (section 4)."""
+
+    # beta  the divergence expected of the clients' labels: 0 where classes are balanced, ln D with one class a client.
+    # Default: balanced, as in the batch-IID columns of Table 2; the paper does not give its values.
+    beta: float = 0.0
+    local_ratio: float | None = None  # alpha of the local teacher, per batch. None: `ratio`; the paper has one alpha
+    # Algorithms 1 and 2 send the teacher where Eq. 3 does not. Default: Eq. 3, with which the text agrees.
+    rule: Literal["equation", "algorithm"] = "equation"
+    # Default: Eq. 2's mean. A sum grows with a client's images, so that no beta would suit two clients.
+    divergence: Literal["mean", "sum"] = "mean"
+    prediction: Prediction = "mean_softmax"  # default: keeps how sure a prediction is, and exists for one image
+    # "from_student": a teacher that is not sent begins as the received student, and is measured, not used.
+    # "keep_last": the server keeps the D^T of the last round that had a teacher; the clients then do one pass less.
+    # Default: what the boxes can do, which accumulate D^T in every round.
+    unsent_teacher: Literal["from_student", "keep_last"] = "from_student"
+    first_round: Literal["teacher", "student"] = "teacher"  # T_0 = S_0: the two differ in their mode alone
+    pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels; as in FedProx-FixMatch
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative(self, "beta")
+        if self.local_ratio is not None:
+            check_ratio("local_ratio", self.local_ratio)
+        if self.first_round == "student" and self.unsent_teacher == "keep_last":
+            raise ConfigError(
+                "first_round: 'student' with unsent_teacher 'keep_last' never measures a teacher, and so never sends "
+                "one; 'teacher' would be right"
+            )
+
+    def init(self, setup: Setup) -> State:
+        start = setup.initial_weights()
+        return State(server={"student": start, "teacher": start, "kl_teacher": None, "kl_student": None})
+
+    def models(self, state: State) -> dict[str, Weights]:
+        return self.both(state.server)
+
+    def sends_teacher(self, kl_teacher: float | None, kl_student: float | None) -> bool:
+        """Eq. 3 on the last round's D^T and D^S, or its opposite; `first_round` where there are none yet."""
+        if kl_teacher is None or kl_student is None:
+            return self.first_round == "teacher"
+        teacher_is_nearer = abs(kl_teacher - self.beta) < abs(kl_student - self.beta)
+        return teacher_is_nearer == (self.rule == "equation")
+
+    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+        server = state.server
+        if world.round <= self.warm_start_rounds:
+            student = self.warm_start(server["student"], world)
+            return State(server={**server, "student": student, "teacher": student}, clients=state.clients), {}
+        sent = self.sends_teacher(server["kl_teacher"], server["kl_student"])
+        average = RunningMean()
+        sums: dict[str, list[float]] = {"kl_teacher": [], "kl_student": []}
+        for outcome in world.fit(self._jobs(server, world, sent)):
+            average.add(outcome.sends["student"])
+            for name, values in sums.items():
+                values += [outcome.sends[name]] if name in outcome.sends else []
+        student = self.server_update(average.value(), world)
+        divergences = {name: sum(v) / len(v) if v else server[name] for name, v in sums.items()}
+        known = {f"fedswitch/{name}": value for name, value in divergences.items() if value is not None}
+        teacher = ema(server["teacher"], student, self.ratio)
+        after = State(server={"student": student, "teacher": teacher, **divergences}, clients=state.clients)
+        return after, {"fedswitch/sent_teacher": float(sent), **known}
+
+    def _jobs(self, server: Tree, world: World, sent: bool) -> list[Job]:
+        update = FedSwitchUpdate(
+            threshold=self.threshold,
+            unlabelled_weight=self.unlabelled_weight,
+            mu=self.mu,
+            proximal=self.proximal,
+            labeller="teacher" if sent else "student",
+            pseudo_label_mode=self.pseudo_label_mode,
+            local_ratio=self.ratio if self.local_ratio is None else self.local_ratio,
+            divergence=self.divergence,
+            prediction=self.prediction,
+            unsent_teacher=self.unsent_teacher,
+        )
+        received = {"student": server["student"], "teacher": server["teacher"]}
+        return self.client_jobs(world, update, received if sent else {"student": server["student"]})

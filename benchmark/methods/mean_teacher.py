@@ -1,0 +1,295 @@
+"""What RSCFed and Fed-Consist share: local training on labels, and with a mean teacher that stays at the client.
+
+Liang, Lin, Fu, Zhu, Li. RSCFed: Random Sampling Consensus Federated Semi-supervised Learning. CVPR 2022, section 3.2,
+Eqs. 1-4. Released code: XMed-Lab/RSCFed.
+
+Clients with labels minimise the cross-entropy (Eq. 1). Clients without pull the student, in training mode, towards the
+sharpened prediction of their own teacher, in evaluation mode, on another weak view (Eqs. 2, 3); the teacher follows the
+student after each local step (Eq. 4).
+
+Departures:
+1. A client with both kinds of images (Table 5; not released) takes both losses in one step, at the labels' learning
+   rate.
+2. The squared error is divided by the images of its batch; the released code divides by the batch size even where the
+   last batch is incomplete (local_unsupervised.py:130-134).
+3. The teacher's batch-norm statistics follow the student's as its weights do; the released code moves parameters alone
+   (local_unsupervised.py:24-27), so that its teacher never leaves the statistics it began with.
+4. theta_glob^0 of section 3.2 is the global model after the warm start, where there is one.
+
+Legend: N images of a batch, C channels, H W pixels, D classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from benchmark.errors import ConfigError
+from benchmark.losses import sharpen, squared_error_loss, supervised_loss
+from benchmark.methods.averaging import RunningMean
+from benchmark.methods.objectives import check_counts
+from benchmark.methods.protocol import (
+    Batch,
+    Job,
+    Key,
+    Local,
+    Networks,
+    Reader,
+    Setup,
+    State,
+    Stream,
+    Training,
+    Tree,
+    Weights,
+    World,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledUpdate:
+    """LocalTraining of a client that trains on labels alone (Eq. 1)."""
+
+    phases: ClassVar[tuple[str, ...]] = ("loss",)
+
+    keeps_momentum: bool = False
+    again: bool = False  # drawn again in this round: the client keeps the model it received until then
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """From the model received, or received earlier in this round. Without either there is nothing to train."""
+        kept = private or {}
+        student = received.get("student", kept.get("received"))
+        if student is None:
+            return None
+        return Local(
+            trainable={"student": student},
+            momentum=kept.get("momentum"),
+            private=private,
+            found={"received": student},
+        )
+
+    def loss(
+        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        loss = labelled_loss(trainable, batch["labelled"])
+        return loss, {"client/labelled_loss": loss.detach()}
+
+    def after_step(self, training: Training) -> None:
+        """Nothing happens between local steps."""
+
+    def finish(self, local: Local) -> Tree:
+        """The student. What the client had kept and keeps no longer is replaced by nothing."""
+        keeps = self._keeps(local)
+        local.private = None if not keeps and local.private is None else keeps
+        return {"student": local.trainable["student"]}
+
+    def _keeps(self, local: Local) -> Tree:
+        momentum = {"momentum": local.momentum} if self.keeps_momentum else {}
+        return {**momentum, **(local.found if self.again else {})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTeacherUpdate(LabelledUpdate):
+    """LocalTraining of a client with unlabelled images (Eqs. 2 to 4), and of one with both kinds."""
+
+    alpha: float = 0.001
+    temperature: float = 0.5
+    unlabelled_weight: float = 1.0
+    ema_warm_up: Literal["paper", "released_code"] = "paper"
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """The teacher is the client's own; a client drawn for the first time makes it of what it received."""
+        local = super().start(received, private, reader)
+        if local is None:
+            return None
+        kept = private or {}
+        teachers = (kept.get("teacher"), received.get("teacher"), local.trainable["student"])
+        local.frozen = {"teacher": next(teacher for teacher in teachers if teacher is not None)}
+        local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}
+        return local
+
+    def loss(
+        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Eqs. 2 and 3, and Eq. 1 where the client has labels. Every prediction of the teacher is used, however
+        unsure (the released .9 is for logging alone)."""
+        views = batch["unlabelled"].views
+        teacher_ND = torch.softmax(frozen["teacher"](views["weak"]), dim=-1)
+        student_ND = torch.softmax(trainable["student"](views["weak2"]), dim=-1)
+        consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.temperature))
+        labels_N = teacher_ND.argmax(dim=-1)
+        aux = {
+            "client/unlabelled_loss": consistency.detach(),
+            "labels_N": labels_N,
+            "kept_N": torch.ones_like(labels_N, dtype=torch.bool),
+        }
+        loss = self.unlabelled_weight * consistency
+        if "labelled" in batch:
+            supervised = labelled_loss(trainable, batch["labelled"])
+            loss, aux["client/labelled_loss"] = supervised + loss, supervised.detach()
+        return loss, aux
+
+    def after_step(self, training: Training) -> None:
+        """Eq. 4, or with the student's share 1/1, 1/2, 1/3 ... until it falls to alpha (local_unsupervised.py:24-27:
+        min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the client's rounds."""
+        steps = training.private["teacher_steps"]
+        share = self.alpha if self.ema_warm_up == "paper" else max(self.alpha, 1 / (steps + 1))
+        follow(training.frozen["teacher"], training.trainable["student"], share)
+        training.private["teacher_steps"] = steps + 1
+
+    def _keeps(self, local: Local) -> Tree:
+        steps = (local.private or {}).get("teacher_steps", 0)
+        return {**super()._keeps(local), "teacher": local.frozen["teacher"], "teacher_steps": steps}
+
+
+def labelled_loss(trainable: Networks, batch: Batch) -> Tensor:
+    """Eq. 1, the mean over the batch; the stream is named only where labels are visible."""
+    assert batch.labels_N is not None
+    return supervised_loss(trainable["student"](batch.views["weak"]), batch.labels_N)
+
+
+@torch.no_grad()
+def follow(teacher: torch.nn.Module, student: torch.nn.Module, share: float) -> None:
+    """teacher <- share x student + (1 - share) x teacher, in place (Eq. 4); counters are the student's."""
+    for old, new in zip(teacher.state_dict().values(), student.state_dict().values(), strict=True):
+        if old.is_floating_point():
+            old.lerp_(new, share)
+        else:
+            old.copy_(new)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTeacherMethod:
+    """The fields and the local work that both methods share; how local models are combined is theirs."""
+
+    alpha: float = 0.001  # alpha   of Eq. 4, the student's share
+    temperature: float = 0.5  # tau     of Eq. 2
+    # Factor of the squared error: Eq. 3 has none, README's command has lambda_u = .02. Default: the paper's.
+    unlabelled_weight: float = 1.0
+    batch_size: int = 64  # 12 for ISIC 2018
+    # Eq. 4: alpha throughout. released_code: the teacher starts as a mean of students (local_unsupervised.py:24-27).
+    # Default: the paper.
+    ema_warm_up: Literal["paper", "released_code"] = "paper"
+    # "initialized with theta_glob^0 when this client is the first time selected" (section 3.2), which is sent once to
+    # clients that come later; the released code takes the current global model. Default: the paper.
+    teacher_start: Literal["paper", "released_code"] = "paper"
+    # Momentum buffers of a client: the paper names none that stay; the released code keeps them from round to round
+    # (train_main.py:210-282). Default: reset, the teacher being all that section 3.2 leaves with a client.
+    momentum: Literal["reset", "released_code"] = "reset"
+    # Rounds of the clients with labels alone, averaged by their labels. Released: from a checkpoint of 6 such rounds
+    # ("--resume --from_labeled", README); the paper does not say so. Reduced profiles need it.
+    warm_start_rounds: int = 0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"some_clients", "one_more_client", "every_client", "share"})
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.alpha <= 1.0:
+            raise ConfigError(f"alpha: {self.alpha} is outside (0, 1]; 0.001 is the paper's")
+        if self.temperature <= 0.0:
+            raise ConfigError(f"temperature: {self.temperature}; a positive number such as 0.5 would be right")
+        if self.unlabelled_weight < 0.0:
+            raise ConfigError(f"unlabelled_weight: {self.unlabelled_weight}; 0 or more would be right")
+
+    def check(self, setup: Setup) -> None:
+        check_counts(self, batch_size=1, warm_start_rounds=0)
+        if not any(setup.labelled[client] for client in range(setup.K)):
+            raise ConfigError(
+                "data.label_setting: no client has labels, and nothing is trained at the server; 'one_more_client', "
+                "which makes a client of the server's labels, or 'some_clients' would be right"
+            )
+
+    def init(self, setup: Setup) -> State:
+        start = setup.initial_weights()
+        first = {"first": start} if self.teacher_start == "paper" else {}
+        return State(server={"student": start, **first, "has_teacher": {}})
+
+    def models(self, state: State) -> dict[str, Weights]:
+        return {"student": state.server["student"]}
+
+    def local_jobs(self, state: State, world: World, draws: Sequence[int]) -> list[Job]:
+        """LocalTraining of these clients in order; who comes more than once in a round is not sent the model again."""
+        has_teacher = state.server["has_teacher"]
+        jobs = []
+        for place, client in enumerate(draws):
+            before = draws[:place].count(client)
+            receives = {"student": state.server["student"]} if not before else {}
+            late = world.round > self.warm_start_rounds + 1  # in the first round both models are the same
+            needs_teacher = has_unlabelled(world, client) and str(client) not in has_teacher
+            if "first" in state.server and needs_teacher and late and not before:
+                receives["teacher"] = state.server["first"]
+            jobs.append(
+                Job(
+                    key=Key(client=client, draw=before),
+                    update=self._update(world, client, again=client in draws[place + 1 :]),
+                    receives=receives,
+                    data=self._streams(world, client),
+                    limit=world.limit,
+                    learning_rate="server" if world.labelled[client] else "client",
+                )
+            )
+        return jobs
+
+    def next_state(self, state: State, world: World, student: Weights, drawn: Sequence[int]) -> State:
+        """The state after a round in which these clients trained and which ended in this global model."""
+        teachers = {str(client): 1 for client in drawn if has_unlabelled(world, client)}
+        server = {**state.server, "student": student, "has_teacher": {**state.server["has_teacher"], **teachers}}
+        return State(server=server, clients=state.clients)
+
+    def warm_start(self, state: State, world: World) -> State:
+        """FedAvg of the clients with labels (C of them where there are more), trained on labels alone."""
+        holders = [client for client in range(world.K) if world.labelled[client]]
+        order = world.generator("warm start").permutation(len(holders))[: world.C]
+        clients = [holders[i] for i in sorted(order)]
+        jobs = [
+            Job(
+                key=Key(client=client),
+                update=LabelledUpdate(keeps_momentum=self.momentum == "released_code"),
+                receives={"student": state.server["student"]},
+                data={"labelled": self._stream("labelled", "weak")},
+                limit=world.limit,
+                learning_rate="server",
+            )
+            for client in clients
+        ]
+        average = RunningMean()
+        for client, outcome in zip(clients, world.fit(jobs), strict=True):
+            average.add(outcome.sends["student"], world.labelled[client])
+        first = {"first": average.value()} if "first" in state.server else {}
+        return State(server={**state.server, "student": average.value(), **first}, clients=state.clients)
+
+    def _update(self, world: World, client: int, again: bool) -> LabelledUpdate:
+        keeps_momentum = self.momentum == "released_code"
+        if not has_unlabelled(world, client):
+            return LabelledUpdate(keeps_momentum=keeps_momentum, again=again)
+        return MeanTeacherUpdate(
+            keeps_momentum=keeps_momentum,
+            again=again,
+            alpha=self.alpha,
+            temperature=self.temperature,
+            unlabelled_weight=self.unlabelled_weight,
+            ema_warm_up=self.ema_warm_up,
+        )
+
+    def _streams(self, world: World, client: int) -> dict[str, Stream]:
+        labelled = {"labelled": self._stream("labelled", "weak")} if world.labelled[client] else {}
+        unlabelled = {"unlabelled": self._stream("unlabelled", "weak", "weak2")}
+        return {**labelled, **(unlabelled if has_unlabelled(world, client) else {})}
+
+    def _stream(self, part: Literal["labelled", "unlabelled"], *views: str) -> Stream:
+        return Stream(part=part, batch_size=self.batch_size, views=views, drop_last=False)
+
+
+def has_unlabelled(world: World, client: int) -> bool:
+    return world.sizes[client] > world.labelled[client]
+
+
+def fully_labelled(world: World, client: int) -> bool:
+    """A "labelled client" of section 3.1. A partially labelled one is none: "no weight scaling" (section 4.3)."""
+    return not has_unlabelled(world, client)
+
+
+def labelled_share(world: World, share: float) -> Mapping[str, float]:
+    """What labelled clients weighed in the new global model, as a metric where there are such clients."""
+    there_are = any(fully_labelled(world, client) for client in range(world.K))
+    return {"aggregation/labelled_share": share} if there_are else {}

@@ -1,0 +1,269 @@
+"""FixMatch at a client with FedProx's pull, and the round around it: what FedSwitch and its three baselines share.
+
+Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
+Teacher-Student EMA. arXiv:2301.10114 (no released code). Algorithms 1 and 2, Eqs. 4 and 5. FedProx: Li et al. 2020,
+Eq. 2. Supervised FedAvg and FedProx are its local step without unlabelled images.
+
+One local step takes a batch of each kind that the client holds: L_s on labels, lambda_u L_u on confident pseudo-labels,
+and mu/2 ||S - S^s||^2 with the student S^s as received. Where a client holds labels this is Algorithm 1; where none
+does, Algorithm 2, and the server trains on its labels after averaging (ServerUpdate).
+
+Departures and choices for all of them (what is a switch is a field below):
+1. Eqs. 4 and 5 sum over a batch; here it is the mean, as in FixMatch, so that a rate does not depend on B.
+2. A client without images of a kind leaves out that term: labelled clients of RSCFed's setting take L_s alone.
+3. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream starts anew.
+4. Views of labelled images are weak ones (section 5.2: "weakly augmented images", where FedMatch takes them plain).
+5. Labelled images that the server holds beside labels at clients take no part, as in Algorithm 1; N_s = 0 shares them
+   out to the clients.
+6. A last batch that is incomplete is trained on, as in FedMatch, whose data settings the paper follows.
+
+Legend: N images of a batch, C channels, H W pixels, D classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.errors import ConfigError
+from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, supervised_loss
+from benchmark.methods.averaging import RunningMean
+from benchmark.methods.objectives import ServerUpdate, StudentUpdate, check_counts, check_threshold, predict_weak
+from benchmark.methods.protocol import (
+    SERVER,
+    Batch,
+    Job,
+    Key,
+    Local,
+    Networks,
+    Reader,
+    Setup,
+    Stream,
+    Training,
+    Tree,
+    Weights,
+    World,
+)  # fmt: skip
+
+Proximal = Literal["half", "full"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalFixMatchUpdate(StudentUpdate):
+    """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
+
+    threshold: float = 0.95  # tau
+    unlabelled_weight: float = 1.0  # lambda_u
+    mu: float = 0.0  # 0: no anchor is held
+    proximal: Proximal = "half"
+    labeller: Literal["student", "teacher"] = "student"
+    pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels
+    local_ratio: float | None = None  # alpha of the local teacher's EMA; None: it stays as it was received
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        frozen = {"anchor": received["student"]} if self.mu else {}
+        if "teacher" in received:
+            frozen["teacher"] = received["teacher"]
+        return Local(trainable={"student": received["student"]}, frozen=frozen)
+
+    def loss(
+        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """L_s + lambda_u L_u + the proximal term, without the terms whose images the client does not hold."""
+        student = trainable["student"]
+        terms, aux = [], {}
+        if "labelled" in batch:
+            labels_N = batch["labelled"].labels_N
+            assert labels_N is not None
+            supervised = supervised_loss(student(batch["labelled"].views["weak"]), labels_N)
+            terms.append(supervised)
+            aux["client/supervised_loss"] = supervised.detach()
+        if "unlabelled" in batch:
+            consistency, found = self._consistency(student, frozen, batch["unlabelled"].views)
+            terms.append(self.unlabelled_weight * consistency)
+            aux.update(found)
+        if self.mu:
+            terms.append(pull(student, frozen["anchor"], self.mu, self.proximal))
+        loss = torch.stack(terms).sum()
+        return loss, {**aux, "client/loss": loss.detach()}
+
+    def _consistency(
+        self, student: nn.Module, frozen: Networks, views: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_u of Eq. 5 on one batch, and what is reported of it."""
+        if self.labeller == "teacher":
+            with torch.no_grad():
+                weak_ND = frozen["teacher"](views["weak"])
+        else:
+            weak_ND = predict_weak(student, views["weak"], self.pseudo_label_mode)
+        labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
+        strong_ND = student(views["strong"])
+        loss = consistency_loss(strong_ND, labels_N, kept_N)
+        found = {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        return loss, {**found, **self.observe(weak_ND, strong_ND.detach(), frozen, views)}
+
+    def observe(
+        self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Scalars to report of a batch besides its loss, from the labeller's weak and the student's strong logits."""
+        return {}
+
+    def after_step(self, training: Training) -> None:
+        if self.local_ratio is not None and "teacher" in training.frozen:
+            follow(training.frozen["teacher"], training.trainable["student"], self.local_ratio)
+
+
+def pull(student: nn.Module, anchor: nn.Module, mu: float, proximal: Proximal) -> Tensor:
+    """mu ||S - S^s||^2 (Algorithm 1) or half of it (Algorithm 2, FedProx), over parameters; no running statistics."""
+    return proximal_term(dict(student.named_parameters()), dict(anchor.named_parameters()), mu, half=proximal == "half")
+
+
+@torch.no_grad()
+def follow(teacher: nn.Module, student: nn.Module, ratio: float) -> None:
+    """Eq. 1 in place: T <- alpha T + (1 - alpha) S, running statistics too; counters are the student's.
+
+    ratio 0 gives the student bit by bit, 1 leaves the teacher.
+    """
+    theirs = student.state_dict()
+    for name, tensor in teacher.state_dict().items():
+        if tensor.is_floating_point():
+            tensor.mul_(ratio).add_(theirs[name], alpha=1 - ratio)
+        else:
+            tensor.copy_(theirs[name])
+
+
+def client_streams(world: World, client: int, batch_size: int, labelled_batch_size: int) -> dict[str, Stream]:
+    """A stream for each kind of images that the client holds (not in the setting "everywhere": both kinds are one)."""
+    streams = {}
+    if world.labelled[client]:
+        streams["labelled"] = labelled_stream(labelled_batch_size)
+    if world.sizes[client] > world.labelled[client]:
+        streams["unlabelled"] = Stream(
+            part="unlabelled", batch_size=batch_size, views=("weak", "strong"), drop_last=False
+        )
+    return streams
+
+
+def labelled_stream(batch_size: int) -> Stream:
+    return Stream(part="labelled", batch_size=batch_size, views=("weak",), drop_last=False)
+
+
+def labelled_cohort(world: World) -> list[int]:
+    """The clients of the cohort that hold labels. Where none of it does, up to C of those that do, drawn anew:
+    a round in which nobody trains would be no baseline. Empty where no client holds labels."""
+    cohort = [client for client in world.cohort() if world.labelled[client]]
+    if cohort:
+        return cohort
+    holders = [client for client in range(world.K) if world.labelled[client]]
+    return [int(client) for client in world.generator("cohort", "labelled").permutation(holders)[: world.C]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalFixMatch:
+    """Fields and steps that the four methods share; each of them adds its `init`, `round` and `models`.
+
+    The paper tuned the learning rate, tau, lambda_u, weight decay, momentum and the EMA ratio (section 5.3), and
+    prints none of them.
+    """
+
+    threshold: float = 0.95  # tau      FixMatch's
+    unlabelled_weight: float = 1.0  # lambda_u  FixMatch's
+    mu: float = 1e-3  # mu       the least of FedProx's grid (its section 5.3): a guard against drift, not a brake
+    # Algorithm 1 writes mu, Algorithm 2 mu/2. Default: FedProx's own mu/2; a factor that another mu undoes.
+    proximal: Proximal = "half"
+    # Section 5.2 follows FedMatch: about 100 unlabelled images a batch, 10 labelled at a client, 100 at the server
+    # (its config.py:18-85).
+    batch_size: int = 100
+    labelled_batch_size: int = 10
+    server_batch_size: int = 100
+    warm_start_rounds: int = 0  # rounds in which only holders of labels train; reduced profiles need them
+
+    needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client"})
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+        check_not_negative(self, "unlabelled_weight", "mu")
+
+    def check(self, setup: Setup) -> None:
+        check_counts(self, batch_size=1, labelled_batch_size=1, server_batch_size=1, warm_start_rounds=0)
+        if setup.model.norm == "sbn":
+            raise ConfigError(
+                "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
+                "'gn', 'bn' or 'none' would be right"
+            )
+
+    def client_jobs(self, world: World, update: ProximalFixMatchUpdate, receives: Tree) -> list[Job]:
+        """ClientUpdate at each client of the cohort."""
+        return [
+            Job(
+                key=Key(client=client),
+                update=update,
+                receives=receives,
+                data=client_streams(world, client, self.batch_size, self.labelled_batch_size),
+                limit=world.limit,
+            )
+            for client in world.cohort()
+        ]
+
+    def server_update(self, student: Weights, world: World) -> Weights:
+        """ServerUpdate of Algorithm 2 where no client holds labels; the same weights where one does (Algorithm 1)."""
+        if any(world.labelled[client] for client in range(world.K)):
+            return student
+        job = Job(
+            key=Key(client=SERVER),
+            update=ServerUpdate(),
+            receives={"student": student},
+            data={"labelled": labelled_stream(self.server_batch_size)},
+            limit=world.limit,
+        )
+        (outcome,) = world.fit([job])
+        return outcome.sends["student"]
+
+    def warm_start(self, student: Weights, world: World) -> Weights:
+        """A round of L_s alone: of the cohort's holders of labels, in a mean of equal weights, then of the server."""
+        jobs = [
+            Job(
+                key=Key(client=client),
+                update=ProximalFixMatchUpdate(mu=self.mu, proximal=self.proximal),
+                receives={"student": student},
+                data={"labelled": labelled_stream(self.labelled_batch_size)},
+                limit=world.limit,
+            )
+            for client in labelled_cohort(world)
+        ]
+        average = RunningMean()
+        for outcome in world.fit(jobs):
+            average.add(outcome.sends["student"])
+        return self.server_update(average.value() if average.total else student, world)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherStudent(ProximalFixMatch):
+    """What the three methods with a teacher add."""
+
+    # alpha of Eq. 1. Mean Teacher's and FixMatch's; 1 / (1 - alpha) rounds, so short runs need a smaller one.
+    ratio: float = 0.999
+    # The paper does not say which model its accuracies are of. Default: the student, which FedProx-FixMatch has, too.
+    evaluated: Literal["student", "teacher"] = "student"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ratio("ratio", self.ratio)
+
+    def both(self, server: Tree) -> dict[str, Weights]:
+        """Student and teacher, first the one that is evaluated."""
+        first, second = ("student", "teacher") if self.evaluated == "student" else ("teacher", "student")
+        return {first: server[first], second: server[second]}
+
+
+def check_ratio(name: str, ratio: float) -> None:
+    if not 0.0 <= ratio <= 1.0:
+        raise ConfigError(f"{name}: {ratio} is outside [0, 1]")
+
+
+def check_not_negative(method: object, *names: str) -> None:
+    for name in names:
+        if getattr(method, name) < 0.0:
+            raise ConfigError(f"{name}: {getattr(method, name)}; 0 or more would be right")

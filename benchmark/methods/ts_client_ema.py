@@ -1,0 +1,66 @@
+"""TS-Client EMA: a teacher at each client follows the local student step by step; the server averages both.
+
+Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, sections 3.2 and 3.3, Eq. 1. No released code.
+
+Clients receive student and teacher, label with their teacher, move it by Eq. 1 after every local step, and send both
+back. The server takes the mean of the students and the mean of the teachers.
+
+Departures and switches (besides those of `proximal_fixmatch`; the teacher labels in evaluation mode, T_0 = S_0):
+1. What the server does with the teachers is said twice: they are aggregated (section 6.3), and the global teacher
+   "is updated from the global student" by Eq. 1 at the end of the round (section 3.2). `server_teacher` has both in
+   turn, or the mean alone; without the second, the teacher sees ServerUpdate through the clients only.
+2. Until a warm start is over, T = S.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmark.methods.averaging import RunningMean, ema
+from benchmark.methods.protocol import Local, Setup, State, Tree, Weights, World
+from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
+
+
+@dataclass(frozen=True, kw_only=True)
+class TSClientUpdate(ProximalFixMatchUpdate):
+    """ClientUpdate with a local teacher that is sent back."""
+
+    def finish(self, local: Local) -> Tree:
+        return {**super().finish(local), "teacher": local.frozen["teacher"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TSClientEMA(TeacherStudent):
+    """Teacher labels throughout; two models down, two up."""
+
+    # Default: both sentences of the paper; its Algorithms 1 and 2 end with Eq. 1, too.
+    server_teacher: Literal["mean_then_ema", "mean"] = "mean_then_ema"
+
+    def init(self, setup: Setup) -> State:
+        start = setup.initial_weights()
+        return State(server={"student": start, "teacher": start})
+
+    def models(self, state: State) -> dict[str, Weights]:
+        return self.both(state.server)
+
+    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+        received = {name: state.server[name] for name in ("student", "teacher")}
+        if world.round <= self.warm_start_rounds:
+            student = self.warm_start(received["student"], world)
+            return State(server={"student": student, "teacher": student}, clients=state.clients), {}
+        update = TSClientUpdate(
+            threshold=self.threshold,
+            unlabelled_weight=self.unlabelled_weight,
+            mu=self.mu,
+            proximal=self.proximal,
+            labeller="teacher",
+            local_ratio=self.ratio,
+        )
+        students, teachers = RunningMean(), RunningMean()
+        for outcome in world.fit(self.client_jobs(world, update, received)):
+            students.add(outcome.sends["student"])
+            teachers.add(outcome.sends["teacher"])
+        student, teacher = self.server_update(students.value(), world), teachers.value()
+        if self.server_teacher == "mean_then_ema":
+            teacher = ema(teacher, student, self.ratio)
+        return State(server={"student": student, "teacher": teacher}, clients=state.clients), {}

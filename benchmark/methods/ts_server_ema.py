@@ -1,0 +1,47 @@
+"""TS-Server EMA: a global teacher, an average over rounds of the global student, labels the clients' images.
+
+Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, section 3.3 ("Communication savings"), Eq. 1. No released code.
+
+Clients receive student and teacher, label with the teacher, which does not move while they train, and send the student
+alone. The teacher then follows the new global student: T <- alpha T + (1 - alpha) S, after ServerUpdate where there is
+one (the last lines of Algorithm 2). Departures: those of `proximal_fixmatch`; the teacher labels in evaluation mode;
+T_0 = S_0, and T = S until a warm start is over.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmark.methods.averaging import RunningMean, ema
+from benchmark.methods.protocol import Setup, State, Weights, World
+from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
+
+
+@dataclass(frozen=True, kw_only=True)
+class TSServerEMA(TeacherStudent):
+    """Teacher labels throughout; two models down, one up."""
+
+    def init(self, setup: Setup) -> State:
+        start = setup.initial_weights()
+        return State(server={"student": start, "teacher": start})
+
+    def models(self, state: State) -> dict[str, Weights]:
+        return self.both(state.server)
+
+    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+        student, teacher = state.server["student"], state.server["teacher"]
+        if world.round <= self.warm_start_rounds:
+            student = self.warm_start(student, world)
+            return State(server={"student": student, "teacher": student}, clients=state.clients), {}
+        update = ProximalFixMatchUpdate(
+            threshold=self.threshold,
+            unlabelled_weight=self.unlabelled_weight,
+            mu=self.mu,
+            proximal=self.proximal,
+            labeller="teacher",
+        )
+        average = RunningMean()
+        for outcome in world.fit(self.client_jobs(world, update, {"student": student, "teacher": teacher})):
+            average.add(outcome.sends["student"])
+        student = self.server_update(average.value(), world)
+        teacher = ema(teacher, student, self.ratio)
+        return State(server={"student": student, "teacher": teacher}, clients=state.clients), {}

@@ -1,0 +1,57 @@
+"""ResNet-9, which SSFL trains in the setting of FedMatch (Table 3).
+
+Source: SSFL, Table 3; released models/resnet9.py:28-63. 6,575,370 parameters with GN(32) or BN, 3 channels and
+10 classes. Unlike ResNet-18's, the convolutions keep their bias before a norm, and a ReLU stands before the addition,
+none after it. With `norm="none"`: 6,570,890 (FedMatch's own network has no norm and no bias: 6,568,640).
+
+Departure. The released file pools over a fixed 4x4 window at the end; this one over whatever map is left, which is
+the same for 32x32 images and also takes others.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.models.norm import Norm
+
+# N images, C channels, H rows, W columns, D classes
+
+NORM_CHANNELS = (64, 128, 256, 512)
+SMALLEST_SIDE = 8
+
+
+class ConvBlock(nn.Module):
+    """conv3x3 with bias, norm, ReLU, and max-pool 2 where `pool`."""
+
+    def __init__(self, channels_in: int, channels_out: int, norm: Norm, *, pool: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels_in, channels_out, kernel_size=3, padding=1)
+        self.norm = norm(channels_out)
+        self.pool: nn.Module = nn.MaxPool2d(2) if pool else nn.Identity()
+
+    def forward(self, hidden_NCHW: Tensor) -> Tensor:
+        """hidden_NCHW with `channels_out` channels, and half the rows and columns where it pools."""
+        return self.pool(torch.relu(self.norm(self.conv(hidden_NCHW))))
+
+
+class ResNet9(nn.Module):
+    """64; 128, pooled; plus two of 128; 256, pooled; 512, pooled; plus two of 512; maximum over the map, fc D."""
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+        super().__init__()
+        self.prepare = ConvBlock(image_shape[0], 64, norm)
+        self.stage1 = ConvBlock(64, 128, norm, pool=True)
+        self.residual1 = nn.Sequential(ConvBlock(128, 128, norm), ConvBlock(128, 128, norm))
+        self.stage2 = ConvBlock(128, 256, norm, pool=True)
+        self.stage3 = ConvBlock(256, 512, norm, pool=True)
+        self.residual3 = nn.Sequential(ConvBlock(512, 512, norm), ConvBlock(512, 512, norm))
+        # Not amax: where values tie, as zeros after ReLU do, amax would spread the gradient and max-pooling does not.
+        self.pool = nn.AdaptiveMaxPool2d(1)
+        self.fc = nn.Linear(512, num_classes)
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        """logits_ND."""
+        hidden_NCHW = self.stage1(self.prepare(images_NCHW))
+        hidden_NCHW = self.stage2(hidden_NCHW + self.residual1(hidden_NCHW))
+        hidden_NCHW = self.stage3(hidden_NCHW)
+        hidden_NCHW = hidden_NCHW + self.residual3(hidden_NCHW)
+        return self.fc(torch.flatten(self.pool(hidden_NCHW), start_dim=1))

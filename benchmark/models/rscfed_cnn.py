@@ -1,0 +1,54 @@
+"""The CNN that RSCFed trains on SVHN and CIFAR-100: two convolutions, two hidden layers, a head of three.
+
+Source: RSCFed, section 4.1; released networks/models.py:14-85. With 3x32x32 images: 92,626 parameters for 10 classes
+and 115,756 for 100. It has no norm, and no place for one: only `norm="none"` suits it.
+
+Departures. 1. The paper has one max-pool; the released file pools after both convolutions, and so does this one.
+2. The released file declares a dropout and never calls it; here there is none.
+3. The released forward pass also returns the hidden 84 and 256 values, which nothing reads; this one returns logits.
+4. The released file takes 3x32x32 images only; this one computes how many values reach the first hidden layer.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.models.norm import Norm
+
+# N images, C channels, H rows, W columns, D classes
+
+NORM_CHANNELS: tuple[int, ...] = ()
+SMALLEST_SIDE = 16
+
+
+class RscfedCnn(nn.Module):
+    """Twice (conv5x5, ReLU, max-pool 2) with 6 and 16 channels; fc 120, 84, 84, a ReLU after each; fc 256; fc D.
+
+    The convolutions are not padded: 32 pixels become 28, 14, 10 and 5; 400 = 16 x 5 x 5 features.
+    ReLU stands after the pooling in the code below: the same function and gradient, on a quarter of the values.
+    fc4 and fc5 follow each other without a ReLU, as released: together they are one linear map of rank 84 at most.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+        super().__init__()
+        channels, rows, columns = image_shape
+        self.conv1 = nn.Conv2d(channels, 6, kernel_size=5)
+        self.conv2 = nn.Conv2d(6, 16, kernel_size=5)
+        self.pool = nn.MaxPool2d(2)
+        self.fc1 = nn.Linear(16 * _side_left(rows) * _side_left(columns), 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, 84)
+        self.fc4 = nn.Linear(84, 256)
+        self.fc5 = nn.Linear(256, num_classes)
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        """logits_ND."""
+        hidden_NCHW = torch.relu(self.pool(self.conv1(images_NCHW)))
+        hidden_NCHW = torch.relu(self.pool(self.conv2(hidden_NCHW)))
+        hidden_NF = torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1)))
+        hidden_NF = torch.relu(self.fc3(torch.relu(self.fc2(hidden_NF))))
+        return self.fc5(self.fc4(hidden_NF))
+
+
+def _side_left(side: int) -> int:
+    """Pixels of a side that are left after both convolutions and both poolings."""
+    return ((side - 4) // 2 - 4) // 2

@@ -1,0 +1,216 @@
+"""The arena: every method in one environment, at its paper's own hyperparameters and at the best of an equal budget.
+
+No paper has this table. The environment (images, who holds them, labels, network, K, C, T, seeds, length, batch sizes,
+warm start) is the same for all; the rest is each paper's, cited beside the entry. "tuned": of the same six settings of
+learning rate and threshold (or what stands for it), the one with the best accuracy on labels held out at the server,
+on seeds apart from the table's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from benchmark.data.partition import ClassSkew, Dirichlet
+from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.models.build import Model
+from benchmark.papers.arena_entries import ENTRIES, Entry
+from benchmark.papers.item import Cell, Choice, Item
+from benchmark.papers.profiles import DIGITS_AUGMENTATION, MNIST_AUGMENTATION
+
+WORDS = {"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u", "beta": "beta"}
+TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
+ALPHAS = (0.05, 0.1, 1.0, 100.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large the arena is: the environment that all its methods share."""
+
+    base: Experiment  # its method and optimizer are replaced
+    batch_size: int  # divides N_s: papers differ in what they do with an incomplete batch, which would decide much
+    warm_start_rounds: int
+    seeds: int
+    learning_rates: tuple[float, float, float] = (0.01, 0.02, 0.05)
+    trial_rounds: int = 0  # 0: nothing is tuned
+    notes: tuple[str, ...] = ()
+
+    def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
+        """The entry in this environment, at its own hyperparameters where none are given."""
+        method = with_field(entry.method, entry.second, second) if second is not None and entry.second else entry.method
+        sgd = entry.sgd if lr is None else replace(entry.sgd, lr=lr, server_lr=None)
+        return replace(
+            self.base,
+            data=replace(self.base.data, label_setting=entry.setting),
+            method=sized(method, self.batch_size, self.warm_start_rounds),
+            optimizer=sgd,
+        )
+
+    def settings(self, entry: Entry) -> dict[str, tuple[float, float | None]]:
+        """The six settings of the equal budget, by what is said of them."""
+        if entry.second is None:
+            low, middle, high = self.learning_rates
+            rates = (low / 4, low / 2, low, middle, high, 2 * high)
+            return {f"lr {lr:g}": (lr, None) for lr in rates}
+        word = WORDS[entry.second]
+        return {f"lr {lr:g}, {word} {v:g}": (lr, v) for lr in self.learning_rates for v in entry.values}
+
+
+def sized(method: Any, batch_size: int, warm_start_rounds: int) -> Any:
+    """The method with the environment's batch sizes and warm start, as far as it has such fields."""
+    names = {f.name for f in fields(method)}
+    sizes = {name: batch_size for name in ("batch_size", "server_batch_size", "labelled_batch_size") if name in names}
+    warm = {"warm_start_rounds": warm_start_rounds} if "warm_start_rounds" in names else {}
+    return replace(method, **sizes, **warm)
+
+
+def with_field(value: Any, path: str, new: float) -> Any:
+    """A frozen dataclass with one field set, named with dots."""
+    name, _, rest = path.partition(".")
+    return replace(value, **{name: with_field(getattr(value, name), rest, new) if rest else new})
+
+
+def trial(experiment: Experiment, rounds: int) -> Experiment:
+    """The experiment measured on held-out labels, shorter, on a seed of its own."""
+    federation = replace(experiment.federation, rounds=rounds)
+    evaluation = Evaluation(every=rounds, validation=True)
+    return replace(experiment, federation=federation, evaluation=evaluation, seed=TRIAL_SEED)
+
+
+def choice(entry: Entry, scale: Scale) -> Choice:
+    finals = {name: scale.experiment(entry, lr=lr, second=v) for name, (lr, v) in scale.settings(entry).items()}
+    return Choice(
+        label=f"{entry.name}/tuned",
+        setting={"method": entry.name, "hyperparameters": "tuned"},
+        trials={name: trial(final, scale.trial_rounds) for name, final in finals.items()},
+        finals=finals,
+        note=entry.note,
+        role="bound" if entry.bound else "published",
+    )
+
+
+def compared(name: str, title: str, scale: Scale, also: Sequence[Entry]) -> Item:
+    """Methods as rows, own and tuned hyperparameters as columns."""
+    entries = (*ENTRIES, *also)
+    cells = [_cell(entry, "hyperparameters", "own", scale.experiment(entry)) for entry in entries]
+    tuned = tuple(choice(entry, scale) for entry in entries if scale.trial_rounds and not entry.bound)
+    return Item(
+        name=name,
+        title=title,
+        profile=scale.base.profile,
+        cells=tuple(cells),
+        choices=tuned,
+        seeds=scale.seeds,
+        notes=(*scale.notes, "Selection: the last round's model. Test data chose nothing."),
+        rows="methods",
+    )
+
+
+def _cell(entry: Entry, column: str, value: str | float, experiment: Experiment) -> Cell:
+    return Cell(
+        label=f"{entry.name}/{value}" if column == "hyperparameters" else f"{entry.name}/{column}={value:g}",
+        setting={"method": entry.name, column: value},
+        experiment=experiment,
+        role="bound" if entry.bound else "published",
+        note=entry.note,
+    )
+
+
+def digits(profile: str, also: Sequence[Entry] = ()) -> Item:
+    return compared("arena/digits", "All methods on scikit-learn's handwritten digits", digits_scale(profile), also)
+
+
+def mnist(profile: str, also: Sequence[Entry] = ()) -> Item:
+    return compared("arena/mnist", "All methods on MNIST with 100 labels", mnist_scale(profile), also)
+
+
+def cifar10(profile: str, also: Sequence[Entry] = ()) -> Item:
+    return compared("arena/cifar10", "All methods on CIFAR-10", cifar10_scale(profile), also)
+
+
+def alpha(profile: str, also: Sequence[Entry] = ()) -> Item:
+    """All methods over Dirichlet concentrations, on the digits, at their own hyperparameters."""
+    scale = digits_scale(profile)
+    cells = [
+        _cell(entry, "alpha", value, replace(scale.experiment(entry), partition=Dirichlet(alpha=value, min_size=2)))
+        for entry in (*ENTRIES, *also)
+        for value in ALPHAS
+    ]
+    return Item(
+        name="arena/alpha",
+        title="All methods over the Dirichlet concentration alpha, on scikit-learn's handwritten digits",
+        profile=profile,
+        cells=tuple(cells),
+        seeds=scale.seeds,
+        notes=(*scale.notes, "Own hyperparameters.", "Selection: the last round's model. Test data chose nothing."),
+        rows="methods",
+    )
+
+
+def digits_scale(profile: str) -> Scale:
+    """8x8 images, 50 labels. The demo is a fifth of the rest: 12 methods, their trials and three seeds in minutes."""
+    demo = profile == "demo"
+    federation = Federation(K=6, C=3, T=8, rounds=60) if demo else Federation(K=10, C=5, T=16, rounds=100)
+    base = Experiment(
+        data=Data(name="digits", N_s=50, N_validation=100, augmentation=DIGITS_AUGMENTATION),
+        partition=ClassSkew(R=0.4),
+        model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
+        federation=federation,
+        evaluation=Evaluation(every=2),
+        profile=profile,
+    )
+    return Scale(
+        base=base,
+        batch_size=25,
+        warm_start_rounds=15 if demo else 20,
+        seeds=3 if demo else 5,
+        trial_rounds=30 if demo else 60,
+        notes=(f"{federation.K} clients of which {federation.C} a round, T = {federation.T}, 50 labels.",),
+    )
+
+
+def mnist_scale(profile: str) -> Scale:
+    federation = Federation(K=10, C=5, T=16, rounds=80)
+    base = Experiment(
+        data=Data(name="mnist", N_s=100, N_validation=500, augmentation=MNIST_AUGMENTATION),
+        partition=ClassSkew(R=0.4),
+        model=Model(network="small_cnn", norm="gn", norm_groups=4),
+        federation=federation,
+        evaluation=Evaluation(every=2),
+        profile=profile,
+    )
+    notes = (f"{federation.K} clients of which {federation.C} a round, T = {federation.T}, 100 labels.",)
+    return Scale(base=base, batch_size=25, warm_start_rounds=20, seeds=3, trial_rounds=40, notes=notes)
+
+
+def cifar10_scale(profile: str) -> Scale:
+    """4,000 labels, 100 clients of which 10 a round, WResNet-28x2: SemiFL's environment, with T in place of epochs.
+
+    The reduced profiles show that every method works on these images; they are far too short to compare methods.
+    """
+    full = profile in ("gpu", "paper")
+    federation = Federation(K=100, C=10, T=50, rounds=400) if full else Federation(K=10, C=2, T=4, rounds=6)
+    base = Experiment(
+        data=Data(name="cifar10", N_s=4000, N_validation=1000),
+        partition=ClassSkew(R=0.4),
+        model=Model(network="wresnet28x2", norm="gn", norm_groups=4) if full else SHORT_NETWORK,
+        federation=federation,
+        evaluation=Evaluation(every=10 if full else 2),
+        profile=profile,
+    )
+    too_short = (
+        () if full else ("Six rounds: this shows that every method runs on these images, and compares nothing.",)
+    )
+    return Scale(
+        base=base,
+        batch_size=32,
+        warm_start_rounds=40 if full else 2,
+        seeds=3 if full else 1,
+        learning_rates=(0.01, 0.03, 0.1),
+        trial_rounds=100 if full else 0,
+        notes=(f"{federation.K} clients of which {federation.C} a round, 4,000 labels.", *too_short),
+    )
+
+
+SHORT_NETWORK = Model(network="small_cnn", norm="gn", norm_groups=4)
+
+ITEMS: Mapping[str, Callable[..., Item]] = {"digits": digits, "mnist": mnist, "cifar10": cifar10, "alpha": alpha}

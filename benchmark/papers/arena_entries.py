@@ -1,0 +1,140 @@
+"""The arena's methods, each as its own paper has it, every number with its source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from benchmark.errors import ConfigError
+from benchmark.methods.averaging import Grouping
+from benchmark.methods.catalogue import method_class
+from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
+from benchmark.methods.fedswitch import FedSwitch
+from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.objectives import CRL
+from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.semifl import SemiFL
+from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.ssfl import SSFL
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.methods.ts_client_ema import TSClientEMA
+from benchmark.methods.ts_server_ema import TSServerEMA
+from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine
+
+# FixMatch's optimizer; SSFL's as Table A.1 has it for EMNIST.
+SSFL_SGD = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=1e-4, schedule=Cosine(c=0.4375))
+# SemiFL Table 5; one rate a round and clipping at 1 as released (utils.py:115-185, modules.py:165).
+SEMIFL_SGD = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=RoundCosine(), clip=1.0)
+# RSCFed section 4.1: .03 on labels, .021 without; constant, no Nesterov, clipping at 5 as released
+# (local_supervised.py:46-72, local_unsupervised.py:78-149).
+RSCFED_SGD = SGD(
+    lr=0.021, server_lr=0.03, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Constant(), clip=5.0
+)
+# FedSwitch reports no optimizer: FixMatch's.
+FEDSWITCH_SGD = SSFL_SGD
+
+# FedSwitch reports no EMA ratio. A teacher of .999 would still be the initial weights after so few rounds.
+SHORT_RUN_RATIO = 0.9
+
+# The paper's teacher starts at the first, untrained model and moves by .001 a step: over so few steps it stays there.
+# The released code's follows from the start (local_unsupervised.py:24-27), and its lambda_u is .02.
+RSCFED_RELEASED: Mapping[str, Any] = {"ema_warm_up": "released_code", "teacher_start": "released_code"}
+
+AS_CLIENT = "the server's labelled images are one more client's: the method trains nothing at the server"
+
+
+Setting = Literal["server", "one_more_client", "everywhere"]
+SETTINGS: tuple[Setting, ...] = ("server", "one_more_client", "everywhere")  # the first that suits a method is its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A method as its paper has it, and what its second hyperparameter is in the equal budget."""
+
+    name: str
+    method: Any
+    sgd: SGD
+    second: str | None = "threshold"  # the field tried beside the learning rate; None: six learning rates
+    values: tuple[float, float] = (0.8, 0.95)
+    setting: Setting = "server"
+    bound: bool = False
+    note: str = ""
+
+
+ENTRIES = (
+    Entry(name="SSFL, FedAvg", method=SSFL(objective=CRL(threshold=0.95)), sgd=SSFL_SGD, second="objective.threshold"),
+    Entry(
+        name="SSFL, grouping",
+        method=SSFL(objective=CRL(threshold=0.95), averaging=Grouping(S=2)),
+        sgd=SSFL_SGD,
+        second="objective.threshold",
+    ),
+    Entry(name="SemiFL", method=SemiFL(), sgd=SEMIFL_SGD),
+    Entry(
+        name="RSCFed",
+        method=RSCFed(**RSCFED_RELEASED),
+        sgd=RSCFED_SGD,
+        second="beta",
+        values=(10.0, 10_000.0),
+        setting="one_more_client",
+        note=f"{AS_CLIENT}; with so few images its weight vanishes under the paper's beta (Eq. 6 divides by N_i)",
+    ),
+    Entry(
+        name="Fed-Consist",
+        method=FedConsist(**RSCFED_RELEASED),
+        sgd=RSCFED_SGD,
+        second="unlabelled_weight",
+        values=(1.0, 0.02),
+        setting="one_more_client",
+        note=AS_CLIENT,
+    ),
+    Entry(name="FedProx-FixMatch", method=FedProxFixMatch(), sgd=FEDSWITCH_SGD),
+    Entry(name="TS-Server EMA", method=TSServerEMA(ratio=SHORT_RUN_RATIO), sgd=FEDSWITCH_SGD),
+    Entry(name="TS-Client EMA", method=TSClientEMA(ratio=SHORT_RUN_RATIO), sgd=FEDSWITCH_SGD),
+    Entry(name="FedSwitch", method=FedSwitch(ratio=SHORT_RUN_RATIO), sgd=FEDSWITCH_SGD),
+    Entry(
+        name="Server only",
+        method=ServerOnly(),
+        sgd=SSFL_SGD,
+        second=None,
+        bound=True,
+        note="labels alone: the bound every method has to beat",
+    ),
+    Entry(
+        name="Central FixMatch",
+        method=FixMatch(unlabelled_ratio=1),
+        sgd=SSFL_SGD,
+        bound=True,
+        note="one holder of all images",
+    ),
+    Entry(
+        name="Supervised FedAvg",
+        method=SupervisedFL(),
+        sgd=SSFL_SGD,
+        second=None,
+        setting="everywhere",
+        bound=True,
+        note="clients know the labels of all their images",
+    ),
+)
+
+
+def entry_of(name: str) -> Entry:
+    """A method of the catalogue, or of the user's own (`my_module:MyMethod`), at its defaults and SSFL's optimizer.
+
+    Its second hyperparameter is `threshold` where it has one; labels lie at the server if it can work so, else with one
+    more client. Raises ConfigError where it can work in neither setting.
+    """
+    method = method_class(name)()
+    settings = [setting for setting in SETTINGS if setting in method.needs]
+    if not settings:
+        raise ConfigError(f"{name}: needs labels as in {sorted(method.needs)}; the arena has them at the server")
+    has_threshold = "threshold" in {f.name for f in fields(method)}
+    return Entry(
+        name=name.rpartition(":")[2],
+        method=method,
+        sgd=SSFL_SGD,
+        second="threshold" if has_threshold else None,
+        setting=settings[0],
+        note=AS_CLIENT if settings[0] == "one_more_client" else "",
+    )

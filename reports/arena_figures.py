@@ -1,0 +1,104 @@
+"""The arena's figures: every seed as a point, and learning curves with few enough lines a panel to read them.
+
+A method has one colour in all of them, by its place in the item; methods that share a colour never share a panel.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from benchmark.papers.item import Item
+from reports.arena import Column, columns, method_of, methods
+from reports.arena_text import lines, title
+from reports.cells import ACCURACY, CellResult, Records
+from reports.drawing import GRID, INK, PALETTE, STYLE, draw_panel, laid_out, set_scale
+from reports.series import seeds_series
+from reports.words import metric_name
+
+MOST_LINES = 8  # a panel; as many as there are colours
+Row = tuple[str, str, list[float]]  # a label, a colour, and the runs' values in percent
+
+
+def colours(item: Item) -> dict[str, str]:
+    return {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods(item))}
+
+
+def dots(item: Item, column: Column) -> Figure | None:
+    """Accuracy at equal rounds: a line a method, best first, a dot a seed, a tick at the mean; bounds below a rule.
+    None where no method has a finished run."""
+    if not column.entries:
+        return None
+    chosen = colours(item)
+    shown = lines(item, column)
+    compared = [(line.method, found.values) for line in shown if (found := line.place("rounds"))]
+    beside = [(line.method, line.bound.values) for line in shown if line.bound]
+    rows: list[Row] = [(method, chosen[method], [100 * v for v in values.values()]) for method, values in compared]
+    bounds: list[Row] = [(method, INK, [100 * v for v in values.values()]) for method, values in beside]
+    with matplotlib.rc_context(STYLE):
+        height = 0.235 * (len(rows) + len(bounds)) + 0.75
+        figure = Figure(figsize=(7.4, height), layout="constrained")
+        ax = figure.subplots()
+        for number, row in enumerate([*rows, *bounds]):
+            _dot_row(ax, number, row, faint=number >= len(rows))
+        if bounds:
+            ax.axhline(len(rows) - 0.5, color=GRID, linewidth=1)
+        ax.set_yticks(range(len(rows) + len(bounds)), [label for label, _, _ in [*rows, *bounds]])
+        ax.set_ylim(len(rows) + len(bounds) - 0.4, -0.6)
+        ax.grid(visible=False, axis="y")
+        ax.set_xlabel(f"{metric_name(ACCURACY)} at equal rounds")
+        ax.spines["left"].set_visible(False)
+        return laid_out(figure)
+
+
+def _dot_row(ax: Axes, number: int, row: Row, faint: bool) -> None:
+    _, colour, values = row
+    ax.axhline(number, color=GRID, linewidth=0.5, zorder=0)
+    ax.plot([sum(values) / len(values)], [number], "|", color=INK, markersize=11, markeredgewidth=1.6, zorder=3)
+    face, edge = ("none", 1.0) if faint else (colour, 0.0)
+    style: dict[str, Any] = {"color": colour, "markerfacecolor": face, "markeredgewidth": edge}
+    ax.plot(values, [number] * len(values), "o", markersize=5.5, alpha=0.75, **style)
+
+
+def learning_curves(item: Item, records: Records) -> Figure:
+    """Accuracy over rounds: a column of panels a column of the table, methods shared out over lines of panels."""
+    found, names = columns(item, records), methods(item)
+    parts = _shared_out(names)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(2.7 * max(2, len(found)) + 1.5, 2.35 * len(parts) + 0.4), layout="constrained")
+        axes = figure.subplots(len(parts), max(1, len(found)), squeeze=False, sharex=True, sharey=True)
+        chosen = colours(item)
+        everything = []
+        for line, part in zip(axes, parts, strict=True):
+            for ax, column in zip(line, found, strict=False):
+                shown = {method: seeds_series(result, records, ACCURACY) for method, result in _lines(column, part)}
+                draw_panel(ax, ACCURACY, shown, {method: {"color": chosen[method]} for method in shown}, band_alpha=0.1)
+                everything += list(shown.values())
+            line[0].set_ylabel(metric_name(ACCURACY))
+            handles = [Line2D([], [], color=chosen[method], linewidth=2) for method in part]
+            labels = [" " + method if method.startswith("_") else method for method in part]
+            line[-1].legend(handles, labels, loc="center left", bbox_to_anchor=(1.02, 0.5), handlelength=1.2)
+        for ax, column in zip(axes[0], found, strict=False):
+            ax.set_title(title(column), loc="left")
+        for ax in axes[-1]:
+            ax.set_xlabel("Round")
+        set_scale([axes[0][0]], ACCURACY, everything)
+        return laid_out(figure)
+
+
+def _lines(column: Column, part: Sequence[str]) -> list[tuple[str, CellResult]]:
+    """The part's methods that have a cell in the column, diverged ones too."""
+    cells = {method_of(result.cell): result for result in (*(e.result for e in column.entries), *column.apart)}
+    return [(method, cells[method]) for method in part if method in cells]
+
+
+def _shared_out(names: Sequence[str]) -> list[Sequence[str]]:
+    """As few parts as MOST_LINES allows, of sizes that differ by one at most; in order, so that no part has a colour
+    twice. At least one part, if empty."""
+    parts = max(1, math.ceil(len(names) / MOST_LINES))
+    edges = [round(number * len(names) / parts) for number in range(parts + 1)]
+    return [names[start:end] for start, end in zip(edges, edges[1:], strict=False)]

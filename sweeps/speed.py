@@ -1,0 +1,165 @@
+"""How long counted work takes on one core of this machine: a few real jobs through the reference engine, timed.
+
+Images are random and holders those of the plan, so that no data set is needed. What is timed: a job from its start to
+its end (copies of weights, optimizer, augmentation in the run's own portions, local steps), an image that is only read,
+and a client's weights on their way into the average and the diversity. The median of a few repetitions counts.
+
+Legend: N images.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any, cast
+
+import torch
+
+from benchmark.diagnostics.diversity import StreamingDiversity, weight_change
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import Environment, Part, weights_of
+from benchmark.federated.evaluate import logits_of
+from benchmark.federated.memory import keep_freed_memory
+from benchmark.methods.averaging import RunningMean
+from benchmark.methods.protocol import Job, Limit, Local, LocalUpdate, Reader, Tree, Weights
+from sweeps.dry_run import SureReader
+from sweeps.work import JobKind, Work
+
+LONGEST_JOB = 1.5  # seconds: a longer one is timed by a few of its steps
+REPEATS = 3
+IMAGES_READ = 256
+ROUND_SECONDS = 0.003  # the Trainer's own, the record's line and the observers' share of a round, as measured
+
+
+class _Confident:
+    """An update that finds all its pseudo-labels confident: what takes longest, whatever the random images say."""
+
+    def __init__(self, update: LocalUpdate, reader: Reader) -> None:
+        self._update, self._reader = update, reader
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        return self._update.start(received, private, self._reader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._update, name)
+
+
+class Stopwatch:
+    """Seconds of work on one core; each kind of job is timed once, when it is first asked for."""
+
+    def __init__(self, repeats: int = REPEATS) -> None:
+        self._repeats = repeats
+        self._known: dict[tuple[object, ...], float] = {}
+        self.timed = 0  # measurements made
+
+    def seconds(self, environment: Environment, work: Work) -> float:
+        """All of a run but the loading of data and the start of a process."""
+        experiment = environment.experiment
+        rounds, every = experiment.federation.rounds, experiment.evaluation.every
+        tested = -(-rounds // every) * _test_images(environment)
+        return (
+            sum(jobs * self._with_diversity(environment, work, kind) for kind, jobs in work.jobs.items())
+            + (work.total("images_read") + tested) * self._read(environment)
+            + work.total("client_jobs") * self._exchange(environment)
+            + rounds * ROUND_SECONDS
+        )
+
+    def _with_diversity(self, environment: Environment, work: Work, kind: JobKind) -> float:
+        """A job, and its share of the gradients on all of the holder's images that exact diversity asks for."""
+        seconds, every = self._job(environment, work, kind), environment.experiment.evaluation.gradient_diversity_every
+        if not every:
+            return seconds
+        holder = work.examples[kind].key.client
+        trained = _batches(work, kind) * max(stream.batch_size for _, stream in kind.streams)
+        return seconds * (1 + environment.sizes.get(holder, 0) / trained / every)
+
+    def _job(self, environment: Environment, work: Work, kind: JobKind) -> float:
+        example, batches = work.examples[kind], _batches(work, kind)
+        what = ("job", kind, batches, environment.experiment.optimizer)
+        return self._once(what, environment, lambda: self._time_job(environment, example, batches))
+
+    def _read(self, environment: Environment) -> float:
+        return self._once(("read",), environment, lambda: self._time_read(environment))
+
+    def _exchange(self, environment: Environment) -> float:
+        return self._once(("exchange",), environment, lambda: self._time_exchange(environment))
+
+    def _once(self, what: tuple[object, ...], environment: Environment, measure: Callable[[], float]) -> float:
+        experiment = environment.experiment
+        key = (*what, experiment.data.name, experiment.data.augmentation, experiment.model)
+        if key not in self._known:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            keep_freed_memory()
+            try:
+                self._known[key] = measure()
+                self.timed += 1
+            finally:
+                torch.set_num_threads(threads)
+        return self._known[key]
+
+    def _time_job(self, environment: Environment, example: Job, batches: int) -> float:
+        """A whole job of so many batches; a long one from the difference of two short ones."""
+        engine = ReferenceEngine(environment)
+
+        def job_of(batches: int) -> Callable[[], object]:
+            job = _timed(example, environment, batches)
+            return lambda: list(engine.fit([job], 1, {}))
+
+        once = self._median(job_of(1), 1)
+        if once * batches < LONGEST_JOB:
+            return self._median(job_of(batches), self._repeats)
+        few = max(2, min(5, int(LONGEST_JOB / once)))
+        return once + (batches - 1) * (self._median(job_of(few), 1) - once) / (few - 1)
+
+    def _time_read(self, environment: Environment) -> float:
+        network, data = environment.network(), environment.data
+        N = min(IMAGES_READ, len(data.train_labels_N))
+        part = Part(images_NCHW=data.train_images_NCHW, positions_N=torch.arange(N), labels_N=None, truth_N=None)
+        return self._median(lambda: logits_of(network, environment, part, "weak"), self._repeats) / N
+
+    def _time_exchange(self, environment: Environment) -> float:
+        weights = weights_of(environment.network())
+        average, diversity = RunningMean(), StreamingDiversity()
+
+        def exchange() -> None:
+            average.add(weights)
+            diversity.add(weight_change(weights, weights))
+
+        return self._median(exchange, self._repeats)
+
+    def _median(self, work: Callable[[], object], repeats: int) -> float:
+        """After one run to warm up."""
+        work()
+        times = []
+        for _ in range(repeats):
+            started = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - started)
+        return median(times)
+
+
+def _batches(work: Work, kind: JobKind) -> int:
+    """Batches of a job in the mean, at least one."""
+    return max(1, round(work.steps[kind] / work.jobs[kind] / len(kind.update.phases)))
+
+
+def _timed(example: Job, environment: Environment, batches: int) -> Job:
+    """The example with weights of full size, confident pseudo-labels and so many batches."""
+    full = weights_of(environment.network(example.network))
+    update = cast(LocalUpdate, _Confident(example.update, SureReader(environment, example, 1)))
+    return replace(example, update=update, receives=_full_size(example.receives, full), limit=Limit(steps=batches))
+
+
+def _full_size(tree: Mapping[str, Any], full: Weights) -> Tree:
+    """The tree with the network's tensors in the place of stand-ins of their name."""
+    return {
+        name: _full_size(value, full) if isinstance(value, Mapping) else full.get(name, value)
+        for name, value in tree.items()
+    }
+
+
+def _test_images(environment: Environment) -> int:
+    if environment.experiment.evaluation.validation:
+        return len(environment.split.validation_N)
+    return len(environment.data.test_labels_N)

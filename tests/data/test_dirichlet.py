@@ -1,0 +1,157 @@
+"""The three Dirichlet rules: the old one unmoved, SemiFL's cap, FedSwitch's equal clients, and what they share.
+
+Shapes: K clients, d classes; n_d images of each class.
+"""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmark.data.dirichlet import RULES, take_in_proportion
+from benchmark.data.partition import Dirichlet
+from benchmark.data.tables import largest_remainders
+from benchmark.errors import ConfigError
+
+NAMES = sorted(RULES)
+CLASS_SIZES = st.lists(st.integers(0, 200), min_size=2, max_size=12).map(np.array).filter(lambda n_d: n_d.sum() >= 30)
+
+
+def test_the_rule_of_old_gives_what_it_gave():
+    """Recorded from the code before the other rules came: every Dirichlet run so far hangs on these."""
+    n_d = np.array([120, 80, 300, 55, 210])
+    recorded = {
+        (0, 0.1, 6): "8ba26f3330fb8f4d", (0, 0.8, 10): "477d3a77464c75c7", (0, 5.0, 4): "7331e54b52ae6452",
+        (1, 0.1, 6): "c85c6355b7e63bd4", (1, 0.8, 10): "95f17824dec1da30", (1, 5.0, 4): "57f6bb01180ba130",
+        (2, 0.1, 6): "86294ca054e66a9e", (2, 0.8, 10): "c408e631baf8892e", (2, 5.0, 4): "f8514d6130727247",
+    }  # fmt: skip
+    for (seed, alpha, K), digest in recorded.items():
+        counts_Kd = Dirichlet(alpha=alpha, min_size=3).shares(n_d, K, seed).counts_Kd
+        assert hashlib.sha256(counts_Kd.astype("<i8").tobytes()).hexdigest()[:16] == digest
+    few_Kd = Dirichlet(alpha=0.5, min_size=3, rule="rscfed").shares(np.array([20, 30, 25]), 3, 0).counts_Kd
+    assert few_Kd.tolist() == [[1, 10, 24], [4, 1, 0], [15, 19, 1]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
+def test_every_rule_gives_every_image_exactly_once(n_d, K, alpha, seed):
+    for name in NAMES:
+        counts_Kd = RULES[name](n_d, K, alpha, seed, 0)
+        assert counts_Kd.shape == (K, len(n_d)) and (counts_Kd >= 0).all()
+        np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
+
+
+@settings(max_examples=100, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
+def test_semifl_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
+    """The cap, class by class: whoever held N/K images or more before a class has none of it."""
+    counts_Kd = RULES["semifl"](n_d, K, alpha, seed, 0)
+    before_Kd = counts_Kd.cumsum(axis=1) - counts_Kd
+    full_Kd = before_Kd * K >= n_d.sum()
+    assert counts_Kd[full_Kd].sum() == 0
+
+
+def test_semifl_differs_from_rscfed_only_behind_the_cap():
+    """The first class knows no full client. N/K = 1,000 images: a client below it before its last class of 500 ends
+    below 1,500 under the cap; without it some client in twenty draws ends above."""
+    n_d = np.full(10, 500)
+    drawn = {name: np.stack([RULES[name](n_d, 5, 0.1, seed, 0) for seed in range(20)]) for name in NAMES}
+    np.testing.assert_array_equal(drawn["rscfed"][:, :, 0], drawn["semifl"][:, :, 0])
+    assert drawn["semifl"].sum(axis=2).max() < 1500 < drawn["rscfed"].sum(axis=2).max()
+
+
+def test_semifl_by_hand_with_one_client_per_class():
+    """Two clients, two classes of 100, alpha = 1e-4: class 0 goes to one client whole, which thereby holds N/K = 100;
+    class 1 has to go to the other, whatever is drawn."""
+    for seed in range(6):
+        counts_Kd = RULES["semifl"](np.array([100, 100]), 2, 1e-4, seed, 0)
+        assert sorted(counts_Kd.tolist()) == [[0, 100], [100, 0]]
+
+
+def test_semifl_redraws_for_small_clients():
+    """The result is the first draw that leaves every client 40 images, and it was not the very first."""
+    n_d = np.full(4, 100)
+    counts_Kd, redraws = Dirichlet(alpha=0.3, min_size=40, rule="semifl").shares(n_d, 6, 0)
+    smallest = [int(RULES["semifl"](n_d, 6, 0.3, 0, redraw).sum(axis=1).min()) for redraw in range(redraws + 1)]
+    assert redraws > 0 and max(smallest[:-1]) < 40 <= smallest[-1] == counts_Kd.sum(axis=1).min()
+
+
+@settings(max_examples=100, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.001, 500), seed=st.integers(0, 9))
+def test_fedswitch_clients_are_equal_up_to_one_image(n_d, K, alpha, seed):
+    sizes_K = RULES["fedswitch"](n_d, K, alpha, seed, 0).sum(axis=1)
+    assert sizes_K.max() - sizes_K.min() <= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_huge_alpha_is_nearly_iid(name):
+    """A share's deviation is below sqrt(1 / alpha) = 1e-4, so each of 25 entries is the i.i.d. count within 2 images.
+
+    n = (400, 100, 1000, 700, 300) over 5 clients: 80, 20, 200, 140 and 60 each.
+    """
+    n_d = np.array([400, 100, 1000, 700, 300])
+    counts_Kd = Dirichlet(alpha=1e8, rule=name).shares(n_d, 5, 0).counts_Kd
+    assert abs(counts_Kd - n_d / 5).max() <= 2
+
+
+def test_fedswitch_at_a_tiny_alpha_has_one_class_clients():
+    """alpha = 0.001 puts nearly all weight on one class. Twenty clients of 100 images, classes of 1,000: the first five
+    take at most 500, so that no class is used up, and each has one class but for its few remainders."""
+    counts_Kd = RULES["fedswitch"](np.full(2, 1000), 20, 1e-3, 3, 0)
+    assert (counts_Kd[:5].max(axis=1) >= 99).all()
+
+
+def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
+    """A client's share of class c has mean p_c and variance p_c (1 - p_c) / (alpha + 1).
+
+    alpha = 2, p = (1/2, 1/4, 1/4). Client 0 of 4 wants at most N/4 of a class, and there are N/4 or more, so none
+    runs out. 2,000 seeds: the mean's standard error is below 0.007, the variance's about 2 % (the share's fourth
+    moment is near a uniform's).
+    """
+    n_d = np.array([2000, 1000, 1000])
+    shares_Sd = np.stack([RULES["fedswitch"](n_d, 4, 2.0, seed, 0)[0] for seed in range(2000)]) / 1000
+    share_d = np.array([0.5, 0.25, 0.25])
+    assert shares_Sd.mean(axis=0) == pytest.approx(share_d, abs=0.025)
+    assert shares_Sd.var(axis=0) == pytest.approx(share_d * (1 - share_d) / 3, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("size", "weights", "stock", "expected"),
+    [
+        # 8 wanted of class 0, which has 4; the other 6 are shared 1 : 1.
+        (10, (0.8, 0.1, 0.1), (4, 10, 10), [4, 3, 3]),
+        # 6 wanted of class 0, which has 2; of the other 8, 3 : 1, 6 wanted of class 1, which has 3; 5 of class 2.
+        (10, (0.6, 0.3, 0.1), (2, 3, 20), [2, 3, 5]),
+        # 2.5, 1.5 and 1: the largest remainders are equal, the lower class gets the image.
+        (5, (0.5, 0.3, 0.2), (9, 9, 9), [3, 1, 1]),
+        # What is left is taken whole, even by a client whose weights say otherwise.
+        (5, (1e-300, 1.0, 1e-300), (2, 0, 3), [2, 0, 3]),
+        (0, (0.5, 0.5, 0.0), (1, 1, 1), [0, 0, 0]),
+    ],
+)
+def test_taking_from_classes_that_run_out_by_hand(size, weights, stock, expected):
+    with np.errstate(divide="ignore"):
+        taken_d = take_in_proportion(size, np.log(weights), np.array(stock))
+    assert taken_d.tolist() == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(quarters=st.lists(st.integers(0, 40), min_size=1, max_size=8))
+def test_largest_remainders_round_down_or_up_and_keep_the_sum(quarters):
+    """In quarters, exact in floating point; the first entry is made to bring the sum to a whole number."""
+    quarters[0] += -sum(quarters) % 4
+    rounded = largest_remainders(np.array(quarters) / 4, sum(quarters) // 4)
+    assert rounded.sum() * 4 == sum(quarters)
+    remainders = [quarter % 4 for quarter in quarters]
+    up = [int(whole) - quarter // 4 for whole, quarter in zip(rounded, quarters, strict=True)]
+    assert set(up) <= {0, 1}
+    assert min((r for r, u in zip(remainders, up, strict=True) if u), default=3) >= max(
+        (r for r, u in zip(remainders, up, strict=True) if not u), default=0
+    )
+
+
+def test_a_rule_nobody_knows_is_refused():
+    with pytest.raises(ConfigError, match=r"rule='semi'.*did you mean 'semifl'\?"):
+        Dirichlet(alpha=1, rule="semi")  # type: ignore[arg-type]

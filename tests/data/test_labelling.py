@@ -1,0 +1,159 @@
+"""Who holds labels under each setting: nothing lost, nothing twice, and the settings' own rules by hand.
+
+Shapes: N images, K clients, d classes.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmark.data.labelling import SETTINGS, held
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid
+from benchmark.data.split import Split, split
+from benchmark.errors import ConfigError
+
+LABELS_N = np.tile(np.arange(5), 60)
+
+
+def hand_made(*clients: list[int], d: int = 3) -> tuple[Split, np.ndarray]:
+    """A split whose clients hold as many images of each class as listed, and its labels."""
+    labels_N = np.concatenate([np.repeat(np.arange(d), counts) for counts in clients])
+    ends = np.cumsum([sum(counts) for counts in clients])
+    arrays = tuple(np.arange(end - sum(counts), end) for counts, end in zip(clients, ends, strict=True))
+    nothing_N = np.empty(0, dtype=np.int64)
+    whole = Split(server_N=nothing_N, validation_N=nothing_N, clients=arrays, num_classes=d, partition=Iid(), seed=0)
+    return whole, labels_N
+
+
+def holders_of_labels(found) -> list[int]:
+    return [client for client, images_N in enumerate(found.labelled) if len(images_N)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    setting=st.sampled_from([name for name in SETTINGS if name != "everywhere"]),
+    K=st.integers(2, 12),
+    share=st.floats(0.01, 0.99),
+    labelled_clients=st.integers(1, 11),
+    choice=st.sampled_from(["first", "balanced"]),
+    rule=st.sampled_from([Iid(), ClassSkew(R=0.8), Dirichlet(alpha=0.5, min_size=1)]),
+)
+def test_nothing_lost_and_nothing_twice(setting, K, share, labelled_clients, choice, rule):
+    """What the clients hold (and the server's images, where they are a client's) comes once, labelled or unlabelled."""
+    whole = split(LABELS_N, 5, 20, K, rule, 1, 10, labels_per_client=2 if setting == "every_client" else 0)
+    found = held(
+        whole, LABELS_N, setting,
+        labelled_clients=min(labelled_clients, K - 1), labelled_choice=choice, labelled_share=share,
+    )  # fmt: skip
+    clients = K + 1 if setting == "one_more_client" else K
+    assert len(found.labelled) == len(found.unlabelled) == clients and found.hidden
+    server = whole.server_N if setting == "one_more_client" else whole.server_N[:0]
+    given_N = np.sort(np.concatenate([*whole.clients, *whole.labelled, server]))
+    np.testing.assert_array_equal(np.sort(np.concatenate([*found.labelled, *found.unlabelled])), given_N)
+    assert len(np.unique(given_N)) == len(given_N)
+    for images_N in (*found.labelled, *found.unlabelled):
+        assert images_N.dtype == np.int64 and (np.diff(images_N) > 0).all()
+    if setting in ("some_clients", "share"):  # a client's images stay with it
+        for own, one, other in zip(whole.clients, found.labelled, found.unlabelled, strict=True):
+            np.testing.assert_array_equal(np.sort(np.concatenate([one, other])), own)
+
+
+def test_server_hides_all_labels_and_everywhere_none():
+    whole = split(LABELS_N, 5, 20, 3, Iid(), 0)
+    server, everywhere = held(whole, LABELS_N, "server"), held(whole, LABELS_N, "everywhere")
+    assert server.hidden and not everywhere.hidden
+    assert [len(images_N) for images_N in server.labelled] == [0, 0, 0]
+    assert server.unlabelled == everywhere.unlabelled == everywhere.labelled == whole.clients
+
+
+def test_every_client_has_its_few_labels():
+    """3 of each of 5 classes at each client."""
+    whole = split(LABELS_N, 5, 0, 4, ClassSkew(R=0.8), 0, labels_per_client=3)
+    found = held(whole, LABELS_N, "every_client")
+    assert [np.bincount(LABELS_N[images_N]).tolist() for images_N in found.labelled] == [[3] * 5] * 4
+    assert found.unlabelled == whole.clients
+
+
+def test_balanced_clients_are_complete_and_of_mean_size():
+    """64 images, 4 clients, N/K = 16. Client 0 lacks a class; clients 1 and 3 lack none with 8 and 24 images, that is
+    8 off each, so the lower number goes first; client 2 lacks none and has 15, 1 off. Order: 2, 1, 3, 0."""
+    whole, labels_N = hand_made([17, 0, 0], [3, 3, 2], [5, 5, 5], [8, 8, 8])
+    for count, expected in ((1, [2]), (2, [1, 2]), (3, [1, 2, 3])):
+        assert holders_of_labels(held(whole, labels_N, "some_clients", labelled_clients=count)) == expected
+    first = held(whole, labels_N, "some_clients", labelled_clients=2, labelled_choice="first")
+    assert holders_of_labels(first) == [0, 1]
+    assert [len(images_N) for images_N in first.unlabelled] == [0, 0, 15, 24]
+
+
+def test_fewest_missing_classes_where_nobody_has_all():
+    """Two classes missing with the mean size lose against one class missing with a far smaller size."""
+    whole, labels_N = hand_made([20, 0, 0], [1, 1, 0], [38, 0, 0])
+    assert holders_of_labels(held(whole, labels_N, "some_clients")) == [1]
+
+
+@pytest.mark.parametrize(
+    ("client", "share", "expected"),
+    [
+        ([40, 30, 30], 0.1, [4, 3, 3]),
+        # 5.5 -> 6 images; exact 2.5, 1.6, 1.4: 2 + 1 + 1 and the two largest remainders, 0.6 and 0.5.
+        ([25, 16, 14], 0.1, [3, 2, 1]),
+        # 0.3 images are raised to one: remainders 0.1, 0.2, 0: the second class.
+        ([1, 2, 0], 0.1, [0, 1, 0]),
+        # 1 of 10: remainders 0.4, 0.4, 0.2; of equals the lower label.
+        ([4, 4, 2], 0.1, [1, 0, 0]),
+        # 1.5 -> 2 of 3, a half goes up; three remainders of 0.5.
+        ([1, 1, 1], 0.5, [1, 1, 0]),
+        # 2 of 20: exact 0.5, 1.5: of equal remainders the larger class's.
+        ([5, 15, 0], 0.1, [0, 2, 0]),
+        # 2.5 -> 3; exact 1.2, 1.3, 0: 1 + 1 and the larger remainder.
+        ([12, 13, 0], 0.1, [1, 2, 0]),
+    ],
+)
+def test_a_share_of_each_client_by_hand(client, share, expected):
+    whole, labels_N = hand_made(client, [10, 10, 10])
+    found = held(whole, labels_N, "share", labelled_share=share)
+    assert np.bincount(labels_N[found.labelled[0]], minlength=3).tolist() == expected
+
+
+def test_a_share_is_drawn_and_the_seed_decides():
+    """30 of 300 images of one class: the mean position of a draw has deviation 15 about 150; the first 30 have 14.5."""
+    whole, labels_N = hand_made([300, 0, 0], [10, 10, 10])
+    draws = [held(replace(whole, seed=seed), labels_N, "share").labelled[0] for seed in (0, 0, 1)]
+    assert len({draw.tobytes() for draw in draws}) == 2
+    assert all(80 < draw.mean() < 220 for draw in draws)
+
+
+def test_one_more_client_holds_the_servers_images():
+    whole = split(LABELS_N, 5, 20, 3, Iid(), 0)
+    found = held(whole, LABELS_N, "one_more_client")
+    assert holders_of_labels(found) == [3] and found.labelled[3] is whole.server_N
+    assert [len(images_N) for images_N in found.unlabelled] == [*map(len, whole.clients), 0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "more", "words"),
+    [
+        ("servers", {}, "'servers'.*did you mean 'server'"),
+        ("some_clients", {"labelled_clients": 0}, "0 of K=3 clients; 1 to 2"),
+        ("some_clients", {"labelled_clients": 3}, "3 of K=3 clients; 1 to 2"),
+        ("some_clients", {"labelled_choice": "frist"}, "did you mean 'first'"),
+        ("share", {"labelled_share": 0.0}, "labelled_share: 0.0"),
+        ("share", {"labelled_share": 1.0}, "labelled_share: 1.0"),
+        ("share", {"labelled_share": float("nan")}, "labelled_share: nan"),
+        ("one_more_client", {}, "N_s=0"),
+        ("every_client", {}, "labels_per_client of 1 or more"),
+    ],
+)
+def test_settings_that_cannot_be(setting, more, words):
+    with pytest.raises(ConfigError, match=words):
+        held(split(LABELS_N, 5, 0, 3, Iid(), 0), LABELS_N, setting, **more)
+
+
+@pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "every_client"])
+def test_labels_at_the_clients_are_not_left_unused(setting):
+    whole = split(LABELS_N, 5, 20, 3, Iid(), 0, labels_per_client=2)
+    with pytest.raises(ConfigError, match=f"'{setting}' has no use for labels_per_client=2; 'every_client'"):
+        held(whole, LABELS_N, setting)

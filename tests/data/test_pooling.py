@@ -1,0 +1,89 @@
+"""The pool of training and test images: every image once with its own label, another identity, refusals.
+
+Shapes: N images, C channels, H x W pixels.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmark.data import pooling
+from benchmark.data.datasets import DataSet, channel_statistics, load
+from benchmark.data.partition import Iid
+from benchmark.data.pooling import pooled
+from benchmark.data.split import split
+from benchmark.errors import ConfigError
+
+
+def numbered(N_train: int, N_test: int, name: str = "toy") -> DataSet:
+    """Image i shows i (as two grey levels) and has label i mod 10."""
+    values = torch.arange(N_train + N_test)
+    images_NCHW = torch.stack([values // 256, values % 256], dim=1).to(torch.uint8).reshape(-1, 1, 1, 2)
+    return DataSet(
+        name=name, classes=tuple("abcdefghij"), mean=(0.5,), std=(0.5,), content_hash="0" * 64,
+        train_images_NCHW=images_NCHW[:N_train], train_labels_N=values[:N_train] % 10,
+        test_images_NCHW=images_NCHW[N_train:], test_labels_N=values[N_train:] % 10,
+    )  # fmt: skip
+
+
+def shown(images_NCHW: torch.Tensor) -> torch.Tensor:
+    return images_NCHW.reshape(-1, 2).long() @ torch.tensor([256, 1])
+
+
+def test_every_image_once_with_its_label(monkeypatch):
+    """600 images with a chunk of 64: several chunks of either part. FedMatch's proportions: 580 + 20."""
+    monkeypatch.setattr(pooling, "CHUNK", 64)
+    pool = pooled(numbered(500, 100), 20, 0)
+    assert len(pool.train_labels_N) == 580 and len(pool.test_labels_N) == 20
+    seen_N = torch.cat([shown(pool.train_images_NCHW), shown(pool.test_images_NCHW)])
+    assert seen_N.sort().values.tolist() == list(range(600))
+    assert torch.equal(seen_N % 10, torch.cat([pool.train_labels_N, pool.test_labels_N]))
+    assert pool.train_images_NCHW.dtype == torch.uint8
+
+
+def test_the_test_images_come_from_the_whole_pool():
+    """Of 300 test images from 500 + 100, 50 are expected from the old test set, deviation sqrt(50 x 5/6 / 2) = 4.6."""
+    pool = pooled(numbered(500, 100), 300, 0)
+    assert 30 < (shown(pool.test_images_NCHW) >= 500).sum() < 70
+    assert shown(pool.test_images_NCHW).diff().min() < 0  # shuffled, too
+
+
+def test_seed_and_size_are_part_of_the_identity():
+    data = numbered(500, 100)
+    pools = [pooled(data, test, seed) for test, seed in ((20, 0), (20, 0), (20, 1), (30, 0))]
+    assert len({pool.content_hash for pool in [data, *pools]}) == 4
+    assert torch.equal(pools[0].train_images_NCHW, pools[1].train_images_NCHW)
+    assert not torch.equal(pools[0].train_images_NCHW, pools[2].train_images_NCHW)
+    other = pooled(replace(data, content_hash="1" * 64), 20, 0)
+    assert other.content_hash != pools[0].content_hash and len(other.content_hash) == 64
+    assert all("pooled" in pool.note for pool in pools)
+
+
+def test_the_old_set_is_left_alone():
+    data = numbered(500, 100)
+    before = data.train_images_NCHW.clone()
+    pooled(data, 20, 0)
+    assert torch.equal(data.train_images_NCHW, before)
+
+
+def test_statistics_are_the_published_ones_or_those_of_the_new_training_part():
+    toy = pooled(numbered(500, 100), 100, 0)
+    assert (toy.mean, toy.std) == channel_statistics(toy.train_images_NCHW)
+    assert pooled(numbered(500, 100, "mnist"), 100, 0).mean == (0.1307,)
+
+
+def test_digits_pooled_and_split_as_fedmatch_does():
+    """1,797 images: 1,597 + 200, and of the former 100 for validation: 1,497 are left to share out."""
+    pool = pooled(load("digits"), 200, 0)
+    whole = split(pool.train_labels_N, 10, 0, 10, Iid(), 0, N_validation=100, labels_per_client=2)
+    assert len(pool.test_labels_N) == 200 and len(whole.validation_N) == 100
+    assert sum(map(len, whole.clients)) + 10 * 10 * 2 == 1497
+    assert np.bincount(pool.test_labels_N).min() > 5
+
+
+@pytest.mark.parametrize("test", [0, -1, 600])
+def test_a_test_set_that_cannot_be(test):
+    with pytest.raises(ConfigError, match=f"pooled_test: {test} of the 600 images of toy; 1 to 599"):
+        pooled(numbered(500, 100), test, 0)

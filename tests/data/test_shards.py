@@ -1,0 +1,99 @@
+"""Shards: SemiFL's K = 2 by hand, distinct classes, equal shards, and what cannot be cut.
+
+Shapes: K clients, d classes; n_d images of each class.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from benchmark.data.shards import Shards
+from benchmark.errors import ConfigError
+
+
+def test_semifls_setting_by_hand():
+    """CIFAR-10 less 4,000 labels, 100 clients, 2 shards each: 200 shards, 20 a class of 4,600/20 = 230 images. Every
+    client has 230 of each of two classes, every class is held by 20 clients."""
+    counts_Kd = Shards().shares(np.full(10, 4600), 100, 0).counts_Kd
+    assert np.unique(counts_Kd).tolist() == [0, 230]
+    assert ((counts_Kd > 0).sum(axis=1) == 2).all()
+    assert ((counts_Kd > 0).sum(axis=0) == 20).all()
+
+
+def test_the_released_permutation_gives_some_client_one_class():
+    """Two random shards of 200 are of one class with probability 19/199: of 100 clients 9.5 on average, and the chance
+    of none is about exp(-9.5). Those hold 460 of their class."""
+    counts_Kd = Shards(distinct=False).shares(np.full(10, 4600), 100, 0).counts_Kd
+    single_K = (counts_Kd > 0).sum(axis=1) == 1
+    assert 1 <= single_K.sum() <= 25
+    assert (counts_Kd[single_K].max(axis=1) == 460).all()
+    assert (counts_Kd.sum(axis=1) == 460).all()
+
+
+def test_more_shards_for_the_largest_classes_by_hand():
+    """K = 3, two each: 6 shards of 4 classes, the larger two classes get 2 shards. n = (10, 30, 21, 7): shards of 10;
+    15, 15; 11, 10; 7. Nobody holds both shards of a class, so the columns are these numbers and zeros."""
+    counts_Kd = Shards().shares(np.array([10, 30, 21, 7]), 3, 1).counts_Kd
+    assert [sorted(column[column > 0].tolist()) for column in counts_Kd.T] == [[10], [15, 15], [10, 11], [7]]
+    assert ((counts_Kd > 0).sum(axis=1) == 2).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    n_d=st.lists(st.integers(60, 300), min_size=2, max_size=12).map(np.array),
+    K=st.integers(1, 30),
+    wanted=st.integers(1, 12),
+    distinct=st.booleans(),
+    seed=st.integers(0, 5),
+)
+def test_every_image_exactly_once_and_as_many_classes_as_asked(n_d, K, wanted, distinct, seed):
+    d = len(n_d)
+    assume(K * wanted >= d and (wanted <= d or not distinct) and -(-K * wanted // d) <= 60)
+    counts_Kd = Shards(classes_per_client=wanted, distinct=distinct).shares(n_d, K, seed).counts_Kd
+    np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
+    held_K = (counts_Kd > 0).sum(axis=1)
+    assert (held_K == wanted).all() if distinct else (held_K <= wanted).all()
+    assert (held_K >= 1).all()
+    if distinct:
+        for column in counts_Kd.T:  # one shard each: equal up to one image
+            assert column.max() - column[column > 0].min() <= 1
+
+
+def test_all_classes_for_everyone_is_iid():
+    """classes_per_client = d: every client has a shard of every class, that is n_j / K of each."""
+    counts_Kd = Shards(classes_per_client=6).shares(np.array([12, 24, 36, 12, 60, 24]), 12, 0).counts_Kd
+    np.testing.assert_array_equal(counts_Kd, np.tile([1, 2, 3, 1, 5, 2], (12, 1)))
+
+
+def test_the_larger_shards_go_to_anyone():
+    """Classes of 15 in two shards each, 8 and 7, for four clients: in 16 draws the first holder has either size."""
+    draws = [Shards(classes_per_client=1).shares(np.array([15, 15]), 4, seed).counts_Kd for seed in range(16)]
+    assert {int(column[column > 0][0]) for counts_Kd in draws for column in counts_Kd.T} == {7, 8}
+
+
+def test_the_seed_decides_and_pairs_of_classes_vary():
+    draws = {Shards().shares(np.full(10, 600), 20, seed).counts_Kd.tobytes() for seed in (0, 0, 1, 2)}
+    assert len(draws) == 3
+    counts_Kd = Shards().shares(np.full(10, 4600), 100, 0).counts_Kd
+    pairs = {tuple(np.flatnonzero(row)) for row in counts_Kd}
+    # 100 clients over the 45 pairs: 45 (1 - (1 - 1/45)^100) = 40 different ones are expected.
+    assert 33 <= len(pairs) <= 45
+
+
+@pytest.mark.parametrize(
+    ("rule", "n_d", "K", "words"),
+    [
+        (Shards(classes_per_client=4), [50] * 3, 5, "4 distinct classes of 3: take at most 3, or distinct=False"),
+        (Shards(classes_per_client=2), [50] * 10, 4, "8 shards, fewer than the 10 classes: take classes_per_client=3"),
+        (Shards(classes_per_client=2), [50, 50, 4, 50], 10, "cuts class 2 into 5 shards, it has 4 images left"),
+    ],
+)
+def test_what_cannot_be_cut(rule, n_d, K, words):
+    with pytest.raises(ConfigError, match=words):
+        rule.shares(np.array(n_d), K, 0)
+
+
+def test_no_shard_is_refused():
+    with pytest.raises(ConfigError, match="classes_per_client=0"):
+        Shards(classes_per_client=0)

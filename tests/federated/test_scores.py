@@ -1,0 +1,137 @@
+"""Scores: by hand, and against scikit-learn on anything, ties and absent classes included."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
+from torch import Tensor
+
+from benchmark.federated.scores import accuracy, auroc, precision_and_recall, scores
+
+# N images, D classes
+
+
+@st.composite
+def predictions(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    """logits_ND on a coarse grid, so that probabilities tie, and labels_N of which classes may be absent."""
+    num_images, num_classes = draw(st.integers(1, 30)), draw(st.integers(2, 6))
+    row = st.lists(st.integers(-2, 2), min_size=num_classes, max_size=num_classes)
+    logits = draw(st.lists(row, min_size=num_images, max_size=num_images))
+    labels = draw(st.lists(st.integers(0, num_classes - 1), min_size=num_images, max_size=num_images))
+    return torch.tensor(logits, dtype=torch.float32), torch.tensor(labels)
+
+
+def one_versus_rest(logits_ND: Tensor, labels_N: Tensor) -> float | None:
+    """Mean of scikit-learn's two-class AUROCs over the classes that have one."""
+    probabilities_ND = logits_ND.double().softmax(dim=1).numpy()
+    truths = [(d, labels_N.numpy() == d) for d in range(logits_ND.shape[1])]
+    areas = [roc_auc_score(truth, probabilities_ND[:, d]) for d, truth in truths if 0 < truth.sum() < len(truth)]
+    return float(np.mean(areas)) if areas else None
+
+
+@given(predictions())
+def test_accuracy_precision_and_recall_are_scikit_learns(given_: tuple[Tensor, Tensor]) -> None:
+    logits_ND, labels_N = given_
+    labels, predicted = labels_N.numpy(), logits_ND.numpy().argmax(axis=1)
+    precision, recall = precision_and_recall(logits_ND, labels_N)
+    assert accuracy(logits_ND, labels_N) == pytest.approx(accuracy_score(labels, predicted), abs=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn finds a single label odd
+        assert precision == pytest.approx(
+            precision_score(labels, predicted, average="macro", zero_division=0), abs=1e-12
+        )
+        assert recall == pytest.approx(recall_score(labels, predicted, average="macro", zero_division=0), abs=1e-12)
+
+
+@given(predictions())
+def test_auroc_is_the_mean_of_scikit_learns(given_: tuple[Tensor, Tensor]) -> None:
+    expected = one_versus_rest(*given_)
+    found = auroc(*given_)
+    assert found is None if expected is None else found == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("num_classes", [3, 10, 47])
+def test_auroc_with_every_class_present_is_scikit_learns_macro_ovr(num_classes: int) -> None:
+    """As RSCFed's released metrics call it."""
+    generator = torch.Generator().manual_seed(num_classes)
+    labels_N = torch.arange(500) % num_classes
+    logits_ND = torch.randn(500, num_classes, generator=generator) + torch.eye(num_classes)[labels_N]
+    probabilities_ND = logits_ND.double().softmax(dim=1).numpy()
+    expected = roc_auc_score(labels_N.numpy(), probabilities_ND, multi_class="ovr", average="macro")
+    assert auroc(logits_ND, labels_N) == pytest.approx(expected, abs=1e-12)
+    assert 0.6 < expected < 0.9  # neither chance nor perfect: the comparison says something
+
+
+def test_auroc_by_hand() -> None:
+    """p_1 = .2, .6, .6, .9 with labels 0, 0, 1, 1.
+
+    Four pairs of an image of class 1 and one of class 0: .6 > .2, .6 = .6, .9 > .2, .9 > .6, so 3.5 of 4 = .875.
+    With two classes p_0 = 1 - p_1 has the same AUROC, and so has the mean. Class 2 has no image and next to no
+    probability: left out.
+    """
+    p_N = torch.tensor([0.2, 0.6, 0.6, 0.9])
+    logits_ND = torch.stack([(1 - p_N).log(), p_N.log(), torch.full((4,), -50.0)], dim=1)
+    assert auroc(logits_ND, torch.tensor([0, 0, 1, 1])) == pytest.approx(0.875)
+
+
+def test_auroc_ranks_probabilities_and_not_logits() -> None:
+    """Class 0 has logit 0 in its own image and 5 in the other, but probability 1.0 against .007: AUROC 1, not 0."""
+    logits_ND = torch.tensor([[0.0, -10.0], [5.0, 10.0]])
+    assert auroc(logits_ND, torch.tensor([0, 1])) == 1.0
+
+
+def test_confident_predictions_do_not_tie() -> None:
+    """Logits 20 and 40 apart are both 1.0 in float32; the larger belongs to class 0, whose AUROC is 1, not .5."""
+    logits_ND = torch.tensor([[40.0, 0.0], [20.0, 0.0], [30.0, 0.0], [25.0, 0.0]])
+    assert logits_ND.softmax(dim=1)[:, 0].eq(1).all()
+    assert auroc(logits_ND, torch.tensor([0, 1, 0, 1])) == 1.0
+
+
+def test_macro_means_by_hand() -> None:
+    """Labels 0 0 0 1, predicted 0 0 1 3; D = 5.
+
+    Precision: class 0 2/2, class 1 0/1, class 3 0/1. Recall: 2/3, 0/1, and 0 for class 3, which has no image.
+    Classes 2 and 4 have neither: left out. Means over three classes: 1/3 and 2/9; accuracy 2/4.
+    """
+    logits_ND = torch.eye(5)[torch.tensor([0, 0, 1, 3])]
+    labels_N = torch.tensor([0, 0, 0, 1])
+    assert precision_and_recall(logits_ND, labels_N) == pytest.approx((1 / 3, 2 / 9))
+    assert accuracy(logits_ND, labels_N) == 0.5
+
+
+def test_a_perfect_prediction_scores_one_and_names_every_score() -> None:
+    labels_N = torch.tensor([0, 2, 1, 2])
+    found = scores(torch.eye(3)[labels_N], labels_N)
+    assert found == {"accuracy": 1.0, "auroc": 1.0, "precision": 1.0, "recall": 1.0}
+
+
+def test_guessing_alike_everywhere_has_an_auroc_of_one_half() -> None:
+    labels_N = torch.arange(12) % 4
+    assert auroc(torch.zeros(12, 4), labels_N) == pytest.approx(0.5)
+
+
+def test_a_single_class_has_no_auroc_and_the_other_scores_stay() -> None:
+    labels_N = torch.zeros(3, dtype=torch.int64)
+    assert auroc(torch.eye(3), labels_N) is None
+    # predicted 0, 1, 2, one each: precision 1, 0, 0 and recall 1/3, 0, 0
+    assert scores(torch.eye(3), labels_N) == pytest.approx({"accuracy": 1 / 3, "precision": 1 / 3, "recall": 1 / 9})
+
+
+def test_nan_logits_give_a_nan_auroc() -> None:
+    """Not a number that looks like one: sorting would put NaN above everything."""
+    found = auroc(torch.tensor([[math.nan, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    assert found is not None
+    assert math.isnan(found)
+
+
+@given(predictions(), st.randoms(use_true_random=False))
+def test_the_order_of_the_images_does_not_matter(given_: tuple[Tensor, Tensor], random) -> None:
+    logits_ND, labels_N = given_
+    order = list(range(len(labels_N)))
+    random.shuffle(order)
+    assert scores(logits_ND[order], labels_N[order]) == pytest.approx(scores(logits_ND, labels_N))

@@ -1,0 +1,299 @@
+"""Worker processes: bit-equal to the reference engine, in job order, and never left behind or waited for in vain."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark.errors import ConfigError, FsslError
+from benchmark.federated import workers
+from benchmark.federated.engines import Engine, ReferenceEngine
+from benchmark.federated.environment import Environment, prepare, weights_of
+from benchmark.federated.module import FederatedModule
+from benchmark.federated.workers import CpuEngine
+from benchmark.methods.protocol import Job, Key, Limit, Tree
+from tests.conftest import ROOT, tiny_experiment
+from tests.methods.toys import UNLABELLED, Counting, ToConstant, equal_trees
+
+BASE = tiny_experiment()
+RELEASED = replace(BASE, method=replace(BASE.method, momentum="released_code", server_models="released_code"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sleeps(ToConstant):
+    """Leaves a file when it begins, and sleeps for a minute if there was none."""
+
+    folder: str
+
+    def start(self, received, private, reader):
+        here = Path(self.folder, str(received["number"]))
+        if not here.exists():
+            here.touch()
+            time.sleep(60)
+        return super().start(received, private, reader)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fails(ToConstant):
+    def start(self, received, private, reader):
+        if received["number"] == 1:
+            raise ConfigError("tau: 7; 1 would be right")
+        if received["number"] == 2:
+            raise ZeroDivisionError("of the method's own")
+        return super().start(received, private, reader)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaysItsThreads(ToConstant):
+    def finish(self, local):
+        return {"threads": torch.get_num_threads(), "pid": os.getpid(), "omp": os.environ.get("OMP_NUM_THREADS")}
+
+
+@pytest.fixture(scope="module")
+def environment() -> Environment:
+    return prepare(BASE)
+
+
+@pytest.fixture(scope="module")
+def two(environment: Environment) -> Iterator[CpuEngine]:
+    with CpuEngine(environment, workers=2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def one_without_shared_memory(environment: Environment) -> Iterator[CpuEngine]:
+    """Every tensor of the environment comes through the pipe."""
+    images_NCHW = environment.data.train_images_NCHW.clone()
+    fresh = replace(environment, data=replace(environment.data, train_images_NCHW=images_NCHW))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "shared_memory_left", lambda: 0)
+        with CpuEngine(fresh, workers=1) as engine:
+            yield engine
+    assert not images_NCHW.is_shared()
+
+
+def jobs_of(environment: Environment, update, steps=(2, 2, 2, 2), draws=(0,)) -> list[Job]:
+    """One job for each client and draw, all with the same weights."""
+    weights = weights_of(environment.network())
+    return [
+        Job(
+            key=Key(client=client, draw=draw),
+            update=update,
+            receives={"student": weights, "number": client},
+            data={"unlabelled": UNLABELLED},
+            limit=Limit(steps=steps[client]),
+        )
+        for draw in draws
+        for client in range(4)
+    ]
+
+
+def same(environment: Environment, engine: Engine, jobs: list[Job]) -> bool:
+    """Whether the engine's outcomes are the reference's, in this order, and what it leaves with the clients too."""
+    here: dict[str, Tree] = {}
+    there: dict[str, Tree] = {}
+    expected = list(ReferenceEngine(environment).fit(jobs, 1, here))
+    found = list(engine.fit(jobs, 1, there))
+    outcomes = zip(expected, found, strict=True)
+    return equal_trees(here, there) and all(
+        left.key == right.key
+        and left.steps == right.steps
+        and left.metrics == right.metrics
+        and equal_trees(left.sends, right.sends)
+        for left, right in outcomes
+    )
+
+
+@pytest.mark.parametrize("experiment", [BASE, RELEASED], ids=["paper", "kept momentum"])
+def test_a_whole_run_is_the_same_with_one_and_two_workers(experiment, environment, two, one_without_shared_memory):
+    """Three rounds of SSFL: weights, kept momentum and every metric, bit by bit."""
+    states, metrics = [], []
+    for engine in (ReferenceEngine(environment), one_without_shared_memory, two):
+        module = FederatedModule(replace(environment, experiment=experiment), engine)
+        for round_number in (1, 2, 3):
+            module.training_step(round_number, 0)
+        states.append({"server": module.state.server, "clients": module.state.clients})
+        metrics.append(module.metrics)
+    assert equal_trees(states[0], states[1]) and equal_trees(states[0], states[2])
+    assert metrics[0] == metrics[1] == metrics[2]
+    assert bool(states[0]["clients"]) == (experiment is RELEASED)
+
+
+def test_outcomes_come_in_job_order_however_long_the_jobs_are(environment, two):
+    """The last job is the longest and begins first; two draws of one client keep their order."""
+    assert same(environment, two, jobs_of(environment, Counting(), steps=(1, 2, 3, 9), draws=(0, 1)))
+
+
+def test_gradients_are_the_reference_s(environment, two):
+    jobs = jobs_of(environment, ToConstant())
+    expected = list(ReferenceEngine(environment).gradients(jobs, 2))
+    found = list(two.gradients(jobs, 2))
+    assert len(found) == 4 and all(equal_trees(*pair) for pair in zip(expected, found, strict=True))
+    assert any(bool(value.any()) for value in found[0]["student"].values())
+
+
+def test_each_worker_is_a_process_with_one_thread(environment, two):
+    said = [outcome.sends for outcome in two.fit(jobs_of(environment, SaysItsThreads()), 1, {})]
+    assert {(entry["threads"], entry["omp"]) for entry in said} == {(1, "1")}
+    assert {entry["pid"] for entry in said} == set(two.pids) and os.getpid() not in two.pids
+
+
+def test_weights_that_all_jobs_receive_are_sent_once_to_each_worker(environment, two, monkeypatch):
+    """Four jobs, two workers: the network's tensors go over twice, not four times."""
+    sent: list[int] = []
+
+    def counting(connection, message, tensors=()):
+        sent.extend(number for number, _ in tensors)
+        send(connection, message, tensors)
+
+    send = workers.send
+    monkeypatch.setattr(workers, "send", counting)
+    list(two.fit(jobs_of(environment, ToConstant()), 1, {}))
+    assert len(sent) == 2 * len(weights_of(environment.network()))
+
+
+def test_a_failure_comes_when_its_outcome_is_due_and_with_the_worker_s_traceback(environment, two):
+    """Client 0's outcome first; then client 1's error, of its own class; the engine goes on."""
+    outcomes = two.fit(jobs_of(environment, Fails()), 1, {})
+    assert next(outcomes).key.client == 0
+    with pytest.raises(ConfigError, match="tau: 7; 1 would be right") as found:
+        next(outcomes)
+    assert str(found.value) == "tau: 7; 1 would be right"  # the one line that `fssl` prints
+    assert "client 1 in round 1 (Fails)" in found.value.__notes__[0] and "in start" in found.value.__notes__[0]
+    with pytest.raises(RuntimeError, match=r"(?s)client 2 in round 1 .*in start.*ZeroDivisionError: of the method"):
+        list(two.fit(jobs_of(environment, Fails())[2:], 1, {}))
+    assert same(environment, two, jobs_of(environment, ToConstant()))
+
+
+def test_an_update_that_cannot_be_pickled_is_named(environment, two):
+    @dataclass(frozen=True, kw_only=True)
+    class Inside(ToConstant):
+        pass
+
+    with pytest.raises(FsslError, match=r"client 0 in round 1 \(Inside\) cannot be sent .* top level of a module"):
+        list(two.fit(jobs_of(environment, Inside()), 1, {}))
+    assert same(environment, two, jobs_of(environment, ToConstant()))
+
+
+def test_leaving_off_half_way_leaves_the_engine_usable(environment, two):
+    jobs = jobs_of(environment, Counting(), draws=(0, 1))
+    kept: dict[str, Tree] = {}
+    left_off = two.fit(jobs, 1, kept)
+    next(left_off)
+    left_off.close()  # what leaving a `for` loop comes to
+    assert list(kept) == ["0"], "only what was handed out is kept"
+    assert same(environment, two, jobs)
+
+
+def test_one_call_within_another(environment, two):
+    """A method may ask for more work before it has taken all of the first."""
+    jobs = jobs_of(environment, Counting())
+    outer: Iterator = two.fit(jobs, 1, {})
+    found = [next(outer)]
+    inner = list(two.fit(jobs, 2, {}))
+    found += outer
+    for round_number, outcomes in ((1, found), (2, inner)):
+        expected = ReferenceEngine(environment).fit(jobs, round_number, {})
+        assert all(equal_trees(a.sends, b.sends) for a, b in zip(expected, outcomes, strict=True))
+
+
+def test_updates_may_come_from_a_folder_that_was_put_on_the_path_later(environment, two, tmp_path, monkeypatch):
+    (tmp_path / "a_method_of_mine.py").write_text(
+        "from dataclasses import dataclass\nfrom tests.methods.toys import Counting\n\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Mine(Counting):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import a_method_of_mine  # type: ignore[import-not-found]
+
+    assert same(environment, two, jobs_of(environment, a_method_of_mine.Mine()))
+
+
+def test_fewer_than_one_worker_is_refused(environment):
+    with pytest.raises(ConfigError, match="workers: 0; at least 1 would be right"):
+        CpuEngine(environment, workers=0)
+
+
+def test_a_killed_worker_is_an_error_and_not_a_hang(environment, one_without_shared_memory, tmp_path):
+    """Killed in the middle of a job; the error comes within two seconds, and the engine starts a new worker."""
+    engine, killed_at = one_without_shared_memory, []
+    (victim,) = engine.pids
+
+    def kill() -> None:
+        wait_until(lambda: bool(os.listdir(tmp_path)))
+        killed_at.append(time.monotonic())
+        os.kill(victim, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(FsslError, match=rf"worker process {victim} ended by SIGKILL during the job of client \d in"):
+        list(engine.fit(jobs_of(environment, Sleeps(folder=str(tmp_path))), 1, {}))
+    assert time.monotonic() - killed_at[0] < 2.0
+    thread.join()
+    assert engine.pids == []
+    assert same(environment, engine, jobs_of(environment, ToConstant())) and len(engine.pids) == 1
+
+
+def test_an_exception_in_the_with_block_ends_the_workers(environment):
+    with pytest.raises(KeyboardInterrupt), CpuEngine(environment, workers=2) as engine:
+        pids = engine.pids
+        raise KeyboardInterrupt
+    assert len(pids) == 2 and not any(map(alive, pids))
+
+
+SCRIPT = """
+    from benchmark.federated.environment import prepare
+    from benchmark.federated.workers import CpuEngine
+    from tests.conftest import tiny_experiment
+    from tests.federated.test_workers import Sleeps, jobs_of
+
+    if __name__ == "__main__":
+        environment = prepare(tiny_experiment())
+        engine = CpuEngine(environment, workers=1)
+        print(*engine.pids, flush=True)
+        list(engine.fit(jobs_of(environment, Sleeps(folder=FOLDER)), 1, {}))
+"""
+
+
+SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT)]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, *SLOW])
+def test_no_worker_outlives_its_parent(how, tmp_path):
+    """The parent ends in the middle of a worker's job of a minute: the worker is gone within three seconds."""
+    script, folder = tmp_path / "script.py", tmp_path / "begun"
+    os.mkdir(folder)
+    script.write_text(textwrap.dedent(SCRIPT).replace("FOLDER", repr(str(folder))))
+    parent = subprocess.Popen(
+        [sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    wait_until(lambda: bool(os.listdir(folder)))
+    assert alive(pid)
+    parent.send_signal(how)
+    wait_until(lambda: not alive(pid), seconds=3)
+    parent.communicate(timeout=10)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended but was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.02)

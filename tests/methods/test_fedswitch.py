@@ -1,0 +1,296 @@
+"""FedSwitch and its baselines: limit cases in which two methods are one, a local step by hand, and what is sent."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import entropy
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import from_json, to_json
+from benchmark.federated.batches import JobBatches
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import Environment, prepare, weights_of
+from benchmark.methods.averaging import ema
+from benchmark.methods.catalogue import method_name
+from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
+from benchmark.methods.fedswitch import FedSwitch, FedSwitchUpdate
+from benchmark.methods.protocol import SERVER, Job, Key, Limit
+from benchmark.methods.ts_client_ema import TSClientEMA
+from benchmark.methods.ts_server_ema import TSServerEMA
+from benchmark.optim.sgd import SGD, Constant
+from tests.conftest import tiny_experiment
+from tests.federated.helpers import difference, equal, module_of, weights_after
+
+BASE = tiny_experiment()
+BATCHES: dict[str, Any] = {"batch_size": 8, "labelled_batch_size": 4, "server_batch_size": 8}
+SHARED: dict[str, Any] = {"threshold": 0.14, "mu": 0.1, **BATCHES}
+FOUR: dict[str, Any] = {
+    "fedprox_fixmatch": FedProxFixMatch(**SHARED),
+    "ts_server_ema": TSServerEMA(**SHARED, ratio=0.5),
+    "ts_client_ema": TSClientEMA(**SHARED, ratio=0.5),
+    "fedswitch": FedSwitch(**SHARED, ratio=0.5),
+}
+SETTINGS = ("server", "every_client", "some_clients", "share", "one_more_client")
+
+
+class NeverSends(FedSwitch):
+    def sends_teacher(self, kl_teacher, kl_student):
+        return False
+
+
+class AlwaysSends(FedSwitch):
+    def sends_teacher(self, kl_teacher, kl_student):
+        return True
+
+
+def experiment(method, setting="server", **factors):
+    """The tiny experiment of 3 rounds with that method; labels at clients alone where the setting puts them there."""
+    N_s = 20 if setting in ("server", "one_more_client") else 0
+    data = replace(BASE.data, label_setting=setting, N_s=N_s)
+    return replace(BASE, data=data, method=method, federation=replace(BASE.federation, **factors))
+
+
+class Watch:
+    """Keeps a round's jobs and outcomes."""
+
+    def __init__(self, module):
+        self.seen = []
+        module.observers.append(self)
+
+    def on_job(self, job, round_number):
+        pass
+
+    def on_outcome(self, job, outcome):
+        self.seen.append((job, outcome))
+
+    def clients(self):
+        return [(job, outcome) for job, outcome in self.seen if job.key.client >= 0]
+
+
+def after_rounds(method, rounds, setting="server", **factors):
+    module = module_of(experiment(method, setting, **factors))
+    for round_number in range(1, rounds + 1):
+        watch = Watch(module)
+        module.training_step(round_number, 0)
+    return module, watch
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:3])
+def test_a_teacher_that_is_the_student(setting):
+    """TS-Client with alpha = 0 has T = S at every local step: FedProx-FixMatch, bit by bit; with alpha > 0 it has not.
+    A group norm makes labels independent of the mode, and 30 to 70 % of them are kept."""
+    plain, _ = after_rounds(FOUR["fedprox_fixmatch"], 1, setting)
+    assert 0.3 <= plain.metrics["pseudo/kept"] <= 0.7
+    expected = weights_after(experiment(FOUR["fedprox_fixmatch"], setting))
+    assert equal(weights_after(experiment(TSClientEMA(**SHARED, ratio=0.0), setting)), expected)
+    assert difference(weights_after(experiment(FOUR["ts_client_ema"], setting)), expected) > 1e-6
+
+
+def test_a_fixed_teacher_is_the_student_for_one_local_step():
+    """TS-Server with alpha = 0 sends T = S: equal for T = 1, over all rounds; with T = 2 the student has moved on."""
+    still = TSServerEMA(**SHARED, ratio=0.0)
+    for T, same in ((1, True), (2, False)):
+        one, other = (weights_after(experiment(method, T=T)) for method in (FOUR["fedprox_fixmatch"], still))
+        assert equal(one, other) is same
+
+
+@pytest.mark.parametrize("unsent_teacher", ["from_student", "keep_last"])
+def test_fedswitch_that_never_sends_is_fedprox_fixmatch(unsent_teacher):
+    """Watching a teacher moves nothing."""
+    never = NeverSends(**SHARED, unsent_teacher=unsent_teacher)
+    assert equal(weights_after(experiment(never)), weights_after(experiment(FOUR["fedprox_fixmatch"])))
+
+
+def test_fedswitch_that_always_sends_a_teacher_that_stays_is_ts_server():
+    """local_ratio = 1 leaves the local teacher as it was received; any other ratio is another method."""
+    expected = weights_after(experiment(FOUR["ts_server_ema"]))
+    for local_ratio, same in ((1.0, True), (None, False)):
+        method = AlwaysSends(**SHARED, ratio=0.5, local_ratio=local_ratio)
+        assert equal(weights_after(experiment(method)), expected) is same
+
+
+def test_two_local_steps_by_hand():
+    """L_s + lambda_u L_u + mu/2 ||S - S^s||^2, a local teacher, plain SGD, two batches: written out with torch alone.
+
+    lambda_u = 2, mu = .5, alpha = 3/4, teacher half as large as the student; D^T and D^S are means over two batches.
+    """
+    base = experiment(FOUR["fedswitch"], "every_client")
+    sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
+    environment = prepare(replace(base, optimizer=sgd))
+    module = module_of(environment.experiment, environment)
+    watch = Watch(module)
+    module.training_step(1, 0)
+    streams = watch.clients()[0][0].data
+    start = weights_of(environment.network())
+    sent_teacher = {name: value / 2 for name, value in start.items()}
+    update = FedSwitchUpdate(threshold=0.11, unlabelled_weight=2.0, mu=0.5, labeller="teacher", local_ratio=0.75)
+    job = Job(
+        key=Key(client=1), update=update, receives={"student": start, "teacher": sent_teacher}, data=streams,
+        limit=Limit(steps=2),
+    )  # fmt: skip
+    (outcome,) = ReferenceEngine(environment).fit([job], 1, {})
+
+    student, teacher = environment.network(), environment.network()
+    teacher.load_state_dict(sent_teacher)
+    kl = {"kl_teacher": 0.0, "kl_student": 0.0}
+    kept = []
+    for batch in JobBatches(environment, job, 1):
+        labelled, views = batch.streams["labelled"], batch.streams["unlabelled"].views
+        with torch.no_grad():
+            weak_ND = teacher(views["weak"]).softmax(-1)
+        strong_ND = student(views["strong"])
+        picked_N = -strong_ND.log_softmax(-1)[range(8), weak_ND.argmax(-1)]
+        kept += (weak_ND.max(-1).values >= 0.11).tolist()
+        unsupervised = (picked_N * (weak_ND.max(-1).values >= 0.11)).sum() / 8
+        supervised = -student(labelled.views["weak"]).log_softmax(-1)[range(4), labelled.labels_N].mean()
+        squares = sum((w - start[name]).square().sum() for name, w in student.named_parameters())
+        student.zero_grad()
+        (supervised + 2 * unsupervised + 0.5 / 2 * squares).backward()
+        with torch.no_grad():
+            for w in student.parameters():
+                assert w.grad is not None
+                w.sub_(0.1 * w.grad)
+            for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
+                t.copy_(0.75 * t + 0.25 * s)
+        for name, p_ND in (("kl_teacher", weak_ND), ("kl_student", strong_ND.detach().softmax(-1))):
+            kl[name] += entropy(p_ND.double().mean(0).numpy(), np.full(10, 0.1)) / 2
+    assert 0.2 < np.mean(kept) < 0.9
+    assert difference(outcome.sends["student"], student.state_dict()) < 1e-6 < difference(student.state_dict(), start)
+    assert {name: outcome.sends[name] for name in kl} == pytest.approx(kl, rel=1e-5)
+
+
+def test_what_the_server_makes_of_a_round():
+    """S = mean of the students (labels at clients: no ServerUpdate), T = T/2 + S/2, D = means of what clients sent."""
+    module, watch = after_rounds(FOUR["fedswitch"], 1, "every_client")
+    start, sends = weights_of(module.environment.network()), [outcome.sends for _, outcome in watch.clients()]
+    mean = {name: sum(s["student"][name].double() for s in sends) / 4 for name in start}
+    assert difference(module.state.server["student"], mean) < 1e-6
+    assert difference(module.state.server["teacher"], {n: (start[n].double() + mean[n]) / 2 for n in start}) < 1e-6
+    for name in ("kl_teacher", "kl_student"):
+        assert module.metrics[f"fedswitch/{name}"] == pytest.approx(np.mean([s[name] for s in sends]))
+
+
+@pytest.mark.parametrize("server_teacher", ["mean", "mean_then_ema"])
+def test_teachers_that_come_back(server_teacher):
+    """TS-Client: the mean of the teachers, then Eq. 1 with the student that ServerUpdate left."""
+    module, watch = after_rounds(replace(FOUR["ts_client_ema"], server_teacher=server_teacher), 1)
+    teachers = [outcome.sends["teacher"] for _, outcome in watch.clients()]
+    expected = {name: sum(t[name].double() for t in teachers) / 4 for name in teachers[0]}
+    if server_teacher == "mean_then_ema":
+        expected = ema(expected, module.state.server["student"], 0.5)
+    assert difference(module.state.server["teacher"], expected) < 1e-6
+    assert difference(module.state.server["teacher"], module.state.server["student"]) > 1e-6
+
+
+def test_bytes_are_those_of_the_models_that_travel():
+    """4 clients, w bytes a model: down w or 2 w, up w, w and two numbers of 8, or 2 w."""
+    size = sum(value.numel() * 4 for value in weights_of(prepare(BASE).network()).values())
+    cases = [
+        (FOUR["fedprox_fixmatch"], size, size),
+        (FOUR["ts_server_ema"], 2 * size, size),
+        (FOUR["ts_client_ema"], 2 * size, 2 * size),
+        (AlwaysSends(**SHARED), 2 * size, size + 16),
+        (NeverSends(**SHARED), size, size + 16),
+        (NeverSends(**SHARED, unsent_teacher="keep_last"), size, size + 8),
+    ]
+    for method, down, up in cases:
+        module, _ = after_rounds(method, 1)
+        assert (module.metrics["comm/bytes_down"], module.metrics["comm/bytes_up"]) == (4 * down, 4 * up)
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_clients_keep_nothing(name):
+    module, watch = after_rounds(FOUR[name], 2)
+    assert module.state.clients == {} and all(outcome.private is None for _, outcome in watch.seen)
+
+
+def test_the_last_known_divergence_is_kept():
+    """Teacher in round 1, then never: the server's D^T stays; clients have no teacher and send one number."""
+    method = FedSwitch(**SHARED, unsent_teacher="keep_last", beta=0.0)
+    first, _ = after_rounds(method, 1)
+    known = first.metrics["fedswitch/kl_teacher"]
+    far = replace(method, beta=50.0 if known < first.metrics["fedswitch/kl_student"] else 0.0)
+    module, watch = after_rounds(far, 2)
+    assert module.metrics["fedswitch/sent_teacher"] == 0.0 and module.metrics["fedswitch/kl_teacher"] == known
+    assert all(set(outcome.sends) == {"student", "kl_student"} for _, outcome in watch.clients())
+
+
+def test_a_sum_over_batches_is_t_means():
+    """With first_round alone deciding, T = 2 batches give twice the divergences and equal weights."""
+    mean, total = (after_rounds(FedSwitch(**SHARED, divergence=d), 1)[0] for d in ("mean", "sum"))
+    for name in ("fedswitch/kl_teacher", "fedswitch/kl_student"):
+        assert total.metrics[name] == pytest.approx(2 * mean.metrics[name])
+
+
+def test_clients_train_on_what_they_hold():
+    """RSCFed's setting: one labelled client takes L_s alone and has no divergence; means are over the other three."""
+    module, watch = after_rounds(FOUR["fedswitch"], 1, "some_clients")
+    with_labels = [client for client in range(4) if module.environment.labelled[client]]
+    assert len(with_labels) == 1
+    for job, outcome in watch.clients():
+        holds = job.key.client in with_labels
+        assert set(job.data) == ({"labelled"} if holds else {"unlabelled"})
+        assert ("kl_student" in outcome.sends) is not holds
+    measured = [outcome.sends["kl_student"] for _, outcome in watch.clients() if "kl_student" in outcome.sends]
+    assert module.metrics["fedswitch/kl_student"] == pytest.approx(sum(measured) / 3)
+
+
+def permuted(environment: Environment, positions) -> Environment:
+    """The labels of these images shifted by one class."""
+    labels_N = environment.data.train_labels_N.clone()
+    at = torch.as_tensor(np.concatenate(positions))
+    labels_N[at] = (labels_N[at] + 1) % environment.data.num_classes
+    return replace(environment, data=replace(environment.data, train_labels_N=labels_N))
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:])
+def test_hidden_labels_move_no_bit_where_clients_hold_some(setting):
+    environment = prepare(experiment(FOUR["fedswitch"], setting))
+    weights = weights_after(environment.experiment, None, environment)
+    hidden, visible = (permuted(environment, part) for part in (environment.held.unlabelled, environment.held.labelled))
+    assert equal(weights, weights_after(environment.experiment, None, hidden))
+    assert not equal(weights, weights_after(environment.experiment, None, visible))
+
+
+@pytest.mark.parametrize("setting", ["server", "some_clients"])
+@pytest.mark.parametrize("name", FOUR)
+def test_warm_start_trains_holders_of_labels_alone(name, setting):
+    """Round 1: ServerUpdate, or the one labelled client; teacher and student are one afterwards. Round 2: all."""
+    method = replace(FOUR[name], warm_start_rounds=1)
+    module, watch = after_rounds(method, 1, setting)
+    ((job, _),) = watch.seen
+    assert set(job.data) == {"labelled"} and module.environment.labelled[job.key.client] > 0
+    server = module.state.server
+    assert equal(server["student"], server.get("teacher", server["student"]))
+    module.training_step(2, 0)
+    assert {seen.key.client for seen, _ in watch.seen[1:]} >= {0, 1, 2, 3}
+
+
+def test_labels_of_the_server_are_idle_beside_labels_at_clients():
+    """Algorithm 1 has no ServerUpdate: with N_s = 20 the clients alone train, each on both kinds of images."""
+    base = experiment(FOUR["fedprox_fixmatch"], "every_client")
+    module = module_of(replace(base, data=replace(base.data, N_s=20)))
+    watch = Watch(module)
+    module.training_step(1, 0)
+    assert module.environment.labelled[SERVER] == 20
+    assert sorted(job.key.client for job, _ in watch.seen) == [0, 1, 2, 3]
+    assert all(set(job.data) == {"labelled", "unlabelled"} for job, _ in watch.seen)
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_evaluated_model_and_configuration(name):
+    """The student comes first unless the teacher is asked for; a method survives being written and read."""
+    method = FOUR[name]
+    assert method_name(method) == name and from_json(to_json(experiment(method))).method == method
+    for evaluated in ("student", "teacher") if name != "fedprox_fixmatch" else ():
+        module, _ = after_rounds(replace(method, evaluated=evaluated), 1)
+        assert list(module.models())[0] == evaluated
+        assert equal(module.models()[evaluated], module.state.server[evaluated])
+
+
+def test_static_batch_norm_is_refused():
+    with pytest.raises(ConfigError, match="sbn"):
+        prepare(replace(experiment(FOUR["fedswitch"]), model=replace(BASE.model, norm="sbn")))

@@ -1,0 +1,248 @@
+"""SemiFL against Algorithm 1: by hand on a linear model, and the sets, the labels and the order that it fixes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch import nn
+
+from benchmark.data.augment import Augmentation, Gentle, Weak
+from benchmark.data.partition import Iid
+from benchmark.errors import ConfigError
+from benchmark.experiment import Data, Experiment, Federation
+from benchmark.federated.engines import JobRunner, ReferenceEngine
+from benchmark.federated.environment import Environment, prepare, weights_of
+from benchmark.federated.module import FederatedModule
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
+from benchmark.methods.semifl import NO_LABEL, FixMixUpdate, SemiFL
+from benchmark.models.build import Model
+from benchmark.optim.sgd import SGD
+from tests.conftest import tiny_experiment
+from tests.federated.helpers import difference, equal, module_of
+
+UNCHANGED = Augmentation(
+    weak=Weak(flip=0.0, crop_padding=0.0),
+    strong=Gentle(geometry_probability=0.0, brightness_probability=0.0, contrast_probability=0.0, cutout=0.0),
+)
+
+
+class LinearEnvironment(Environment):
+    """The same images, classified by one matrix."""
+
+    def network(self, model: Model | None = None) -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def test_one_step_on_a_linear_model_by_hand():
+    """lambda = 0, tau = 0, no server momentum, one client, one full batch, views that change nothing, plain SGD.
+
+    Every image is kept with label argmax X W, and D- plays no part, so a round is one gradient step of the mean
+    cross-entropy: W <- W - lr / N X^T (softmax(X W + b) - onehot(argmax)), b <- b - lr mean(softmax - onehot).
+    Eq. 9 over one client is that client. The server's rate of 1e-30 moves nothing in float32.
+    """
+    experiment = Experiment(
+        data=Data(name="digits", N_s=20, augmentation=UNCHANGED),
+        partition=Iid(),
+        method=SemiFL(threshold=0.0, mix_weight=0.0, server_momentum=0.0, batch_size=10_000),
+        federation=Federation(K=1, C=1, T=1, rounds=2),
+        optimizer=SGD(lr=0.1, server_lr=1e-30, momentum=0.0, nesterov=False, weight_decay=0.0),
+    )
+    made = prepare(experiment)
+    environment = LinearEnvironment(experiment=experiment, data=made.data, split=made.split, held=made.held)
+    before = {name: value.double().numpy() for name, value in environment.network().state_dict().items()}
+    module = FederatedModule(environment, ReferenceEngine(environment))
+    module.training_step(1, 0)
+    after = module.models()["student"]
+
+    part, data = environment.part(0, "unlabelled"), environment.data
+    images_NP = part.images_NCHW[part.positions_N].flatten(1).double().numpy() / 255
+    x_NP = (images_NP - data.mean[0]) / data.std[0]
+    logits_ND = x_NP @ before["1.weight"].T + before["1.bias"]
+    error_ND = softmax(logits_ND, axis=1) - np.eye(10)[logits_ND.argmax(axis=1)]
+    assert np.allclose(after["1.weight"], before["1.weight"] - 0.1 / len(x_NP) * error_ND.T @ x_NP, atol=1e-6)
+    assert np.allclose(after["1.bias"], before["1.bias"] - 0.1 * error_ND.mean(axis=0), atol=1e-6)
+    assert np.abs(error_ND.T @ x_NP).max() > 1  # the step is no nothing
+
+
+class Told:
+    """A `Reader` whose predictions are given."""
+
+    def __init__(self, logits_ND: torch.Tensor) -> None:
+        self.logits_ND, self.draw = logits_ND, torch.Generator().manual_seed(0)
+
+    def predict(self, weights, part, view):
+        assert (part, view) == ("unlabelled", "weak")
+        return self.logits_ND
+
+    def statistics(self, weights, part, batch_size):
+        raise AssertionError("SemiFL's clients ask for no statistics")
+
+
+SURE, UNSURE = [9.0, 0.0, 0.0], [0.0, 0.1, 0.0]  # softmax .9998 for class 0; .355 for class 1
+
+
+def started(rows, **changes):
+    local = FixMixUpdate(**changes).start({"student": {}}, None, Told(torch.tensor(rows)))
+    assert local is not None
+    return local
+
+
+def test_the_sets_of_equations_3_and_4():
+    """Images 0 and 2 are sure: D+ = {0, 2} with label 0; D- are as many, drawn from {1, 3, 4} with label 1."""
+    local = started([SURE, UNSURE, SURE, UNSURE, UNSURE])
+    fix, mix = local.selected["fix"], local.selected["mix"]
+    assert fix.positions_N.tolist() == [0, 2] and fix.labels_N is not None and fix.labels_N.tolist() == [0, 0]
+    assert len(mix.positions_N) == 2 and set(mix.positions_N.tolist()) <= {1, 3, 4}
+    assert mix.labels_N is not None and mix.labels_N.tolist() == [1, 1]
+    assert local.pseudo is not None and local.pseudo.kept_N.tolist() == [True, False, True, False, False]
+
+
+def test_the_released_code_mixes_with_any_image():
+    rows = [SURE] * 60 + [UNSURE] * 4
+    mixed = started(rows, mix_source="released_code").selected["mix"].positions_N
+    assert len(mixed) == 60 and (mixed < 60).any()  # the chance that none of 60 falls on 60 of 64 is 1e-72
+
+
+@pytest.mark.parametrize(("rule", "labels"), [("skip_mix", {NO_LABEL}), ("draw_from_all", {0})])
+def test_nothing_below_the_threshold(rule, labels):
+    found = started([SURE, SURE], nothing_below=rule).selected["mix"].labels_N
+    assert found is not None and set(found.tolist()) == labels
+
+
+def test_a_skipped_mix_leaves_the_fix_loss():
+    """With all images sure the loss is L_fix alone, with either rule's gradient differing."""
+    network = nn.ModuleDict({"student": nn.Sequential(nn.Flatten(), nn.Linear(4, 3))})
+    views = {"weak": torch.rand(5, 1, 2, 2), "strong": torch.rand(5, 1, 2, 2)}
+    from benchmark.methods.protocol import Batch
+
+    labels_N = torch.tensor([0, 1, 2, 0, 1])
+
+    def loss(mix_labels_N):
+        batch = {
+            "fix": Batch(views=views, labels_N=None, pseudo_labels_N=labels_N),
+            "mix": Batch(views=views, labels_N=None, pseudo_labels_N=mix_labels_N),
+        }
+        return FixMixUpdate().loss(network, nn.ModuleDict(), batch, torch.Generator().manual_seed(1))[0]
+
+    fix_alone = nn.functional.cross_entropy(network["student"](views["strong"]), labels_N)
+    assert loss(torch.full_like(labels_N, NO_LABEL)).item() == pytest.approx(fix_alone.item())
+    assert loss(labels_N).item() > fix_alone.item() + 0.1
+
+
+def tiny(**changes) -> Experiment:
+    return tiny_experiment(method=SemiFL(threshold=0.14, batch_size=8, server_batch_size=8, **changes))
+
+
+def test_nobody_is_sure_and_the_server_goes_on_alone():
+    """tau = 1: every client sits out, sends nothing; W_s is the server's own, and no velocity comes up."""
+    experiment = tiny_experiment(method=SemiFL(threshold=1.0, batch_size=8, server_batch_size=8))
+    module = module_of(experiment)
+    module.training_step(1, 0)
+    assert module.metrics["comm/sat_out"] == 4 and module.metrics["comm/bytes_up"] == 0
+    assert module.metrics["pseudo/kept"] == 0 and module.metrics["local_steps"] == experiment.federation.T
+    assert module.state.server["velocity"] is None
+    assert difference(module.models()["student"], weights_of(module.environment.network())) > 0
+
+
+def order_of_work(experiment: Experiment, rounds: int) -> list[list[str]]:
+    """Who worked in which call of fit, round by round."""
+    module = module_of(experiment)
+    found: list[list[str]] = []
+    fit = module.engine.fit
+
+    def spied(jobs, round_number, kept):
+        found[-1].append("server" if jobs[0].key.client == SERVER else "clients")
+        return fit(jobs, round_number, kept)
+
+    module.engine.fit = spied  # type: ignore[method-assign]
+    for round_number in range(1, rounds + 1):
+        found.append([])
+        module.training_step(round_number, 0)
+    return found
+
+
+def test_the_server_comes_first_and_last():
+    """Algorithm 1: server, clients in every round, and the server once more in the end."""
+    assert order_of_work(tiny(), 3) == [["server", "clients"], ["server", "clients"], ["server", "clients", "server"]]
+
+
+def test_the_released_order_and_the_warm_start():
+    assert order_of_work(tiny(order="released_code", warm_start_rounds=1), 2) == [["server"], ["clients", "server"]]
+
+
+def test_labels_are_fixed_on_receipt():
+    """Over ten passes every image keeps the label it got, although the student has changed."""
+    experiment = tiny()
+    environment = prepare(experiment)
+    seen: dict[float, set[int]] = {}
+
+    class Watching(FixMixUpdate):
+        def loss(self, trainable, frozen, batch, draw):
+            for image, label in zip(batch["fix"].views["plain"], batch["fix"].pseudo_labels_N, strict=True):
+                seen.setdefault(float(image.double().square().sum()), set()).add(int(label))
+            return super().loss(trainable, frozen, batch, draw)
+
+    stream = Stream(part="unlabelled", batch_size=8, views=("plain", "weak", "strong"), drop_last=False)
+    job = Job(
+        key=Key(client=0),
+        update=Watching(threshold=0.13),
+        receives={"student": weights_of(environment.network())},
+        data={"fix": stream, "mix": stream},
+        limit=Limit(epochs=10),
+    )
+    outcome = JobRunner(environment).run(job, 1, None)
+    kept = outcome.metrics["pseudo/count"]
+    assert 0.3 < kept / outcome.metrics["pseudo/seen"] < 0.9
+    assert outcome.steps == 10 * -(-int(kept) // 8)  # known only once the labels were
+    assert all(len(labels) == 1 for labels in seen.values()) and len(seen) == pytest.approx(kept, rel=0.02)
+
+
+def test_static_statistics_come_from_everyone_or_from_the_server():
+    """The statistics of the first layer, whose input no weight changes, by NumPy: conv over plain images in batches of
+    250 holder by holder, mean over batches of the batch mean."""
+    experiment = replace(tiny(), model=Model(network="tiny_cnn", norm="sbn"))
+    for who in ("server", "server_and_clients"):
+        method = replace(experiment.method, statistics=who, warm_start_rounds=1)
+        module = module_of(replace(experiment, method=method))
+        module.training_step(1, 0)
+        weights, environment = module.models()["student"], module.environment
+        holders = [(SERVER, "labelled"), *((k, "unlabelled") for k in range(4) if who != "server")]
+        means = []
+        for holder, name in holders:
+            part, data = environment.part(holder, name), environment.data
+            for at_N in part.positions_N.split(250):
+                images = (part.images_NCHW[at_N].float() / 255 - data.mean[0]) / data.std[0]
+                out = nn.functional.conv2d(images, weights["conv1.weight"], weights["conv1.bias"], padding=1)
+                means.append(out.mean(dim=(0, 2, 3)))
+        assert torch.allclose(weights["norm1.running_mean"], torch.stack(means).mean(dim=0), atol=1e-4)
+        exchanged = module.metrics["comm/bytes_down"] > 0
+        assert exchanged == (who != "server")  # asking clients costs what it costs
+
+
+def test_clients_keep_momentum_only_where_asked():
+    for momentum, kept in (("reset", 0), ("released_code", 4)):
+        module = module_of(tiny(momentum=momentum))
+        module.training_step(1, 0)
+        assert len(module.state.clients) == kept
+        assert (module.metrics["comm/bytes_kept"] > 0) == (kept > 0)
+
+
+def test_an_outcome_that_sends_nothing_sat_out():
+    assert Outcome(key=Key(client=0), sends={}).sat_out
+
+
+def test_equal_weights_after_equal_rounds():
+    first, second = (module_of(tiny()) for _ in range(2))
+    for round_number in (1, 2):
+        first.training_step(round_number, 0)
+        second.training_step(round_number, 0)
+    assert equal(first.models()["student"], second.models()["student"])
+
+
+@pytest.mark.parametrize("changes", [{"threshold": 1.5}, {"beta": 0.0}, {"mix_weight": -1.0}, {"server_momentum": 1.0}])
+def test_impossible_settings(changes):
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        SemiFL(**changes)

@@ -1,0 +1,191 @@
+"""Static batch norm: torch's batch norm in training, and nn.BatchNorm2d(momentum=None) after a pass of its own."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from benchmark.models import Model, build, count_parameters, has_batch_statistics
+from benchmark.models.static_batch_norm import (
+    StaticBatchNorm2d,
+    batches_collected,
+    collecting,
+    set_statistics,
+    statistics,
+)
+
+# N images, C channels, H rows, W columns
+
+CHANNELS = 3
+
+
+def batches_of(sizes: list[int], shape: tuple[int, int, int] = (CHANNELS, 4, 5), seed: int = 0) -> list[Tensor]:
+    """Batches whose channels differ in mean and spread."""
+    generator = torch.Generator().manual_seed(seed)
+    scale_C11 = torch.arange(1.0, shape[0] + 1)[:, None, None]
+    return [torch.randn(size, *shape, generator=generator) * scale_C11 + 10 * scale_C11 for size in sizes]
+
+
+def layer_and_torchs() -> tuple[StaticBatchNorm2d, nn.BatchNorm2d]:
+    """Both with the same scale and shift, which are not 1 and 0."""
+    ours, theirs = StaticBatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS, momentum=None)
+    with torch.no_grad():
+        for layer in (ours, theirs):
+            layer.weight.copy_(torch.tensor([0.5, 1.0, -2.0]))
+            layer.bias.copy_(torch.tensor([1.0, 0.0, 3.0]))
+    return ours, theirs
+
+
+def collect(network: nn.Module, batches: list[Tensor]) -> dict[str, Tensor]:
+    with collecting(network), torch.no_grad():
+        for images_NCHW in batches:
+            network(images_NCHW)
+    return statistics(network)
+
+
+def test_by_hand() -> None:
+    """Batch (0, 2): mean 1, variance (1 + 1) / 1 = 2. Batch (3, 5, 7): mean 5, variance (4 + 0 + 4) / 2 = 4.
+
+    Means over the two batches, whatever their size: 3 and 3.
+    """
+    layer = StaticBatchNorm2d(1)
+    found = collect(layer, [torch.tensor(values).reshape(-1, 1, 1, 1) for values in ([0.0, 2.0], [3.0, 5.0, 7.0])])
+    assert found == {"running_mean": torch.tensor([3.0]), "running_var": torch.tensor([3.0])}
+    assert all(value.dtype == torch.float64 for value in found.values())
+    # and evaluation then gives (9 - 3) / sqrt(3 + eps) = 3.4641
+    layer.load_state_dict(set_statistics(layer.state_dict(), found))
+    assert layer.eval()(torch.full((1, 1, 1, 1), 9.0)).item() == pytest.approx(6 / 3**0.5, rel=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_the_pass_equals_torchs_cumulative_average(sizes: list[int], seed: int) -> None:
+    ours, theirs = layer_and_torchs()
+    batches = batches_of(sizes, seed=seed)
+    found = collect(ours, batches)
+    for images_NCHW in batches:
+        theirs(images_NCHW)
+    ours.load_state_dict(set_statistics(ours.state_dict(), found))
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+    (probe_NCHW,) = batches_of([4], seed=seed + 1)
+    torch.testing.assert_close(ours.eval()(probe_NCHW), theirs.eval()(probe_NCHW))
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_in_training_it_is_torchs_batch_norm_with_its_gradient(collects: bool) -> None:
+    ours, theirs = layer_and_torchs()
+    inputs = [batches_of([6])[0].requires_grad_() for _ in range(2)]
+    if collects:
+        with collecting(ours):
+            found_NCHW = ours(inputs[0])
+    else:
+        found_NCHW = ours(inputs[0])
+    expected_NCHW = theirs(inputs[1])
+    assert torch.equal(found_NCHW, expected_NCHW)
+    found_NCHW.pow(3).sum().backward()
+    expected_NCHW.pow(3).sum().backward()
+    pairs = [(inputs[0], inputs[1]), (ours.weight, theirs.weight), (ours.bias, theirs.bias)]
+    for found, expected in pairs:
+        assert found.grad is not None
+        assert torch.equal(found.grad, expected.grad)  # type: ignore[arg-type]
+
+
+def test_nothing_but_set_statistics_moves_the_running_statistics() -> None:
+    layer, _ = layer_and_torchs()
+    before = copy.deepcopy(layer.state_dict())
+    layer(batches_of([6])[0])
+    collect(layer, batches_of([6, 2]))
+    assert layer.training
+    assert before.keys() == {"weight", "bias", "running_mean", "running_var"}
+    assert before["running_mean"].eq(0).all() and before["running_var"].eq(1).all()
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+
+
+def test_a_pass_begins_from_nothing_and_counts_training_batches_only() -> None:
+    layer, _ = layer_and_torchs()
+    first, second = batches_of([4, 5])
+    collect(layer, [second, second])
+    with collecting(layer), torch.no_grad():
+        layer(first)
+        layer.eval()(second)
+        layer.train()
+    layer(second)  # after the pass: not counted
+    assert batches_collected(layer) == 1
+    torch.testing.assert_close(statistics(layer)["running_mean"], first.double().mean(dim=(0, 2, 3)), rtol=1e-6, atol=0)
+
+
+def test_a_pass_that_fails_is_closed() -> None:
+    layer, _ = layer_and_torchs()
+    with pytest.raises(ZeroDivisionError), collecting(layer):
+        raise ZeroDivisionError
+    layer(batches_of([4])[0])
+    assert batches_collected(layer) == 0
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_statistics_of_no_batch_are_refused(opened: bool) -> None:
+    network = nn.Sequential(nn.Identity(), StaticBatchNorm2d(CHANNELS))
+    if opened:
+        with collecting(network):
+            pass
+    with pytest.raises(ValueError, match="1 has seen no batch"):
+        statistics(network)
+
+
+def test_a_network_without_static_batch_norm_has_no_statistics() -> None:
+    network = nn.Sequential(nn.BatchNorm2d(CHANNELS))
+    assert collect(network, batches_of([4])) == {}
+    assert batches_collected(network) == 0
+
+
+def test_clients_weighted_by_their_batches_make_one_pass() -> None:
+    layer, _ = layer_and_torchs()
+    shares, counts = [], []
+    for sizes, seed in (([4, 4, 2], 1), ([5], 2)):
+        shares.append(collect(layer, batches_of(sizes, seed=seed)))
+        counts.append(batches_collected(layer))
+    assert counts == [3, 1]
+    together = collect(layer, batches_of([4, 4, 2], seed=1) + batches_of([5], seed=2))
+    for name, expected in together.items():
+        mean = sum(count * share[name] for count, share in zip(counts, shares, strict=True)) / 4
+        torch.testing.assert_close(mean, expected)
+
+
+def test_set_statistics_makes_new_weights_in_the_old_dtype() -> None:
+    weights = {"fc.weight": torch.ones(2), "norm.running_mean": torch.zeros(2), "norm.running_var": torch.ones(2)}
+    measured = {"norm.running_mean": torch.tensor([1.5, 2.5], dtype=torch.float64)}
+    changed = set_statistics(weights, measured)
+    assert changed["norm.running_mean"].dtype == torch.float32
+    assert changed["norm.running_mean"].tolist() == [1.5, 2.5]
+    assert weights["norm.running_mean"].tolist() == [0.0, 0.0]
+    assert changed["fc.weight"] is weights["fc.weight"]
+    with pytest.raises(KeyError, match="norm3.running_mean"):
+        set_statistics(weights, {"norm3.running_mean": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("network", ["tiny_cnn", "wresnet28x2"])
+def test_a_whole_network_equals_its_twin_with_torchs_batch_norm(network) -> None:
+    """Same names, same initial weights, and after the pass the same statistics and the same logits."""
+    shape = (1, 8, 8)
+    ours, theirs = (build(Model(network=network, norm=norm), shape, 10, seed=3) for norm in ("sbn", "bn"))
+    assert has_batch_statistics(ours) and has_batch_statistics(theirs)
+    assert count_parameters(ours) == count_parameters(theirs)
+    their_names = [name for name in theirs.state_dict() if not name.endswith("num_batches_tracked")]
+    assert list(ours.state_dict()) == their_names
+    for part in theirs.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = None
+    batches = batches_of([6, 3, 4], shape)
+    weights = set_statistics(ours.state_dict(), collect(ours, batches))
+    with torch.no_grad():
+        for images_NCHW in batches:
+            theirs(images_NCHW)
+    for name, value in weights.items():
+        torch.testing.assert_close(value, theirs.state_dict()[name])
+    ours.load_state_dict(weights)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.eval()(batches[0]), theirs.eval()(batches[0]), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,111 @@
+"""The arena: one environment for all methods, an equal budget, and no test image that anything is chosen on."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmark.data.partition import Dirichlet
+from benchmark.papers import arena
+from benchmark.papers.arena import ALPHAS, TRIAL_SEED
+from benchmark.papers.arena_entries import ENTRIES
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import Choice
+
+NAMES = ["arena/digits", "arena/mnist", "arena/cifar10", "arena/alpha"]
+
+
+@pytest.mark.parametrize("profile", ["demo", "laptop", "gpu", "paper"])
+@pytest.mark.parametrize("name", NAMES)
+def test_all_methods_share_one_environment(name, profile):
+    """Only the method, its optimizer, who holds labels and (in arena/alpha) alpha differ."""
+    (item,) = items([name], profile)
+    seen = {
+        (
+            replace(cell.experiment.data, label_setting="server"),
+            cell.experiment.partition if "alpha" not in cell.setting else None,
+            cell.experiment.model,
+            cell.experiment.federation,
+            cell.experiment.evaluation,
+            cell.experiment.seed,
+        )
+        for cell in item.cells
+    }
+    assert len(seen) == 1
+    assert len({cell.cell_key for cell in item.cells}) == len(item.cells)
+    assert {cell.setting["method"] for cell in item.cells} == {entry.name for entry in ENTRIES}
+    assert item.rows == "methods" and all(cell.experiment.profile == profile for cell in item.cells)
+
+
+def test_batch_sizes_and_warm_start_are_the_environment_s():
+    """Every size that a method has is the same; a method without one has none of another name."""
+    (item,) = items(["arena/mnist"], "laptop")
+    for cell in item.cells:
+        method = cell.experiment.method
+        sizes = {name: getattr(method, name) for name in vars(method) if name.endswith("batch_size")}
+        assert sizes and set(sizes.values()) == {25}
+        assert getattr(method, "warm_start_rounds", 20) == 20
+
+
+def test_own_hyperparameters_are_the_papers():
+    """SSFL Table A.1 (EMNIST), SemiFL Table 5, RSCFed section 4.1."""
+    own = {cell.setting["method"]: cell.experiment for cell in items(["arena/mnist"], "laptop")[0].cells}
+    assert (own["SSFL, FedAvg"].optimizer.lr, own["SSFL, FedAvg"].method.objective.threshold) == (0.03, 0.95)
+    semifl = own["SemiFL"]
+    assert (semifl.optimizer.lr, semifl.optimizer.weight_decay, semifl.method.server_momentum) == (0.03, 5e-4, 0.5)
+    rscfed = own["RSCFed"]
+    assert (rscfed.optimizer.server_lr, rscfed.optimizer.lr, rscfed.optimizer.nesterov) == (0.03, 0.021, False)
+    assert rscfed.data.label_setting == "one_more_client"
+
+
+@pytest.mark.parametrize("name", ["arena/digits", "arena/mnist"])
+def test_the_budget_is_equal(name):
+    """Six trials a ranked method, on held-out labels, on one seed that the table does not use, all equally long."""
+    (item,) = items([name], "laptop")
+    assert {choice.setting["method"] for choice in item.choices} == {e.name for e in ENTRIES if not e.bound}
+    for choice in item.choices:
+        assert len(choice.trials) == 6
+        assert all(t.evaluation.validation and t.seed == TRIAL_SEED for t in choice.trials.values())
+        assert {t.federation.rounds for t in choice.trials.values()} == {60 if name == "arena/digits" else 40}
+        assert not any(final.evaluation.validation for final in choice.finals.values())
+        rates = sorted({t.optimizer.lr for t in choice.trials.values()})
+        assert rates == [0.01, 0.02, 0.05] and len({t.cell_key for t in choice.trials.values()}) == 6
+    assert TRIAL_SEED not in range(item.seeds)
+
+
+def test_six_learning_rates_where_there_is_no_second_hyperparameter():
+    scale = arena.mnist_scale("laptop")
+    (server_only,) = [entry for entry in ENTRIES if entry.name == "Server only"]
+    assert [lr for lr, _ in scale.settings(server_only).values()] == [0.0025, 0.005, 0.01, 0.02, 0.05, 0.1]
+
+
+@pytest.fixture
+def one_choice() -> Choice:
+    return items(["arena/digits"], "demo")[0].choices[0]
+
+
+def test_the_best_trial_becomes_the_cell(one_choice):
+    names = list(one_choice.trials)
+    scores = dict(zip(one_choice.trials.values(), [0.5, 0.9, 0.9, 0.1, -1.0, 0.3], strict=True))
+    cell = one_choice.cell(scores.get)
+    assert cell is not None and cell.experiment == one_choice.finals[names[1]]  # the first of equals
+    assert names[1] in cell.note and "best of 6" in cell.note
+    assert cell.label == one_choice.label and cell.setting["hyperparameters"] == "tuned"
+
+
+def test_a_choice_waits_for_all_its_trials(one_choice):
+    done = list(one_choice.trials.values())[:5]
+    assert one_choice.cell(lambda trial: 0.5 if trial in done else None) is None
+
+
+def test_a_resolved_item_has_the_chosen_cells_and_the_waiting_ones():
+    (item,) = items(["arena/digits"], "demo")
+    first = set(item.choices[0].trials.values())
+    resolved = item.resolved(lambda trial: 0.5 if trial in first else None)
+    assert len(resolved.cells) == len(item.cells) + 1 and len(resolved.choices) == len(item.choices) - 1
+
+
+def test_alpha_is_the_papers_range():
+    (item,) = items(["arena/alpha"], "demo")
+    partitions = [cell.experiment.partition for cell in item.cells]
+    alphas = {partition.alpha for partition in partitions if isinstance(partition, Dirichlet)}
+    assert alphas == set(ALPHAS) == {0.05, 0.1, 1.0, 100.0} and len(partitions) == 4 * len(ENTRIES)

@@ -1,0 +1,277 @@
+"""The arena's numbers: budgets counted by hand, groups of ties walked by hand, ranks against scipy."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from benchmark.papers.item import Cell, Item
+from benchmark.tracking.record import RunRecord
+from reports.arena import Column, at_budget, columns, footnotes, methods, place, spent
+from reports.cells import Records, counted
+from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena, arena_cell, arena_records, line, run_of
+from tests.reports.fakes import make_record
+
+
+def item_of(cells: Sequence[Cell], seeds: int = 3) -> Item:
+    return Item(name="arena/toy", title="Toy", profile="demo", cells=tuple(cells), seeds=seeds, rows="methods")
+
+
+def ends(*values: tuple[Cell, Mapping[int, float]]) -> Records:
+    """Runs of one round, ten local steps and 1 MB up, with these accuracies by seed."""
+    return {
+        cell.cell_key: {seed: run_of(cell, seed, [line(value, 10, 1e6)]) for seed, value in found.items()}
+        for cell, found in values
+    }
+
+
+def by_method(column: Column) -> dict[str, dict[str, float]]:
+    """Method -> basis -> mean."""
+    return {
+        str(entry.cell.setting["method"]): {basis: found.summary.mean for basis, found in entry.places.items()}
+        for entry in column.entries
+    }
+
+
+A, B, C, D = (arena_cell(name, "own", 900 + i) for i, name in enumerate("ABCD"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "value"), [(9.0, None), (10.0, 0.5), (20.0, 0.5), (29.9, 0.5), (30.0, 0.9), (99.0, 0.9)]
+)
+def test_value_at_a_budget_is_the_last_evaluation_it_paid_for(budget: float, value: float | None) -> None:
+    """Three rounds of ten steps, evaluated after the first (.5) and the third (.9)."""
+    run = run_of(A, 0, [line(0.5, 10, 0), line(None, 10, 0), line(0.9, 10, 0)])
+    assert at_budget(run, "steps", budget) == value
+
+
+def test_value_at_a_budget_follows_the_selection_rule() -> None:
+    """.8 after ten steps, .6 after twenty: the last one counts, or the best one where test data chose the round."""
+    run = run_of(A, 0, [line(0.8, 10, 0), line(0.6, 10, 0), line(0.9, 10, 0)])
+    chosen = replace(run, result={**run.result, "selection": "best_on_test"})
+    assert (at_budget(run, "steps", 20), at_budget(chosen, "steps", 20)) == (0.6, 0.8)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.none() | st.floats(0, 1)), min_size=1, max_size=12),
+    st.integers(0, 8000),
+)
+def test_value_at_a_budget_is_that_of_a_search(rounds: list[tuple[int, float | None]], budget: int) -> None:
+    """Against numpy: of the rounds whose cumulative cost is within the budget, the last that was evaluated. The whole
+    run's cost buys its last evaluation."""
+    run = run_of(A, 0, [line(value, steps, 0) for steps, value in rounds])
+    paid = np.cumsum([steps for steps, _ in rounds]) <= budget
+    known = [value for within, (_, value) in zip(paid, rounds, strict=True) if within and value is not None]
+    assert at_budget(run, "steps", budget) == (known[-1] if known else None)
+    everything = [value for _, value in rounds if value is not None]
+    assert at_budget(run, "steps", spent(run, "steps")) == (everything[-1] if everything else None)
+
+
+def two_costs() -> Records:
+    """A: three rounds of 10 steps and 20 + 10 bytes. B: three rounds of 20 steps and 15 + 5 bytes."""
+    a = run_of(A, 0, [line(v, 10, 20, 10) for v in (0.3, 0.4, 0.5)])
+    b = run_of(B, 0, [line(v, 20, 15, 5) for v in (0.6, 0.7, 0.8)])
+    return {A.cell_key: {0: a}, B.cell_key: {0: b}}
+
+
+def test_budgets_are_the_least_totals_of_steps_and_of_bytes_up_and_down() -> None:
+    """A spends 30 steps and 90 bytes, B 60 and 60. At 30 steps A has all its rounds, B one (20; two would be 40): .5
+    and .6. At 60 bytes B has all its rounds, A two (60): .8 and .4."""
+    (column,) = columns(item_of([A, B]), two_costs())
+    assert column.budget == {"steps": 30.0, "bytes": 60.0}
+    assert by_method(column) == {
+        "B": {"rounds": 0.8, "steps": 0.6, "bytes": 0.8},
+        "A": {"rounds": 0.5, "steps": 0.5, "bytes": 0.4},
+    }
+    assert [dict(entry.costs) for entry in column.entries] == [
+        {"steps": 60.0, "bytes": 60.0},
+        {"steps": 30.0, "bytes": 90.0},
+    ]
+    assert column.rounds == 3
+
+
+def test_without_an_evaluation_in_the_budget_there_is_no_value() -> None:
+    """B's first evaluation comes after 60 steps, the budget is A's 30: no place there, not a zero."""
+    records = dict(two_costs())
+    records[B.cell_key] = {0: run_of(B, 0, [line(None, 20, 5), line(None, 20, 5), line(0.8, 20, 5)])}
+    (column,) = columns(item_of([A, B]), records)
+    assert by_method(column)["B"] == {"rounds": 0.8, "bytes": pytest.approx(0.8)}
+
+
+def test_one_run_without_an_evaluation_leaves_the_method_out() -> None:
+    """Seed 1 of B was first evaluated beyond the budget: a mean of seed 0 alone would stand beside means of both."""
+    both = {seed: run_of(A, seed, [line(0.5, 30, 0)]) for seed in (0, 1)}
+    b = {0: run_of(B, 0, [line(0.9, 30, 0), line(0.9, 30, 0)]), 1: run_of(B, 1, [line(None, 30, 0), line(0.9, 30, 0)])}
+    (column,) = columns(item_of([A, B]), {A.cell_key: both, B.cell_key: b})
+    assert set(by_method(column)["B"]) == {"rounds"} and set(by_method(column)["A"]) == {"rounds", "steps"}
+
+
+def test_a_method_that_sends_nothing_sets_no_budget_and_stays_within_any() -> None:
+    records = dict(two_costs())
+    records[C.cell_key] = {0: run_of(C, 0, [line(0.2, 50, 0), line(0.3, 50, 0)])}
+    (column,) = columns(item_of([A, B, C]), records)
+    assert column.budget == {"steps": 30.0, "bytes": 60.0}
+    assert by_method(column)["C"] == {"rounds": 0.3, "bytes": 0.3}
+
+
+def test_bounds_and_diverged_runs_set_no_budget() -> None:
+    """The bound spends 5 steps, the diverged run 4; the budget stays A's 30."""
+    bound = arena_cell("Bound", "own", 950, role="bound")
+    records = dict(two_costs())
+    records[bound.cell_key] = {0: run_of(bound, 0, [line(0.99, 5, 0)])}
+    records[C.cell_key] = {0: run_of(C, 0, [line(0.1, 4, 1)], status="diverged")}
+    (column,) = columns(item_of([A, B, C, bound]), records)
+    assert column.budget["steps"] == 30.0
+    assert [result.cell.label for result in column.bounds] == ["Bound/own"]
+    assert [(result.cell.label, result.status) for result in column.apart] == [("C/own", "diverged")]
+    assert set(by_method(column)) == {"A", "B"}
+
+
+def test_groups_by_hand() -> None:
+    """Three seeds, four methods: three comparisons at 98.33 %, t = 7.649, half width 4.416 std.
+    A - B: .10 .09 .11, mean .10, std .01, +-.044: a new group. B - C: .01 .02 -.02, mean .003: C joins B's. D is
+    compared with B, not with C: .06 .05 .07, +-.044: a group of its own, although C - D is .05 .03 .09, mean .057,
+    std .031, +-.135."""
+    a, b = [0.90, 0.91, 0.92], [0.80, 0.82, 0.81]
+    c, d = [0.79, 0.80, 0.83], [0.74, 0.77, 0.74]
+    found = place({name: dict(enumerate(v)) for name, v in zip("dbca", (d, b, c, a), strict=True)}, (0, 1, 2))
+    assert {name: (one.group, one.rank) for name, one in found.items()} == {
+        "a": ("a", None),
+        "b": ("b", None),
+        "c": ("b", None),
+        "d": ("c", None),
+    }
+
+
+@pytest.mark.parametrize(("others", "group"), [(0, "b"), (1, "a")])
+def test_groups_allow_for_every_comparison(others: int, group: str) -> None:
+    """a - b is .02 .03 .04: mean .03, std .01. One comparison: +-2.484 std = .025, without zero. With a third method
+    the level is 97.5 %: +-3.583 std = .036, with zero."""
+    values = {"a": [0.52, 0.53, 0.54], "b": [0.50, 0.50, 0.50], **({"z": [0.1, 0.1, 0.1]} if others else {})}
+    assert place({name: dict(enumerate(v)) for name, v in values.items()}, (0, 1, 2))["b"].group == group
+
+
+def test_one_seed_or_equal_differences_are_one_group() -> None:
+    """Nothing says how far the difference would vary."""
+    assert {p.group for p in place({"a": {0: 0.9}, "b": {0: 0.1}}, (0,)).values()} == {"a"}
+    equal = {"a": {0: 0.9, 1: 0.8, 2: 0.7}, "b": {0: 0.8, 1: 0.7, 2: 0.6}}
+    assert {p.group for p in place(equal, (0, 1, 2)).values()} == {"a"}
+
+
+def test_ranks_and_intervals_against_scipy() -> None:
+    """Five seeds: three comparisons of four methods, each interval scipy's paired t interval at 1 - .05 / 3."""
+    rng = np.random.default_rng(0)
+    values = {name: dict(enumerate(0.5 + 0.1 * i + 0.02 * rng.normal(size=5))) for i, name in enumerate("abcd")}
+    found = place(values, range(5))
+    assert {name: one.rank for name, one in found.items()} == {"d": 1, "c": 2, "b": 3, "a": 4}
+    assert found["d"].difference is None and all(one.group is None for one in found.values())
+    for name in "abc":
+        test = stats.ttest_rel(list(values[name].values()), list(values["d"].values()))
+        low, high = test.confidence_interval(1 - 0.05 / 3)
+        seen = found[name].difference
+        assert seen is not None and seen.interval == (pytest.approx(low), pytest.approx(high))
+
+
+def test_equal_means_share_a_rank() -> None:
+    values = {"a": [0.5] * 5, "b": [0.5] * 5, "c": [0.4] * 5}
+    found = place({name: dict(enumerate(v)) for name, v in values.items()}, range(5))
+    assert [found[name].rank for name in "abc"] == [1, 1, 3]
+
+
+@given(st.integers(1, 6), st.dictionaries(st.text("xyz", min_size=1), st.integers(0, 99), min_size=1, max_size=6))
+def test_places_are_in_order(n: int, means: dict[str, int]) -> None:
+    """Best mean first; letters only go on; ranks count the better ones; never both."""
+    rng = np.random.default_rng(sum(means.values()))
+    values = {name: dict(enumerate(mean / 100 + 0.05 * rng.normal(size=n))) for name, mean in means.items()}
+    found = list(place(values, range(n)).values())
+    order = [one.summary.mean for one in found]
+    assert order == sorted(order, reverse=True)
+    if n >= 5:
+        assert [one.rank for one in found] == list(range(1, len(found) + 1))
+    else:
+        letters = [one.group or "" for one in found]
+        assert letters[0] == "a" and all(0 <= ord(y) - ord(x) <= 1 for x, y in zip(letters, letters[1:], strict=False))
+
+
+def test_a_column_is_over_common_seeds() -> None:
+    """A has seeds 0 to 4, B 0 to 3: four are common, so there are groups and no ranks, and A's mean leaves seed 4 out
+    (1.0, which would have lifted it)."""
+    records = ends((A, dict.fromkeys(range(4), 0.5) | {4: 1.0}), (B, dict.fromkeys(range(4), 0.6)))
+    (column,) = columns(item_of([A, B], seeds=5), records)
+    assert (column.seeds, column.ranked) == ((0, 1, 2, 3), False)
+    assert by_method(column)["A"]["rounds"] == 0.5
+    assert [entry.result.status for entry in column.entries] == ["partial", "done"]
+
+
+def test_without_a_common_seed_nothing_is_placed() -> None:
+    """Each keeps its own mean, and that is all that can be said."""
+    (column,) = columns(item_of([A, B]), ends((A, {0: 0.5}), (B, {1: 0.6})))
+    assert column.seeds == () and not column.ranked
+    assert [(p.rank, p.group, p.summary.mean) for e in column.entries for p in [e.places["rounds"]]] == [
+        (None, None, 0.6),
+        (None, None, 0.5),
+    ]
+
+
+def test_missing_cells_stand_apart() -> None:
+    (column,) = columns(item_of([A, B, C]), ends((A, {0: 0.5, 1: 0.6, 2: 0.7})))
+    assert [result.cell.label for result in column.apart] == ["B/own", "C/own"]
+    assert all(result.summary is None for result in column.apart)
+
+
+def test_empty_columns_have_no_budget() -> None:
+    (column,) = columns(item_of([A, B]), {})
+    assert (column.entries, column.budget, column.rounds, len(column.apart)) == ((), {}, None, 2)
+
+
+def test_columns_and_colours_follow_the_item() -> None:
+    """own, then tuned; FedMatch/tuned waits; bounds that there is one of stand beside both."""
+    item = arena()
+    own, tuned = columns(item, arena_records(item))
+    assert (own.name, tuned.name) == ("hyperparameters = own", "hyperparameters = tuned")
+    assert [choice.label for choice in own.waiting] == []
+    assert [choice.label for choice in tuned.waiting] == ["FedMatch/tuned"]
+    assert own.bounds == tuned.bounds and len(own.bounds) == 3
+    assert methods(item)[:3] == ("SSFL", "SemiFL", "RSCFed") and len(methods(item)) == 11
+
+
+def test_bounds_of_a_column_stay_in_it() -> None:
+    """Over alpha the bounds differ from column to column."""
+    item = arena(varies={"alpha": (0.1, 1.0)})
+    low, high = columns(item, {})
+    assert [r.cell.label for r in low.bounds] == ["Server only/0.1", "Supervised/0.1", "Central FixMatch/0.1"]
+    assert not {r.cell.label for r in low.bounds} & {r.cell.label for r in high.bounds}
+
+
+def test_an_item_of_methods_alone_has_one_column() -> None:
+    cells = [replace(cell, setting={"method": cell.setting["method"]}) for cell in (A, B)]
+    (column,) = columns(item_of(cells), ends((A, {0: 0.5}), (B, {0: 0.6})))
+    assert (column.name, len(column.entries)) == ("all", 2)
+
+
+def test_footnotes_are_numbered_once() -> None:
+    """Of a choice's note, what was chosen is one remark and what was said before is another."""
+    cells = [
+        replace(A, note=ONE_MORE_CLIENT),
+        replace(B, note=f"best of 6 on held-out labels: lr 0.02; {ONE_MORE_CLIENT}"),
+        C,
+    ]
+    assert footnotes(item_of(cells)) == {ONE_MORE_CLIENT: 1, "best of 6 on held-out labels: lr 0.02": 2}
+
+
+def test_a_trial_counts_for_nothing() -> None:
+    """Under a cell's key, but with a seed of its own: beyond the item's seeds."""
+    trial = make_record(A, 1000, {"test/accuracy": 1.0})
+    found: Records = {A.cell_key: {0: make_record(A, 0, {"test/accuracy": 0.5}), 1000: trial}}
+    assert list(counted(item_of([A]), found)[A.cell_key]) == [0]
+
+
+def test_values_that_are_no_numbers_are_passed_over() -> None:
+    rounds: list[dict[str, float]] = [line(0.5, 10, 0), line(math.nan, 10, 0)]
+    run: RunRecord = run_of(A, 0, rounds)
+    assert at_budget(run, "steps", 20) == 0.5
