@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from benchmark.papers.item import Item
 from benchmark.tracking.files import write_atomically
-from reports.arena_figures import learning_curves
+from reports.arena.figures import learning_curves
 from reports.cells import ACCURACY, CellResult, Records, collect, grid
 from reports.drawing import STYLE, draw_panel, laid_out, line_style, png, set_scale, svg
 from reports.series import seeds_series

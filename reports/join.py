@@ -7,7 +7,7 @@ it and as results/published/ holds it. "units" says so in the object itself, so 
 from typing import Any
 
 from benchmark.papers.item import Item
-from reports.arena_exports import arena_object
+from reports.arena.exports import arena_object
 from reports.cells import ACCURACY, CellResult, Records, collect, counted, notes_of
 from reports.verdicts import Judged, judge
 

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from benchmark.papers.item import Item
 from benchmark.tracking.files import write_atomically
-from reports.arena_exports import arena_csv, arena_latex, arena_markdown
-from reports.arena_site import arena_view
+from reports.arena.exports import arena_csv, arena_latex, arena_markdown
+from reports.arena.site import arena_view
 from reports.cells import (
     ACCURACY,
     SELECTED_ON_TEST,

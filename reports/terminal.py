@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.papers.item import Item
-from reports.arena_terminal import print_columns
+from reports.arena.terminal import print_columns
 from reports.cells import (
     ACCURACY,
     SELECTED_ON_TEST,

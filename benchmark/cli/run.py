@@ -46,7 +46,15 @@ def act(options: argparse.Namespace) -> int:
     callbacks = [] if options.json else [RunProgress(experiment)]
     if options.threads < 1:
         raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
-    result = run(experiment, options.results, data_root=options.data_root, callbacks=callbacks, threads=options.threads)
+    result = run(
+        experiment,
+        options.results,
+        data_root=options.data_root,
+        callbacks=callbacks,
+        threads=options.threads,
+        engine=options.engine,
+        workers=options.workers,
+    )
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
     else:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from sklearn.datasets import load_digits
 from torchvision import datasets as tv
 
 from benchmark.data.packed import cache_folder
@@ -60,6 +59,8 @@ def _own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int],
 
 def read_digits() -> Raw:
     """1,797 handwritten digits of 8x8 pixels, 400 of them for the test: as near to 400/1797 of each class as can be."""
+    from sklearn.datasets import load_digits  # seconds to import, for a set that most runs do not use
+
     digits = load_digits()
     images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     exact_d = np.bincount(digits.target) * 400 / len(digits.target)

@@ -1,4 +1,4 @@
-"""What crossed between server and clients in a round, what stayed with the clients, and what local training reported."""
+"""What crossed between server and clients in a round, what clients kept, and what local training reported."""
 
 from collections import defaultdict
 from collections.abc import Mapping

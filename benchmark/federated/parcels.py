@@ -2,8 +2,8 @@
 
 Tensors go by number. A sender that keeps its `Numbers` sends a tensor that many jobs receive only once, and a receiver
 gets every tensor in the layout it had (channels last stays channels last), so that nothing downstream can tell.
-Measured (`tests/performance/workers_speed.py`): a pipe takes under 2 % of a job's time for 0.2 M and for 11 M weights,
-so no memory is shared but the images'.
+There and back, a pipe takes 1.4 ms for 0.2 M weights, 1 % of a job, and 88 ms for 11 M; torch's shared memory, with a
+file for each tensor, 22 and 1016 ms (`tests/performance/workers_speed.py`). So nothing is shared but the images.
 """
 
 import io

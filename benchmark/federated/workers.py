@@ -1,6 +1,7 @@
 """The engine for CPU cores: a round's jobs on several processes, one thread each, bit-equal to `ReferenceEngine`.
 
-A network of a benchmark's size leaves a second thread half idle, a second process not (`results/benchmarks/`).
+Two threads of one process wait for each other at every operation, and collapse beside other programs (15 times slower
+at a load of 5 on two cores, `results/benchmarks/workers.json`); processes of one thread share what is there.
 Workers live as long as the engine. They share the images, get every distinct weight tensor once a call and the longest
 jobs first, and keep nothing: private state comes with the job and goes back with its outcome.
 """

@@ -51,9 +51,12 @@ def with_static_statistics(weights: Weights, world: World, clients: Sequence[int
     """
     if world.model.norm != "sbn":
         return weights
-    asked: list[tuple[int, PartName]] = [(SERVER, "labelled")]
-    for client in clients:
-        asked += [(client, "labelled"), (client, "unlabelled")]
+    asked: list[tuple[int, PartName]] = []
+    for holder in (SERVER, *clients):
+        if world.labelled[holder]:
+            asked.append((holder, "labelled"))
+        if world.sizes[holder] > world.labelled[holder]:
+            asked.append((holder, "unlabelled"))
     jobs = [
         Job(
             key=Key(client=holder),

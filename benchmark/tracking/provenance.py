@@ -11,20 +11,21 @@ from typing import Any
 
 import torch
 
+from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 
 PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "scipy", "scikit-learn")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def manifest(environment: Environment) -> dict[str, Any]:
+def manifest(environment: Environment, engine: Engine) -> dict[str, Any]:
     """What a reader needs to judge whether two runs may be compared. No name of a person, host or path is in it."""
     return {
         "code": commit(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "hardware": hardware(),
-        "engine": {"name": "reference", "threads": torch.get_num_threads(), "bit_equal": True},
+        "engine": {"name": engine.name, "threads": torch.get_num_threads(), "bit_equal": True},
         "data": {
             "name": environment.data.name,
             "hash": environment.data.content_hash,

@@ -14,8 +14,9 @@ import torch
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import Diverged, Stopped
 from benchmark.experiment import Experiment
-from benchmark.federated.engines import ReferenceEngine
-from benchmark.federated.environment import prepare
+from benchmark.federated.choice import build_engine
+from benchmark.federated.engines import Engine
+from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.trainer import build_trainer, fit
@@ -31,11 +32,14 @@ def run(
     data_root: Path | None = None,
     callbacks: Sequence[pl.Callback] = (),
     threads: int = 1,
+    engine: str = "reference",
+    workers: int | None = None,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
     A finished run is not trained again. `threads` share each tensor operation; their number decides the order of
-    additions, so a run that goes on keeps the number it began with.
+    additions, so a run that goes on keeps the number it began with. `engine` and `workers`: see `build_engine`; both
+    engines give the same bits.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere, Diverged (after the
     record says so) and Stopped (after a checkpoint).
@@ -51,25 +55,35 @@ def run(
         start = recorder.checkpoint
         began_with = (read_json(folder / "manifest.json") or {}).get("engine", {}).get("threads", threads)
         torch.set_num_threads(began_with if start else threads)
-        recorder.open(manifest(environment))
-        module = FederatedModule(
-            environment,
-            ReferenceEngine(environment),
-            state=start.state if start else None,
-            rounds_done=start.round if start else 0,
-        )
-        diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
-        stop = StopOnSignal()
-        trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
-        try:
-            with stop.listening():
-                fit(module, trainer)
-        except Diverged as error:
-            recorder.close("diverged", str(error))
-            raise
-        if module.rounds_done < experiment.federation.rounds:
-            raise Stopped(f"{folder}: stopped after round {module.rounds_done}; the same command goes on from there")
-        return recorder.close("done")
+        with contextlib.closing(build_engine(engine, environment, workers, torch.get_num_threads())) as built:
+            recorder.open(manifest(environment, built))
+            return _train(recorder, environment, built, callbacks)
+
+
+def _train(
+    recorder: Recorder, environment: Environment, engine: Engine, callbacks: Sequence[pl.Callback]
+) -> dict[str, Any]:
+    """Rounds from the checkpoint, or from the first, to the end."""
+    experiment, start = environment.experiment, recorder.checkpoint
+    module = FederatedModule(
+        environment,
+        engine,
+        state=start.state if start else None,
+        rounds_done=start.round if start else 0,
+    )
+    diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
+    stop = StopOnSignal()
+    trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
+    try:
+        with stop.listening():
+            fit(module, trainer)
+    except Diverged as error:
+        recorder.close("diverged", str(error))
+        raise
+    if module.rounds_done < experiment.federation.rounds:
+        where = f"{recorder.folder}: stopped after round {module.rounds_done}"
+        raise Stopped(f"{where}; the same command goes on from there")
+    return recorder.close("done")
 
 
 class StopOnSignal(pl.Callback):

@@ -97,7 +97,13 @@ TRACES = {
     **{
         f"{name}-{setting.replace('_', '-')}": _at_clients(method, setting, optimizer=SLOW)
         for name, method in FEDSWITCH.items()
-        for setting in ("every_client", "some_clients", "share", "one_more_client")
+        for setting in ("every_client", "some_clients", "share")
+    },
+    **{
+        f"{name}-one-more-client": _at_clients(
+            method, "one_more_client", optimizer=SLOW, federation=replace(BASE.federation, K=3, C=3)
+        )  # of 4 clients, the one with labels is in both cohorts
+        for name, method in FEDSWITCH.items()
     },
     # Round 2 goes without a teacher: it was nearer to beta, and the algorithms then drop it.
     "fedswitch-algorithm": replace(

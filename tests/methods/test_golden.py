@@ -1,6 +1,7 @@
-"""The golden traces, and beside them one number derived without any of the suite's training code."""
+"""The golden traces, and beside each one number derived without any of the suite's training code."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from scipy.special import log_softmax
 from benchmark.data.augment import make_views
 from benchmark.federated.batches import passes
 from benchmark.federated.environment import prepare
-from benchmark.methods.protocol import SERVER
 from benchmark.streams import numpy_stream, torch_stream
-from tests.methods.golden import BASE, FOLDER, TRACES, trace
+from tests.federated.helpers import module_of
+from tests.methods.golden import FOLDER, TRACES, trace
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -42,49 +43,67 @@ def group_norm(images_NCHW, groups, weight_C, bias_C):
     return normal.reshape(N, C, H, W) * weight_C[None, :, None, None] + bias_C[None, :, None, None]
 
 
-def forward(w, images_NCHW):
+def batch_norm(images_NCHW, weight_C, bias_C):
+    """By the batch's own statistics, as in training."""
+    mean, var = (f(images_NCHW, axis=(0, 2, 3), keepdims=True) for f in (np.mean, np.var))
+    return (images_NCHW - mean) / np.sqrt(var + 1e-5) * weight_C[None, :, None, None] + bias_C[None, :, None, None]
+
+
+def forward(w, images_NCHW, norm):
     """The tiny network in NumPy, float64: logits_ND."""
-    hidden = np.maximum(group_norm(convolution(images_NCHW, w["conv1.weight"], w["conv1.bias"]), 4, *norm(w, 1)), 0)
+
+    def normal(images, number):
+        scale = w[f"norm{number}.weight"], w[f"norm{number}.bias"]
+        return group_norm(images, 4, *scale) if norm == "gn" else batch_norm(images, *scale)
+
+    hidden = np.maximum(normal(convolution(images_NCHW, w["conv1.weight"], w["conv1.bias"]), 1), 0)
     hidden = convolution(hidden, w["conv2.weight"], w["conv2.bias"])
     N, C, H, W = hidden.shape
     pooled = hidden.reshape(N, C, H // 2, 2, W // 2, 2).max(axis=(3, 5))
-    hidden = np.maximum(group_norm(pooled, 4, *norm(w, 2)), 0).reshape(N, -1)
+    hidden = np.maximum(normal(pooled, 2), 0).reshape(N, -1)
     hidden = np.maximum(hidden @ w["fc1.weight"].T + w["fc1.bias"], 0)
     return hidden @ w["fc2.weight"].T + w["fc2.bias"]
 
 
-def norm(w, number):
-    return w[f"norm{number}.weight"], w[f"norm{number}.bias"]
+LOSSES_ON_LABELS = ("server/loss", "client/supervised_loss", "client/labelled_loss")
 
 
-def test_the_server_s_first_loss_by_numpy():
-    """Eq. 3 on the first batch at the initial weights: the network, the softmax and the mean in NumPy.
+def first_on_labels(module):
+    """The first job of two rounds that trains on labels: its round, the job and its outcome."""
+    seen = []
+    fit = module.engine.fit
 
-    Two local steps are averaged in the record; the experiment here takes one.
+    def spied(jobs, round_number, kept):
+        for job, outcome in zip(jobs, fit(jobs, round_number, kept), strict=True):
+            seen.append((round_number, job, outcome))
+            yield outcome
+
+    module.engine.fit = spied
+    for round_number in (1, 2):
+        module.training_step(round_number, 0)
+    return next((r, job, outcome) for r, job, outcome in seen if "labelled" in job.data)
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_first_loss_on_labels_by_numpy(name):
+    """Whoever trains on labels first (the server, a labelled client, the one holder of everything): the cross-entropy
+    of the first batch's weak view at the weights received, with network, softmax and mean in NumPy.
+
+    The record has means over local steps; the experiment here takes one.
     """
-    from dataclasses import replace
-
-    from tests.federated.helpers import module_of
-
-    experiment = replace(BASE, federation=replace(BASE.federation, T=1))
+    experiment = replace(TRACES[name], federation=replace(TRACES[name].federation, T=1))
     environment = prepare(experiment)
-    module = module_of(experiment, environment)
-    weights = {name: value.double().numpy() for name, value in environment.network().state_dict().items()}
-    module.training_step(1, 0)
+    round_number, job, outcome = first_on_labels(module_of(experiment, environment))
 
-    part = environment.part(SERVER, "labelled")
-    names = ("train", "round", 1, "client", SERVER, "draw", 0, "labelled")
-    (order,) = passes(len(part), 8, 1, True, numpy_stream(0, *names, "order"))
+    stream, holder = job.data["labelled"], job.key.client
+    part, data = environment.part(holder, stream.part), environment.data
+    names = ("train", "round", round_number, "client", holder, "draw", job.key.draw, "labelled")
+    (order,) = passes(len(part), stream.batch_size, 1, stream.drop_last, numpy_stream(0, *names, "order"))
     at = part.positions_N[torch.from_numpy(order)]
-    data = environment.data
-    views = make_views(
-        data.train_images_NCHW[at],
-        ("weak",),
-        environment.augmentation,
-        data.mean,
-        data.std,
-        torch_stream(0, *names, "augmentation"),
-    )
-    log_probabilities_ND = log_softmax(forward(weights, views["weak"].double().numpy()), axis=1)
-    expected = -log_probabilities_ND[np.arange(8), data.train_labels_N[at].numpy()].mean()
-    assert module.metrics["server/loss"] == pytest.approx(expected, rel=1e-5)
+    draw = torch_stream(0, *names, "augmentation")
+    views = make_views(data.train_images_NCHW[at], ("weak",), environment.augmentation, data.mean, data.std, draw)
+    weights = {tensor: value.double().numpy() for tensor, value in job.receives["student"].items()}
+    logits_ND = forward(weights, views["weak"].double().numpy(), experiment.model.norm)
+    expected = -log_softmax(logits_ND, axis=1)[np.arange(len(at)), data.train_labels_N[at].numpy()].mean()
+    (found,) = [outcome.metrics[loss] for loss in LOSSES_ON_LABELS if loss in outcome.metrics]
+    assert found == pytest.approx(expected, rel=1e-5)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -108,3 +109,39 @@ def _learning(cell: Cell, seed: int, method: str, number: int) -> RunRecord:
         value = end if t == ROUNDS else found if t % 5 == 0 else None
         lines.append(line(value, steps, 0.5e6 * sent, 0.5e6 * sent))
     return run_of(cell, seed, lines)
+
+
+def small(seeds: int = 3) -> tuple[Item, Records]:
+    """Two rounds a run. A: 10 steps and 1 MB a round, .5 then .90 .91 .92; B: 20 steps and .5 MB, .7 then .80 .82 .81;
+    C was not run, D diverged, S is a bound that tuning does not touch, E/tuned waits for its trials."""
+    cells = [
+        arena_cell("A", "own", 700),
+        arena_cell("B", "own", 701, note=ONE_MORE_CLIENT),
+        arena_cell("C", "own", 702),
+        arena_cell("D", "own", 703),
+        arena_cell("S", "own", 704, role="bound", note="labels alone"),
+    ]
+    a, b, _, d, s = cells
+    records = {
+        a.cell_key: {i: two_rounds(a, i, 0.5, end, 10, 1e6) for i, end in enumerate((0.90, 0.91, 0.92)[:seeds])},
+        b.cell_key: {i: two_rounds(b, i, 0.7, end, 20, 5e5) for i, end in enumerate((0.80, 0.82, 0.81)[:seeds])},
+        d.cell_key: {0: two_rounds(d, 0, 0.1, 0.2, 1, 1, status="diverged")},
+        s.cell_key: {i: two_rounds(s, i, 0.6, 0.65, 10, 0) for i in range(seeds)},
+    }
+    (choice,) = arena().choices
+    waiting = replace(choice, label="A/tuned", setting={"method": "A", "hyperparameters": "tuned"})
+    item = Item(
+        name="arena/toy",
+        title="Toy",
+        profile="demo",
+        cells=tuple(cells),
+        choices=(waiting,),
+        seeds=3,
+        notes=("Six settings a method.",),
+        rows="methods",
+    )
+    return item, records
+
+
+def two_rounds(cell: Cell, seed: int, first: float, end: float, steps: float, up: float, **more: str) -> Any:
+    return run_of(cell, seed, [line(first, steps, up), line(end, steps, up)], **more)

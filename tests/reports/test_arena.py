@@ -12,7 +12,7 @@ from scipy import stats
 
 from benchmark.papers.item import Cell, Item
 from benchmark.tracking.record import RunRecord
-from reports.arena import Column, at_budget, columns, footnotes, methods, place, spent
+from reports.arena.table import Column, at_budget, columns, footnotes, methods, place, spent
 from reports.cells import Records, counted
 from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena, arena_cell, arena_records, line, run_of
 from tests.reports.fakes import make_record

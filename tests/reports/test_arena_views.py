@@ -3,61 +3,21 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmark.papers.item import Cell, Item
-from reports.arena import columns
-from reports.arena_exports import arena_csv, arena_latex, arena_markdown
-from reports.arena_figures import colours, dots, learning_curves
-from reports.arena_text import megabytes
+from benchmark.papers.item import Item
+from reports.arena.exports import arena_csv, arena_latex, arena_markdown
+from reports.arena.text import megabytes
 from reports.cells import Records
-from reports.drawing import PALETTE
 from reports.join import item_result
 from reports.site import build
-from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena, arena_cell, arena_records, line, run_of
+from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena, arena_records, line, run_of, small, two_rounds
 from tests.reports.test_site import HOSTILE, Page, words
 from tests.reports.test_terminal import printed
-
-
-def small(seeds: int = 3) -> tuple[Item, Records]:
-    """Two rounds a run. A: 10 steps and 1 MB a round, .5 then .90 .91 .92; B: 20 steps and .5 MB, .7 then .80 .82 .81;
-    C was not run, D diverged, S is a bound that tuning does not touch, E/tuned waits for its trials."""
-    cells = [
-        arena_cell("A", "own", 700),
-        arena_cell("B", "own", 701, note=ONE_MORE_CLIENT),
-        arena_cell("C", "own", 702),
-        arena_cell("D", "own", 703),
-        arena_cell("S", "own", 704, role="bound", note="labels alone"),
-    ]
-    a, b, _, d, s = cells
-    records = {
-        a.cell_key: {i: two_rounds(a, i, 0.5, end, 10, 1e6) for i, end in enumerate((0.90, 0.91, 0.92)[:seeds])},
-        b.cell_key: {i: two_rounds(b, i, 0.7, end, 20, 5e5) for i, end in enumerate((0.80, 0.82, 0.81)[:seeds])},
-        d.cell_key: {0: two_rounds(d, 0, 0.1, 0.2, 1, 1, status="diverged")},
-        s.cell_key: {i: two_rounds(s, i, 0.6, 0.65, 10, 0) for i in range(seeds)},
-    }
-    (choice,) = arena().choices
-    waiting = replace(choice, label="A/tuned", setting={"method": "A", "hyperparameters": "tuned"})
-    item = Item(
-        name="arena/toy",
-        title="Toy",
-        profile="demo",
-        cells=tuple(cells),
-        choices=(waiting,),
-        seeds=3,
-        notes=("Six settings a method.",),
-        rows="methods",
-    )
-    return item, records
-
-
-def two_rounds(cell: Cell, seed: int, first: float, end: float, steps: float, up: float, **more: str) -> Any:
-    return run_of(cell, seed, [line(first, steps, up), line(end, steps, up)], **more)
-
 
 SMALL = """\
 arena/toy  Toy
@@ -99,6 +59,14 @@ report: site/index.html
 def test_terminal_character_by_character() -> None:
     """A - B: .10 .09 .11, +-2.48 std: b. Of 20 steps B had one round (70); of 1 MB A had one (50): B leads there."""
     assert printed(*small(), report="site/index.html") == SMALL
+
+
+def test_a_bound_with_a_diverged_run_shows_no_mean() -> None:
+    item, records = small()
+    s = item.cells[4]
+    runs = {**records[s.cell_key], 2: two_rounds(s, 2, 0.1, 0.1, 10, 0, status="diverged")}
+    text = printed(item, {**records, s.cell_key: runs})
+    assert text.count("n=2/3, 1 diverged") == 2 and "65.0" not in text  # the bound stands in both columns
 
 
 def test_one_seed_is_one_group_and_says_so() -> None:
@@ -250,6 +218,10 @@ def test_only_compared_methods_are_sorted(site: Path) -> None:
     own = page[page.index("Own hyperparameters") : page.index("Tuned hyperparameters")]
     head, first, *others = own.split("<tbody")
     assert "data-sort" in head and head.count("<tr") == 1 and head.count("<button>") == 6
+    assert [float(found) for found in re.findall(r'data-value="([^"]+)"', first)] == [
+        *(pytest.approx(value) for value in (0.91, 0.91, 0.5, 20, 2e6)),  # A: three means, its steps and bytes
+        *(pytest.approx(value) for value in (0.81, 0.7, 0.81, 40, 1e6)),
+    ]
     assert ">A</a>" in first and ">C</a>" not in first and ">S</a>" not in first
     assert len(others) == 2
 
@@ -262,37 +234,6 @@ def test_cell_pages_show_their_note(site: Path) -> None:
 def test_files_stand_beside_the_page(site: Path) -> None:
     names = {path.name for path in (site / "toy/demo").iterdir() if not path.name.startswith("cell")}
     assert names == {"index.html", "table.csv", "table.tex", "table.md", "curves.svg", "curves.png", "dots-own.svg"}
-
-
-def test_every_run_is_a_dot_and_methods_stand_in_order() -> None:
-    item, records = small()
-    own, tuned = columns(item, records)
-    figure = dots(item, own)
-    assert figure is not None and dots(item, tuned) is None
-    (ax,) = figure.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["A", "B", "S"]
-    runs = [list(map(float, drawn.get_xdata())) for drawn in ax.lines if drawn.get_marker() == "o"]  # type: ignore[arg-type]
-    assert runs == [pytest.approx([90, 91, 92]), pytest.approx([80, 82, 81]), pytest.approx([65, 65, 65])]
-    ticks = [float(drawn.get_xdata()[0]) for drawn in ax.lines if drawn.get_marker() == "|"]  # type: ignore[index,arg-type]
-    assert ticks == pytest.approx([91, 81, 65])
-
-
-def test_no_panel_of_the_curves_has_more_lines_than_colours() -> None:
-    """Eleven methods in two columns: four panels, six methods in the upper ones and five in the lower."""
-    item = arena()
-    figure = learning_curves(item, arena_records(item))
-    assert len(figure.axes) == 4
-    for ax in figure.axes:
-        drawn = [one.get_color() for one in ax.lines if one.get_linestyle() == "-" and one.get_linewidth() > 1]
-        assert len(drawn) == len(set(drawn)) and 4 <= len(drawn) <= 6
-    legends = [len(legend.get_texts()) for ax in figure.axes if (legend := ax.get_legend()) is not None]
-    assert sorted(legends) == [5, 6]
-
-
-def test_a_method_keeps_its_colour() -> None:
-    """By its place among the item's methods, the ninth begins anew."""
-    found = list(colours(arena()).values())
-    assert found == [*PALETTE, *PALETTE[:3]]
 
 
 @pytest.mark.parametrize(("number", "text"), [(1.84e6, "1.84"), (5.04e8, "504"), (1.008e9, "1,008"), (0.0, "0")])

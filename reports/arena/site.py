@@ -5,10 +5,10 @@ from typing import Any
 from markupsafe import Markup
 
 from benchmark.papers.item import Item
-from reports.arena import BASES, Basis, Column, Placing, columns, footnotes, methods
-from reports.arena_figures import dots
-from reports.arena_properties import arena_properties
-from reports.arena_text import (
+from reports.arena.figures import dots
+from reports.arena.properties import arena_properties
+from reports.arena.table import BASES, Basis, Column, Placing, columns, footnotes, methods
+from reports.arena.text import (
     BASIS_NAMES,
     Line,
     budgets,

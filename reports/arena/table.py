@@ -73,7 +73,8 @@ class Column:
 
     @property
     def name(self) -> str:
-        return "all" if self.value is None else f"{self.key} = {self.value}"
+        value = f"{self.value:g}" if isinstance(self.value, float) else self.value
+        return "all" if value is None else f"{self.key} = {value}"
 
     @property
     def ranked(self) -> bool:

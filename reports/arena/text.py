@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from benchmark.papers.item import Item
-from reports.arena import BASES, RANK_SEEDS, Basis, Column, Entry, Placing, footnotes, method_of, remarks
+from reports.arena.table import BASES, RANK_SEEDS, Basis, Column, Entry, Placing, footnotes, method_of, remarks
 from reports.cells import CellResult
 from reports.statistics import LEVEL
 from reports.words import mean_spread, percent, points, points_interval

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmark.papers.item import Item
-from reports.arena import Column, columns, method_of, methods
-from reports.arena_text import lines, title
+from reports.arena.table import Column, columns, method_of, methods
+from reports.arena.text import lines, title
 from reports.cells import ACCURACY, CellResult, Records
 from reports.drawing import GRID, INK, PALETTE, STYLE, draw_panel, laid_out, set_scale
 from reports.series import seeds_series
@@ -69,7 +69,8 @@ def learning_curves(item: Item, records: Records) -> Figure:
     found, names = columns(item, records), methods(item)
     parts = _shared_out(names)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(2.7 * max(2, len(found)) + 1.5, 2.35 * len(parts) + 0.4), layout="constrained")
+        width = 2.7 if len(found) <= 2 else 2.0  # narrower ones keep the letters of a wide figure legible
+        figure = Figure(figsize=(width * max(2, len(found)) + 1.5, 2.35 * len(parts) + 0.4), layout="constrained")
         axes = figure.subplots(len(parts), max(1, len(found)), squeeze=False, sharex=True, sharey=True)
         chosen = colours(item)
         everything = []

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmark.papers.item import Item
-from reports.arena import BASES, COSTS, Column, Entry, Placing, all_of, columns, footnotes, method_of
-from reports.arena_properties import arena_properties
-from reports.arena_text import (
+from reports.arena.properties import arena_properties
+from reports.arena.table import BASES, COSTS, Column, Entry, Placing, all_of, columns, footnotes, method_of
+from reports.arena.text import (
     BASIS_NAMES,
     Line,
     accuracy,

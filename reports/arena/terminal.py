@@ -5,9 +5,9 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.papers.item import Item
-from reports.arena import Column, columns, footnotes
-from reports.arena_properties import arena_properties
-from reports.arena_text import (
+from reports.arena.properties import arena_properties
+from reports.arena.table import Column, columns, footnotes
+from reports.arena.text import (
     Line,
     accuracy,
     budget_text,

@@ -1,0 +1,39 @@
+"""The arena's figures: every run is seen, and no panel has more lines than can be told apart."""
+
+import pytest
+
+from reports.arena.figures import colours, dots, learning_curves
+from reports.arena.table import columns
+from reports.drawing import PALETTE
+from tests.reports.arena_fakes import arena, arena_records, small
+
+
+def test_every_run_is_a_dot_and_methods_stand_in_order() -> None:
+    item, records = small()
+    own, tuned = columns(item, records)
+    figure = dots(item, own)
+    assert figure is not None and dots(item, tuned) is None
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["A", "B", "S"]
+    runs = [list(map(float, drawn.get_xdata())) for drawn in ax.lines if drawn.get_marker() == "o"]  # type: ignore[arg-type]
+    assert runs == [pytest.approx([90, 91, 92]), pytest.approx([80, 82, 81]), pytest.approx([65, 65, 65])]
+    ticks = [float(drawn.get_xdata()[0]) for drawn in ax.lines if drawn.get_marker() == "|"]  # type: ignore[index,arg-type]
+    assert ticks == pytest.approx([91, 81, 65])
+
+
+def test_no_panel_of_the_curves_has_more_lines_than_colours() -> None:
+    """Eleven methods in two columns: four panels, six methods in the upper ones and five in the lower."""
+    item = arena()
+    figure = learning_curves(item, arena_records(item))
+    assert len(figure.axes) == 4
+    for ax in figure.axes:
+        drawn = [one.get_color() for one in ax.lines if one.get_linestyle() == "-" and one.get_linewidth() > 1]
+        assert len(drawn) == len(set(drawn)) and 4 <= len(drawn) <= 6
+    legends = [len(legend.get_texts()) for ax in figure.axes if (legend := ax.get_legend()) is not None]
+    assert sorted(legends) == [5, 6]
+
+
+def test_a_method_keeps_its_colour() -> None:
+    """By its place among the item's methods, the ninth begins anew."""
+    found = list(colours(arena()).values())
+    assert found == [*PALETTE, *PALETTE[:3]]
