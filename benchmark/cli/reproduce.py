@@ -86,7 +86,8 @@ def act(options: argparse.Namespace) -> int:
             print(json.dumps(item_result(item, records, report=str(report))))
         else:
             print_item(item, records, output(), report=str(report))
-    diverged = [run for run in planned.runs if planned.records[run.cell_key][run.seed].status == "diverged"]
+    counted = [run for run in planned.runs if not run.evaluation.validation]  # a diverged trial is merely not chosen
+    diverged = [run for run in counted if planned.records[run.cell_key][run.seed].status == "diverged"]
     return Diverged.exit_code if diverged else 0
 
 

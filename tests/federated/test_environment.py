@@ -20,7 +20,7 @@ from tests.conftest import tiny_experiment
 METHOD = SupervisedFL(batch_size=8)  # works wherever clients have labels
 
 
-def settled(setting: str, **changes) -> Experiment:
+def settled(setting: Any, **changes: Any) -> Experiment:
     base = tiny_experiment()
     data = replace(base.data, label_setting=setting, **changes)
     return replace(base, data=data, method=base.method if setting == "server" else METHOD)
