@@ -17,8 +17,11 @@ from matplotlib.figure import Figure
 from reports.series import Series
 from reports.words import is_fraction
 
-# Okabe and Ito's colours, told apart with any colour vision and in print.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#6a51a3")
+# Okabe and Ito's colours and six more, the first eight told apart with any colour vision and in print.
+PALETTE = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#6a51a3",
+    "#a50f15", "#5b6770", "#66a61e", "#17a2b8",
+)  # fmt: skip
 INK, GRID = "#1f2933", "#c3ccd5"
 LOG_SPAN = 100.0  # two decades
 STYLE: Any = {

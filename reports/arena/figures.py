@@ -20,7 +20,7 @@ from reports.drawing import GRID, INK, PALETTE, STYLE, draw_panel, laid_out, set
 from reports.series import seeds_series
 from reports.words import metric_name
 
-MOST_LINES = 8  # a panel; as many as there are colours
+MOST_LINES = 8  # a panel; as many as there are colours that any eye tells apart
 Row = tuple[str, str, list[float]]  # a label, a colour, and the runs' values in percent
 
 
