@@ -65,7 +65,7 @@ def test_the_budget_is_equal(name):
     for choice in item.choices:
         assert len(choice.trials) == 6
         assert all(t.evaluation.validation and t.seed == TRIAL_SEED for t in choice.trials.values())
-        assert {t.federation.rounds for t in choice.trials.values()} == {60 if name == "arena/digits" else 40}
+        assert {t.federation.rounds for t in choice.trials.values()} == {30 if name == "arena/digits" else 40}
         assert not any(final.evaluation.validation for final in choice.finals.values())
         rates = sorted({t.optimizer.lr for t in choice.trials.values()})
         assert rates == [0.01, 0.02, 0.05] and len({t.cell_key for t in choice.trials.values()}) == 6
