@@ -25,7 +25,8 @@ from benchmark.methods.protocol import Job, Limit, Local, LocalUpdate, Reader, T
 from sweeps.dry_run import SureReader
 from sweeps.work import JobKind, Work
 
-LONGEST_JOB = 1.5  # seconds: a longer one is timed by a few of its steps
+LONGEST_JOB = 1.5  # seconds that the timing of a kind of job may take: long steps are timed by two of them
+MOST_BATCHES = 16
 REPEATS = 3
 IMAGES_READ = 256
 ROUND_SECONDS = 0.003  # the Trainer's own, the record's line and the observers' share of a round, as measured
@@ -49,7 +50,7 @@ class Stopwatch:
 
     def __init__(self, repeats: int = REPEATS) -> None:
         self._repeats = repeats
-        self._known: dict[tuple[object, ...], float] = {}
+        self._known: dict[tuple[object, ...], tuple[float, float]] = {}
         self.timed = 0  # measurements made
 
     def seconds(self, environment: Environment, work: Work) -> float:
@@ -74,17 +75,19 @@ class Stopwatch:
         return seconds * (1 + environment.sizes.get(holder, 0) / trained / every)
 
     def _job(self, environment: Environment, work: Work, kind: JobKind) -> float:
-        example, batches = work.examples[kind], _batches(work, kind)
-        what = ("job", kind, batches, environment.experiment.optimizer)
-        return self._once(what, environment, lambda: self._time_job(environment, example, batches))
+        example = work.examples[kind]
+        fixed, each = self._once(("job", kind), environment, lambda: self._time_job(environment, example))
+        return fixed + each * _batches(work, kind)
 
     def _read(self, environment: Environment) -> float:
-        return self._once(("read",), environment, lambda: self._time_read(environment))
+        return self._once(("read",), environment, lambda: (self._time_read(environment), 0.0))[0]
 
     def _exchange(self, environment: Environment) -> float:
-        return self._once(("exchange",), environment, lambda: self._time_exchange(environment))
+        return self._once(("exchange",), environment, lambda: (self._time_exchange(environment), 0.0))[0]
 
-    def _once(self, what: tuple[object, ...], environment: Environment, measure: Callable[[], float]) -> float:
+    def _once(
+        self, what: tuple[object, ...], environment: Environment, measure: Callable[[], tuple[float, float]]
+    ) -> tuple[float, float]:
         experiment = environment.experiment
         key = (*what, experiment.data.name, experiment.data.augmentation, experiment.model)
         if key not in self._known:
@@ -98,19 +101,20 @@ class Stopwatch:
                 torch.set_num_threads(threads)
         return self._known[key]
 
-    def _time_job(self, environment: Environment, example: Job, batches: int) -> float:
-        """A whole job of so many batches; a long one from the difference of two short ones."""
+    def _time_job(self, environment: Environment, example: Job) -> tuple[float, float]:
+        """Seconds of a job's start and end, and of each of its batches: from a job of one batch and one of a few."""
         engine = ReferenceEngine(environment)
 
         def job_of(batches: int) -> Callable[[], object]:
             job = _timed(example, environment, batches)
             return lambda: list(engine.fit([job], 1, {}))
 
-        once = self._median(job_of(1), 1)
-        if once * batches < LONGEST_JOB:
-            return self._median(job_of(batches), self._repeats)
-        few = max(2, min(5, int(LONGEST_JOB / once)))
-        return once + (batches - 1) * (self._median(job_of(few), 1) - once) / (few - 1)
+        short = self._median(job_of(1), 1)
+        few = max(2, min(MOST_BATCHES, int(LONGEST_JOB / short)))
+        repeats = self._repeats if short * few < LONGEST_JOB else 1
+        one, many = (self._median(job_of(batches), repeats) for batches in (1, few))
+        each = max(0.0, (many - one) / (few - 1))
+        return max(0.0, one - each), each
 
     def _time_read(self, environment: Environment) -> float:
         network, data = environment.network(), environment.data

@@ -76,7 +76,7 @@ def test_exact_diversity_is_timed_as_passes_over_all_images(tiny, monkeypatch):
     """A job trains on 2 x 8 images in one second. With a gradient on all images of every job's holder in every second
     round, the server's three jobs take 1 + 20/16/2 s each, the twelve of clients (n images in the first) 1 + n/16/2.
     """
-    monkeypatch.setattr(Stopwatch, "_once", lambda self, what, *args: float(what[0] == "job"))
+    monkeypatch.setattr(Stopwatch, "_once", lambda self, what, *args: (float(what[0] == "job"), 0.0))
     monkeypatch.setattr("sweeps.speed.ROUND_SECONDS", 0.0)
     experiment = replace(tiny, evaluation=replace(tiny.evaluation, gradient_diversity_every=2))
     found = counted(experiment)
