@@ -12,7 +12,7 @@ LOCK := .lock/requirements.txt
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: help demo test lint report clean lock setup FORCE
+.PHONY: help demo test soak lint report clean lock setup FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ demo: $(STAMP) ## Table 2 of SSFL on handwritten digits, in minutes on two CPU c
 
 test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest -q $(ARGS)
+
+soak: $(STAMP) ## 100 kills at random moments, each followed by a bit-equal resume (about 40 minutes)
+	$(BIN)/python -m tests.soak.kills $(ARGS)
 
 lint: $(STAMP) ## style, types, and the direction of imports
 	$(BIN)/ruff check .

@@ -163,7 +163,7 @@ def _float(raw: Any, path: str) -> float:
         if isinstance(raw, bool):
             raise ValueError
         number = float(raw)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{path}: {raw!r} is not a number") from None
     if not math.isfinite(number):
         raise ConfigError(f"{path}: {raw!r} is not finite")

@@ -90,6 +90,9 @@ class Federation:
     T: int = 16  # local steps per round
     rounds: int = 100
     epochs: int | None = added(None)  # E  local passes over a holder's images per round, in place of T local steps
+    # A loss or an update that is not finite ends the run ("stop"; no paper says what to do), or that client counts as
+    # one that sat the round out, and under comm/dropped ("drop"). The server's own ends it in either case.
+    on_divergence: Literal["stop", "drop"] = added("stop")
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:

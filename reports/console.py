@@ -19,7 +19,10 @@ def new_table(box: Box = SIMPLE_HEAD) -> Table:
 def say(console: Console, text: str, style: str = "", indent: str = "", hang: str | None = None) -> None:
     """Wrapped at WIDTH; further lines are indented by `hang` (default: as the first)."""
     further = indent if hang is None else hang
-    for line in textwrap.wrap(plain(text, console), WIDTH, initial_indent=indent, subsequent_indent=further):
+    lines = textwrap.wrap(
+        plain(text, console), WIDTH, initial_indent=indent, subsequent_indent=further, break_long_words=False
+    )
+    for line in lines:
         console.print(Text(line, style=style), soft_wrap=True)
 
 

@@ -58,7 +58,8 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
         _print_claim(judged, number, console)
     for note in notes_of(item, results.values()):
         say(console, f"note: {note}")
-    say(console, f"report: {report}" if report else "report: not built; `fssl report` builds it")
+    where = f"report: {report}" if report else "report: not built; `fssl report` builds it"
+    console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
 
 
 def _print_settings(item: Item, results: dict[str, CellResult], console: Console) -> None:

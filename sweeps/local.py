@@ -4,10 +4,12 @@ Two runs on two cores finish sooner than one run on both, and a process that die
 resumes from its checkpoint at the next call.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -32,7 +34,7 @@ def launch(
 ) -> None:
     """Train all runs. A failing run does not stop the others; the first error is raised in the end.
 
-    Ctrl-C asks the workers to stop after their round and raises Stopped; nothing is lost.
+    Ctrl-C or SIGTERM stops the workers at their last finished round and raises Stopped; nothing is lost.
     """
     if not runs:
         return
@@ -40,7 +42,10 @@ def launch(
     context = multiprocessing.get_context("spawn")
     workers = min(workers, len(runs))
     failures: list[BaseException] = []
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+    with (
+        _sigterm_as_interrupt(),
+        ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool,
+    ):
         waiting = list(reversed(runs))
         running: dict[Future, Experiment] = {}
         finished: list[Experiment] = []
@@ -66,6 +71,23 @@ def launch(
     _raise(failures)
 
 
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM, which would end this process at once and leave its workers waiting, does what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _raise(failures: Sequence[BaseException]) -> None:
     for error in failures:
         if isinstance(error, FsslError):
@@ -75,7 +97,7 @@ def _raise(failures: Sequence[BaseException]) -> None:
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
-    """Workers finish their round, checkpoint and end; work not yet started is dropped."""
+    """Workers save their last finished round and end; work not yet started is dropped."""
     processes = list((pool._processes or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:

@@ -28,6 +28,12 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--threads", type=int, default=1, help="threads a tensor operation (default: 1, fastest for small networks)"
     )
+    command.add_argument(
+        "--engine",
+        default="auto",
+        help="auto (default), reference (one job after another) or cpu (worker processes); the numbers are the same",
+    )
+    command.add_argument("--workers", type=int, help="processes of the cpu engine (default: one a core)")
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)

@@ -125,7 +125,8 @@ class GradientDiversity(pl.Callback):
         jobs = list(on_all_images(self._jobs))
         with torch.enable_grad():
             for job, found in zip(jobs, module.engine.gradients(jobs, self._round), strict=True):
-                cohort.add(job.key.client, found["student"])
+                if "student" in found:  # a client that would sit out has no gradient
+                    cohort.add(job.key.client, found["student"])
         return cohort.metrics()
 
 

@@ -120,6 +120,8 @@ class JobBatches:
             raise ConfigError(
                 f"holder {job.key.client} has no images for the stream {empty[0]!r} of its local training"
             )
+        if not job.data and job.limit.steps != 0:
+            raise ConfigError(f"holder {job.key.client} has no images for its local training")
         self.steps = steps_of(job, self._sources)
 
     def __len__(self) -> int:

@@ -4,12 +4,14 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmark.federated.batches import JobBatches, key_names
+from benchmark.federated.divergence import holder_name, judged
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
+from benchmark.federated.memory import memory_named
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Tree, Weights
 from benchmark.models.build import Model
@@ -82,18 +84,28 @@ class JobRunner:
         self._modules: dict[tuple[object, ...], LocalModule] = {}
 
     def run(self, job: Job, round_number: int, private: Tree | None) -> Outcome:
-        """The job's outcome, from nothing but the job, the round and the holder's private state."""
+        """The job's outcome, from nothing but the job, the round and the holder's private state.
+
+        Raises Diverged where it is not finite, or gives that of a client that sat out (`Federation.on_divergence`);
+        FsslError where memory does not suffice.
+        """
+        with memory_named(holder_name(job.key.client), round_number):
+            found, losses = self._run(job, round_number, private)
+        return judged(found, losses, job, round_number, self._environment.experiment.federation.on_divergence)
+
+    def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
+        """The job's outcome, and the loss of each of its local steps."""
         local = job.update.start(job.receives, private, self._reader(job, round_number, "train"))
         if local is None:
-            return Outcome(key=job.key, sends={})
+            return Outcome(key=job.key, sends={}), []
         given = self._given(job, local, round_number)
         if not local.trainable:  # the job only reads, or this client sits out
             sends = job.update.finish(local)
-            return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
+            return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
         batches = JobBatches(self._environment, job, round_number, selected=local.selected)
         module = self._module(job, local, round_number, len(batches))
         module.pseudo = given
-        return outcome(job, module, train(module, batches))
+        return outcome(job, module, train(module, batches)), module.losses
 
     def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
         local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))

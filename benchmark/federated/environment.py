@@ -17,6 +17,7 @@ from benchmark.data.split import Split, split
 from benchmark.data.streaming import arrivals, step_at
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
+from benchmark.methods.catalogue import method_name
 from benchmark.methods.protocol import CENTRAL, SERVER, Setup, Weights
 from benchmark.models.build import Model, build
 
@@ -174,8 +175,19 @@ def prepare(experiment: Experiment, data_root: Path | None = None) -> Environmen
     )
     environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
     _check_streaming(environment)
+    _check_dropping(experiment)
     experiment.method.check(environment.setup())
     return environment
+
+
+def _check_dropping(experiment: Experiment) -> None:
+    """A method says with `takes_missing_updates` that its round goes on without some of its cohort."""
+    takes = getattr(experiment.method, "takes_missing_updates", False)
+    if experiment.federation.on_divergence == "drop" and not takes:
+        raise ConfigError(
+            f"federation.on_divergence: 'drop' with method {method_name(experiment.method)!r}, which needs an update "
+            "of every client that it asks; 'stop' would be right"
+        )
 
 
 def _check_streaming(environment: Environment) -> None:

@@ -42,6 +42,7 @@ class LocalModule(pl.LightningModule):
         )
         self.totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self.pseudo = PseudoLabelQuality()
+        self.losses: list[Tensor] = []  # read once the job is done, so that a device is never waited for within a step
         for networks, weight_sets in ((self.trainable, local.trainable), (self.frozen, local.frozen)):
             for name, weights in weight_sets.items():
                 load(networks[name], weights)
@@ -57,6 +58,7 @@ class LocalModule(pl.LightningModule):
         take = getattr(self.update, self.update.phases[batch.phase])
         loss, aux = take(self.trainable, self.frozen, batch.streams, self.draw)
         self._count(aux, batch.truth_N)
+        self.losses.append(loss.detach())
         return loss
 
     def configure_optimizers(self) -> Any:

@@ -1,14 +1,20 @@
-"""The memory of processes: what is freed, and what they share.
+"""The memory of processes: what is freed, what they share, and who ran out of it.
 
 `keep_freed_memory` sets the C library's allocator so that large tensors are reused instead of given back to the system
 at every free. Without it, a local step's time depends on the process's history of allocations: measured 2.7 ms with it
 and 2.7 to 5 ms without on the `demo` profile's network (page faults).
 """
 
+import contextlib
 import ctypes
 import math
 import os
 import sys
+from collections.abc import Iterator
+
+import torch
+
+from benchmark.errors import FsslError
 
 # glibc's malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -35,3 +41,22 @@ def shared_memory_left() -> float:
     except OSError:
         return math.inf
     return room.f_bavail * room.f_frsize
+
+
+@contextlib.contextmanager
+def memory_named(holder: str, round_number: int) -> Iterator[None]:
+    """Name the holder whose job did not fit into memory. Raises FsslError.
+
+    The job is not tried again in smaller parts: passes that only read are in small parts already, and a local step in
+    parts would add up in another order (and with batch norm see other batches), which are other numbers.
+    """
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+        if not known:
+            raise
+        raise FsslError(
+            f"round {round_number}, {holder}: its job does not fit into memory; a smaller batch size or network, or "
+            "fewer workers, would be right"
+        ) from error

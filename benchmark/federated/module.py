@@ -1,18 +1,19 @@
 """`FederatedModule`: the orchestrator. One `training_step` is one communication round."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import pytorch_lightning as pl
-import torch
 from torch import Tensor
 
 from benchmark.errors import Diverged
+from benchmark.federated.divergence import REMEDY, first_not_finite
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
 from benchmark.federated.ledger import Ledger
-from benchmark.methods.protocol import Job, Limit, Outcome, State, World
+from benchmark.methods.protocol import Job, Limit, Outcome, State, Tree, World
 from benchmark.streams import numpy_stream
 
 
@@ -39,6 +40,7 @@ class FederatedModule(pl.LightningModule):
         self.experiment = environment.experiment
         self.state = self.experiment.method.init(environment.setup()) if state is None else state
         self.rounds_done = rounds_done
+        self._kept = Draft(self.state.clients)
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
         self.evaluator = Evaluator(environment)
@@ -55,10 +57,12 @@ class FederatedModule(pl.LightningModule):
         round_number = int(batch)
         self._ledger = Ledger(self.environment.data.num_classes)
         world = self._world(round_number)
-        self.state, reported = self.experiment.method.round(self.state, world)
-        self.rounds_done = round_number
+        self._kept = Draft(self.state.clients)  # a round that is abandoned leaves the state as it was
+        state, reported = self.experiment.method.round(replace(self.state, clients=self._kept), world)
+        state = replace(state, clients=dict(state.clients))
+        self._check_finite(state, round_number)
+        self.state, self.rounds_done = state, round_number
         self.metrics = {**reported, **self._ledger.metrics()}
-        self._check_finite(round_number)
         if self.evaluation_due(round_number):
             self.metrics.update(self.evaluator.measure(next(iter(self.models().values()))))
 
@@ -89,19 +93,35 @@ class FederatedModule(pl.LightningModule):
         for job in jobs:
             for observer in self.observers:
                 observer.on_job(job, round_number)
-        for job, outcome in zip(jobs, self.engine.fit(jobs, round_number, self.state.clients), strict=True):
+        for job, outcome in zip(jobs, self.engine.fit(jobs, round_number, self._kept), strict=True):
             self._ledger.enter(job, outcome)
             for observer in self.observers:
                 observer.on_outcome(job, outcome)
             yield outcome
 
-    def _check_finite(self, round_number: int) -> None:
-        for name, weights in self.models().items():
-            for tensor, value in weights.items():
-                if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                    raise Diverged(
-                        f"round {round_number}: {name}.{tensor} is not finite; a smaller optimizer.lr would be right"
-                    )
+    def _check_finite(self, state: State, round_number: int) -> None:
+        """Raise Diverged where an aggregate is not: before it is the state, so that the last finite one stays."""
+        for tree in (self.experiment.method.models(state), state.server):
+            name = first_not_finite(tree)
+            if name is not None:
+                raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
+
+
+class Draft(dict[str, Tree]):
+    """What clients keep, as a round in progress sees and changes it.
+
+    A tree is copied when it is read, because local work may change its tensors in place (`Training.private`).
+    """
+
+    def get(self, keeper: str, default: Any = None) -> Any:
+        return copied(self[keeper]) if keeper in self else default
+
+
+def copied(tree: Any) -> Any:
+    """The tree with tensors of its own, in the layout they had."""
+    if isinstance(tree, Mapping):
+        return {name: copied(value) for name, value in tree.items()}
+    return tree.clone() if isinstance(tree, Tensor) else tree
 
 
 class Rounds:

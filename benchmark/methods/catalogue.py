@@ -42,7 +42,7 @@ def method_class(name: str) -> type:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: no name of a module
         raise ConfigError(f"method.kind: {name!r} cannot be imported ({error})") from None
     missing = [part for part in ("init", "round", "models", "check", "needs") if not hasattr(found, part)]
     if missing:

@@ -23,6 +23,8 @@ class FedProxFixMatch(ProximalFixMatch):
 
     pseudo_label_mode: Literal["train", "eval"] = "train"  # the paper is silent; FixMatch's
 
+    takes_missing_updates = True  # a round goes on with whoever sent something
+
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights()})
 
@@ -42,6 +44,7 @@ class FedProxFixMatch(ProximalFixMatch):
         )
         average = RunningMean()
         for outcome in world.fit(self.client_jobs(world, update, {"student": student})):
-            average.add(outcome.sends["student"])
-        student = self.server_update(average.value(), world)
+            if not outcome.sat_out:
+                average.add(outcome.sends["student"])
+        student = self.server_update(average.value() if average.total else student, world)
         return State(server={"student": student}, clients=state.clients), {}

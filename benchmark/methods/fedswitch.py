@@ -117,6 +117,8 @@ class FedSwitch(TeacherStudent):
     first_round: Literal["teacher", "student"] = "teacher"  # T_0 = S_0: the two differ in their mode alone
     pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels; as in FedProx-FixMatch
 
+    takes_missing_updates = True  # a round goes on with whoever sent something
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_negative(self, "beta")
@@ -151,10 +153,12 @@ class FedSwitch(TeacherStudent):
         average = RunningMean()
         sums: dict[str, list[float]] = {"kl_teacher": [], "kl_student": []}
         for outcome in world.fit(self._jobs(server, world, sent)):
+            if outcome.sat_out:
+                continue
             average.add(outcome.sends["student"])
             for name, values in sums.items():
                 values += [outcome.sends[name]] if name in outcome.sends else []
-        student = self.server_update(average.value(), world)
+        student = self.server_update(average.value() if average.total else server["student"], world)
         divergences = {name: sum(v) / len(v) if v else server[name] for name, v in sums.items()}
         known = {f"fedswitch/{name}": value for name, value in divergences.items() if value is not None}
         teacher = ema(server["teacher"], student, self.ratio)

@@ -235,7 +235,8 @@ class ProximalFixMatch:
         ]
         average = RunningMean()
         for outcome in world.fit(jobs):
-            average.add(outcome.sends["student"])
+            if not outcome.sat_out:
+                average.add(outcome.sends["student"])
         return self.server_update(average.value() if average.total else student, world)
 
 

@@ -147,6 +147,7 @@ class SemiFL:
     warm_start_rounds: int = 0  # rounds of the server alone first; reduced profiles need them
 
     needs = frozenset({"server", "everywhere"})
+    takes_missing_updates = True  # a round goes on with whoever sent something
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)

@@ -43,6 +43,8 @@ class SSFL:
     bn_statistics: Literal["released_code", "averaged"] = "released_code"
     warm_start_rounds: int = 0
 
+    takes_missing_updates = True  # a group is averaged from whoever sent something
+
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"everywhere"} if isinstance(self.objective, Supervised) else {"server", "everywhere"})
@@ -123,9 +125,11 @@ class SSFL:
         for index, group in enumerate(groups):
             clients = RunningMean()
             for _ in group:
-                clients.add(next(outcomes).sends["student"])
+                outcome = next(outcomes)
+                if not outcome.sat_out:
+                    clients.add(outcome.sends["student"])
             server = servers[index % len(servers)]
-            group_mean = with_server(clients, server, self.averaging.server_weight)
+            group_mean = with_server(clients, server, self.averaging.server_weight) if clients.total else server
             yield self._with_server_statistics(group_mean, server)
 
     def _with_server_statistics(self, weights: Weights, server: Weights) -> Weights:

@@ -44,6 +44,7 @@ class SupervisedFL:
     weighting: Literal["size", "uniform"] = "size"
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
+    takes_missing_updates = True  # a round goes on with whoever sent something
 
     def __post_init__(self) -> None:
         check_not_negative(self, "mu")
@@ -75,7 +76,10 @@ class SupervisedFL:
         ]
         average = RunningMean()
         for job, outcome in zip(jobs, world.fit(jobs), strict=True):
+            if outcome.sat_out:
+                continue
             weight = world.labelled[job.key.client] if self.weighting == "size" else 1
             average.add(outcome.sends["student"], weight)
-        student = with_static_statistics(average.value(), world, range(world.K))
+        mean = average.value() if average.total else state.server["student"]
+        student = with_static_statistics(mean, world, range(world.K))
         return State(server={"student": student}, clients=state.clients), {}

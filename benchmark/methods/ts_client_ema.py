@@ -36,6 +36,8 @@ class TSClientEMA(TeacherStudent):
     # Default: both sentences of the paper; its Algorithms 1 and 2 end with Eq. 1, too.
     server_teacher: Literal["mean_then_ema", "mean"] = "mean_then_ema"
 
+    takes_missing_updates = True  # a round goes on with whoever sent something
+
     def init(self, setup: Setup) -> State:
         start = setup.initial_weights()
         return State(server={"student": start, "teacher": start})
@@ -58,9 +60,11 @@ class TSClientEMA(TeacherStudent):
         )
         students, teachers = RunningMean(), RunningMean()
         for outcome in world.fit(self.client_jobs(world, update, received)):
-            students.add(outcome.sends["student"])
-            teachers.add(outcome.sends["teacher"])
-        student, teacher = self.server_update(students.value(), world), teachers.value()
+            if not outcome.sat_out:
+                students.add(outcome.sends["student"])
+                teachers.add(outcome.sends["teacher"])
+        means = {"student": students.value(), "teacher": teachers.value()} if students.total else received
+        student, teacher = self.server_update(means["student"], world), means["teacher"]
         if self.server_teacher == "mean_then_ema":
             teacher = ema(teacher, student, self.ratio)
         return State(server={"student": student, "teacher": teacher}, clients=state.clients), {}

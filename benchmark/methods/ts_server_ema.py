@@ -20,6 +20,8 @@ from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherS
 class TSServerEMA(TeacherStudent):
     """Teacher labels throughout; two models down, one up."""
 
+    takes_missing_updates = True  # a round goes on with whoever sent something
+
     def init(self, setup: Setup) -> State:
         start = setup.initial_weights()
         return State(server={"student": start, "teacher": start})
@@ -41,7 +43,8 @@ class TSServerEMA(TeacherStudent):
         )
         average = RunningMean()
         for outcome in world.fit(self.client_jobs(world, update, {"student": student, "teacher": teacher})):
-            average.add(outcome.sends["student"])
-        student = self.server_update(average.value(), world)
+            if not outcome.sat_out:
+                average.add(outcome.sends["student"])
+        student = self.server_update(average.value() if average.total else student, world)
         teacher = ema(teacher, student, self.ratio)
         return State(server={"student": student, "teacher": teacher}, clients=state.clients), {}

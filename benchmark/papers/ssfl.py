@@ -1,77 +1,28 @@
 """SSFL (arXiv:2008.11364): the experiments of its tables, every number with its section, table or released line."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
-from benchmark.data.augment import Augmentation, RandAugment, Weak
 from benchmark.data.partition import ClassSkew
-from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.experiment import Experiment
 from benchmark.methods.averaging import FedAvg, Grouping
 from benchmark.methods.fixmatch import FixMatch
-from benchmark.methods.objectives import CRL
 from benchmark.methods.server_only import ServerOnly
-from benchmark.methods.ssfl import SSFL
-from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Cosine
+from benchmark.papers import ssfl_items
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.profiles import LAPTOP_WARM_START, profile_named
 from benchmark.papers.published import claims_of, read_published, value_of
-
-STEPS_PER_EPOCH = 65536 // 64  # M / B of Table A.1
+from benchmark.papers.ssfl_scales import SCALES
+from benchmark.papers.ssfl_settings import STEPS_PER_EPOCH as STEPS_PER_EPOCH
+from benchmark.papers.ssfl_settings import averaged, control_of, emnist
+from benchmark.papers.ssfl_settings import optimizer as optimizer
 
 # S by C: Table A.2 prints it for C = 47 only (row 21); the others are the released code's (utils_v2.py:1498-1567).
 GROUPS = {10: 2, 20: 2, 30: 3, 47: 5}
 
 SIZES = {10: "small", 30: "middle", 47: "full"}  # the cohort sizes of Table 2
-
-
-Rule = Literal["paper", "released_code"]
-
-
-def optimizer(data: Literal["cifar10", "svhn", "emnist"], rule: Rule = "released_code") -> SGD:
-    """SGD by Table A.1 and Eq. 11 taken literally ("paper"), or as released (train_LocalSGD.py:228-267).
-
-    Default "released_code", since the printed numbers came from it. They differ in three places: the base learning rate
-    of CIFAR-10 and SVHN (0.146; 0.03 x 11 x 64 / 128 = 0.165, train_parallel.py:283), the floor (1e-4; 1e-5 with a
-    warm-up and 1e-6 without), and CIFAR-10's length (E = 300, with which Eq. 11 falls to the floor at epoch 69 and
-    comes back; 1024, with which it falls once, by epoch 228).
-    """
-    literal = rule == "paper"
-    if data == "emnist":
-        return SGD(lr=0.03, schedule=Cosine(c=0.4375, floor=1e-4 if literal else 1e-6))
-    warmup = 5 * STEPS_PER_EPOCH
-    epochs = {"cifar10": 300 if literal else 1024, "svhn": 40}[data]
-    # c = 7/16 (2^20 - w) / (200 x 1024 - w) with w warm-up steps, printed as 2.3
-    c = 2.3 if literal else 0.4375 * (2**20 - warmup) / (200 * 1024 - warmup)
-    floor = 1e-4 if literal else 1e-5
-    schedule = Cosine(c=c, warmup_steps=warmup, steps=epochs * STEPS_PER_EPOCH, floor=floor)
-    return SGD(lr=0.146 if literal else 0.165, schedule=schedule)
-
-
-def emnist(*, C: int, T: int = 16, K: int = 47, R: float = 0.4, norm: Literal["none", "gn"] = "none") -> Experiment:
-    """EMNIST rows of Table A.2 with the optimizer of Table A.1: E = 100, gamma = 0.03, no warm-up, c = 0.4375.
-
-    norm "none": the released network declares group normalisation and never applies it (EMNIST_model.py:9-24).
-    """
-    epochs = 100
-    return Experiment(
-        data=Data(name="emnist_balanced", N_s=4700, augmentation=released_augmentation()),
-        partition=ClassSkew(R=R),
-        model=Model(network="emnist_cnn", norm=norm, dropout=0.25),
-        method=SSFL(objective=CRL(threshold=0.95), averaging=FedAvg(), batch_size=64, server_batch_size=64),
-        federation=Federation(K=K, C=C, T=T, rounds=epochs * STEPS_PER_EPOCH // T),
-        optimizer=optimizer("emnist"),
-        evaluation=Evaluation(every=STEPS_PER_EPOCH // T),  # once an epoch, as released
-    )
-
-
-def released_augmentation() -> Augmentation:
-    """Flip and reflect-pad crop for every data set, RandAugment of 2 from 14, always a cutout (cifar.py:425-445)."""
-    return Augmentation(weak=Weak(), strong=RandAugment(pool="ssfl"))
-
-
-def averaged(experiment: Experiment, averaging: FedAvg | Grouping) -> Experiment:
-    return replace(experiment, method=replace(experiment.method, averaging=averaging))
 
 
 def tab2(profile: str) -> Item:
@@ -93,9 +44,9 @@ def tab2(profile: str) -> Item:
 def _tab2_row(C: int, profile: str, published: dict) -> list[Cell]:
     sizes: Literal["released_code"] = "released_code"  # 10, 10, 10, 10, 7 at C = 47
     grouping = profile_named(profile)(averaged(emnist(C=C), Grouping(S=GROUPS[C], sizes=sizes)))
-    cohort, S = grouping.federation.C, grouping.method.averaging.S
+    cohort = grouping.federation.C
     fedavg = averaged(grouping, FedAvg())
-    control = averaged(grouping, FedAvg(server_weight=1 / (cohort / S + 1)))
+    control = control_of(grouping)
     size = SIZES[C]
     return [
         Cell(
@@ -167,4 +118,35 @@ NOTES = {
     ),
 }
 
-ITEMS = {"tab2": tab2}
+
+def cohorts(name: str, profile: str) -> Item:
+    """Figures 6 and D.1 to D.4: the runs of Table 2, with the exact gradients measured where the figure shows them."""
+    published = read_published(f"ssfl/{name}")
+    cells = [cell for cell in tab2(profile).cells if cell.role != "ladder"]
+    if published.get("measured", False):
+        cells = [replace(cell, experiment=_measured(cell.experiment)) for cell in cells]
+    return Item(
+        name=f"ssfl/{name}",
+        title=published["title"] + STAND_INS.get(profile, ""),
+        profile=profile,
+        cells=tuple(cells),
+        claims=claims_of(published),
+        seeds={"demo": 3, "laptop": 5}.get(profile, published["seeds"]),
+        notes=NOTES.get(profile, tuple(published["notes"])),
+    )
+
+
+def _measured(experiment: Experiment) -> Experiment:
+    """With gradient diversity ten times a run, as released (epoch_interval = E / 10), or as the profile has it."""
+    every = experiment.evaluation.gradient_diversity_every
+    if not every:
+        scale = SCALES.get(experiment.profile)
+        every = scale.measured_every if scale else experiment.federation.rounds // 10
+    return replace(experiment, evaluation=replace(experiment.evaluation, gradient_diversity_every=every))
+
+
+ITEMS: Mapping[str, Callable[[str], Item]] = {
+    "tab2": tab2,
+    **ssfl_items.items(),
+    **{name: partial(cohorts, name) for name in ("fig6", "figd1", "figd2", "figd3", "figd4")},
+}

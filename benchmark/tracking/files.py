@@ -1,6 +1,7 @@
 """Files that are whole or absent: atomic writes, checked reads, one lock per run."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -9,17 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmark.errors import CannotWrite, RunningElsewhere
+from benchmark.errors import CannotWrite, DataError, RunningElsewhere
+
+TEMPORARY = ".tmp"  # the end of the name of a file that is being written
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, rename: a reader sees the old file or the new one. A file that has this content
-    already is left alone. Raises CannotWrite."""
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write beside, flush to disk, rename, flush the folder: a reader sees the old file or the new one, also after the
+    machine has lost its power. A file that has this content already is left alone. Raises CannotWrite."""
     try:
         if path.is_file() and path.read_bytes() == content:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -27,6 +30,7 @@ def write_atomically(path: Path, content: bytes) -> None:
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
+            flush(path.parent)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -37,6 +41,24 @@ def write_atomically(path: Path, content: bytes) -> None:
         ) from None
 
 
+def flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot flush a folder
+            raise
+    finally:
+        os.close(handle)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Drop what processes that were killed had begun to write. Only for a folder that this process holds (`locked`)."""
+    for path in folder.rglob(f".*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: Any) -> None:
     """JSON with sorted keys; NaN is refused, since readers differ about it."""
     text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False)
@@ -44,11 +66,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The file's value, or None where there is no file."""
+    """The file's value, or None where there is no file. Raises DataError for a damaged one."""
     try:
         return json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except ValueError as error:
+        raise DataError(f"{path}: is damaged ({error}); without this run's folder it is trained anew") from None
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """The record of a run on disk: one self-describing line a round, checkpoints, and the result, written last."""
 
+import contextlib
 import json
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ from benchmark.errors import CannotWrite
 from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.tracking.checkpoints import Checkpoint, newest, save
-from benchmark.tracking.files import read_json, write_atomically, write_json
+from benchmark.tracking.files import flush, read_json, remove_temporaries, write_atomically, write_json
 from benchmark.tracking.reading import read_rounds
+from benchmark.tracking.verify import digest
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
+MOST_OF_A_RUN = 0.02  # that checkpoints may take: where one takes longer than 0.4 s, they are further apart
 
 
 def run_folder(results: Path, experiment: Experiment) -> Path:
@@ -24,37 +28,57 @@ def run_folder(results: Path, experiment: Experiment) -> Path:
 
 
 class Recorder(pl.Callback):
-    """Writes `rounds.jsonl` as rounds end, and checkpoints by the clock, at the end and when asked to stop."""
+    """Writes `rounds.jsonl` as rounds end, and checkpoints by the clock, at the end, and when the run is broken off.
+
+    Its folder has to be held (`locked`): what a killed process left half written there is removed.
+    Raises ConfigError for checkpoints of another run.
+    """
 
     def __init__(self, folder: Path, experiment: Experiment, seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS):
         self.folder, self.experiment = folder, experiment
         self.run = f"{experiment.cell_key}/seed={experiment.seed}"
-        self.checkpoint = newest(folder / "checkpoints", self.run)
+        remove_temporaries(folder)
+        found = newest(folder / "checkpoints", self.run, len(_whole_lines(folder / "rounds.jsonl")))
+        self.checkpoint, self.warnings = found.checkpoint, found.warnings
         self.best = self.checkpoint.best if self.checkpoint else None
         self.last: dict[str, float] = dict(self.checkpoint.last) if self.checkpoint else {}
         self.exchange = Exchange(read_json(folder / "exchange.json"))  # a callback of its own, beside this one
-        self._seconds_between = seconds_between
+        self._seconds_between, self._saving_took = seconds_between, 0.0
+        self._finished = self.checkpoint  # the last round that has its line
+        self._saved = self.rounds_done  # the last round that is on disk
         self._saved_at = self._round_started = time.monotonic()
 
     def open(self, manifest: dict[str, Any]) -> None:
         """Write what is known before the first round; move lines of rounds that have to be done again aside."""
+        for warning in self.warnings:
+            print(f"fssl: warning: {self.folder / 'checkpoints'}: {warning}", file=sys.stderr)
         write_json(self.folder / "experiment.json", to_json(self.experiment))
+        attempt = {"from_round": self.rounds_done, "started": _now()}
+        if self.warnings:
+            attempt["warnings"] = list(self.warnings)
         previous = read_json(self.folder / "manifest.json") or {}
-        attempts = [*previous.get("attempts", []), {"from_round": self._done(), "started": _now()}]
-        write_json(self.folder / "manifest.json", {**manifest, "attempts": attempts})
+        write_json(self.folder / "manifest.json", {**manifest, "attempts": [*previous.get("attempts", []), attempt]})
         self._set_aside()
 
-    def _done(self) -> int:
-        return self.checkpoint.round if self.checkpoint else 0
+    def preempted(self, signal: str) -> None:
+        """Note in the manifest that this attempt was ended from outside."""
+        manifest = read_json(self.folder / "manifest.json")
+        manifest["attempts"][-1]["stopped"] = {"by": signal, "after_round": self.rounds_done, "at": _now()}
+        write_json(self.folder / "manifest.json", manifest)
+
+    @property
+    def rounds_done(self) -> int:
+        """The last round that is finished and recorded."""
+        return self._finished.round if self._finished else 0
 
     def _set_aside(self) -> None:
         path = self.folder / "rounds.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["round"] <= self._done()]
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        kept = lines[: self.rounds_done]
         if len(kept) < len(lines):
             number = len(list((self.folder / "attempts").glob("*.jsonl"))) + 1
-            write_atomically(self.folder / "attempts" / f"{number}.jsonl", "".join(lines[len(kept) :]).encode())
-            write_atomically(path, "".join(kept).encode())
+            write_atomically(self.folder / "attempts" / f"{number}.jsonl", b"".join(lines[len(kept) :]))
+            write_atomically(path, b"".join(kept))
 
     def on_train_batch_start(self, *args: object) -> None:
         self._round_started = time.monotonic()
@@ -65,9 +89,18 @@ class Recorder(pl.Callback):
         self.last.update(metrics)
         self._note_best(pl_module.rounds_done, metrics)
         self._append(pl_module.rounds_done, metrics)
-        due = time.monotonic() - self._saved_at > self._seconds_between
-        if due or trainer.should_stop or pl_module.rounds_done == self.experiment.federation.rounds:
-            self.save(pl_module)
+        self._finished = Checkpoint(
+            round=pl_module.rounds_done, state=pl_module.state, best=self.best, last=dict(self.last)
+        )
+        self.save_when_due()
+
+    def on_train_end(self, *args: object) -> None:
+        self.save()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Whatever ended the run, what is finished is kept; where that fails, too, the first reason counts."""
+        with contextlib.suppress(CannotWrite):
+            self.save()
 
     def _append(self, round_number: int, metrics: dict[str, float]) -> None:
         line = {
@@ -90,11 +123,25 @@ class Recorder(pl.Callback):
                 measured = {key: value for key, value in metrics.items() if key.split("/")[0] == name.split("/")[0]}
                 self.best = {"round": round_number, **measured}
 
-    def save(self, module: FederatedModule) -> None:
+    def save_when_due(self) -> None:
+        """By the clock, and so far apart that saving takes no more than `MOST_OF_A_RUN`."""
+        wait = max(self._seconds_between, self._saving_took / MOST_OF_A_RUN)
+        if time.monotonic() - self._saved_at >= wait:
+            self.save()
+
+    def save(self) -> None:
+        """Put the last finished round on disk, if it is not there."""
+        if self._finished is None or self._finished.round == self._saved:
+            return
+        started = time.monotonic()
+        try:
+            flush(self.folder / "rounds.jsonl")  # its lines first: a checkpoint never knows more rounds than they
+        except OSError as error:
+            raise CannotWrite(f"{self.folder / 'rounds.jsonl'}: {error.strerror}") from None
         write_json(self.folder / "exchange.json", self.exchange.summary())
-        checkpoint = Checkpoint(round=module.rounds_done, state=module.state, best=self.best, last=self.last)
-        save(self.folder / "checkpoints", checkpoint, self.run)
-        self._saved_at = time.monotonic()
+        save(self.folder / "checkpoints", self._finished, self.run)
+        self._saved, self._saved_at = self._finished.round, time.monotonic()
+        self._saving_took = self._saved_at - started
 
     def close(self, status: str, error: str | None = None) -> dict[str, Any]:
         """Write and return `result.json`: the run's last act."""
@@ -118,8 +165,22 @@ class Recorder(pl.Callback):
             "wall_seconds": round(sum(line["time/round_seconds"] for line in rounds), 3),
             **({"error": error} if error else {}),
         }
+        result["digest"] = digest(self.folder, result)
         write_json(self.folder / "result.json", result)
         return result
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines of rounds 1, 2, 3 ... up to the first that is missing or damaged."""
+    whole: list[bytes] = []
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        try:
+            if not line.endswith(b"\n") or json.loads(line)["round"] != len(whole) + 1:
+                break
+        except (ValueError, LookupError, TypeError):
+            break
+        whole.append(line)
+    return whole
 
 
 def _now() -> str:

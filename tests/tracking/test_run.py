@@ -10,21 +10,16 @@ import time
 from dataclasses import replace
 
 import pytest
+import pytorch_lightning as pl
 import torch
 
-from benchmark.errors import CannotWrite, ConfigError, Diverged, RunningElsewhere, Stopped
-from benchmark.tracking.checkpoints import Checkpoint, newest, save
+from benchmark.errors import CannotWrite, Diverged, RunningElsewhere, Stopped
+from benchmark.experiment import Experiment, Federation
 from benchmark.tracking.reading import pack, read_records, unpack, write_reference
 from benchmark.tracking.recorder import Recorder, run_folder
-from benchmark.tracking.run import StopOnSignal, run
+from benchmark.tracking.run import run
 from tests.conftest import ROOT, record_of, tiny_experiment
-
-
-def untimed(folder):
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["time/round_seconds"]
-    return [json.dumps(line) for line in lines]
+from tests.tracking.equality import differences, untimed
 
 
 @pytest.fixture
@@ -62,18 +57,14 @@ def test_stopped_after_any_round_and_started_again(tmp_path, after, momentum):
     assert [attempt["from_round"] for attempt in attempts] == [0, after]
 
 
-class Interrupt(StopOnSignal):
-    """Sends this process SIGTERM while a round is in work: the run's own handler has to answer."""
+class Interrupt(pl.Callback):
+    """Sends this process SIGTERM when the round after that one begins: the run's own handler has to answer."""
 
-    def __init__(self, round_number):
-        super().__init__()
-        self._round = round_number
-
-    def on_train_start(self, *args):
-        pass
+    def __init__(self, after):
+        self._after = after
 
     def on_train_batch_start(self, trainer, pl_module, *args):
-        if pl_module.rounds_done + 1 == self._round:
+        if pl_module.rounds_done == self._after:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -97,60 +88,6 @@ def test_lines_after_the_checkpoint_move_aside(tiny, tmp_path, unbroken):
     run(experiment, tmp_path)
     assert untimed(folder) == untimed(unbroken)
     assert (folder / "attempts" / "1.jsonl").read_text() == '{"round": 2, "lost": 1}\n{"round": 3, "ha'
-
-
-def test_a_damaged_checkpoint_is_passed_over(tiny, tmp_path, unbroken):
-    with pytest.raises(Stopped):
-        run(tiny, tmp_path, callbacks=[Interrupt(2)])
-    folder = run_folder(tmp_path, tiny)
-    (checkpoint,) = (folder / "checkpoints").glob("*.pt")
-    data = bytearray(checkpoint.read_bytes())
-    data[len(data) // 2] ^= 1
-    checkpoint.write_bytes(bytes(data))
-    run(tiny, tmp_path)
-    assert untimed(folder) == untimed(unbroken)
-
-
-def test_a_checkpoint_of_another_run_is_refused(tiny, tmp_path):
-    with pytest.raises(Stopped):
-        run(tiny, tmp_path, callbacks=[Interrupt(1)])
-    other = tiny.with_seed(5)
-    target = run_folder(tmp_path, other) / "checkpoints"
-    target.parent.mkdir(parents=True)
-    (run_folder(tmp_path, tiny) / "checkpoints").rename(target)
-    with pytest.raises(ConfigError, match="belongs to run"):
-        run(other, tmp_path)
-
-
-def test_a_malicious_checkpoint_runs_no_code(tiny, tmp_path):
-    import hashlib
-    import io
-    import pickle
-
-    class Evil:
-        def __reduce__(self):
-            return (os.system, (f"touch {tmp_path / 'canary'}",))
-
-    buffer = io.BytesIO()
-    torch.save(Evil(), buffer)
-    data = buffer.getvalue()
-    name = f"round-000001-{hashlib.sha256(data).hexdigest()[:16]}.pt"
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(pickle.UnpicklingError):
-        newest(tmp_path, "x/seed=0")
-    assert not (tmp_path / "canary").exists()
-
-
-def test_only_the_newest_checkpoints_stay(tmp_path):
-    from benchmark.methods.protocol import State
-
-    for number in range(1, 6):
-        state = State(server={"w": torch.full((2,), float(number))}, clients={"3": {"v": torch.ones(1)}})
-        save(tmp_path, Checkpoint(round=number, state=state, best=None, last={}), "x/seed=0")
-    assert len(list(tmp_path.glob("*.pt"))) == 2
-    found = newest(tmp_path, "x/seed=0")
-    assert found is not None and found.round == 5 and found.state.server["w"].tolist() == [5.0, 5.0]
-    assert found.state.clients["3"]["v"].tolist() == [1.0]
 
 
 def test_a_finished_run_is_not_trained_again(tiny, tmp_path, unbroken):
@@ -201,31 +138,23 @@ def test_reference_records_count_where_asked(tiny, tmp_path, unbroken):
     assert read_records(tmp_path, [key], with_reference=False)[key] == {}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_process_goes_on_where_it_was(tmp_path, number):
-    """A real process, a real signal in the middle of the run; then the same result as unbroken."""
-    words = ["--federation.rounds=40", "--federation.T=4", "--federation.K=4", "--federation.C=4"]
-    command = [sys.executable, "-m", "benchmark.cli.main", "run", "--json", *words]
-    whole = tmp_path / "whole"
-    subprocess.run([*command, "--results", whole], cwd=ROOT, check=True, capture_output=True)
-    process = subprocess.Popen([*command, "--results", tmp_path / "broken"], cwd=ROOT, stdout=subprocess.PIPE)
+def test_the_command_stops_with_76_and_its_run_goes_on(tmp_path):
+    """A process of its own, with SIGTERM in the middle; worker processes: `test_signals`, and `make soak`."""
+    experiment = replace(Experiment(), federation=Federation(rounds=20, T=4, K=4, C=4))
+    words = ["--federation.rounds=20", "--federation.T=4", "--federation.K=4", "--federation.C=4"]
+    command = [sys.executable, "-m", "benchmark.cli.main", "run", "--json", *words, "--results", tmp_path / "broken"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    path = run_folder(tmp_path / "broken", experiment) / "rounds.jsonl"
     deadline = time.monotonic() + 60
-    while not (lines := list((tmp_path / "broken").glob("runs/*/*/rounds.jsonl"))) or _count(lines[0]) < 5:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(number)
-    code = process.wait(timeout=60)
-    assert code == (76 if number == signal.SIGTERM else -signal.SIGKILL)
-    again = subprocess.run([*command, "--results", tmp_path / "broken"], cwd=ROOT, check=True, capture_output=True)
-    assert json.loads(again.stdout)["status"] == "done"
-    (mine,), (theirs,) = (
-        [p.parent for p in root.glob("runs/*/*/rounds.jsonl")] for root in (whole, tmp_path / "broken")
-    )
-    assert untimed(mine) == untimed(theirs)
-
-
-def _count(path):
-    return path.read_text().count("\n")
+    while process.poll() is None and not (path.exists() and path.read_text().count("\n") >= 3):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 76 and "stopped by SIGTERM after round" in said, said
+    run(experiment, tmp_path / "broken")
+    run(experiment, tmp_path / "whole")
+    assert differences(tmp_path / "broken", tmp_path / "whole", experiment) == []
 
 
 def test_the_recorder_never_writes_nan(tiny, tmp_path):

@@ -1,0 +1,75 @@
+"""Divergence: what is not finite is found in the job that made it, before it is sent, averaged or kept.
+
+A run stops within the round and names the holder and the tensor ("stop"), or the client counts as one that sat out
+and the round goes on without it ("drop").
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmark.errors import Diverged
+from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome
+
+DROPPED = "comm/dropped"  # how many clients of a round were left out; counted under the rule "drop" alone
+REMEDY = "a smaller optimizer.lr would be right"
+
+
+def judged(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int, rule: str) -> Outcome:
+    """The outcome where all of it is finite, `losses` (one a local step and phase) too.
+
+    Else, with the rule "drop", that of a client that sat out: it sends nothing and keeps what it had before. Raises
+    Diverged otherwise, and for the server whatever the rule, since no round goes on without its update.
+    """
+    drops = rule == "drop" and job.key.client >= 0
+    trouble = _trouble(outcome, losses, len(job.update.phases))
+    if trouble is None:
+        return replace(outcome, metrics={**outcome.metrics, DROPPED: 0.0}) if drops else outcome
+    if drops:
+        return Outcome(key=outcome.key, sends={}, metrics={DROPPED: 1.0}, steps=outcome.steps)
+    raise Diverged(f"round {round_number}, {holder_name(job.key.client)}: {trouble}; {REMEDY}")
+
+
+def _trouble(outcome: Outcome, losses: Sequence[Tensor], phases: int) -> str | None:
+    if losses:
+        finite_S = torch.stack([loss.detach() for loss in losses]).isfinite()
+        if not bool(finite_S.all()):
+            first = int((~finite_S).nonzero()[0])
+            return f"the loss of local step {first // phases + 1} is {float(losses[first])}, which is not finite"
+    for way, tree in (("sends", outcome.sends), ("keeps", outcome.private or {})):
+        name = first_not_finite(tree)
+        if name is not None:
+            return f"{name}, which it {way}, is not finite"
+    return None
+
+
+def first_not_finite(tree: Mapping[str, Any]) -> str | None:
+    """The dotted name of the first tensor or number in the tree that has a NaN or an infinity, such as
+    "student.conv1.weight"; None where all is finite. Whole numbers always are."""
+    leaves = [(name, value) for name, value in _leaves(tree) if isinstance(value, Tensor)]
+    numbers = [name for name, value in _leaves(tree) if isinstance(value, float) and not math.isfinite(value)]
+    # A sum is not finite where an entry is not; only where it is not is there a second look (sums may overflow).
+    # 0.06 ms for 0.5 M weights and 1.7 ms for 11 M on one core; isfinite on every entry takes 1.1 and 24 ms.
+    sums = torch.stack([value.sum().double() for _, value in leaves]) if leaves else torch.zeros(0)
+    for index in (~sums.isfinite()).nonzero().flatten().tolist():
+        name, value = leaves[index]
+        if not bool(value.isfinite().all()):
+            return name
+    return numbers[0] if numbers else None
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        elif not isinstance(value, Tensor) or value.is_floating_point():
+            yield f"{path}{name}", value
+
+
+def holder_name(holder: int) -> str:
+    """How messages call a holder."""
+    return {SERVER: "the server", CENTRAL: "the holder of all images"}.get(holder, f"client {holder}")

@@ -1,0 +1,232 @@
+"""Divergence (fault 25): found within the round, named, never averaged; or dropped and counted where that was asked."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.errors import ConfigError, Diverged
+from benchmark.experiment import Experiment
+from benchmark.federated.divergence import first_not_finite
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import prepare
+from benchmark.federated.module import FederatedModule
+from benchmark.federated.workers import CpuEngine
+from benchmark.methods.averaging import mean
+from benchmark.methods.protocol import SERVER, Job, Outcome, State, World
+from benchmark.methods.ssfl import SSFL
+from benchmark.tracking.replay import first_difference
+from benchmark.tracking.run import run
+from tests.conftest import tiny_experiment
+from tests.faults.poison import LeavingOut, Spoiling, poisoned
+from tests.methods.golden import TRACES
+
+# One experiment of each method that has clients, all four of them in each round, with a state at the slots in one.
+METHODS = {
+    name: TRACES[name]
+    for name in (
+        "crl-grouping",
+        "crl-released",
+        "semifl",
+        "fedprox-fixmatch",
+        "ts-server-ema",
+        "ts-client-ema",
+        "fedswitch",
+        "supervised-fl-every-client",
+        "rscfed",
+        "fed-consist",
+    )
+}
+TOLERANT = [name for name, experiment in METHODS.items() if getattr(experiment.method, "takes_missing_updates", False)]
+
+
+prepared = functools.cache(prepare)  # nothing changes an environment
+
+
+def dropping(experiment: Experiment) -> Experiment:
+    return replace(experiment, federation=replace(experiment.federation, on_divergence="drop"))
+
+
+def module_with(engine_class: type[Spoiling], experiment: Experiment, holders=(1,), round_number=2) -> FederatedModule:
+    environment = prepared(experiment)
+    return FederatedModule(environment, engine_class(environment, holders, round_number))
+
+
+def rounds(module: FederatedModule, *numbers: int) -> FederatedModule:
+    for number in numbers:
+        module.training_step(number, 0)
+    return module
+
+
+def same(left: State, right: State) -> bool:
+    pairs = ((left.server, right.server), (left.clients, right.clients))
+    return all(first_difference(*pair) is None for pair in pairs)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_spoiled_update_stops_the_round_and_leaves_the_state_of_the_last(name):
+    """Client 1 sends a NaN in round 2: the state is, bit by bit, that of a run of one round."""
+    module = rounds(module_with(Spoiling, METHODS[name]), 1)
+    with pytest.raises(Diverged, match=r"round 2, client 1: student\.\S+, which it sends, is not finite; a smaller"):
+        module.training_step(2, 0)
+    after_one = rounds(module_with(Spoiling, METHODS[name]), 1)
+    assert module.rounds_done == 1 and same(module.state, after_one.state)
+    assert not same(module.state, rounds(module_with(LeavingOut, METHODS[name], holders=()), 1, 2).state)
+
+
+@pytest.mark.parametrize("name", TOLERANT)
+@pytest.mark.parametrize("holders", [(1,), (0, 1, 2, 3)], ids=["one", "all"])
+def test_a_dropped_client_is_one_that_sat_out(name, holders):
+    """The same state, bit by bit, as where an engine leaves these clients out; counted, and in no other count."""
+    spoiled = rounds(module_with(Spoiling, dropping(METHODS[name]), holders), 1, 2)
+    left_out = rounds(module_with(LeavingOut, METHODS[name], holders), 1, 2)
+    assert same(spoiled.state, left_out.state)
+    dropped, sat_out = spoiled.metrics["comm/dropped"], spoiled.metrics["comm/sat_out"]
+    assert dropped >= 1 and dropped + sat_out == left_out.metrics["comm/sat_out"]
+    assert first_not_finite(spoiled.state.server) is None
+
+
+def test_the_mean_of_fedavg_goes_over_server_and_who_is_left():
+    """C = 4 with client 1 dropped: Eq. 8 over the server and clients 0, 2, 3, each with a quarter."""
+    module = module_with(Spoiling, dropping(tiny_experiment()), round_number=1)
+    sent = Sends()
+    module.observers.append(sent)
+    module.training_step(1, 0)
+    expected = mean([sent.students[holder] for holder in (SERVER, *(k for k in sent.order if k not in (SERVER, 1)))])
+    assert sorted(sent.students) == [SERVER, 0, 2, 3]
+    found = module.state.server["average"]
+    # Weights up to 2 in float32, rounded once for the clients' mean and once in the end.
+    assert max(float((found[name] - expected[name]).abs().max()) for name in found) <= 2 * 2**-23
+    assert module.metrics["comm/dropped"] == 1 and module.metrics["comm/sat_out"] == 0
+
+
+class Sends:
+    def __init__(self):
+        self.students, self.order = {}, []
+
+    def on_job(self, job: Job, round_number: int) -> None:
+        pass
+
+    def on_outcome(self, job: Job, outcome: Outcome) -> None:
+        self.order.append(job.key.client)
+        if not outcome.sat_out:
+            self.students[job.key.client] = outcome.sends["student"]
+
+
+def test_without_divergence_the_rule_moves_nothing_but_the_cell():
+    tiny = tiny_experiment()
+    one, other = (rounds(module_with(Spoiling, e, holders=()), 1, 2) for e in (tiny, dropping(tiny)))
+    assert same(one.state, other.state) and tiny.cell_key != dropping(tiny).cell_key
+    assert other.metrics == {**one.metrics, "comm/dropped": 0}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - set(TOLERANT)) + ["server-only", "fixmatch"])
+def test_a_method_that_needs_every_update_refuses_to_drop(name):
+    with pytest.raises(ConfigError, match=r"on_divergence: 'drop' with method '\w+'.* 'stop' would be right"):
+        prepare(dropping(TRACES[name]))
+
+
+@pytest.mark.parametrize("make", [tiny_experiment, lambda: dropping(tiny_experiment())], ids=["stop", "drop"])
+def test_the_server_s_own_divergence_always_stops(make):
+    with pytest.raises(Diverged, match="round 1, the server: student"):
+        module_with(Spoiling, make(), holders=(SERVER,), round_number=1).training_step(1, 0)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_an_infinite_loss_names_the_local_step(step):
+    module = module_with(Spoiling, tiny_experiment(), holders=(3,), round_number=1)
+    module.engine.loss_from_step = step  # type: ignore[attr-defined]
+    with pytest.raises(Diverged, match=rf"round 1, client 3: the loss of local step {step} is inf, which is not fin"):
+        module.training_step(1, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overflows(SSFL):
+    """Its aggregate of group 0 is infinite, although nothing that it was made of is."""
+
+    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+        state, metrics = super().round(state, world)
+        group = {name: value * 1e30 * 1e30 for name, value in state.server["groups"]["0"].items()}
+        return State(server={**state.server, "groups": {"0": group}}, clients=state.clients), metrics
+
+
+def test_an_infinite_aggregate_that_is_not_evaluated_stops_the_round():
+    tiny = tiny_experiment()
+    module = module_with(Spoiling, replace(tiny, method=Overflows(batch_size=8, server_batch_size=8)), holders=())
+    before = module.state
+    with pytest.raises(Diverged, match=r"round 1, after averaging: groups\.0\.\S+ is not finite"):
+        module.training_step(1, 0)
+    assert module.state is before and module.rounds_done == 0
+
+
+def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, monkeypatch):
+    """Round 2 diverges: status, one line, a checkpoint of round 1, all of it finite; asked again, nothing runs."""
+    tiny = tiny_experiment()
+    monkeypatch.setattr(
+        "benchmark.tracking.run.build_engine", lambda name, environment, *rest: Spoiling(environment, (1,), 2)
+    )
+    with pytest.raises(Diverged, match="round 2, client 1"):
+        run(tiny, tmp_path)
+    (folder,) = tmp_path.glob("runs/*/seed=0")
+    assert (folder / "rounds.jsonl").read_text().count("\n") == 1
+    (checkpoint,) = (folder / "checkpoints").glob("round-*.pt")
+    content = torch.load(checkpoint, weights_only=True)
+    assert content["round"] == 1 and first_not_finite(content["server"]) is None
+    monkeypatch.setattr("benchmark.tracking.run.prepare", None)  # nothing may be prepared, let alone trained
+    found = run(tiny, tmp_path)
+    assert found["status"] == "diverged" and "round 2, client 1: student." in found["error"]
+
+
+@pytest.mark.slow
+def test_a_worker_process_says_the_same():
+    """The message of the reference engine, and its outcome under "drop", from another process."""
+    experiment = dropping(tiny_experiment())
+    environment = prepare(experiment)
+    jobs: list[Job] = []
+    module = FederatedModule(environment, ReferenceEngine(environment))
+    module.observers.append(Notes(jobs))
+    module.training_step(1, 0)
+    spoiled = [poisoned(job) for job in (jobs[1], jobs[0])]  # a client, the server
+    with CpuEngine(environment, workers=1) as engine:
+        outcomes = engine.fit(spoiled, 1, {})
+        first = next(outcomes)
+        assert first.sat_out and first.metrics == {"comm/dropped": 1.0} and first.steps == 2
+        with pytest.raises(Diverged, match="round 1, the server: student") as found:
+            next(outcomes)
+    with pytest.raises(Diverged) as expected:
+        list(ReferenceEngine(environment).fit(spoiled, 1, {}))
+    assert str(found.value) == str(expected.value)
+
+
+class Notes(Sends):
+    def __init__(self, jobs: list[Job]):
+        super().__init__()
+        self.jobs = jobs
+
+    def on_job(self, job: Job, round_number: int) -> None:
+        self.jobs.append(job)
+
+
+BIG = torch.finfo(torch.float32).max
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    where=st.integers(0, 3),
+    poison=st.sampled_from([float("nan"), float("inf"), -float("inf"), None]),
+)
+def test_the_first_entry_that_is_not_finite_is_named_and_no_other(sizes, where, poison):
+    """Entries at the end of the float32 range, whose sum overflows, are finite; so are counters and None."""
+    tree = {f"set{i}": {"weight": torch.full((size,), BIG), "count": torch.tensor(3)} for i, size in enumerate(sizes)}
+    tree["last"] = {"velocity": None, "kl": 0.5, "rounds": 7}  # type: ignore[dict-item]
+    if poison is None:
+        assert first_not_finite(tree) is None
+        return
+    at = where % len(sizes)
+    tree[f"set{at}"]["weight"][-1] = poison
+    assert first_not_finite(tree) == f"set{at}.weight"
+    assert first_not_finite({"kl_teacher": poison, "student": {"w": torch.ones(2)}}) == "kl_teacher"

@@ -1,0 +1,233 @@
+"""Files and words that mean harm (faults 7, 27, 28, 31, 38, 44): nothing of theirs runs, and nothing leaks."""
+
+import io
+import os
+import pickle
+import re
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.cli import report
+from benchmark.cli.main import main
+from benchmark.cli.run import resolve
+from benchmark.data.datasets import load
+from benchmark.errors import ConfigError, DataError, Diverged, FsslError
+from benchmark.experiment import from_json, to_json
+from benchmark.papers import catalogue
+from benchmark.papers.item import Cell, Item
+from benchmark.tracking.reading import write_reference
+from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.run import run
+from tests.conftest import record_of, tiny_experiment
+
+HOSTILE = (
+    "../../up",
+    "/etc/passwd",
+    "a\0b",
+    "\n\r",
+    "<script>alert(1)</script>",
+    "=cmd()",
+    "a_b & 50%",
+    "~/x",
+    "x" * 400,
+)
+
+
+class Evil:
+    """A pickle that touches a file when it is loaded."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.canary}",))
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("cifar10", ["cifar-10-batches-py/" + n for n in ("batches.meta", "test_batch", "data_batch_1")]),
+        ("cifar100", ["cifar-100-python/" + n for n in ("meta", "test", "train")]),
+    ],
+)
+def test_pickles_in_a_data_set_are_not_loaded_unless_they_are_the_known_ones(tmp_path, monkeypatch, name, files):
+    """CIFAR is published as pickles: other content is refused by its hash before it is read."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    for file in files:
+        path = tmp_path / "data" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pickle.dumps(Evil(tmp_path / "canary")))
+    with pytest.raises(DataError, match=f"{name} is not whole"):
+        load(name, tmp_path / "data")
+    assert not (tmp_path / "canary").exists()
+    pickle.loads((tmp_path / "data" / files[0]).read_bytes())
+    assert (tmp_path / "canary").exists()  # so the file would have done it
+
+
+def test_objects_in_packed_files_are_not_loaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mnist").mkdir()
+    evil = np.empty(2, dtype=object)
+    evil[:] = Evil(tmp_path / "canary")
+    for part in ("train", "test"):
+        np.savez(tmp_path / "mnist" / f"{part}.npz", images=evil, labels=evil, classes=evil)
+    with pytest.raises(DataError, match="npz"):
+        load("mnist", tmp_path)
+    assert not (tmp_path / "canary").exists()
+
+
+def escaping_tar(path: Path) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name in ("../escaped", "../../escaped", "/var/../escaped"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            archive.addfile(member, io.BytesIO(b"out"))
+
+
+def escaping_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../escaped", "out")
+        archive.writestr("../../escaped", "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("cifar10", escaping_tar), ("cifar100", escaping_tar), ("stl10", escaping_tar), ("emnist_balanced", escaping_zip)],
+)
+@pytest.mark.parametrize("trusted", [False, True], ids=["wrong hash", "hash not looked at"])
+def test_an_archive_that_would_leave_its_folder(tmp_path, monkeypatch, name, write, trusted):
+    """Refused by its hash; and were the hash right (as after an attack on it), still nothing lies outside."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "a" / "cache"))
+    monkeypatch.delenv("FSSL_DATA", raising=False)
+    fetched = []
+
+    def fetch(url, filename, *args):
+        write(Path(filename))
+        fetched.append(url)
+
+    monkeypatch.setattr("torchvision.datasets.utils._get_redirect_url", lambda url, **options: url)
+    monkeypatch.setattr("torchvision.datasets.utils._urlretrieve", fetch)
+    if trusted:
+        monkeypatch.setattr("torchvision.datasets.utils.check_integrity", lambda path, md5=None: os.path.isfile(path))
+    with pytest.raises(DataError, match=f"data set {name} is not in .* cannot be downloaded"):
+        load(name)
+    assert fetched
+    outside = [path for path in tmp_path.rglob("escaped*") if path.parent != tmp_path / "a" / "cache"]
+    assert outside == [] and not Path("/escaped").exists() and not (tmp_path / "a" / "cache" / name).exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: !!python/object/apply:os.system ['touch canary']",
+        "data: {name: !!python/object/new:os.system ['touch canary']}",
+        "method: !!python/name:os.system",
+        "method: {kind: 'os:system'}",
+        "&loop [*loop]",
+        "data: &loop {name: *loop}",
+        "federation: {K: .nan}",
+        "federation: {K: .inf}",
+        "federation: {T: no}",
+        "federation: {T: '3; touch canary'}",
+        "optimizer: {lr: __import__('os')}",
+        "{",
+        "\t",
+    ],
+)
+def test_a_configuration_file_runs_nothing_and_is_refused_in_one_line(tmp_path, monkeypatch, capsys, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(text)
+    code = main(["run", "--config", "a.yaml", "--results", "results"])
+    captured = capsys.readouterr()
+    assert code in (65, 66) and captured.out == ""
+    assert captured.err.startswith("fssl: ") and captured.err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml"]
+
+
+@pytest.mark.parametrize(("text", "lr"), [("1e-3", 1e-3), ("'0.5'", 0.5), ("1", 1.0), ("2.5e+0", 2.5)])
+def test_numbers_as_yaml_writes_them(tmp_path, text, lr):
+    """PyYAML takes 1e-3, without a point, for a text: here it is the number all the same."""
+    (tmp_path / "a.yaml").write_text(f"optimizer: {{lr: {text}}}\nfederation: {{epochs: None}}\n")
+    experiment = resolve(tmp_path / "a.yaml", [])
+    assert experiment.optimizer.lr == lr and isinstance(experiment.optimizer.lr, float)
+    assert experiment.federation.epochs is None
+
+
+@given(st.one_of(st.text(), st.sampled_from(HOSTILE)), st.one_of(st.text(), st.sampled_from(HOSTILE)))
+def test_no_name_reaches_a_path(profile, folder):
+    """Whatever a profile or a data set is called, its record lies in runs/<16 hexadecimal digits>/seed=<number>."""
+    plain = to_json(tiny_experiment())
+    plain["profile"], plain["data"]["name"] = profile, f"folder:{folder}"
+    found = run_folder(Path("results"), from_json(plain))
+    assert re.fullmatch(r"results/runs/[0-9a-f]{16}/seed=0", str(found))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("field", ["method.kind", "data.name", "model.network", "partition.kind", "data.label_setting"])
+def test_a_hostile_word_is_refused_before_anything_is_written(tmp_path, monkeypatch, field, name):
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FsslError):
+        experiment = resolve(None, [f"--{field}={name}"])
+        load(experiment.data.name)
+    assert list(tmp_path.iterdir()) == []
+
+
+SECRETS = {
+    "WANDB_API_KEY": "local-d41d8cd98f00b204e9800998ecf8427e51",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+    "HF_TOKEN": "hf_not_a_token_of_anybody_0123456789",
+}
+
+
+def small_item(profile: str) -> Item:
+    cell = Cell(label="FedAvg", setting={"method": "FedAvg"}, experiment=replace(tiny_experiment(), profile=profile))
+    wild = replace(tiny_experiment(), optimizer=replace(tiny_experiment().optimizer, lr=1e30))
+    return Item(
+        name="ssfl/tab2",
+        title="t",
+        profile=profile,
+        cells=(cell, Cell(label="wild", setting={"method": "wild"}, experiment=wild)),
+        seeds=1,
+    )
+
+
+def test_no_secret_of_the_environment_is_written_anywhere(tmp_path, monkeypatch, capfd):
+    """A table with a run that is done and one that diverged: records, checkpoints, weights, site, both outputs."""
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    for module in (catalogue, report):
+        monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
+    results = tmp_path / "results"
+    done, wild = (cell.experiment for cell in small_item("demo").cells)
+    run(done, results)
+    with pytest.raises(Diverged):
+        run(wild, results)
+    places = ["--results", str(results)]
+    write_reference(results, record_of(run_folder(results, done)))
+    assert main(["report", "--profile", "demo", *places, "--site", str(tmp_path / "site")]) == 0
+    assert main(["verify", "--replay", "2", "--json", *places]) == 0
+    assert main(["doctor", *places]) in (0, 1)
+    printed = capfd.readouterr()
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name for path in written} >= {"manifest.json", "result.json", "rounds.jsonl", "index.html"}
+    contents = [path.read_bytes() for path in written] + [printed.out.encode(), printed.err.encode()]
+    for name, value in SECRETS.items():
+        assert not any(value.encode() in content or name.encode() in content for content in contents)
+    home = str(Path.home()).encode()
+    assert len(home) < 5 or not any(home in path.read_bytes() for path in written if path.suffix == ".json")
+
+
+def test_a_configuration_with_a_secret_in_a_wrong_place_is_not_echoed_into_records(tmp_path, monkeypatch):
+    """A key given as a field is an unknown field: refused, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="wandb_api_key"):
+        resolve(None, [f"--wandb_api_key={SECRETS['WANDB_API_KEY']}"])
+    assert list(tmp_path.iterdir()) == []
