@@ -54,16 +54,21 @@ HERE = Path(__file__).parent
 KEPT = ("pseudo/kept", "pseudo/accuracy")
 
 
-def build(results: Sequence[tuple[Item, Records]], out: Path, departures: Path = HERE) -> Path:
+def build(
+    results: Sequence[tuple[Item, Records]],
+    out: Path,
+    departures: Path = HERE,
+    others: Sequence[tuple[Item, Records]] = (),
+) -> Path:
     """Writes the site of these items under `out` and returns its index page. Files are replaced one by one, each whole;
-    pages of items that are not in `results` stay as they are. `departures` has a handwritten `<paper>/departures.md`
-    for each paper. Raises CannotWrite."""
+    pages of items that are not in `results` stay as they are, and of `others` the index lists those that have one.
+    `departures` has a handwritten `<paper>/departures.md` for each paper. Raises CannotWrite."""
     site = _Site(out, departures)
     for item, records in results:
         site.item(item, records)
     for paper in dict.fromkeys(item.name.split("/")[0] for item, _ in results):
         site.departures_page(paper)
-    return site.index(results)
+    return site.index([*results, *(other for other in others if (out / item_page(other[0])).is_file())])
 
 
 def paragraphs(text: str) -> list[str]:

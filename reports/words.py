@@ -5,7 +5,15 @@ import re
 
 from reports.statistics import Summary
 
-FRACTIONS = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/kept", "pseudo/accuracy")
+FRACTIONS = (
+    "test/accuracy",
+    "test/auroc",
+    "test/precision",
+    "test/recall",
+    "pseudo/kept",
+    "pseudo/accuracy",
+    "pseudo/class_balance",
+)
 METRIC_NAMES = {
     "test/accuracy": "Test accuracy (%)",
     "test/loss": "Test loss",
@@ -13,6 +21,13 @@ METRIC_NAMES = {
     "pseudo/kept": "Pseudo-labels kept (%)",
     "pseudo/accuracy": "Accuracy of kept pseudo-labels (%)",
     "pseudo/kl_uniform": "KL of pseudo-labels from uniform (nats)",
+    "pseudo/kl_true": "KL of true labels from uniform (nats)",
+    "pseudo/class_balance": "Class balance of kept pseudo-labels (%)",
+    "test/precision": "Macro precision (%)",
+    "test/recall": "Macro recall (%)",
+    "comm/bytes_kept": "Bytes kept at clients",
+    "comm/sat_out": "Clients that sat out",
+    "comm/dropped": "Updates dropped",
     "comm/bytes_up": "Bytes up",
     "comm/bytes_down": "Bytes down",
     "time/round_seconds": "Seconds a round",

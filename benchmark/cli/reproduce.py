@@ -79,7 +79,7 @@ def act(options: argparse.Namespace) -> int:
     results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in planned.items]
     mine = {(item.name, item.profile) for item, _ in results}
     found = on_disk(ITEMS, PROFILES, options.results)
-    build([*results, *(pair for pair in found if (pair[0].name, pair[0].profile) not in mine)], options.site)
+    build(results, options.site, others=[pair for pair in found if (pair[0].name, pair[0].profile) not in mine])
     for item, records in results:
         report = options.site / item_page(item)
         if options.json:
