@@ -33,7 +33,7 @@ def test_the_method_in_the_readme_runs(tmp_path):
     assert result["status"] == "done" and result["cost"]["bytes_up"] > 0
     assert "diversity/delta/l2/squared/clients" in result["last"] and "pseudo/kept" in result["last"]
     experiment = json.loads((tmp_path / "runs" / result["cell_key"] / "seed=0" / "experiment.json").read_text())
-    assert experiment["method"] == {"kind": "my_method:ServerLast", "threshold": 0.9}
+    assert experiment["method"] == {"kind": "my_method:ServerLast", "threshold": 0.9, "batch_size": 32}
 
 
 def test_the_commands_of_the_readme_are_understood(capsys, tmp_path):
