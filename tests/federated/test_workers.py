@@ -250,12 +250,15 @@ def test_an_exception_in_the_with_block_ends_the_workers(environment):
 
 
 SCRIPT = """
+    import signal
+
     from benchmark.federated.environment import prepare
     from benchmark.federated.workers import CpuEngine
     from tests.conftest import tiny_experiment
     from tests.federated.test_workers import Sleeps, jobs_of
 
     if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
         environment = prepare(tiny_experiment())
         engine = CpuEngine(environment, workers=1)
         print(*engine.pids, flush=True)

@@ -104,6 +104,7 @@ def child(request: dict[str, Any]) -> None:
     code = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
         Path(request["results"]).mkdir(parents=True, exist_ok=True)
         said = os.open(Path(request["results"], "said"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(said, 1)
