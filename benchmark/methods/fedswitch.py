@@ -32,7 +32,7 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.methods.averaging import RunningMean, ema
-from benchmark.methods.protocol import Job, Local, Networks, Reader, Setup, State, Tree, Weights, World
+from benchmark.methods.protocol import Job, Local, Networks, Reader, Setup, State, Tree, World
 from benchmark.methods.proximal_fixmatch import (
     ProximalFixMatchUpdate,
     TeacherStudent,
@@ -133,9 +133,6 @@ class FedSwitch(TeacherStudent):
     def init(self, setup: Setup) -> State:
         start = setup.initial_weights()
         return State(server={"student": start, "teacher": start, "kl_teacher": None, "kl_student": None})
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return self.both(state.server)
 
     def sends_teacher(self, kl_teacher: float | None, kl_student: float | None) -> bool:
         """Eq. 3 on the last round's D^T and D^S, or its opposite; `first_round` where there are none yet."""

@@ -93,6 +93,8 @@ class LabelledUpdate:
 class MeanTeacherUpdate(LabelledUpdate):
     """LocalTraining of a client with unlabelled images (Eqs. 2 to 4), and of one with both kinds."""
 
+    passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}  # the teacher's; for plans
+
     alpha: float = 0.001
     temperature: float = 0.5
     unlabelled_weight: float = 1.0

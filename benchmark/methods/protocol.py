@@ -148,6 +148,9 @@ class LocalUpdate(Protocol):
 
     `phases` are the names of the losses that are taken in turn on each batch, each with an optimizer step of its own
     (FedMatch: first sigma on labels, then psi without); a weight set that a loss does not reach is not stepped.
+
+    An update may say in `passes` how often a view (or "stream/view") goes through a network without and with gradient,
+    where that is not (0, 1): plans count FLOPs by it.
     """
 
     phases: ClassVar[tuple[str, ...]] = ("loss",)
@@ -230,7 +233,11 @@ class World:
 
 
 class Method(Protocol):
-    """The contract. `needs` says which label settings the method can work in; a misfit fails before training."""
+    """The contract. `needs` says which label settings the method can work in; a misfit fails before training.
+
+    A method with `takes_missing_updates = True` goes on where a client of the round sends nothing at all, which
+    `federation.on_divergence=drop` asks for.
+    """
 
     needs: frozenset[str]
 

@@ -22,7 +22,7 @@ Legend: N images of a batch, C channels, H W pixels, D classes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ from benchmark.methods.protocol import (
     Networks,
     Reader,
     Setup,
+    State,
     Stream,
     Training,
     Tree,
@@ -53,6 +54,8 @@ Proximal = Literal["half", "full"]
 @dataclass(frozen=True, kw_only=True)
 class ProximalFixMatchUpdate(StudentUpdate):
     """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
+
+    passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}  # without, with gradient; for plans
 
     threshold: float = 0.95  # tau
     unlabelled_weight: float = 1.0  # lambda_u
@@ -253,10 +256,14 @@ class TeacherStudent(ProximalFixMatch):
         super().__post_init__()
         check_ratio("ratio", self.ratio)
 
-    def both(self, server: Tree) -> dict[str, Weights]:
+    def init(self, setup: Setup) -> State:
+        start = setup.initial_weights()
+        return State(server={"student": start, "teacher": start})
+
+    def models(self, state: State) -> dict[str, Weights]:
         """Student and teacher, first the one that is evaluated."""
         first, second = ("student", "teacher") if self.evaluated == "student" else ("teacher", "student")
-        return {first: server[first], second: server[second]}
+        return {first: state.server[first], second: state.server[second]}
 
 
 def check_ratio(name: str, ratio: float) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmark.methods.averaging import RunningMean, ema
-from benchmark.methods.protocol import Local, Setup, State, Tree, Weights, World
+from benchmark.methods.protocol import Local, State, Tree, World
 from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 
 
@@ -37,13 +37,6 @@ class TSClientEMA(TeacherStudent):
     server_teacher: Literal["mean_then_ema", "mean"] = "mean_then_ema"
 
     takes_missing_updates = True  # a round goes on with whoever sent something
-
-    def init(self, setup: Setup) -> State:
-        start = setup.initial_weights()
-        return State(server={"student": start, "teacher": start})
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return self.both(state.server)
 
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         received = {name: state.server[name] for name in ("student", "teacher")}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmark.methods.averaging import RunningMean, ema
-from benchmark.methods.protocol import Setup, State, Weights, World
+from benchmark.methods.protocol import State, World
 from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 
 
@@ -21,13 +21,6 @@ class TSServerEMA(TeacherStudent):
     """Teacher labels throughout; two models down, one up."""
 
     takes_missing_updates = True  # a round goes on with whoever sent something
-
-    def init(self, setup: Setup) -> State:
-        start = setup.initial_weights()
-        return State(server={"student": start, "teacher": start})
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return self.both(state.server)
 
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         student, teacher = state.server["student"], state.server["teacher"]
