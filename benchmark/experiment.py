@@ -21,6 +21,7 @@ from benchmark.optim.sgd import SGD
 
 # Raised whenever a change moves numbers of existing experiments: old records then no longer count as done.
 NUMERICS = 1
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +133,8 @@ class Experiment:
     federation: Federation = Federation()
     optimizer: SGD = SGD()
     evaluation: Evaluation = Evaluation()
+    # Of local training: bf16 passes networks under autocast, with float32 weights, losses and evaluation.
+    precision: Precision = added("fp32")
     profile: str = "custom"  # how far it is scaled down; written down, and no part of the cell's hash
     seed: int = 0
 

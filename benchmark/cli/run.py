@@ -31,9 +31,15 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--engine",
         default="auto",
-        help="auto (default), reference (one job after another) or cpu (worker processes); the numbers are the same",
+        help="auto (default), reference (one job after another) or cpu (worker processes, and a faster local step: the "
+        "numbers differ in their last bits); a run that goes on keeps the engine it began with",
     )
     command.add_argument("--workers", type=int, help="processes of the cpu engine (default: one a core)")
+    command.add_argument(
+        "--dense",
+        action="store_true",
+        help="cpu engine: images below tau pass the network too, as they do in the reference engine",
+    )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)
@@ -60,6 +66,7 @@ def act(options: argparse.Namespace) -> int:
         threads=options.threads,
         engine=options.engine,
         workers=options.workers,
+        confident_only=not options.dense,
     )
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))

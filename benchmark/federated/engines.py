@@ -1,7 +1,8 @@
 """The reference engine behind `fit`: one job after another, plain; the yardstick for any faster one."""
 
-from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
 from benchmark.federated.memory import memory_named
 from benchmark.federated.pseudo import PseudoLabelQuality
+from benchmark.losses.kept import leave_out_rejected
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Tree, Weights
 from benchmark.models.build import Model
 from benchmark.optim.sgd import Place
@@ -24,6 +26,11 @@ class Engine(Protocol):
 
     name: str
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What decides its bits, for the record: a run that goes on is given an engine of the same settings."""
+        ...
+
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]: ...
 
     def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]: ...
@@ -33,6 +40,17 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """What an engine does otherwise than the plain local step, to the same numbers but for their last bits."""
+
+    kernels: bool = True  # the optimizer's step in one kernel, matrix products by oneDNN where they are float32
+    confident_only: bool = True  # images below tau pass no network where that changes nothing (`loss_of_kept`)
+
+
+PLAIN = Speed(kernels=False, confident_only=False)
+
+
 class ReferenceEngine:
     """One job after another on one device, one reused module for each kind of local work."""
 
@@ -40,6 +58,10 @@ class ReferenceEngine:
 
     def __init__(self, environment: Environment) -> None:
         self._work = JobRunner(environment)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"name": self.name, "threads": torch.get_num_threads(), "bit_equal": True}
 
     def __enter__(self) -> "ReferenceEngine":
         return self
@@ -78,8 +100,8 @@ def keeper_of(job: Job) -> str:
 class JobRunner:
     """Runs one job at a time in this process. Its networks and modules are reused from job to job."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+    def __init__(self, environment: Environment, speed: Speed = PLAIN) -> None:
+        self._environment, self._speed = environment, speed
         self._networks: dict[Model | None, nn.Module] = {}
         self._modules: dict[tuple[object, ...], LocalModule] = {}
 
@@ -116,7 +138,9 @@ class JobRunner:
 
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:
-            self._networks[model] = self._environment.network(model)
+            network = self._networks[model] = self._environment.network(model)
+            if self._speed.confident_only:
+                leave_out_rejected(network)
         return self._networks[model]
 
     def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
@@ -127,7 +151,15 @@ class JobRunner:
         kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen))
         module = self._modules.get(kind)
         if module is None:
-            module = module_class(job)(job, local, self._network(job.network), experiment.optimizer, place)
+            module = module_class(job)(
+                job,
+                local,
+                self._network(job.network),
+                experiment.optimizer,
+                place,
+                precision=experiment.precision,
+                fused=self._speed.kernels,
+            )
             self._modules[kind] = module
         else:
             module.reuse(job, local, place)

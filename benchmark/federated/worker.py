@@ -1,4 +1,4 @@
-"""What runs in a worker process of `CpuEngine`: jobs from a pipe, one after another, on one thread.
+"""What runs in a worker process of `CpuEngine`: jobs from a pipe, one after another.
 
 Messages to a worker: ("environment", pickle), ("path", sys.path), ("job", Order), ("end", ticket).
 From it: ("done", ticket, index, pickle), ("failed", ticket, index, Failure), ("skipped", ticket, index).
@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from benchmark import errors
-from benchmark.federated.engines import JobRunner
+from benchmark.federated.engines import JobRunner, Speed
 from benchmark.federated.environment import Environment
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.parcels import Numbers, pack, receive, send, unpack
+from benchmark.federated.products import take_faster_products
 
 # A worker computes for seconds without looking at its pipe: how often, in seconds, it looks for its parent meanwhile.
 PARENT_WATCH = 0.5
@@ -68,17 +69,19 @@ class Failure:
         return error
 
 
-def work(connection: Connection, shared: Mapping[int, Tensor], parent: int) -> None:
+def work(connection: Connection, shared: Mapping[int, Tensor], parent: int, threads: int, speed: Speed) -> None:
     """The worker's main function: ends with its parent, or when the parent closes the pipe.
 
     `shared`: those tensors of the environment, by number, that lie in shared memory.
     """
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     keep_freed_memory()
+    if speed.kernels:
+        take_faster_products()
     inbox = Inbox(connection, parent)
     inbox.start()
     (_, environment), rest = inbox.waiting.get()
-    desk = Desk(unpack(environment, {**shared, **rest}))
+    desk = Desk(unpack(environment, {**shared, **rest}), speed)
     with contextlib.suppress(OSError):  # nobody reads any more
         while True:
             message, tensors = inbox.waiting.get()
@@ -122,8 +125,8 @@ class Inbox(threading.Thread):
 class Desk:
     """Runs jobs and keeps the tensors that several jobs of a ticket receive."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._runner = JobRunner(environment)
+    def __init__(self, environment: Environment, speed: Speed) -> None:
+        self._runner = JobRunner(environment, speed)
         self._tensors: dict[int, dict[int, Tensor]] = defaultdict(dict)
 
     def forget(self, ticket: int) -> None:

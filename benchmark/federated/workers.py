@@ -1,9 +1,10 @@
-"""The engine for CPU cores: a round's jobs on several processes, one thread each, bit-equal to `ReferenceEngine`.
+"""The engine for CPU cores: a round's jobs on several processes, one thread each, by the fast form of the local step.
 
 Two threads of one process wait for each other at every operation, and collapse beside other programs (15 times slower
 at a load of 5 on two cores, `results/benchmarks/workers.json`); processes of one thread share what is there.
 Workers live as long as the engine. They share the images, get every distinct weight tensor once a call and the longest
-jobs first, and keep nothing: private state comes with the job and goes back with its outcome.
+jobs first, and keep nothing: private state comes with the job and goes back with its outcome. Their number does not
+move a bit; the fast form of the local step does (`Speed`), so that a run that goes on keeps its engine.
 """
 
 import itertools
@@ -22,30 +23,41 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError, FsslError
 from benchmark.federated.dispatch import Call, cost_of, name_of
-from benchmark.federated.engines import keeper_of
+from benchmark.federated.engines import PLAIN, Speed, keeper_of
 from benchmark.federated.environment import Environment
 from benchmark.federated.memory import shared_memory_left
 from benchmark.federated.parcels import Numbers, Parcel, pack, receive, send, unpack
 from benchmark.federated.worker import Order, work
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # read when a worker loads torch
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when a worker loads torch
 AHEAD = 1  # jobs a worker has beside the one it runs
 
 
 class CpuEngine:
-    """`workers` persistent processes; None: one for each core that this process may use.
+    """`workers` persistent processes of `threads` each; None: one for each core that this process may use.
+
+    `plain`: the reference engine's local step, bit by bit; `confident_only`: see `Speed`.
 
     A script that builds one needs the line `if __name__ == "__main__":`, as for every spawned process.
     """
 
     name = "cpu"
 
-    def __init__(self, environment: Environment, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        workers: int | None = None,
+        *,
+        threads: int = 1,
+        confident_only: bool = True,
+        plain: bool = False,
+    ) -> None:
         self._count = usable_cores() if workers is None else workers
-        if self._count < 1:
-            raise ConfigError(f"workers: {self._count}; at least 1 would be right")
-        self._environment = environment
+        if self._count < 1 or threads < 1:
+            raise ConfigError(f"workers: {self._count}, threads: {threads}; at least 1 would be right")
+        self._environment, self._threads = environment, threads
+        self._speed = PLAIN if plain else Speed(confident_only=confident_only)
         self._tickets = itertools.count()
         self._calls: dict[int, Call] = {}
         self._workers: list[Worker] = []
@@ -61,6 +73,12 @@ class CpuEngine:
     def close(self) -> None:
         """End the workers; work begun is lost. The engine is usable again: it then starts others."""
         end(self._workers)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """`workers` does not decide its bits, and stands there for the time it took."""
+        speed = {"plain": self._speed == PLAIN, "confident_only": self._speed.confident_only}
+        return {"name": self.name, "threads": self._threads, "bit_equal": True, **speed, "workers": self._count}
 
     @property
     def pids(self) -> list[int]:
@@ -175,14 +193,14 @@ class CpuEngine:
     def _start_workers(self) -> None:
         if self._workers:
             return
-        with one_thread_without_interrupts():
-            self._workers.extend(Worker(self._environment) for _ in range(self._count))
+        with threads_without_interrupts(self._threads):
+            self._workers.extend(Worker(self._environment, self._threads, self._speed) for _ in range(self._count))
 
 
 class Worker:
     """One process, seen from the parent."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, threads: int, speed: Speed) -> None:
         context = torch.multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.path = list(sys.path)  # spawned processes begin with it
@@ -190,7 +208,9 @@ class Worker:
         self.has: dict[int, set[int]] = {}  # tensors by ticket
         self._shared = shared_tensors(environment)
         self._greeted = False
-        self.process = context.Process(target=work, args=(theirs, self._shared, os.getpid()), daemon=True)
+        self.process = context.Process(
+            target=work, args=(theirs, self._shared, os.getpid(), threads, speed), daemon=True
+        )
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
 
@@ -237,11 +257,11 @@ def end(workers: list[Worker]) -> None:
 
 
 @contextmanager
-def one_thread_without_interrupts() -> Iterator[None]:
-    """Processes started in here have one thread, and leave the keyboard's interrupt to their parent."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
+def threads_without_interrupts(threads: int) -> Iterator[None]:
+    """Processes started in here have so many threads, and leave the keyboard's interrupt to their parent."""
+    before = {name: os.environ.get(name) for name in THREADS}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    os.environ.update(ONE_THREAD)
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ Legend: N images of a batch, C channels, H W pixels, D classes.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -64,6 +64,8 @@ def kl_from_uniform(share_D: Tensor) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class FedSwitchUpdate(ProximalFixMatchUpdate):
     """ClientUpdate of Algorithms 1 and 2 with a local teacher, and both divergences."""
+
+    observes: ClassVar[bool] = True  # D^S is over all strong images
 
     divergence: Literal["mean", "sum"] = "mean"
     prediction: Prediction = "mean_softmax"

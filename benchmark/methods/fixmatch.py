@@ -12,7 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from benchmark.losses.consistency import consistency_loss, pseudo_labels
+from benchmark.losses.consistency import pseudo_labels
+from benchmark.losses.kept import loss_of_kept
 from benchmark.losses.supervised import supervised_loss
 from benchmark.methods.objectives import ServerUpdate, StudentUpdate, check_counts, check_threshold, predict_weak
 from benchmark.methods.protocol import CENTRAL, Batch, Job, Key, Limit, Networks, Setup, State, Stream, Weights, World
@@ -35,7 +36,7 @@ class FixMatchUpdate(StudentUpdate):
         weak_logits_ND = predict_weak(network, unlabelled.views["weak"], "train")
         labels_N, _, kept_N = pseudo_labels(weak_logits_ND, self.threshold)
         supervised = supervised_loss(network(labelled.views["weak"]), labelled.labels_N)
-        consistency = consistency_loss(network(unlabelled.views["strong"]), labels_N, kept_N)
+        consistency = loss_of_kept(network, unlabelled.views["strong"], labels_N, kept_N)
         aux = {"server/loss": supervised.detach(), "client/loss": consistency.detach()}
         loss = supervised + self.unlabelled_weight * consistency
         return loss, {**aux, "labels_N": labels_N, "kept_N": kept_N}

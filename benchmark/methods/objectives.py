@@ -14,6 +14,7 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.losses.consistency import consistency_loss, pseudo_labels
+from benchmark.losses.kept import loss_of_kept
 from benchmark.losses.supervised import supervised_loss
 from benchmark.methods.protocol import Batch, Local, Networks, Reader, Training, Tree
 
@@ -79,13 +80,18 @@ class ConsistencyUpdate(StudentUpdate):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         network, views = trainable["student"], batch["unlabelled"].views
         if self.views == "one_forward":
-            weak_logits_ND, strong_logits_ND = network(torch.cat([views["weak"], views["strong"]])).chunk(2)
+            weak_ND, strong_ND = network(torch.cat([views["weak"], views["strong"]])).chunk(2)
+            labels_N, kept_N = self.choose(weak_ND.detach())
+            loss = consistency_loss(strong_ND, labels_N, kept_N)
         else:
-            weak_logits_ND = predict_weak(network, views["weak"], self.pseudo_label_mode)
-            strong_logits_ND = network(views["strong"])
-        labels_N, _, kept_N = pseudo_labels(weak_logits_ND.detach(), self.threshold)
-        loss = consistency_loss(strong_logits_ND, labels_N, kept_N)
+            labels_N, kept_N = self.choose(predict_weak(network, views["weak"], self.pseudo_label_mode))
+            loss = loss_of_kept(network, views["strong"], labels_N, kept_N)
         return loss, {"client/loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
+
+    def choose(self, logits_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """The pseudo-labels, and which are kept."""
+        labels_N, _, kept_N = pseudo_labels(logits_ND, self.threshold)
+        return labels_N, kept_N
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +108,7 @@ class SelfTrainingUpdate(StudentUpdate):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         network, weak_NCHW = trainable["student"], batch["unlabelled"].views["weak"]
         labels_N, _, kept_N = pseudo_labels(predict_weak(network, weak_NCHW, self.pseudo_label_mode), self.threshold)
-        loss = consistency_loss(network(weak_NCHW), labels_N, kept_N)
+        loss = loss_of_kept(network, weak_NCHW, labels_N, kept_N)
         return loss, {"client/loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
 
 

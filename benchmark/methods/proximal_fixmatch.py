@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, supervised_loss
+from benchmark.losses import consistency_loss, loss_of_kept, proximal_term, pseudo_labels, supervised_loss
 from benchmark.methods.averaging import RunningMean
 from benchmark.methods.objectives import ServerUpdate, StudentUpdate, check_counts, check_threshold, predict_weak
 from benchmark.methods.protocol import (
@@ -56,6 +56,7 @@ class ProximalFixMatchUpdate(StudentUpdate):
     """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
 
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}  # without, with gradient; for plans
+    observes: ClassVar[bool] = False
 
     threshold: float = 0.95  # tau
     unlabelled_weight: float = 1.0  # lambda_u
@@ -102,15 +103,23 @@ class ProximalFixMatchUpdate(StudentUpdate):
         else:
             weak_ND = predict_weak(student, views["weak"], self.pseudo_label_mode)
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
-        strong_ND = student(views["strong"])
-        loss = consistency_loss(strong_ND, labels_N, kept_N)
+        observed: Mapping[str, Tensor] = {}
+        if self.observes:
+            strong_ND = student(views["strong"])
+            loss = consistency_loss(strong_ND, labels_N, kept_N)
+            observed = self.observe(weak_ND, strong_ND.detach(), frozen, views)
+        else:
+            loss = loss_of_kept(student, views["strong"], labels_N, kept_N)
         found = {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
-        return loss, {**found, **self.observe(weak_ND, strong_ND.detach(), frozen, views)}
+        return loss, {**found, **observed}
 
     def observe(
         self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Scalars to report of a batch besides its loss, from the labeller's weak and the student's strong logits."""
+        """Scalars to report of a batch besides its loss, from the labeller's weak and the student's strong logits.
+
+        Asked only where `observes` is true: every strong image must pass for it, also those that are not kept.
+        """
         return {}
 
     def after_step(self, training: Training) -> None:

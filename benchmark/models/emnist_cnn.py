@@ -11,6 +11,7 @@ Departures. 1. The released file declares two group norms and never calls them, 
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.dropout import ImageDropout2d
 from benchmark.models.norm import Norm
 
 # N images, C channels, H rows, W columns, D classes
@@ -32,7 +33,7 @@ class EmnistCnn(nn.Module):
         self.norm1 = norm(32)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=3)
         self.pool = nn.MaxPool2d(2)
-        self.dropout = nn.Dropout2d(dropout)
+        self.dropout = ImageDropout2d(dropout)
         self.norm2 = norm(64)
         self.fc1 = nn.Linear(64 * ((rows - 4) // 2) * ((columns - 4) // 2), 128)
         self.fc2 = nn.Linear(128, num_classes)

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 
@@ -25,7 +23,7 @@ def manifest(environment: Environment, engine: Engine) -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "hardware": hardware(),
-        "engine": {"name": engine.name, "threads": torch.get_num_threads(), "bit_equal": True},
+        "engine": dict(engine.settings),
         "data": {
             "name": environment.data.name,
             "hash": environment.data.content_hash,

@@ -1,5 +1,6 @@
 """Rounds of a finished run done once more from a checkpoint that was kept, and compared bit by bit."""
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import NUMERICS, from_json
-from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.choice import engine_again
+from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import State
@@ -38,7 +40,7 @@ class Replay:
 def replay(folder: Path, data_root: Path | None = None) -> Replay:
     """Do the rounds between the two checkpoints that a run has kept again, or all up to its only one.
 
-    The reference engine, with the number of threads of the record. Data and partition must have the hashes of the
+    An engine of the record's settings. Data and partition must have the hashes of the
     manifest, each round's metrics those of its line in rounds.jsonl, and the state at the end the later checkpoint's.
     """
     nothing = range(0)
@@ -57,9 +59,9 @@ def replay(folder: Path, data_root: Path | None = None) -> Replay:
     except FsslError as error:
         return Replay(folder=folder, rounds=nothing, troubles=(str(error),))
     threads = torch.get_num_threads()
-    torch.set_num_threads(recorded["engine"]["threads"])
     try:
-        return _replayed(folder, environment, recorded, points[1] if len(points) > 1 else None, points[0])
+        with contextlib.closing(engine_again(recorded["engine"], environment, workers=1)) as engine:
+            return _replayed(folder, environment, engine, recorded, points[1] if len(points) > 1 else None, points[0])
     finally:
         torch.set_num_threads(threads)
 
@@ -97,9 +99,13 @@ def kept(folder: Path, run: str) -> Iterator[Checkpoint]:
 
 
 def _replayed(
-    folder: Path, environment: Environment, recorded: Mapping[str, Any], start: Checkpoint | None, end: Checkpoint
+    folder: Path,
+    environment: Environment,
+    engine: Engine,
+    recorded: Mapping[str, Any],
+    start: Checkpoint | None,
+    end: Checkpoint,
 ) -> Replay:
-    engine = ReferenceEngine(environment)
     now = manifest(environment, engine)["data"]
     troubles = [
         f"manifest.json: data.{name} is {recorded['data'][name]}, it is now {now[name]}"

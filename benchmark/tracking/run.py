@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import Diverged, Stopped
 from benchmark.experiment import Experiment
-from benchmark.federated.choice import build_engine
+from benchmark.federated.choice import build_engine, engine_again
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.memory import keep_freed_memory
@@ -33,13 +32,14 @@ def run(
     threads: int = 1,
     engine: str = "reference",
     workers: int | None = None,
+    confident_only: bool = True,
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
-    A finished run is not trained again. `threads` share each tensor operation; their number decides the order of
-    additions, so a run that goes on keeps the number it began with. `engine` and `workers`: see `build_engine`; both
-    engines give the same bits. `seconds_between` checkpoints: a run that is killed does so much again.
+    A finished run is not trained again. `engine`, `workers`, `threads` and `confident_only`: see `build_engine`. All
+    but the number of workers decide the last bits, so a run that goes on keeps those it began with.
+    `seconds_between` checkpoints: a run that is killed does so much again.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere, Diverged (after the
     record says so) and Stopped (SIGTERM or Ctrl-C: the last finished round is on disk).
@@ -59,9 +59,12 @@ def run(
                     return finished
                 recorder = Recorder(folder, experiment, seconds_between)
                 start = recorder.checkpoint
-                began_with = (read_json(folder / "manifest.json") or {}).get("engine", {}).get("threads", threads)
-                torch.set_num_threads(began_with if start else threads)
-                with contextlib.closing(build_engine(engine, environment, workers, torch.get_num_threads())) as built:
+                began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
+                if began_with:
+                    chosen = engine_again(began_with, environment, workers)
+                else:
+                    chosen = build_engine(engine, environment, workers, threads, confident_only=confident_only)
+                with contextlib.closing(chosen) as built:
                     recorder.open(manifest(environment, built))
                     return _train(recorder, environment, built, [*callbacks], stop)
     except Preempted as preempted:

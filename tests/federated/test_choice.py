@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, Stopped
 from benchmark.experiment import Federation
-from benchmark.federated.choice import WORTH_WORKERS, build_engine, suits_workers
+from benchmark.federated.choice import WORTH_WORKERS, build_engine, engine_again, layout, suits_workers
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.tracking.run import run
 from tests.conftest import tiny_experiment
+from tests.tracking.test_run import Interrupt
 
 
 @pytest.mark.parametrize(
@@ -40,12 +41,46 @@ def test_what_cannot_be_built_is_refused(tiny, name, threads, named):
         build_engine(name, prepare(tiny), None, threads)
 
 
+@pytest.mark.parametrize(
+    ("C", "cores", "expected"),
+    [
+        (10, 2, (2, 1)),  # 11 jobs on 2 cores
+        (1, 2, (2, 1)),  # the client's and the server's
+        (1, 8, (2, 4)),  # 2 jobs on 8 cores: 4 threads for each
+        (4, 8, (5, 1)),  # 5 jobs on 8 cores: a second thread for some would make results depend on who got it
+    ],
+)
+def test_no_more_workers_than_jobs(C, cores, expected):
+    assert layout(C, cores) == expected
+
+
 def test_both_engines_leave_the_same_record(tiny, tmp_path):
-    """Bit by bit, but for the time it took; the manifest names the engine."""
+    """But for the last bits, and the time it took; the manifest names the engine."""
     experiment = replace(tiny, federation=replace(tiny.federation, rounds=2))
     here = run(experiment, tmp_path / "reference")
     there = run(experiment, tmp_path / "cpu", engine="cpu", workers=2)
-    assert here["last"] == there["last"] and here["cost"] == there["cost"]
+    assert here["last"] == pytest.approx(there["last"], rel=1e-5) and here["cost"] == there["cost"]
     for name in ("reference", "cpu"):
-        (folder,) = (tmp_path / name / "runs").glob("*/seed=0")
-        assert json.loads((folder / "manifest.json").read_text())["engine"]["name"] == name
+        assert manifest(tmp_path / name)["name"] == name
+
+
+def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
+    """Begun by dense workers and asked to go on with the reference: the bits are those of dense workers throughout."""
+    whole = run(tiny, tmp_path / "whole", engine="cpu", workers=1, confident_only=False)
+    with pytest.raises(Stopped):
+        run(tiny, tmp_path / "broken", callbacks=[Interrupt(1)], engine="cpu", workers=1, confident_only=False)
+    resumed = run(tiny, tmp_path / "broken", engine="reference")
+    assert manifest(tmp_path / "broken") == manifest(tmp_path / "whole")
+    assert manifest(tmp_path / "broken")["confident_only"] is False
+    assert resumed["last"] == whole["last"]
+
+
+def test_workers_of_older_records_gave_the_reference_s_bits(tiny):
+    """Their manifests say nothing of a fast local step, because there was none."""
+    engine = engine_again({"name": "cpu", "threads": 1, "bit_equal": True}, prepare(tiny), None)
+    assert isinstance(engine, ReferenceEngine)
+
+
+def manifest(results):
+    (folder,) = (results / "runs").glob("*/seed=0")
+    return json.loads((folder / "manifest.json").read_text())["engine"]

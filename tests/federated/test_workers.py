@@ -1,4 +1,5 @@
-"""Worker processes: bit-equal to the reference engine, in job order, and never left behind or waited for in vain."""
+"""Worker processes with the plain local step: bit-equal to the reference engine, in job order, and never left behind or
+waited for in vain. The fast local step: test_fast_step.py."""
 
 import os
 import signal
@@ -65,7 +66,7 @@ def environment() -> Environment:
 
 @pytest.fixture(scope="module")
 def two(environment: Environment) -> Iterator[CpuEngine]:
-    with CpuEngine(environment, workers=2) as engine:
+    with CpuEngine(environment, workers=2, plain=True) as engine:
         yield engine
 
 
@@ -76,7 +77,7 @@ def one_without_shared_memory(environment: Environment) -> Iterator[CpuEngine]:
     fresh = replace(environment, data=replace(environment.data, train_images_NCHW=images_NCHW))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "shared_memory_left", lambda: 0)
-        with CpuEngine(fresh, workers=1) as engine:
+        with CpuEngine(fresh, workers=1, plain=True) as engine:
             yield engine
     assert not images_NCHW.is_shared()
 
@@ -218,7 +219,7 @@ def test_updates_may_come_from_a_folder_that_was_put_on_the_path_later(environme
 
 
 def test_fewer_than_one_worker_is_refused(environment):
-    with pytest.raises(ConfigError, match="workers: 0; at least 1 would be right"):
+    with pytest.raises(ConfigError, match="workers: 0, threads: 1; at least 1 would be right"):
         CpuEngine(environment, workers=0)
 
 

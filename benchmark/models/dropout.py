@@ -1,0 +1,44 @@
+"""Dropout of whole channels whose masks belong to images: what one image loses does not depend on which others pass."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+# N images of a batch, M of them that pass the network, C channels, H rows, W columns
+
+
+class ImageDropout2d(nn.Dropout2d):
+    """`nn.Dropout2d`, bit by bit, where the whole batch passes; masks are drawn for all N images where some are left
+    out (`rows_of_a_batch`), and those of the M that pass are used."""
+
+    rows: tuple[int, Tensor] | None = None  # N, and positions_M
+
+    def forward(self, features_MCHW: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return features_MCHW
+        channels = features_MCHW.shape[1]
+        count, rows_M = self.rows or (len(features_MCHW), None)
+        # As torch makes it: one draw an image and channel, 1 / (1 - p) or 0.
+        kept_NC11 = features_MCHW.new_empty(count, channels, 1, 1).bernoulli_(1 - self.p).div_(1 - self.p)
+        return features_MCHW * (kept_NC11 if rows_M is None else kept_NC11[rows_M])
+
+
+@contextmanager
+def rows_of_a_batch(network: nn.Module, count: int, rows_M: Tensor) -> Iterator[None]:
+    """Inside, the network is given only `rows_M` of a batch of `count` images."""
+    dropouts = [module for module in network.modules() if isinstance(module, ImageDropout2d)]
+    for dropout in dropouts:
+        dropout.rows = (count, rows_M)
+    try:
+        yield
+    finally:
+        for dropout in dropouts:
+            dropout.rows = None
+
+
+def draws_by_image(network: nn.Module) -> bool:
+    """Whether every dropout of the network draws its masks image by image in the sense of `ImageDropout2d`."""
+    unknown = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+    found = [module for module in network.modules() if isinstance(module, unknown)]
+    return all(isinstance(module, ImageDropout2d) or module.p == 0 for module in found)
