@@ -27,7 +27,7 @@ from benchmark.federated.workers import usable_cores
 from benchmark.tracking.files import write_atomically
 from benchmark.tracking.provenance import commit, hardware
 from tests.performance.peers.contenders import ROOT, WANTED, Contender, in_turn, interpreters
-from tests.performance.peers.laps import DROPPED
+from tests.performance.peers.laps import DROPPED, check_rounds
 from tests.performance.peers.work import Work
 
 TOLERANCE = 1e-4  # of a round's largest change; the same batches in the same order of memory give 1e-6 or less
@@ -37,7 +37,8 @@ Block = dict[str, Any]  # what a driver printed, and the contender's "name"
 
 
 def run(contender: Contender, python: Path, work: Work, rounds: int) -> Block:
-    """One block. Raises FsslError where the driver fails, or where its mean is not that of the plain loop."""
+    """One block. Raises ConfigError for too few rounds, FsslError where the driver fails or has another mean."""
+    check_rounds(rounds)
     command = contender.command(python, work, rounds)
     variables = {**os.environ, **contender.variables()}
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:

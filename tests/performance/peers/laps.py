@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -93,8 +94,14 @@ def spread(seconds: Sequence[float]) -> dict[str, float]:
     return {"median": round(statistics.median(seconds), 3), "min": min(seconds), "max": max(seconds)}
 
 
-def arguments(description: str | None) -> argparse.Namespace:
-    """What every driver takes: `work`, `setup` and `rounds`. Raises ConfigError where no round would be left."""
+def check_rounds(rounds: int) -> None:
+    """Raises ConfigError where no round would be counted."""
+    if rounds <= DROPPED:
+        raise ConfigError(f"rounds: {rounds}; more than the {DROPPED} that are not counted would be right")
+
+
+def arguments(description: str | None, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """What every driver takes: `work`, `setup`, `processes` and `rounds`. Ends the program where they cannot be."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in asdict(Work()).items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -102,11 +109,14 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="of each process that trains")
     parser.add_argument("--processes", type=int, default=1, help="that train at the same time")
     parser.add_argument("--channels-last", action="store_true")
-    found = parser.parse_args()
-    if found.rounds <= DROPPED:
-        raise ConfigError(f"rounds: {found.rounds}; more than the {DROPPED} that are not counted would be right")
-    found.work = Work(**{name: getattr(found, name) for name in asdict(Work())})
-    found.setup = Setup(threads=found.threads, channels_last=found.channels_last)
+    found = parser.parse_args(words)
+    try:
+        check_rounds(found.rounds)
+        found.work = Work(**{name: getattr(found, name) for name in asdict(Work())})
+        found.setup = Setup(threads=found.threads, channels_last=found.channels_last)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
     return found
 
 
