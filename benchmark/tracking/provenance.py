@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import inspect
 import os
 import platform
 import subprocess
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 
+from benchmark.experiment import NUMERICS
+from benchmark.federated.distributed import DistributedEngine
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 
@@ -25,13 +28,32 @@ def manifest(environment: Environment, engine: Engine) -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "hardware": hardware(),
-        "engine": {"name": engine.name, "threads": torch.get_num_threads(), "bit_equal": True},
+        "engine": {
+            "name": engine.name,
+            "threads": torch.get_num_threads(),
+            "bit_equal": True,
+            **({"ranks": engine.ranks} if isinstance(engine, DistributedEngine) else {}),
+        },
         "data": {
             "name": environment.data.name,
             "hash": environment.data.content_hash,
             "note": environment.data.note,
             "partition": environment.split.hash(),
         },
+    }
+
+
+def identity(environment: Environment) -> dict[str, str]:
+    """What has to be the same on all ranks of a run: the experiment, the data, and the code, a method's own too."""
+    experiment, code = environment.experiment, commit()
+    method = inspect.getsourcefile(type(experiment.method))
+    return {
+        "experiment": f"cell {experiment.cell_key}, seed {experiment.seed}, numerics {NUMERICS}",
+        "data": f"{environment.data.name} with hash {environment.data.content_hash}",
+        "partition": environment.split.hash(),
+        "code": f"commit {code['commit']}, changes {code['changes']}",
+        "method": f"source with hash {hashlib.sha256(Path(method).read_bytes()).hexdigest()[:16]}" if method else "",
+        "torch": torch.__version__,
     }
 
 

@@ -9,17 +9,19 @@ import pytorch_lightning as pl
 import torch
 
 from benchmark.diagnostics.diversity import GradientDiversity
-from benchmark.errors import Diverged, Stopped
+from benchmark.errors import Diverged, RankLost, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated.choice import build_engine
+from benchmark.federated.distributed import DistributedEngine
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.ranks import Ranks
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.tracking.export import export
 from benchmark.tracking.files import locked, read_json
-from benchmark.tracking.provenance import manifest
+from benchmark.tracking.provenance import identity, manifest
 from benchmark.tracking.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder, run_folder
 from benchmark.tracking.signals import Preempted, StopOnSignal
 
@@ -33,16 +35,18 @@ def run(
     threads: int = 1,
     engine: str = "reference",
     workers: int | None = None,
+    ranks: Ranks | None = None,
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
     A finished run is not trained again. `threads` share each tensor operation; their number decides the order of
-    additions, so a run that goes on keeps the number it began with. `engine` and `workers`: see `build_engine`; both
-    engines give the same bits. `seconds_between` checkpoints: a run that is killed does so much again.
+    additions, so a run that goes on keeps the number it began with. `engine`, `workers` and `ranks` (of which this
+    process is the first): see `build_engine`; all engines give the same bits. `seconds_between` checkpoints: a run
+    that is killed does so much again.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere, Diverged (after the
-    record says so) and Stopped (SIGTERM or Ctrl-C: the last finished round is on disk).
+    record says so) and Stopped (SIGTERM, Ctrl-C, a rank that is lost: the last finished round is on disk).
     """
     folder = run_folder(results, experiment)
     finished = read_json(folder / "result.json")
@@ -61,13 +65,14 @@ def run(
                 start = recorder.checkpoint
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine", {}).get("threads", threads)
                 torch.set_num_threads(began_with if start else threads)
-                with contextlib.closing(build_engine(engine, environment, workers, torch.get_num_threads())) as built:
+                same = identity(environment) if ranks is not None else None
+                built = build_engine(engine, environment, workers, torch.get_num_threads(), ranks, same)
+                with contextlib.closing(built):
                     recorder.open(manifest(environment, built))
                     return _train(recorder, environment, built, [*callbacks], stop)
     except Preempted as preempted:
-        raise Stopped(
-            f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
-        ) from None
+        by = ranks.lost if ranks is not None and ranks.lost is not None else preempted.signal
+        raise Stopped(f"{folder}: stopped by {by}; the same command goes on from the last finished round") from None
 
 
 def _train(
@@ -94,11 +99,14 @@ def _train(
         raise
     except BaseException:
         # Also a worker's end, where the signal went to the whole process group.
-        if stop.asked is None:
+        lost = engine.lost if isinstance(engine, DistributedEngine) else None
+        if stop.asked is None and lost is None:
             raise
-        recorder.preempted(stop.asked.signal)
-        where = f"{recorder.folder}: stopped by {stop.asked.signal} after round {recorder.rounds_done}"
-        raise Stopped(f"{where}; the same command goes on from there") from None
+        by = stop.asked.signal if stop.asked is not None and lost is None else "the loss of a rank"
+        with stop.waiting():
+            recorder.preempted(by)  # names no host
+        where = f"{recorder.folder}: stopped by {lost or by} after round {recorder.rounds_done}"
+        raise (RankLost if lost else Stopped)(f"{where}; the same command goes on from there") from None
     with stop.waiting():
         if module.rounds_done < experiment.federation.rounds:
             where = f"{recorder.folder}: stopped after round {module.rounds_done}"

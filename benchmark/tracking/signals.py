@@ -90,6 +90,11 @@ class StopOnSignal(pl.Callback):
         """The recorder comes after this callback."""
         self._recording = True
 
+    def on_exception(self, *args: object) -> None:
+        """What ended the run is what counts, and the recorder, which comes after, writes down what is finished: a
+        signal that follows (torchrun sends one to all where a rank has ended) does not break that off."""
+        self._recording = True
+
     def _raise_what_was_asked(self) -> None:
         if self.asked is not None:
             raise self.asked
