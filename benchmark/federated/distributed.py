@@ -27,7 +27,7 @@ from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 AHEAD = 1  # jobs a rank has beside the one it runs
 GRACE = 1.0  # seconds in which a signal that came to another rank comes to this one, if it was meant for all
-ABANDONED_IN = 5.0  # seconds that a job of rank 0 may take to leave off
+ABANDONED_IN = 2.0  # seconds that a job of rank 0 may take to leave off
 
 Identity = Mapping[str, str]  # what has to be the same on all ranks, by the name that errors give it
 

@@ -35,14 +35,14 @@ def serve(
             keep_freed_memory()
             environment = prepare(experiment, data_root)
             ranks.links[0].put(("ready", identity(environment)))
+            helper.begun.wait()
+            torch.set_num_threads(helper.threads)
+            helper.bench.work(environment, ranks.links[0].put)
         except FsslError as error:
             ranks.links[0].put(("failed", Failure.of(error)))
-            helper.left.set()
             raise
-        helper.begun.wait()
-        torch.set_num_threads(helper.threads)
-        helper.bench.work(environment, ranks.links[0].put)
-        helper.left.set()
+        finally:
+            helper.left.set()
 
 
 class Helper:

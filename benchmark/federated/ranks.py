@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -26,6 +25,7 @@ FOR_EVER = timedelta(days=365)  # links have heartbeats of their own: torch's li
 SILENCE = 15.0  # seconds without a sign of life after which a rank counts as lost
 BYTES_PER_SECOND = 5e6  # the slowest line on which a message still counts as on its way
 LOOKS = 0.5  # seconds between two looks for signs of life
+MEETING = timedelta(minutes=5)  # for the ranks to find each other
 PATIENCE = 3.0  # seconds that are waited for the other ranks' farewell
 
 Found = TypeVar("Found")
@@ -105,9 +105,7 @@ class Ranks:
     def __enter__(self) -> "Ranks":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -183,7 +181,7 @@ def join(place: Place, *, receive: Callable[[Mail], None] | None = None, device:
 
     def meet() -> tuple[list[Name], Groups]:
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        dist.init_process_group(backend, timeout=FOR_EVER)
+        dist.init_process_group(backend, timeout=MEETING)
         down, up = (dist.new_group(backend=backend, timeout=FOR_EVER) for _ in range(2))
         assert isinstance(down, dist.ProcessGroup) and isinstance(up, dist.ProcessGroup)  # every rank is in both
         names: list[Any] = [None] * place.size

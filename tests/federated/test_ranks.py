@@ -159,7 +159,7 @@ def test_a_finished_run_is_not_trained_again(start, whole):
 def test_nothing_is_left_of_torchrun(whole, tmp_path, how):
     """The real launcher: it ends within seconds, nothing of its session is there, round 2 is on disk."""
     words = ["run", "--results", str(tmp_path), "--config", str(run_folder(whole, KEEPS) / "experiment.json")]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     torchrun = subprocess.Popen(
         [*launch, "-m", "tests.federated.ranks_here", '{"sleep_in_round": 3}', *words],
         cwd=ROOT,
@@ -168,16 +168,20 @@ def test_nothing_is_left_of_torchrun(whole, tmp_path, how):
         stdout=subprocess.DEVNULL,
         text=True,
     )
-    folder = run_folder(tmp_path, KEEPS)
-    wait_until(lambda: (folder / "rounds.jsonl").exists() and len(untimed(folder)) == 2, seconds=60)
-    time.sleep(0.5)
-    ranks = children(torchrun.pid)
-    assert len(ranks) == 2
-    if how == "Ctrl-C":
-        torchrun.send_signal(signal.SIGINT)
-    else:
-        os.kill(ranks[1], signal.SIGKILL)
-    _, said = torchrun.communicate(timeout=15)
+    folder, ranks = run_folder(tmp_path, KEEPS), []
+    try:
+        wait_until(lambda: (folder / "rounds.jsonl").exists() and len(untimed(folder)) == 2, seconds=60)
+        time.sleep(0.5)
+        ranks = children(torchrun.pid)
+        assert len(ranks) == 2
+        if how == "Ctrl-C":
+            torchrun.send_signal(signal.SIGINT)
+        else:
+            os.kill(ranks[1], signal.SIGKILL)
+        _, said = torchrun.communicate(timeout=15)
+    finally:
+        for pid in [*children(torchrun.pid), torchrun.pid] if torchrun.poll() is None else []:
+            os.kill(pid, signal.SIGKILL)
     by = "SIGINT" if how == "Ctrl-C" else rf"rank 1 \(host \S+, process {ranks[1]}\), which has ended"
     assert re.search(rf"fssl: \S+ stopped by {by}.* after round 2", said), said
     assert torchrun.returncode != 0 and not any(map(alive, ranks))
