@@ -155,7 +155,7 @@ def test_a_finished_run_is_not_trained_again(start, whole):
     assert ranks.wait(15) == [0, 0], ranks.said
 
 
-@pytest.mark.parametrize("how", ["a killed rank", "Ctrl-C"])
+@pytest.mark.parametrize("how", [pytest.param("a killed rank", marks=pytest.mark.slow), "Ctrl-C"])
 def test_nothing_is_left_of_torchrun(whole, tmp_path, how):
     """The real launcher: it ends within seconds, nothing of its session is there, round 2 is on disk."""
     words = ["run", "--results", str(tmp_path), "--config", str(run_folder(whole, KEEPS) / "experiment.json")]
