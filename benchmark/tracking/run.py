@@ -104,6 +104,7 @@ def _train(
             raise
         by = stop.asked.signal if stop.asked is not None and lost is None else "the loss of a rank"
         with stop.waiting():
+            recorder.save()  # a signal may have cut Lightning's own report of the exception short
             recorder.preempted(by)  # names no host
         where = f"{recorder.folder}: stopped by {lost or by} after round {recorder.rounds_done}"
         raise (RankLost if lost else Stopped)(f"{where}; the same command goes on from there") from None

@@ -55,9 +55,9 @@ class StopOnSignal(pl.Callback):
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """A first signal in here is not raised: the work that it came to is finished."""
-        self._recording = True
+        before, self._recording = self._recording, True
         yield
-        self._recording = False
+        self._recording = before  # where an exception is being recorded, that goes on until the end
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None:
