@@ -1,11 +1,13 @@
 """`fssl run`: one experiment from a file and `--a.b=c`, with its record as result."""
 
 import argparse
+import contextlib
 import json
+import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -14,6 +16,9 @@ from benchmark.config import nearest, override
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.papers.catalogue import items
+
+if TYPE_CHECKING:  # torch.distributed is imported when ranks are there
+    from benchmark.federated.ranks import Place
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -31,8 +36,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--engine",
         default="auto",
-        help="auto (default), reference (one job after another) or cpu (worker processes, and a faster local step: the "
-        "numbers differ in their last bits); a run that goes on keeps the engine it began with",
+        help="auto (default), reference (one job after another), cpu (worker processes, and a faster local step: the "
+        "numbers differ in their last bits) or distributed (the same on the ranks that torchrun started); a run that "
+        "goes on keeps the local step it began with",
     )
     command.add_argument("--workers", type=int, help="processes of the cpu engine (default: one a core)")
     command.add_argument(
@@ -50,24 +56,16 @@ def act(options: argparse.Namespace) -> int:
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
         return 0
-    from benchmark.cli.progress import RunProgress
-    from benchmark.tracking.recorder import run_folder
-    from benchmark.tracking.run import run
-
-    folder = run_folder(options.results, experiment)
-    callbacks = [] if options.json else [RunProgress(experiment)]
     if options.threads < 1:
         raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
-    result = run(
-        experiment,
-        options.results,
-        data_root=options.data_root,
-        callbacks=callbacks,
-        threads=options.threads,
-        engine=options.engine,
-        workers=options.workers,
-        confident_only=not options.dense,
-    )
+    from benchmark.federated.choice import place_among_ranks
+    from benchmark.tracking.recorder import run_folder
+
+    place = place_among_ranks(options.engine, os.environ)
+    if place is not None and place.rank > 0:
+        return _help(place, experiment, options)
+    folder = run_folder(options.results, experiment)
+    result = _lead(place, experiment, options)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
     else:
@@ -75,6 +73,35 @@ def act(options: argparse.Namespace) -> int:
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
         print(f"{result['status']} after {result['rounds']} rounds: {numbers}\nrecord: {folder}")
     return Diverged.exit_code if result["status"] == "diverged" else 0
+
+
+def _lead(place: "Place | None", experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
+    """The run itself, in the one process or in rank 0: the only one that writes."""
+    from benchmark.cli.progress import RunProgress
+    from benchmark.federated.ranks import join
+    from benchmark.tracking.run import run
+
+    with contextlib.nullcontext() if place is None else join(place) as ranks:
+        return run(
+            experiment,
+            options.results,
+            data_root=options.data_root,
+            callbacks=[] if options.json else [RunProgress(experiment)],
+            threads=options.threads,
+            engine=options.engine,
+            workers=options.workers,
+            confident_only=not options.dense,
+            ranks=ranks,
+        )
+
+
+def _help(place: "Place", experiment: Experiment, options: argparse.Namespace) -> int:
+    """Another rank: it does jobs, prints nothing and writes nothing."""
+    from benchmark.federated.helper import serve
+    from benchmark.tracking.provenance import identity
+
+    serve(place, experiment, options.data_root, identity)
+    return 0
 
 
 def resolve(

@@ -7,24 +7,56 @@ import torch
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.federated.engines import Engine, ReferenceEngine
+from benchmark.federated.distributed import DistributedEngine, Identity
+from benchmark.federated.engines import PLAIN, Engine, ReferenceEngine, Speed
 from benchmark.federated.environment import Environment
+from benchmark.federated.ranks import Place, Ranks, place_of
 from benchmark.federated.workers import CpuEngine, usable_cores
 
-ENGINES = ("auto", "reference", "cpu")
+ENGINES = ("auto", "reference", "cpu", "distributed")
 # Local steps below which starting workers (seconds each, for importing torch) costs more than they save.
 WORTH_WORKERS = 10_000
 
 
+def place_among_ranks(name: str, environ: Mapping[str, str]) -> Place | None:
+    """Where the engine of that name is to run on the ranks that torchrun started: this process's place among them.
+
+    "auto" does where there are two or more. Raises ConfigError where the engine and the environment do not agree.
+    """
+    place = place_of(environ)
+    if name == "distributed" and place is None:
+        raise ConfigError("--engine: 'distributed' without ranks; `torchrun --nproc-per-node 2 ...` would be right")
+    if name in ("reference", "cpu") and place is not None and place.size > 1:
+        raise ConfigError(
+            f"--engine: {name!r} on {place.size} ranks, each of which would do all; 'distributed' is right"
+        )
+    return place if place is not None and (name == "distributed" or place.size > 1) else None
+
+
 def build_engine(
-    name: str, environment: Environment, workers: int | None, threads: int, *, confident_only: bool = True
+    name: str,
+    environment: Environment,
+    workers: int | None,
+    threads: int,
+    *,
+    confident_only: bool = True,
+    ranks: Ranks | None = None,
+    identity: Identity | None = None,
 ) -> Engine:
     """The engine of that name. "auto": worker processes where there are cores and enough jobs for them.
 
-    `threads` are the reference engine's; those of workers follow from `layout`. Raises ConfigError.
+    `threads` are the reference engine's and those of ranks; those of workers follow from `layout`. `ranks` that have
+    met are what "distributed" and "auto" run on, once each has the same `identity`. Raises ConfigError.
     """
     if name not in ENGINES:
         raise ConfigError(f"--engine: {name!r}; one of {', '.join(ENGINES)} would be right")
+    if ranks is not None:
+        if workers is not None:
+            raise ConfigError(f"--workers: {workers} with ranks, of which each does one job at a time; none is right")
+        torch.set_num_threads(threads)
+        return DistributedEngine(environment, ranks, identity or {}, Speed(confident_only=confident_only))
+    if name == "distributed":
+        raise ConfigError("engine: 'distributed' needs ranks that have met (benchmark.federated.ranks.join)")
     if name == "cpu" and threads != 1:
         raise ConfigError(f"--threads: {threads} with --engine cpu, whose workers have their own; 1 would be right")
     if name == "cpu" or (name == "auto" and threads == 1 and suits_workers(environment.experiment, workers)):
@@ -35,22 +67,32 @@ def build_engine(
     return ReferenceEngine(environment)
 
 
-def engine_again(recorded: Mapping[str, Any], environment: Environment, workers: int | None) -> Engine:
-    """An engine that gives the bits of the one in a manifest. `workers` may be others, their threads not.
+def engine_again(
+    recorded: Mapping[str, Any],
+    environment: Environment,
+    workers: int | None,
+    *,
+    ranks: Ranks | None = None,
+    identity: Identity | None = None,
+) -> Engine:
+    """An engine that gives the bits of the one in a manifest, on ranks where there are some.
 
-    Of a cpu engine without `plain` the record is older than its fast local step: its bits were the reference's.
+    `workers` and `ranks` may be others than they were, their threads not. A record without `plain` is the reference
+    engine's, or older than the fast local step: its bits were the reference's.
     """
-    if recorded["name"] == "cpu" and "plain" in recorded:
-        torch.set_num_threads(1)
-        return CpuEngine(
-            environment,
-            workers or recorded["workers"],
-            threads=recorded["threads"],
-            confident_only=recorded["confident_only"],
-            plain=recorded["plain"],
-        )
-    torch.set_num_threads(recorded["threads"])
-    return ReferenceEngine(environment)
+    plain, dense = recorded.get("plain", True), not recorded.get("confident_only", False)
+    threads = recorded["threads"]
+    torch.set_num_threads(threads if plain or ranks is not None else 1)
+    if ranks is not None:
+        speed = PLAIN if plain else Speed(confident_only=not dense)
+        return DistributedEngine(environment, ranks, identity or {}, speed)
+    if plain and recorded["name"] != "cpu":
+        return ReferenceEngine(environment)
+    if "plain" not in recorded:
+        return ReferenceEngine(environment)
+    return CpuEngine(
+        environment, workers or recorded.get("workers"), threads=threads, confident_only=not dense, plain=plain
+    )
 
 
 def suits_workers(experiment: Experiment, workers: int | None) -> bool:

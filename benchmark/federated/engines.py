@@ -1,6 +1,7 @@
 """The reference engine behind `fit`: one job after another, plain; the yardstick for any faster one."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
 from benchmark.federated.memory import memory_named
+from benchmark.federated.products import faster_products
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.losses.kept import leave_out_rejected
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Tree, Weights
@@ -111,7 +113,7 @@ class JobRunner:
         Raises Diverged where it is not finite, or gives that of a client that sat out (`Federation.on_divergence`);
         FsslError where memory does not suffice.
         """
-        with memory_named(holder_name(job.key.client), round_number):
+        with memory_named(holder_name(job.key.client), round_number), self._products():
             found, losses = self._run(job, round_number, private)
         return judged(found, losses, job, round_number, self._environment.experiment.federation.on_divergence)
 
@@ -130,11 +132,19 @@ class JobRunner:
         return outcome(job, module, train(module, batches)), module.losses
 
     def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
+        """The gradient at the weights that the job receives; nothing where it would sit out."""
+        with self._products():
+            return self._gradient(job, round_number)
+
+    def _gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
         local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))
         if local is None or not local.trainable:
             return {}
         batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
         return gradient(self._module(job, local, round_number, len(batches), purpose="gradient"), batches)
+
+    def _products(self) -> AbstractContextManager[None]:
+        return faster_products() if self._speed.kernels else nullcontext()
 
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:

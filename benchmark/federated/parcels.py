@@ -80,7 +80,7 @@ class _Unpacker(pickle.Unpickler):
 
 def send(connection: Connection, message: Any, tensors: Iterable[tuple[int, Tensor]] = ()) -> None:
     """A message of plain values, and tensors by number."""
-    packed = [(number, _packed(tensor)) for number, tensor in tensors]
+    packed = [(number, packed_tensor(tensor)) for number, tensor in tensors]
     layouts = [(number, tensor.dtype, tuple(tensor.shape), tensor.stride()) for number, tensor in packed]
     connection.send_bytes(pickle.dumps((message, layouts), protocol=pickle.HIGHEST_PROTOCOL))
     for _, tensor in packed:
@@ -101,7 +101,7 @@ def receive(connection: Connection) -> tuple[Any, dict[int, Tensor]]:
     return message, tensors
 
 
-def _packed(tensor: Tensor) -> Tensor:
+def packed_tensor(tensor: Tensor) -> Tensor:
     """The tensor itself where its elements fill a stretch of memory, in whatever order; else a copy that does."""
     tensor = tensor.detach()
     expected = 1

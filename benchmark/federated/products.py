@@ -5,23 +5,39 @@ switch that torch has for it is named after bfloat16, and where a processor mult
 may do just that; so it is tried on one product and taken back where the result is not that of float32.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 
+SETTINGS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch says so of a module it makes
 # Products of float32 of 256 terms near 1 are off by about 1e-7 relative to their size; of bfloat16 by 4e-3.
 MOST = 1e-5
 
 
-def take_faster_products() -> bool:
-    """Switch this process's float32 matrix products to oneDNN; False, and no change, where that is not float32."""
-    settings: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch says so of a module it makes
-    before = settings.fp32_precision
+@contextmanager
+def faster_products() -> Iterator[None]:
+    """Inside, this process's float32 matrix products are oneDNN's, in all its threads; not where that is not float32.
+
+    A job is inside and the evaluation is not, so that it gives the same bits whoever does the jobs.
+    """
+    before = SETTINGS.fp32_precision
+    SETTINGS.fp32_precision = "bf16" if stay_float32() else before
+    try:
+        yield
+    finally:
+        SETTINGS.fp32_precision = before
+
+
+@cache
+def stay_float32() -> bool:
+    """Whether one product under the switch is what it has to be."""
+    before = SETTINGS.fp32_precision
     draw = torch.Generator().manual_seed(0)
     left, right = (torch.rand(256, 256, generator=draw, dtype=torch.float64) for _ in range(2))
-    settings.fp32_precision = "bf16"
+    SETTINGS.fp32_precision = "bf16"
     off = ((left.float() @ right.float()).double() - left.float().double() @ right.float().double()).abs().max()
-    exact = float(off / 256) < MOST
-    if not exact:
-        settings.fp32_precision = before
-    return exact
+    SETTINGS.fp32_precision = before
+    return float(off / 256) < MOST

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Sequence
 
 import pytorch_lightning as pl
+from pytorch_lightning.plugins.environments import LightningEnvironment
 
 from benchmark.federated.module import FederatedModule, Rounds
 
@@ -25,6 +26,8 @@ def build_trainer(callbacks: Sequence[pl.Callback] = ()) -> pl.Trainer:
         max_epochs=1,
         accelerator="cpu",
         devices=1,
+        # What a process sees of torchrun or of a scheduler is for our ranks, not for Lightning's.
+        plugins=[LightningEnvironment()],
         callbacks=list(callbacks),
         logger=False,
         enable_checkpointing=False,

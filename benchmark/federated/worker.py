@@ -25,7 +25,6 @@ from benchmark.federated.engines import JobRunner, Speed
 from benchmark.federated.environment import Environment
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.parcels import Numbers, pack, receive, send, unpack
-from benchmark.federated.products import take_faster_products
 
 # A worker computes for seconds without looking at its pipe: how often, in seconds, it looks for its parent meanwhile.
 PARENT_WATCH = 0.5
@@ -76,8 +75,6 @@ def work(connection: Connection, shared: Mapping[int, Tensor], parent: int, thre
     """
     torch.set_num_threads(threads)
     keep_freed_memory()
-    if speed.kernels:
-        take_faster_products()
     inbox = Inbox(connection, parent)
     inbox.start()
     (_, environment), rest = inbox.waiting.get()

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import inspect
 import os
 import platform
 import subprocess
@@ -9,6 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from benchmark.experiment import NUMERICS
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 
@@ -30,6 +34,20 @@ def manifest(environment: Environment, engine: Engine) -> dict[str, Any]:
             "note": environment.data.note,
             "partition": environment.split.hash(),
         },
+    }
+
+
+def identity(environment: Environment) -> dict[str, str]:
+    """What has to be the same on all ranks of a run: the experiment, the data, and the code, a method's own too."""
+    experiment, code = environment.experiment, commit()
+    method = inspect.getsourcefile(type(experiment.method))
+    return {
+        "experiment": f"cell {experiment.cell_key}, seed {experiment.seed}, numerics {NUMERICS}",
+        "data": f"{environment.data.name} with hash {environment.data.content_hash}",
+        "partition": environment.split.hash(),
+        "code": f"commit {code['commit']}, changes {code['changes']}",
+        "method": f"source with hash {hashlib.sha256(Path(method).read_bytes()).hexdigest()[:16]}" if method else "",
+        "torch": torch.__version__,
     }
 
 

@@ -8,17 +8,19 @@ from typing import Any
 import pytorch_lightning as pl
 
 from benchmark.diagnostics.diversity import GradientDiversity
-from benchmark.errors import Diverged, Stopped
+from benchmark.errors import Diverged, RankLost, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated.choice import build_engine, engine_again
+from benchmark.federated.distributed import DistributedEngine
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.ranks import Ranks
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.tracking.export import export
 from benchmark.tracking.files import locked, read_json
-from benchmark.tracking.provenance import manifest
+from benchmark.tracking.provenance import identity, manifest
 from benchmark.tracking.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder, run_folder
 from benchmark.tracking.signals import Preempted, StopOnSignal
 
@@ -33,16 +35,17 @@ def run(
     engine: str = "reference",
     workers: int | None = None,
     confident_only: bool = True,
+    ranks: Ranks | None = None,
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
-    A finished run is not trained again. `engine`, `workers`, `threads` and `confident_only`: see `build_engine`. All
-    but the number of workers decide the last bits, so a run that goes on keeps those it began with.
-    `seconds_between` checkpoints: a run that is killed does so much again.
+    A finished run is not trained again. `engine`, `workers`, `threads`, `confident_only` and `ranks` (of which this
+    process is the first): see `build_engine`. How many workers or ranks there are moves no bit; the rest does, so a
+    run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is killed does so much again.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere, Diverged (after the
-    record says so) and Stopped (SIGTERM or Ctrl-C: the last finished round is on disk).
+    record says so) and Stopped (SIGTERM, Ctrl-C, a rank that is lost: the last finished round is on disk).
     """
     folder = run_folder(results, experiment)
     finished = read_json(folder / "result.json")
@@ -60,17 +63,25 @@ def run(
                 recorder = Recorder(folder, experiment, seconds_between)
                 start = recorder.checkpoint
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
+                same = identity(environment) if ranks is not None else None
                 if began_with:
-                    chosen = engine_again(began_with, environment, workers)
+                    chosen = engine_again(began_with, environment, workers, ranks=ranks, identity=same)
                 else:
-                    chosen = build_engine(engine, environment, workers, threads, confident_only=confident_only)
+                    chosen = build_engine(
+                        engine,
+                        environment,
+                        workers,
+                        threads,
+                        confident_only=confident_only,
+                        ranks=ranks,
+                        identity=same,
+                    )
                 with contextlib.closing(chosen) as built:
                     recorder.open(manifest(environment, built))
                     return _train(recorder, environment, built, [*callbacks], stop)
     except Preempted as preempted:
-        raise Stopped(
-            f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
-        ) from None
+        by = ranks.lost if ranks is not None and ranks.lost is not None else preempted.signal
+        raise Stopped(f"{folder}: stopped by {by}; the same command goes on from the last finished round") from None
 
 
 def _train(
@@ -97,11 +108,15 @@ def _train(
         raise
     except BaseException:
         # Also a worker's end, where the signal went to the whole process group.
-        if stop.asked is None:
+        lost = engine.lost if isinstance(engine, DistributedEngine) else None
+        if stop.asked is None and lost is None:
             raise
-        recorder.preempted(stop.asked.signal)
-        where = f"{recorder.folder}: stopped by {stop.asked.signal} after round {recorder.rounds_done}"
-        raise Stopped(f"{where}; the same command goes on from there") from None
+        by = stop.asked.signal if stop.asked is not None and lost is None else "the loss of a rank"
+        with stop.waiting():
+            recorder.save()  # a signal may have cut Lightning's own report of the exception short
+            recorder.preempted(by)  # names no host
+        where = f"{recorder.folder}: stopped by {lost or by} after round {recorder.rounds_done}"
+        raise (RankLost if lost else Stopped)(f"{where}; the same command goes on from there") from None
     with stop.waiting():
         if module.rounds_done < experiment.federation.rounds:
             where = f"{recorder.folder}: stopped after round {module.rounds_done}"

@@ -55,9 +55,9 @@ class StopOnSignal(pl.Callback):
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """A first signal in here is not raised: the work that it came to is finished."""
-        self._recording = True
+        before, self._recording = self._recording, True
         yield
-        self._recording = False
+        self._recording = before  # where an exception is being recorded, that goes on until the end
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None:
@@ -88,6 +88,11 @@ class StopOnSignal(pl.Callback):
 
     def on_train_batch_end(self, *args: object) -> None:
         """The recorder comes after this callback."""
+        self._recording = True
+
+    def on_exception(self, *args: object) -> None:
+        """What ended the run is what counts, and the recorder, which comes after, writes down what is finished: a
+        signal that follows (torchrun sends one to all where a rank has ended) does not break that off."""
         self._recording = True
 
     def _raise_what_was_asked(self) -> None:

@@ -6,7 +6,6 @@ some 1e-6 of their size, and six local steps at a learning rate of 0.05 or less 
 Tensors are compared by their distance: where rounding carries a unit across ReLU's kink, single entries move by 3e-5.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,7 @@ from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import JobRunner, ReferenceEngine, Speed
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.products import take_faster_products
+from benchmark.federated.products import faster_products
 from benchmark.federated.workers import CpuEngine
 from benchmark.losses.consistency import consistency_loss
 from benchmark.losses.kept import leave_out_rejected, loss_of_kept
@@ -59,15 +58,6 @@ class Sent:
         self.trees.append({**outcome.sends, "private": outcome.private})
 
 
-@pytest.fixture
-def faster_products() -> Iterator[None]:
-    settings = torch.backends.mkldnn.matmul
-    before = settings.fp32_precision
-    assert take_faster_products() or settings.fp32_precision == before
-    yield
-    settings.fp32_precision = before
-
-
 def three_rounds(environment: Environment, engine) -> tuple[list[Tree], FederatedModule, list[float]]:
     """What was sent, the module at the end, and the shares kept."""
     module, sent, shares = FederatedModule(environment, engine), Sent(), []
@@ -105,7 +95,7 @@ def compare(experiment: Experiment) -> list[float]:
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_every_method_gives_the_reference_s_weights(name, faster_products):
+def test_every_method_gives_the_reference_s_weights(name):
     """Per client and on the average, after each of three rounds; in methods with tau 30 to 70 % of the samples kept."""
     experiment = TRACES[name]
     shares = compare(replace(experiment, optimizer=replace(experiment.optimizer, lr=RATES.get(name, 0.004))))
@@ -129,7 +119,7 @@ WITHOUT_TAU = ("server-only", "supervised", "fed-consist", "rscfed", "semifl", "
 
 @pytest.mark.parametrize("weight_decay", [0.0, 5e-4])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_normalisation_where_about_half_is_kept(name, weight_decay, faster_products):
+def test_every_normalisation_where_about_half_is_kept(name, weight_decay):
     """30 to 70 % of the samples over three rounds, clients of unequal sizes (fewer images than a batch among them)."""
     experiment = replace(
         BASE,
@@ -146,7 +136,7 @@ THRESHOLDS = {"group norm": 0.14, "batch norm": 0.13, "static batch norm": 0.13,
 
 
 @pytest.mark.parametrize(("threshold", "share"), [(0.0, 1.0), (1.0, 0.0)])
-def test_all_kept_and_none_kept(threshold, share, faster_products):
+def test_all_kept_and_none_kept(threshold, share):
     """With none kept clients are stepped by weight decay and by momentum alone: they move, all alike."""
     objective = replace(BASE.method.objective, threshold=threshold)
     decayed = replace(BASE.optimizer, weight_decay=0.01)
@@ -214,7 +204,7 @@ def test_dropout_is_torch_s_own_where_all_pass():
     assert torch.equal(ours, F.dropout2d(features_NCHW, 0.5)) and bool((ours == 0).any())
 
 
-def test_bfloat16_keeps_weights_losses_and_logits_in_float32(faster_products):
+def test_bfloat16_keeps_weights_losses_and_logits_in_float32():
     """Its weights are near those of float32 (bfloat16 has 8 bits: steps of 0.4 %), and not the same."""
     plain, rough = prepare(BASE), prepare(replace(BASE, precision="bf16"))
     (_, expected, _), (_, found, _) = (three_rounds(each, FastHere(each)) for each in (plain, rough))
@@ -222,7 +212,11 @@ def test_bfloat16_keeps_weights_losses_and_logits_in_float32(faster_products):
     assert 1e-7 < gap(expected.models(), found.models()) < 0.02
 
 
-def test_products_are_switched_only_where_they_stay_float32(faster_products):
+def test_products_are_switched_only_where_they_stay_float32():
     """256 terms below 1: bfloat16 would be off by some 0.1, float32 by 1e-4."""
     left, right = torch.rand(256, 256), torch.rand(256, 256)
-    assert float(((left @ right).double() - left.double() @ right.double()).abs().max()) < 1e-3
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    with faster_products():
+        found = left @ right
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    assert float((found.double() - left.double() @ right.double()).abs().max()) < 1e-3
