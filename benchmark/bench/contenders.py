@@ -45,14 +45,14 @@ class PlainContender:
     Raises FsslError where the checkout's tests are not there, or the loop ended.
     """
 
-    def __init__(self, work: Work, data_root: Path | None, threads: int) -> None:
+    def __init__(self, work: Work, data_root: Path | None, threads: int, device: str = "cpu") -> None:
         if not PLAIN_LOOP.exists():
             raise FsslError(
                 f"fssl bench: the yardstick {PLAIN_LOOP.name} is not here; a checkout with tests/ is needed"
             )
         context = torch.multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, work, data_root, threads), daemon=True)
+        self._process = context.Process(target=serve, args=(theirs, work, data_root, threads, device), daemon=True)
         with default_threads():
             self._process.start()
         theirs.close()
@@ -90,18 +90,24 @@ def default_threads() -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def serve(connection: Connection, work: Work, data_root: Path | None, threads: int) -> None:
+def serve(connection: Connection, work: Work, data_root: Path | None, threads: int, device: str) -> None:
     """The plain loop's process: a round for every number that comes, until the pipe closes."""
     torch.set_num_threads(threads)
     environment = environment_of(work, data_root)
-    loop = plain_loop().loop_of(environment)
+    loop = plain_loop().loop_of(environment, torch.device(device))
     cohort = range(work.cohort)
     with contextlib.suppress(EOFError, OSError):  # nobody asks any more
         connection.send(None)
         while True:
             number = connection.recv()
             loop.round(cohort)
+            synchronise(torch.device(device))
             connection.send(number)
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def plain_loop() -> ModuleType:

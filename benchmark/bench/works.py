@@ -232,3 +232,13 @@ def training_flops(network: nn.Module, image_shape: ImageShape) -> int:
     with counter:
         shapes_only(torch.empty(2, *image_shape, device="meta")).sum().backward()
     return counter.get_total_flops() // 2
+
+
+def local_steps(work: Work, environment: Environment) -> int:
+    """SGD updates of one round, all samples confident: T at each holder, or the batches of one local pass."""
+    experiment, method = environment.experiment, environment.experiment.method
+    C = experiment.federation.C
+    if isinstance(method, SemiFL):
+        size, at_server = len(environment.split.clients[0]), len(environment.split.server_N)
+        return -(-at_server // method.server_batch_size) + C * -(-size // method.batch_size)
+    return (C + 1) * experiment.federation.T
