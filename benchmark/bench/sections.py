@@ -17,6 +17,7 @@ from benchmark.bench.works import (
     WORKS,
     Work,
     environment_of,
+    fifth,
     passes_of,
     quick,
     round_flops,
@@ -31,7 +32,8 @@ from benchmark.methods.objectives import CRL
 PLAIN, DENSE, BF16 = "plain loop", "cpu engine", "cpu engine, bf16"
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 COHORTS = (5, 10, 20, 47)
-LEARNING_ROUNDS, DENSE_EVERY = 50, 5
+LEARNING_ROUNDS, DENSE_EVERY = 50, 10
+COST_ROUNDS = 3  # a round of the largest cohort takes half a minute on two cores
 TOLERANCE = 1e-5  # of weights, against the reference engine
 
 
@@ -44,10 +46,13 @@ class Options:
     threads: int  # of the plain loop
     data_root: Path | None = None
     quick: bool = False
+    whole: bool = False  # work C with all of a client's images
     say: Say = print
 
     def work(self, name: str) -> Work:
-        return quick(WORKS[name]) if self.quick else WORKS[name]
+        if self.quick:
+            return quick(WORKS[name])
+        return fifth(WORKS[name]) if name == "C" and not self.whole else WORKS[name]
 
 
 def ratios(name: str, options: Options) -> dict[str, Any]:
@@ -160,13 +165,14 @@ def learning(options: Options) -> dict[str, Any]:
 def cost(options: Options) -> dict[str, Any]:
     """Seconds a round of work A over the cohort size, and how well a + b ceil((C + 1) / workers) tells them."""
     cohorts = (1, 2, 3) if options.quick else COHORTS
+    rounds = min(options.rounds, COST_ROUNDS)
     work = with_clients(options.work("A"), K=max(cohorts), C=max(cohorts), images=10 if options.quick else 200)
     environment = environment_of(work, options.data_root)
     with cpu_engine(environment, options) as engine:
         contenders: dict[str, Contender] = {
             str(C): EngineContender(with_cohort(environment, C), engine) for C in cohorts
         }
-        times = interleave(contenders, options.rounds, say=options.say)
+        times = interleave(contenders, rounds, say=options.say)
     seconds = {C: spread(times[str(C)].wall) for C in cohorts}
     fit = fit_steps({C: found["median"] for C, found in seconds.items()}, options.workers)
     rows = [
@@ -178,7 +184,7 @@ def cost(options: Options) -> dict[str, Any]:
         }
         for C in cohorts
     ]
-    return {"what": work.what, "workers": options.workers, "a": fit.a, "b": fit.b, "rows": rows}
+    return {"what": work.what, "workers": options.workers, "rounds": rounds, "a": fit.a, "b": fit.b, "rows": rows}
 
 
 def with_cohort(environment: Environment, C: int) -> Environment:

@@ -49,6 +49,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the gpu engine, over C")
     command.add_argument("--workers", type=int, default=usable_cores(), help="of the cpu engine (default: one a core)")
     command.add_argument("--threads", type=int, default=usable_cores(), help="of the plain loop (default: one a core)")
+    command.add_argument(
+        "--whole", action="store_true", help="work C with all 500 images of a client (minutes a round), else with 100"
+    )
     command.add_argument("--name", help="of the files (default: by what is measured)")
     command.add_argument("--quick", action="store_true", help="tiny works: shows that everything runs, means nothing")
     add_places(command)
@@ -69,6 +72,7 @@ def act(options: argparse.Namespace) -> int:
         threads=options.threads,
         data_root=options.data_root,
         quick=options.quick,
+        whole=options.whole,
         say=lambda line: console.print(line, style="dim", highlight=False),
     )
     name = options.name or default_name(options)
@@ -123,8 +127,7 @@ def default_name(options: argparse.Namespace) -> str:
         words.append(options.only)
     if set(options.work) != set(WORKS):
         words += sorted(options.work)
-    if options.quick:
-        words.append("quick")
+    words += [word for word in ("whole", "quick") if getattr(options, word)]
     return "-".join(words)
 
 
@@ -134,7 +137,7 @@ def head(options: argparse.Namespace, name: str) -> dict[str, Any]:
     words += ["--rounds", str(options.rounds), "--workers", str(options.workers), "--threads", str(options.threads)]
     return {
         "name": name,
-        "command": shlex.join([*words, *(["--quick"] if options.quick else [])]),
+        "command": shlex.join([*words, *(f"--{flag}" for flag in ("whole", "quick") if getattr(options, flag))]),
         "code": commit(),
         "hardware": hardware(),
         "packages": {package: importlib.metadata.version(package) for package in PACKAGES},

@@ -40,6 +40,11 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="cpu engine: images below tau pass the network too, as they do in the reference engine",
     )
+    command.add_argument(
+        "--profile-engine",
+        action="store_true",
+        help="first profile a few jobs in one process: operators by their own time, printed and beside the record",
+    )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)
@@ -58,6 +63,8 @@ def act(options: argparse.Namespace) -> int:
     callbacks = [] if options.json else [RunProgress(experiment)]
     if options.threads < 1:
         raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
+    if options.profile_engine:
+        write_profile(experiment, folder, options)
     result = run(
         experiment,
         options.results,
@@ -75,6 +82,19 @@ def act(options: argparse.Namespace) -> int:
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
         print(f"{result['status']} after {result['rounds']} rounds: {numbers}\nrecord: {folder}")
     return Diverged.exit_code if result["status"] == "diverged" else 0
+
+
+def write_profile(experiment: Experiment, folder: Path, options: argparse.Namespace) -> None:
+    """`engine-profile.txt` beside the record, and on the terminal."""
+    from benchmark.bench.profiling import profile_engine
+    from benchmark.tracking.files import write_atomically
+
+    text = profile_engine(
+        experiment, options.data_root, plain=options.engine == "reference", confident_only=not options.dense
+    ).text()
+    write_atomically(folder / "engine-profile.txt", text.encode())
+    if not options.json:
+        print(text)
 
 
 def resolve(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from benchmark.bench.tables import Table, written
 from benchmark.bench.works import (
     WORKS,
     environment_of,
+    fifth,
     local_steps,
     passes_of,
     quick,
@@ -132,6 +134,15 @@ def test_the_passes_of_work_c_by_hand() -> None:
     assert (passes.read, passes.trained) == (5_000 + 5_250, 250 + 2 * 5_000)
     assert local_steps(work, environment) == 25 + 10 * 50
     assert {len(held_N) for held_N in environment.split.clients} == {500}
+
+
+def test_a_fifth_of_work_c_by_hand() -> None:
+    """100 images at each of 10 clients and 50 at the server: 5 steps there, 10 at each client."""
+    work = replace(fifth(WORKS["C"]), real=False)
+    environment = environment_of(work)
+    assert {len(held_N) for held_N in environment.split.clients} == {100}
+    assert local_steps(work, environment) == 5 + 10 * 10
+    assert passes_of(work, environment).trained == 50 + 2 * 1_000
 
 
 @pytest.mark.parametrize("name", sorted(WORKS))

@@ -11,6 +11,7 @@ from benchmark.bench.tables import written
 from tests.cli.test_cli import fssl
 
 
+@pytest.mark.slow
 def test_a_quick_run_prints_and_writes_its_table(capsys, tmp_path) -> None:
     words = ["bench", "--quick", "--only", "ratios", "--work", "B", "--rounds", "1", "--workers", "1", "--threads", "1"]
     code, out, err = fssl(capsys, *words, "--results", tmp_path)
