@@ -5,7 +5,6 @@ Pixels are never kept: a plan's environment holds one image, seen as often as th
 Legend: N images, C channels, H W pixels, D classes, K clients.
 """
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmark.data import datasets
 from benchmark.data.datasets import DataSet
 from benchmark.data.labelling import held
-from benchmark.data.packed import cache_folder, is_packed
 from benchmark.data.shapes import image_shape_of
-from benchmark.data.sources import ORIGINALS
 from benchmark.data.split import Split
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
@@ -54,13 +52,8 @@ def environment_of(experiment: Experiment, data_root: Path | None = None) -> tup
 
 
 def at_hand(name: str, data_root: Path | None) -> bool:
-    """Whether loading the set would need no download: where `load` looks, in its order."""
-    if name not in COUNTS:
-        return True
-    given = data_root or os.environ.get("FSSL_DATA")
-    places = [Path(given).expanduser(), cache_folder()] if given else [cache_folder()]
-    originals = [place / part / ORIGINALS[name].marker for place in places for part in (name, "") if name in ORIGINALS]
-    return any(marker.exists() for marker in originals) or any(is_packed(place / name) for place in places)
+    """Whether loading the set would need no download."""
+    return name not in COUNTS or datasets.at_hand(name, data_root)
 
 
 def without_pixels(environment: Environment) -> Environment:

@@ -29,6 +29,7 @@ VERBS = {
     "reproduce": ("reproduce", "run a table or figure and print it beside the published one"),
     "plan": ("plan", "what reproducing would run and cost"),
     "report": ("report", "build the site from the records"),
+    "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
     "data": ("data", "data sets and partitions"),
     "doctor": ("check", "what is wrong with this machine"),
     "verify": ("check", "whether the records are whole"),

@@ -46,6 +46,11 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="cpu engine: images below tau pass the network too, as they do in the reference engine",
     )
+    command.add_argument(
+        "--profile-engine",
+        action="store_true",
+        help="first profile a few jobs in one process: operators by their own time, printed and beside the record",
+    )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)
@@ -65,6 +70,8 @@ def act(options: argparse.Namespace) -> int:
     if place is not None and place.rank > 0:
         return _help(place, experiment, options)
     folder = run_folder(options.results, experiment)
+    if options.profile_engine:
+        write_profile(experiment, folder, options)
     result = _lead(place, experiment, options)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
@@ -102,6 +109,19 @@ def _help(place: "Place", experiment: Experiment, options: argparse.Namespace) -
 
     serve(place, experiment, options.data_root, identity)
     return 0
+
+
+def write_profile(experiment: Experiment, folder: Path, options: argparse.Namespace) -> None:
+    """`engine-profile.txt` beside the record, and on the terminal."""
+    from benchmark.bench.profiling import profile_engine
+    from benchmark.tracking.files import write_atomically
+
+    text = profile_engine(
+        experiment, options.data_root, plain=options.engine == "reference", confident_only=not options.dense
+    ).text()
+    write_atomically(folder / "engine-profile.txt", text.encode())
+    if not options.json:
+        print(text)
 
 
 def resolve(

@@ -135,6 +135,14 @@ def load(name: str, root: Path | None = None) -> DataSet:
     raise DataError(f"data set {name} is not in {searched}: set FSSL_DATA to the folder that holds {name}/*.npz")
 
 
+def at_hand(name: str, root: Path | None = None) -> bool:
+    """Whether `load` would find the named set without a download: where it looks, in its order."""
+    given = root or os.environ.get("FSSL_DATA")
+    places = [Path(given).expanduser(), cache_folder()] if given else [cache_folder()]
+    originals = [place / part / ORIGINALS[name].marker for place in places for part in (name, "") if name in ORIGINALS]
+    return any(marker.exists() for marker in originals) or any(is_packed(place / name) for place in places)
+
+
 def _build(name: str, raw: Raw) -> DataSet:
     as_images, as_labels = (lambda x: torch.as_tensor(x).contiguous()), (lambda x: torch.as_tensor(x).to(torch.int64))
     train_images_NCHW, test_images_NCHW = as_images(raw.train[0]), as_images(raw.test[0])

@@ -27,6 +27,7 @@ TINY = Model(network="tiny_cnn", norm_groups=4)
 EVERY_NETWORK: list[tuple[Model, ImageShape]] = [
     (Model(network="emnist_cnn"), (1, 28, 28)),
     (Model(network="resnet18"), (3, 32, 32)),
+    (Model(network="resnet8", norm_groups=8), (3, 32, 32)),
     (Model(network="resnet9"), (3, 32, 32)),
     (Model(network="wresnet28x2", norm_groups=8), (3, 32, 32)),
     (SMALL, (1, 28, 28)),
@@ -48,6 +49,10 @@ def images_of(shape: ImageShape, count: int = 3) -> Tensor:
         # the figure printed for the released ResNet-18, the same with either norm
         (Model(network="resnet18"), (3, 32, 32), 10, 11_173_962),
         (Model(network="resnet18", norm="bn"), (3, 32, 32), 10, 11_173_962),
+        # stem 27*16 + 32; blocks 2*144*16 + 64, (144+16)*32 + 288*32 + 192, (288+32)*64 + 576*64 + 384; fc 65*10
+        # = 464 + 4,672 + 14,528 + 57,728 + 650
+        (Model(network="resnet8", norm_groups=8), (3, 32, 32), 10, 78_042),
+        (Model(network="resnet8", norm="bn"), (3, 32, 32), 10, 78_042),
         # (9+1)*16 + 2*16 + (9*16+1)*32 + 2*32 + (1568+1)*128 + 129*10 = 160+32+4,640+64+200,832+1,290
         (SMALL, (1, 28, 28), 10, 207_018),
         # (9+1)*16 + 2*16 + (9*16+1)*32 + 2*32 + (512+1)*64 + 65*10 = 160+32+4,640+64+32,832+650
@@ -68,6 +73,15 @@ def test_forward_flops_of_the_emnist_cnn_by_hand() -> None:
     assert forward_flops(build(RELEASED_EMNIST, (1, 28, 28), 47, seed=0), (1, 28, 28)) == by_hand
 
 
+def test_forward_flops_of_resnet8_by_hand() -> None:
+    """Maps of 32, 32, 16 and 8 pixels a side; a stage's two 3x3 convolutions, and from the second on a 1x1 shortcut."""
+    stages = 1024 * 2 * 144 * 16 + 256 * 32 * (144 + 288 + 16) + 64 * 64 * (288 + 576 + 32)
+    by_hand = 2 * (1024 * 27 * 16 + stages + 64 * 10)
+    assert by_hand == 25_003_264
+    module = build(Model(network="resnet8", norm_groups=8), (3, 32, 32), 10, seed=0)
+    assert forward_flops(module, (3, 32, 32)) == by_hand
+
+
 def test_forward_flops_leaves_the_module_alone() -> None:
     """Batch norm would take the image into its statistics, and a module moved to the meta device loses its weights."""
     module = build(Model(network="small_cnn", norm="bn"), (1, 28, 28), 10, seed=0)
@@ -85,6 +99,25 @@ def released_emnist_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> 
     hidden = hidden.reshape(len(hidden), -1)
     hidden = F.relu(hidden @ weights["fc1.weight"].T + weights["fc1.bias"])
     return hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
+
+
+def resnet8_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
+    """He et al.'s figure 3 with option B: y = ReLU(F(x) + shortcut(x)), where F is conv, norm, ReLU, conv, norm."""
+
+    def normed_conv(hidden: Tensor, conv: str, norm: str, stride: int = 1) -> Tensor:
+        kernel = weights[f"{conv}.weight"]
+        hidden = F.conv2d(hidden, kernel, stride=stride, padding=kernel.shape[-1] // 2)
+        return F.group_norm(hidden, 8, weights[f"{norm}.weight"], weights[f"{norm}.bias"])
+
+    hidden = F.relu(normed_conv(images_NCHW, "conv1", "norm1"))
+    for index, stride in enumerate((1, 2, 2)):
+        block = f"blocks.{index}"
+        inside = F.relu(normed_conv(hidden, f"{block}.conv1", f"{block}.norm1", stride))
+        inside = normed_conv(inside, f"{block}.conv2", f"{block}.norm2")
+        if index:
+            hidden = normed_conv(hidden, f"{block}.shortcut.0", f"{block}.shortcut.1", stride)
+        hidden = F.relu(inside + hidden)
+    return F.linear(hidden.mean(dim=(2, 3)), weights["fc.weight"], weights["fc.bias"])
 
 
 def small_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
@@ -112,6 +145,7 @@ def tiny_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
     ("model", "image_shape", "written_out"),
     [
         (RELEASED_EMNIST, (1, 28, 28), released_emnist_forward),
+        (Model(network="resnet8", norm_groups=8), (3, 32, 32), resnet8_forward),
         (SMALL, (1, 28, 28), small_forward),
         (TINY, (1, 8, 8), tiny_forward),
     ],
@@ -251,7 +285,7 @@ def test_the_smallest_side_is_the_smallest(network: str) -> None:
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"network": "resnet81"}, r"model.network='resnet81' .* 'resnet18'"),
+        ({"network": "resnet188"}, r"model.network='resnet188' .* 'resnet18'"),
         ({"network": "resnet18", "norm": "gm"}, r"model.norm='gm' .* 'gn'"),
         ({"network": "small_cnn"}, r"norm_groups=32 does not divide 16 channels; use one of 1, 2, 4, 8, 16"),
         ({"network": "resnet18", "norm_groups": 0}, r"norm_groups=0 must be 1 or more"),

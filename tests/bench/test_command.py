@@ -1,0 +1,60 @@
+"""`fssl bench` end to end at its quickest, and the GPU part on CPU tensors."""
+
+import json
+
+import pytest
+import torch
+
+from benchmark.bench import gpu
+from benchmark.bench.sections import Options
+from benchmark.bench.tables import written
+from tests.cli.test_cli import fssl
+
+
+@pytest.mark.slow
+def test_a_quick_run_prints_and_writes_its_table(capsys, tmp_path) -> None:
+    words = ["bench", "--quick", "--only", "ratios", "--work", "B", "--rounds", "1", "--workers", "1", "--threads", "1"]
+    code, out, err = fssl(capsys, *words, "--results", tmp_path)
+    assert code == 0
+    assert "Work B" in out and "plain loop" in out and "round 2 of 2: cpu engine" in err
+    (path,) = (tmp_path / "benchmarks").glob("*.json")
+    found = json.loads(path.read_text())
+    assert path.stem == found["name"] == "engines-ratios-B-quick"
+    rows = found["ratios"]["B"]["contenders"]
+    assert rows["plain loop"]["ratio"] == {"median": 1.0, "least": 1.0, "most": 1.0}
+    assert all(row["rounds"] == 1 and row["cpu_seconds"]["median"] > 0 for row in rows.values())
+    gap = found["ratios"]["B"]["difference"]
+    assert gap["difference"] <= 1e-5 < 1e-3 < gap["change"]
+    assert path.with_suffix(".md").read_text().count("\n## ") == len(written(found)) == 2
+    assert str(tmp_path) not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--rounds", "0"], "--rounds: 0"),
+        (["--work", "D"], "'D'"),
+        (["--only", "speed"], "'speed'"),
+    ],
+)
+def test_wrong_words(capsys, tmp_path, words, says) -> None:
+    code, _, err = fssl(capsys, "bench", *words, "--results", tmp_path)
+    assert code == 65 and says in err and err.count("\n") == 1
+    assert not (tmp_path / "benchmarks").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_is_refused_where_there_is_none(capsys, tmp_path) -> None:
+    code, _, err = fssl(capsys, "bench", "--device", "cuda", "--results", tmp_path)
+    assert code == 65 and "no CUDA device" in err
+
+
+def test_the_gpu_part_on_cpu_tensors() -> None:
+    """With the reference engine in place of the gpu engine: both contenders' rows, and no launch on a CPU."""
+    options = Options(rounds=1, workers=1, threads=1, quick=True, say=lambda line: None)
+    found = gpu.measured(["B"], options, device="cpu", engine="reference", cohorts=(2,))
+    (row,) = found["gpu"]["B"]
+    assert row["C"] == 2 and row["launches_per_step"] == 0
+    assert row["engine"]["wall_seconds"]["median"] > 0 and row["plain"]["ratio"]["median"] == 1.0
+    (table,) = written(found)
+    assert table.rows[0][0] == "2"
