@@ -99,6 +99,10 @@ def autocontrast(images_NCHW: Tensor, arithmetic: Arithmetic) -> Tensor:
 def histogram(images_NCHW: Tensor) -> Tensor:
     """Counts of each value, (N, C, V) int64."""
     count, channels = images_NCHW.shape[:2]
+    if images_NCHW.device.type != "cpu":  # bincount reads its largest value on the host, and the device is waited for
+        pixels_NCP = images_NCHW.flatten(2).long()
+        zeros_NCV = pixels_NCP.new_zeros(count, channels, 256)
+        return zeros_NCV.scatter_add_(2, pixels_NCP, torch.ones_like(pixels_NCP))
     shift = torch.arange(count * channels, device=images_NCHW.device).view(count, channels, 1) * 256
     flat = (images_NCHW.flatten(2).long() + shift).flatten()
     return torch.bincount(flat, minlength=count * channels * 256).view(count, channels, 256)

@@ -121,9 +121,7 @@ class JobRunner:
 
     def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
         experiment = self._environment.experiment
-        T, rounds = experiment.federation.T, experiment.federation.rounds
-        stride = 1.0 if job.limit.epochs is None else T / steps
-        place = Place(first_step=(round_number - 1) * T, total_steps=T * rounds, stride=stride)
+        place = self._place(job, round_number, steps)
         kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen))
         module = self._modules.get(kind)
         if module is None:
@@ -133,6 +131,13 @@ class JobRunner:
             module.reuse(job, local, place)
         seed_job(module, experiment.seed, round_number, job, purpose)
         return module
+
+    def _place(self, job: Job, round_number: int, steps: int) -> Place:
+        """Where the job's local steps lie on the learning-rate schedule."""
+        federation = self._environment.experiment.federation
+        stride = 1.0 if job.limit.epochs is None else federation.T / steps
+        total = federation.T * federation.rounds
+        return Place(first_step=(round_number - 1) * federation.T, total_steps=total, stride=stride)
 
     def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
         """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""
