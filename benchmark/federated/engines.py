@@ -13,7 +13,7 @@ from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
 from benchmark.federated.memory import memory_named
 from benchmark.federated.pseudo import PseudoLabelQuality
-from benchmark.methods.protocol import Job, Local, Outcome, PartName, Tree, Weights
+from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
 from benchmark.optim.sgd import Place
 from benchmark.streams import torch_stream
@@ -148,7 +148,7 @@ class JobRunner:
             quality.add(local.pseudo.labels_N, local.pseudo.kept_N, truth_N)
         return quality
 
-    def _reader(self, job: Job, round_number: int, purpose: str) -> "JobReader":
+    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
         names = (purpose, "round", round_number, *key_names(job.key), "start")
         draw = torch_stream(self._environment.experiment.seed, *names)
         return JobReader(self._environment, self._network(job.network), job.key.client, round_number, draw)
