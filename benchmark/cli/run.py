@@ -31,7 +31,16 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--engine",
         default="auto",
-        help="auto (default), reference (one job after another) or cpu (worker processes); the numbers are the same",
+        help="auto (default), reference (one job after another), cpu (worker processes; the same numbers) or gpu (one "
+        "CUDA device; numbers agree to 1e-5). auto takes gpu where there is a CUDA device",
+    )
+    command.add_argument("--device", help="device of the gpu engine: cuda, cuda:1, or cpu, which only tests it")
+    command.add_argument(
+        "--gpu-candidate",
+        default="measured",
+        help="how the gpu engine takes local steps: graphs (clients as branches of a CUDA graph), batched (stacked "
+        "clients) or plain (one by one); default: measured on the first jobs. An update that draws or reads numbers "
+        "within a step is run plain whatever is asked for",
     )
     command.add_argument("--workers", type=int, help="processes of the cpu engine (default: one a core)")
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
@@ -60,6 +69,8 @@ def act(options: argparse.Namespace) -> int:
         threads=options.threads,
         engine=options.engine,
         workers=options.workers,
+        device=options.device,
+        gpu_candidate=options.gpu_candidate,
     )
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))

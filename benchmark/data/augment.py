@@ -103,7 +103,11 @@ class Gentle:
         out_NCHW = by_family(out_NCHW, (draws_ND[:, 4] < self.brightness_probability).long(), {1: darken})
         out_NCHW = by_family(out_NCHW, (draws_ND[:, 5] < self.contrast_probability).long(), {1: flatten})
         side = int(self.cutout * width)
-        return paint_boxes(out_NCHW, draws_ND[:, 13:].to(device, non_blocking=True), side, extra=0, fill=self.fill) if side else out_NCHW
+        return (
+            paint_boxes(out_NCHW, draws_ND[:, 13:].to(device, non_blocking=True), side, extra=0, fill=self.fill)
+            if side
+            else out_NCHW
+        )
 
     def matrices(self, gate_N4: Tensor, draws_N5: Tensor, height: int, width: int) -> Tensor:
         """Output-to-input maps (N, 6): R(angle) [[1, shear], [0, 1]] / scale about the centre, then the shift."""

@@ -25,7 +25,12 @@ def manifest(environment: Environment, engine: Engine) -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "hardware": hardware(),
-        "engine": {"name": engine.name, "threads": torch.get_num_threads(), "bit_equal": True},
+        "engine": {
+            "name": engine.name,
+            "threads": torch.get_num_threads(),
+            "bit_equal": True,  # unless the engine says otherwise
+            **getattr(engine, "facts", {}),
+        },
         "data": {
             "name": environment.data.name,
             "hash": environment.data.content_hash,

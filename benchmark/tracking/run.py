@@ -33,13 +33,16 @@ def run(
     threads: int = 1,
     engine: str = "reference",
     workers: int | None = None,
+    device: str | None = None,
+    gpu_candidate: str = "measured",
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
     A finished run is not trained again. `threads` share each tensor operation; their number decides the order of
-    additions, so a run that goes on keeps the number it began with. `engine` and `workers`: see `build_engine`; both
-    engines give the same bits. `seconds_between` checkpoints: a run that is killed does so much again.
+    additions, so a run that goes on keeps the number it began with. `engine`, `workers`, `device` and `gpu_candidate`:
+    see `build_engine`; all engines but gpu give the same bits. `seconds_between` checkpoints: a run that is killed does
+    so much again.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere, Diverged (after the
     record says so) and Stopped (SIGTERM or Ctrl-C: the last finished round is on disk).
@@ -61,7 +64,15 @@ def run(
                 start = recorder.checkpoint
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine", {}).get("threads", threads)
                 torch.set_num_threads(began_with if start else threads)
-                with contextlib.closing(build_engine(engine, environment, workers, torch.get_num_threads())) as built:
+                chosen = build_engine(
+                    engine,
+                    environment,
+                    workers,
+                    torch.get_num_threads(),
+                    device=device,
+                    gpu_candidate=gpu_candidate,
+                )
+                with contextlib.closing(chosen) as built:
                     recorder.open(manifest(environment, built))
                     return _train(recorder, environment, built, [*callbacks], stop)
     except Preempted as preempted:
@@ -88,7 +99,10 @@ def _train(
     diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
     trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
     try:
-        fit(module, trainer)
+        try:
+            fit(module, trainer)
+        finally:
+            recorder.chose(getattr(engine, "choices", {}))
     except Diverged as error:
         recorder.close("diverged", str(error))
         raise

@@ -36,9 +36,13 @@ def found_of(loss: Tensor, aux: Mapping[str, Tensor]) -> Found:
 
 @torch.no_grad()
 def descend(
-    parameters: Sequence[Tensor], gradients: Sequence[Tensor], momentum: Sequence[Tensor], rates: Sequence[Tensor], sgd: SGD
-) -> None:  # fmt: skip
-    """One step of torch.optim.SGD in place, with rates that are tensors (each broadcasts to its parameter).
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    momentum: Sequence[Tensor],
+    rate: Tensor | Sequence[Tensor],
+    sgd: SGD,
+) -> None:
+    """One step of torch.optim.SGD in place; `rate` without dimensions, or one that broadcasts to each parameter.
 
     Momentum buffers of zeros are what torch's first step, which makes them, comes to.
     """
@@ -49,7 +53,8 @@ def descend(
         torch._foreach_mul_(list(momentum), sgd.momentum)
         torch._foreach_add_(list(momentum), steps)
         steps = list(torch._foreach_add(steps, list(momentum), alpha=sgd.momentum) if sgd.nesterov else momentum)
-    torch._foreach_sub_(list(parameters), torch._foreach_mul(steps, list(rates)))
+    scaled = torch._foreach_mul(steps, rate if isinstance(rate, Tensor) else list(rate))
+    torch._foreach_sub_(list(parameters), scaled)
 
 
 def rate_at(module: LocalModule, step: int) -> float:
@@ -94,8 +99,7 @@ class Branch:
         if module.sgd.clip is not None:
             norm = torch.nn.utils.get_total_norm(gradients)
             torch._foreach_mul_(gradients, (module.sgd.clip / (norm + 1e-6)).clamp(max=1.0))
-        rates = [self.rate] * len(used)
-        descend(parameters, gradients, [self.momentum[index] for index in used], rates, module.sgd)
+        descend(parameters, gradients, [self.momentum[index] for index in used], self.rate, module.sgd)
         return found_of(loss, aux)
 
     @torch.no_grad()
@@ -113,9 +117,7 @@ class Branch:
         for (set_, name), buffer in zip(self._names(), self.momentum, strict=True):
             momentum[set_][name] = buffer
         losses_S = torch.stack([found.scalars_A[0] for found in self._found])
-        return result_of(
-            self.module, momentum, losses_S=to_host(losses_S), sums=self._sums(), pseudo=self._pseudo()
-        )
+        return result_of(self.module, momentum, losses_S=to_host(losses_S), sums=self._sums(), pseudo=self._pseudo())
 
     def _sums(self) -> list[tuple[tuple[str, ...], Tensor]]:
         kinds = dict.fromkeys(found.names for found in self._found)
@@ -126,7 +128,9 @@ class Branch:
 
     def _pseudo(self) -> PseudoLabelQuality:
         quality = PseudoLabelQuality()
-        given = [(found, truth) for found, truth in zip(self._found, self._truth, strict=True) if found.kept_N is not None]
+        given = [
+            (found, truth) for found, truth in zip(self._found, self._truth, strict=True) if found.kept_N is not None
+        ]
         if given:
             labels_N = torch.cat([found.labels_N for found, _ in given if found.labels_N is not None])
             kept_N = torch.cat([found.kept_N for found, _ in given if found.kept_N is not None])
@@ -139,5 +143,3 @@ class Branch:
         """Weight set and name of each parameter."""
         networks = self.module.trainable.items()
         return [(set_, name) for set_, network in networks for name, _ in network.named_parameters()]
-
-

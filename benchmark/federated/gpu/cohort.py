@@ -3,7 +3,7 @@
 Draws are made as `JobBatches` makes them, job by job and span by span, on the CPU; what is computed from them is row by
 row, and so does not depend on which rows are computed together: on a CPU the batches are the reference's bit by bit.
 
-Legend: N images of a batch, P images of all jobs' streams with the same views, D draws per image, C channels, H W pixels.
+Legend: N images of a batch, P images of streams with the same views, D draws per image, C channels, H W pixels.
 """
 
 from collections import defaultdict

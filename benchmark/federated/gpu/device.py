@@ -1,6 +1,7 @@
 """The device of a run, found or refused, and its arithmetic: full fp32, the same kernels at every step."""
 
 import os
+import warnings
 
 import torch
 
@@ -38,6 +39,9 @@ def careful(device: torch.device) -> None:
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # Else every new tensor is filled first: a kernel each, and nothing here reads what it has not written.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010  # the stubs lack it
+    warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -103,8 +103,10 @@ class GpuEngine:
     def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]:
         """As `ReferenceEngine.gradients`, one job after another."""
         for job in jobs:
-            with memory_named(holder_name(job.key.client), round_number):
-                yield self._runner.gradient(job, round_number)
+            with memory_named(holder_name(job.key.client), round_number), self._on_stream():
+                found = self._runner.gradient(job, round_number)
+                wait_for(self.device)
+            yield found
 
     def _begun(
         self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]
@@ -117,7 +119,7 @@ class GpuEngine:
             if keeper_of(job) in keepers or room <= 0:
                 break
             try:
-                with memory_named(holder_name(job.key.client), round_number):
+                with memory_named(holder_name(job.key.client), round_number), self._on_stream():
                     begun = self._runner.start(job, round_number, kept.get(keeper_of(job)))
             except Exception as error:
                 return wave, error
@@ -134,12 +136,12 @@ class GpuEngine:
         holders = ", ".join(dict.fromkeys(holder_name(job.key.client) for job in jobs))
         with memory_named(holders, round_number), self._on_stream():
             works = self._works(wave, jobs, round_number)
-            results = self._stepped([work for work in works.values() if work.batches])
+            results = self._stepped(list(works.values()))
             wait_for(self.device)
         for index, (job, begun) in enumerate(zip(jobs, wave, strict=True)):
             if isinstance(begun, Outcome):
                 yield job, begun, []
-            elif index in works:
+            else:
                 outcome, losses = results[id(works[index])].outcome(works[index])
                 yield job, outcome, losses
 
@@ -172,8 +174,9 @@ class GpuEngine:
         return found
 
     def _kind(self, work: Work) -> Hashable:
+        """The work's kind, or in words why it has none."""
         try:
-            return kind_of(work)
+            return kind_of(work) if work.batches else f"{type(work.job.update).__name__}: no local step"
         except TypeError as error:
             return f"{type(work.job.update).__name__}: {error}"
 
@@ -190,6 +193,8 @@ class GpuEngine:
         if kind not in self._choices:
             if verdict.reason is not None:
                 self._choices[kind] = Choice(candidate="plain", reason=verdict.reason)
+            elif self._wanted == "plain":
+                self._choices[kind] = Choice(candidate="plain", reason="asked for")
             else:
                 wanted = (self._wanted,) if self._wanted in CANDIDATES else CANDIDATES
                 among = {name: self._candidates[name] for name in wanted}

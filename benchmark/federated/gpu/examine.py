@@ -15,7 +15,7 @@ is no frozen dataclass, or cannot be hashed             plain: nothing says that
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,9 +28,9 @@ from benchmark.federated.local import LocalModule
 from benchmark.methods.protocol import Networks, Training, Tree
 
 # Operations after which the host waits for the device, because it needs a value or a shape.
-READS = frozenset(
-    {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "bincount", "_unique2", "unique_dim"}
-)  # fmt: skip
+SCALAR_READS = ("_local_scalar_dense", "item", "is_nonzero", "equal")
+SHAPE_READS = ("nonzero", "masked_select", "bincount", "_unique2", "unique_dim")
+READS = frozenset({*SCALAR_READS, *SHAPE_READS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,7 @@ class HostRead(Exception):
 def kind_of(work: Work) -> Hashable:
     """What jobs have in common that may take their steps together. Raises TypeError where that cannot be said."""
     job, local, update = work.job, work.local, work.job.update
-    parameters = getattr(type(update), "__dataclass_params__", None)
-    if not is_dataclass(update) or parameters is None or not parameters.frozen:
+    if not getattr(getattr(type(update), "__dataclass_params__", None), "frozen", False):
         raise TypeError(f"{type(update).__name__} is no frozen dataclass")
     streams = work.batches[0].streams
     shape = tuple(

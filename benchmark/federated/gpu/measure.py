@@ -29,6 +29,10 @@ class Candidate(Protocol):
 
     def run(self, kind: Hashable, verdict: Verdict, works: Sequence[Work], placer: Placer) -> list[Result]: ...
 
+    def forget(self, kind: Hashable) -> None:
+        """Let go of the memory that this kind's jobs were run on."""
+        ...
+
 
 class Plain:
     """One job after another on the device."""
@@ -41,6 +45,9 @@ class Plain:
 
     def run(self, kind: Hashable, verdict: Verdict, works: Sequence[Work], placer: Placer) -> list[Result]:
         return [self._runner.train(work, placer) for work in works]
+
+    def forget(self, kind: Hashable) -> None:
+        """Nothing is held for a kind."""
 
 
 class Together:
@@ -59,6 +66,9 @@ class Together:
             )
             self.groups[kind] = group
         return group.run(works, placer)
+
+    def forget(self, kind: Hashable) -> None:
+        self.groups.pop(kind, None)
 
 
 # Clients that take their steps together. Reasoned, not measured: 8 branches of 64 images fill a large GPU with a small
@@ -85,31 +95,51 @@ class Choice:
 
 
 def measured(
-    among: Mapping[str, Candidate], kind: Hashable, verdict: Verdict, works: Sequence[Work], placer: Placer,
+    among: Mapping[str, Candidate],
+    kind: Hashable,
+    verdict: Verdict,
+    works: Sequence[Work],
+    placer: Placer,
     clock: Callable[[], float] = time.perf_counter,
-) -> Choice:  # fmt: skip
-    """The candidate with the shortest time for a client's local step on these jobs.
+) -> Choice:
+    """The candidate with the shortest time for a client's local step on these jobs; the others' memory is freed.
 
-    One that cannot run them (an operation without a batched form, memory) is out, and the reason says so.
+    One that cannot run them (an operation without a batched form, memory) is out, and the reason says so; with none
+    left, jobs run plain.
     """
     seconds: dict[str, float] = {}
     out: list[str] = []
     for name, candidate in among.items():
         trial = [replace(work, batches=work.batches[:MEASURED_STEPS]) for work in works[: candidate.width]]
-        steps = sum(len(work.batches) for work in trial)
         try:
-            candidate.run(kind, verdict, trial, placer)
-            wait_for(placer.device)
-            begin = clock()
-            candidate.run(kind, verdict, trial, placer)
-            wait_for(placer.device)
-            seconds[name] = (clock() - begin) / steps
+            seconds[name] = _seconds_a_step(candidate, kind, verdict, trial, placer, clock)
         except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
             out.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-    if not seconds:
-        return Choice(candidate="plain", reason="; ".join(out))
-    best = min(seconds, key=lambda name: seconds[name])
-    return Choice(candidate=best, reason="; ".join(["measured", *out]), seconds=seconds)
+    best = min(seconds, key=lambda name: seconds[name]) if seconds else "plain"
+    for name, candidate in among.items():
+        if name != best:
+            candidate.forget(kind)
+    reason = "measured" if len(among) > 1 else "asked for"
+    return Choice(candidate=best, reason="; ".join([reason, *out]), seconds=seconds)
+
+
+def _seconds_a_step(
+    candidate: Candidate,
+    kind: Hashable,
+    verdict: Verdict,
+    works: Sequence[Work],
+    placer: Placer,
+    clock: Callable[[], float],
+) -> float:
+    """Seconds of one client's local step, once all steps that come first have been taken and captured."""
+    warm_runs = -(-(EAGER_STEPS + 1) // min(len(work.batches) for work in works))
+    for _ in range(warm_runs):
+        candidate.run(kind, verdict, works, placer)
+    wait_for(placer.device)
+    begin = clock()
+    candidate.run(kind, verdict, works, placer)
+    wait_for(placer.device)
+    return (clock() - begin) / sum(len(work.batches) for work in works)
 
 
 def wait_for(device: torch.device) -> None:

@@ -77,9 +77,7 @@ class DeviceRunner(JobRunner):
         local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))
         if local is None or not local.trainable:
             return {}
-        drawn = JobBatches(
-            self._environment, job, round_number, purpose="gradient", selected=local.selected
-        )
+        drawn = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
         module = self._module(job, Placer(self.device).placed(local), round_number, len(drawn), purpose="gradient")
         (batches,) = cohort_batches(self._environment, [drawn], self.device)
         found = gradient(module, batches)
