@@ -81,6 +81,7 @@ def examine(module: LocalModule, batches: Sequence[LocalBatch]) -> Verdict:
     try:
         with HostReads():
             reached = tuple(_reached(module, batch) for batch in batches[: len(module.update.phases)])
+            module.training_state.step += 1  # `after_step` sees the step that was taken
             watched = Watched(module.training_state)
             with torch.no_grad():
                 module.update.after_step(watched)  # type: ignore[arg-type]
