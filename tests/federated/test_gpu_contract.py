@@ -1,5 +1,6 @@
 """The gpu engine keeps the engines' contract: job order, private state, errors when they are due, gradients."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.gpu import GpuEngine
 from benchmark.federated.gpu.engine import parts
-from benchmark.methods.protocol import Limit
+from benchmark.methods.protocol import Limit, Tree
 from tests.conftest import tiny_experiment
 from tests.federated.test_gpu_equality import TOLERANCE, distance
 from tests.federated.test_workers import Fails, jobs_of
@@ -89,7 +90,9 @@ def environment():
 
 def compared(environment, engine, jobs, rounds=(1, 2)) -> float:
     """The largest difference from the reference's outcomes and kept state, over these rounds."""
-    here, there, found = {}, {}, 0.0
+    here: dict[str, Tree] = {}
+    there: dict[str, Tree] = {}
+    found = 0.0
     reference = ReferenceEngine(environment)
     for number in rounds:
         for left, right in zip(reference.fit(jobs, number, here), engine.fit(jobs, number, there), strict=True):
@@ -184,10 +187,11 @@ def test_a_failure_comes_when_its_outcome_is_due(environment):
 def test_leaving_off_half_way_and_small_waves(environment):
     """Only what was handed out is kept; a wave of one byte holds one job, and changes nothing but rounding."""
     engine = GpuEngine(environment, "cpu", "graphs", wave_bytes=1)
-    jobs, kept = jobs_of(environment, Counting()), {}
-    left_off = engine.fit(jobs, 1, kept)
+    jobs = jobs_of(environment, Counting())
+    kept: dict[str, Tree] = {}
+    left_off: Iterator = engine.fit(jobs, 1, kept)
     next(left_off)
-    left_off.close()
+    left_off.close()  # type: ignore[attr-defined]  # what leaving a `for` loop comes to
     assert list(kept) == ["0"]
     assert compared(environment, engine, jobs) < TOLERANCE
 

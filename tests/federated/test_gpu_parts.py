@@ -19,7 +19,7 @@ from benchmark.federated.gpu.branch import descend
 from benchmark.federated.gpu.cohort import bytes_of, cohort_batches
 from benchmark.federated.gpu.examine import HostRead, HostReads
 from benchmark.federated.gpu.group import Group
-from benchmark.federated.gpu.measure import MEASURED_STEPS, Plain, measured
+from benchmark.federated.gpu.measure import MEASURED_STEPS, Plain, Together, measured
 from benchmark.federated.gpu.work import Placer
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import Limit, Stream
@@ -56,7 +56,7 @@ def test_a_cohort_augmented_at_once_has_the_reference_s_bits(strong):
         expected = list(JobBatches(environment, job, 3))
         assert len(batches) == len(expected) == job.limit.steps
         for left, right in zip(expected, batches, strict=True):
-            assert (left.truth_N is None and right.truth_N is None) or torch.equal(left.truth_N, right.truth_N)
+            assert left.truth_N is not None and right.truth_N is not None and torch.equal(left.truth_N, right.truth_N)
             for name, stream in left.streams.items():
                 other = right.streams[name]
                 assert tuple(stream.views) == tuple(other.views)
@@ -160,12 +160,14 @@ def test_the_fastest_is_chosen_and_the_others_are_let_go(tiny):
     (kind,), (verdict,) = engine._verdicts, engine._verdicts.values()
     wave, _ = engine._begun(jobs, 1, {})
     works = list(engine._works(wave, jobs, 1).values())
-    among = {name: engine._candidates[name] for name in ("graphs", "batched")}
+    graphs, batched = engine._candidates["graphs"], engine._candidates["batched"]
+    assert isinstance(graphs, Together) and isinstance(batched, Together)
+    among = {"graphs": graphs, "batched": batched}
     times = iter([0.0, 8.0, 10.0, 14.0])
     choice = measured(among, kind, verdict, works, Placer(CPU), clock=lambda: next(times))
     steps = 4 * MEASURED_STEPS
     assert choice.candidate == "batched" and choice.seconds == {"graphs": 8 / steps, "batched": 4 / steps}
-    assert kind in among["batched"].groups and kind not in among["graphs"].groups
+    assert kind in batched.groups and kind not in graphs.groups
 
 
 def test_by_default_all_candidates_are_measured(tiny):
