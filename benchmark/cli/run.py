@@ -37,8 +37,16 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "--engine",
         default="auto",
         help="auto (default), reference (one job after another), cpu (worker processes, and a faster local step: the "
-        "numbers differ in their last bits) or distributed (the same on the ranks that torchrun started); a run that "
-        "goes on keeps the local step it began with",
+        "last bits differ), distributed (the same on the ranks that torchrun started) or gpu (one CUDA "
+        "device; agrees to 1e-5). auto takes gpu where there is one; a run that goes on keeps what it began with",
+    )
+    command.add_argument("--device", help="device of the gpu engine: cuda, cuda:1, or cpu, which only tests it")
+    command.add_argument(
+        "--gpu-candidate",
+        default="measured",
+        help="how the gpu engine takes local steps: graphs (clients as branches of a CUDA graph), batched (stacked "
+        "clients) or plain (one by one); default: measured on the first jobs. An update that draws or reads numbers "
+        "within a step is run plain whatever is asked for",
     )
     command.add_argument("--workers", type=int, help="processes of the cpu engine (default: one a core)")
     command.add_argument(
@@ -99,6 +107,8 @@ def _lead(place: "Place | None", experiment: Experiment, options: argparse.Names
             workers=options.workers,
             confident_only=not options.dense,
             ranks=ranks,
+            device=options.device,
+            gpu_candidate=options.gpu_candidate,
         )
 
 

@@ -89,21 +89,25 @@ class Gentle:
         matrix_N6 = self.matrices(gate_N4, draws_ND[:, 6:11].double(), height, width)
 
         def affine(group: Tensor, rows: Tensor) -> Tensor:
-            return warp(group, affine_index(matrix_N6[rows].to(device), height, width))
+            return warp(group, affine_index(matrix_N6[rows].to(device, non_blocking=True), height, width))
 
         def darken(group: Tensor, rows: Tensor) -> Tensor:
-            factor_N2 = _factors(draws_ND[rows, 11], self.brightness).to(device)
+            factor_N2 = _factors(draws_ND[rows, 11], self.brightness).to(device, non_blocking=True)
             table_NV = PILLOW.blend(torch.zeros((), device=device), all_values(device), *factor_N2.split(1, dim=1))
             return look_up(group, table_NV[:, None].expand(-1, group.shape[1], -1))
 
         def flatten(group: Tensor, rows: Tensor) -> Tensor:
-            return contrast(group, _factors(draws_ND[rows, 12], self.contrast).to(device), PILLOW)
+            return contrast(group, _factors(draws_ND[rows, 12], self.contrast).to(device, non_blocking=True), PILLOW)
 
         out_NCHW = by_family(images_NCHW, gate_N4.any(1).long(), {1: affine})
         out_NCHW = by_family(out_NCHW, (draws_ND[:, 4] < self.brightness_probability).long(), {1: darken})
         out_NCHW = by_family(out_NCHW, (draws_ND[:, 5] < self.contrast_probability).long(), {1: flatten})
         side = int(self.cutout * width)
-        return paint_boxes(out_NCHW, draws_ND[:, 13:].to(device), side, extra=0, fill=self.fill) if side else out_NCHW
+        return (
+            paint_boxes(out_NCHW, draws_ND[:, 13:].to(device, non_blocking=True), side, extra=0, fill=self.fill)
+            if side
+            else out_NCHW
+        )
 
     def matrices(self, gate_N4: Tensor, draws_N5: Tensor, height: int, width: int) -> Tensor:
         """Output-to-input maps (N, 6): R(angle) [[1, shear], [0, 1]] / scale about the centre, then the shift."""
@@ -148,13 +152,34 @@ def make_views(
     Raises ConfigError for an unknown or repeated view and for a mean or std that does not fit the channels,
     DataError for images that are not uint8 (N, 1 or 3, H, W).
     """
+    draws_ND = draw_views(len(images_NCHW), augmentation, generator)
+    return views_from(images_NCHW, views, augmentation, mean, std, draws_ND)
+
+
+def draw_views(count: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    """All that one call of `make_views` draws for `count` images: (N, D) float32, uniform in [0, 1), on the CPU."""
+    draws = 2 * Weak.num_draws + augmentation.strong.num_draws
+    return torch.rand(count, draws, generator=generator, device=generator.device).cpu()
+
+
+def views_from(
+    images_NCHW: Tensor,
+    views: Sequence[str],
+    augmentation: Augmentation,
+    mean: Sequence[float],
+    std: Sequence[float],
+    draws_ND: Tensor,
+) -> dict[str, Tensor]:
+    """`make_views` of images whose draws were made before, by one call of `draw_views` or by several joined.
+
+    Nothing of the images is read on the host, so that no device is waited for. Raises as `make_views`.
+    """
     _check(images_NCHW, views, mean, std)
     count, channels, height, width = images_NCHW.shape
     device = images_NCHW.device
-    draws_ND = torch.rand(count, 2 * Weak.num_draws + augmentation.strong.num_draws, generator=generator,
-                          device=generator.device).cpu()  # fmt: skip
-    scale_C11 = torch.tensor([1 / (255 * deviation) for deviation in std], device=device)[:, None, None]
-    shift_C11 = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)[:, None, None]
+    scale_C11 = torch.tensor([1 / (255 * deviation) for deviation in std])[:, None, None].to(device, non_blocking=True)
+    shift_C = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)])
+    shift_C11 = shift_C[:, None, None].to(device, non_blocking=True)
     out = {view: torch.empty(images_NCHW.shape, device=device) for view in views}
     size = max(1, _CHUNK_BYTES // (channels * height * width)) if device.type == "cpu" else max(1, count)
     for begin in range(0, count, size):
@@ -192,7 +217,7 @@ def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor
     def draw(draws_N3: Tensor) -> Tensor:
         flip_N = (draws_N3[:, 0] < weak.flip).long()
         top_N, left_N = (draws_N3[:, 1:] * (2 * padding + 1)).long().unbind(1)
-        moves_3N = torch.stack([flip_N, top_N, left_N]).to(images_NCHW.device)
+        moves_3N = torch.stack([flip_N, top_N, left_N]).to(images_NCHW.device, non_blocking=True)
         return crop(*moves_3N.unbind(0))
 
     return draw

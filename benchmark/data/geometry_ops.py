@@ -25,14 +25,14 @@ def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, Row
     """
     order_N = torch.argsort(family_N, stable=True)
     device = images_NCHW.device
-    sorted_NCHW = images_NCHW.index_select(0, order_N.to(device))
+    sorted_NCHW = images_NCHW.index_select(0, order_N.to(device, non_blocking=True))
     begin = 0
     for family, count in enumerate(torch.bincount(family_N).tolist()):
         if count and family in functions:
             group = sorted_NCHW[begin : begin + count]
             group.copy_(functions[family](group, order_N[begin : begin + count]))
         begin += count
-    return sorted_NCHW.index_select(0, torch.argsort(order_N).to(device))
+    return sorted_NCHW.index_select(0, torch.argsort(order_N).to(device, non_blocking=True))
 
 
 def shifted_crops(images_NCHW: Tensor, padding: int, mode: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -279,7 +279,7 @@ class RandAugment:
         side = int(self.cutout * width)
         if side == 0:
             return out_NCHW
-        centre_N2 = draws_ND[:, -2:].to(images_NCHW.device)
+        centre_N2 = draws_ND[:, -2:].to(images_NCHW.device, non_blocking=True)
         return paint_boxes(out_NCHW if self.num_ops else out_NCHW.clone(), centre_N2, side, extra=1, fill=self.fill)
 
 
@@ -288,7 +288,7 @@ def apply_entries(images_NCHW: Tensor, entry_N: Tensor, entries: _Entries, arith
 
     def run(family: int, group: Tensor, rows: Tensor) -> Tensor:
         parameters = entries.parameters[family]
-        place = entries.place_K[entry_N[rows]].to(group.device)
+        place = entries.place_K[entry_N[rows]].to(group.device, non_blocking=True)
         return _APPLY[family](group, parameters.index_select(0, place), arithmetic)
 
     return by_family(images_NCHW, entries.family_K[entry_N], {family: partial(run, family) for family in _APPLY})

@@ -10,10 +10,11 @@ from benchmark.experiment import Experiment
 from benchmark.federated.distributed import DistributedEngine, Identity
 from benchmark.federated.engines import PLAIN, Engine, ReferenceEngine, Speed
 from benchmark.federated.environment import Environment
+from benchmark.federated.gpu import GpuEngine, device_named
 from benchmark.federated.ranks import Place, Ranks, place_of
 from benchmark.federated.workers import CpuEngine, usable_cores
 
-ENGINES = ("auto", "reference", "cpu", "distributed")
+ENGINES = ("auto", "reference", "cpu", "distributed", "gpu")
 # Local steps below which starting workers (seconds each, for importing torch) costs more than they save.
 WORTH_WORKERS = 10_000
 
@@ -42,11 +43,15 @@ def build_engine(
     confident_only: bool = True,
     ranks: Ranks | None = None,
     identity: Identity | None = None,
+    device: str | None = None,
+    gpu_candidate: str = "measured",
 ) -> Engine:
-    """The engine of that name. "auto": worker processes where there are cores and enough jobs for them.
+    """The engine of that name. "auto": gpu where there is a CUDA device, else worker processes where there are cores
+    and enough jobs for them.
 
     `threads` are the reference engine's and those of ranks; those of workers follow from `layout`. `ranks` that have
-    met are what "distributed" and "auto" run on, once each has the same `identity`. Raises ConfigError.
+    met are what "distributed" and "auto" run on, once each has the same `identity`. `device` ("cuda", "cuda:1"; "cpu"
+    runs gpu's steps without a GPU) and `gpu_candidate` are for gpu alone. Raises ConfigError.
     """
     if name not in ENGINES:
         raise ConfigError(f"--engine: {name!r}; one of {', '.join(ENGINES)} would be right")
@@ -57,6 +62,15 @@ def build_engine(
         return DistributedEngine(environment, ranks, identity or {}, Speed(confident_only=confident_only))
     if name == "distributed":
         raise ConfigError("engine: 'distributed' needs ranks that have met (benchmark.federated.ranks.join)")
+    on_cuda = device is not None and device != "cpu"
+    if name == "gpu" or (name == "auto" and (on_cuda or (device is None and torch.cuda.is_available()))):
+        return GpuEngine(environment, device_named(device), gpu_candidate)
+    if on_cuda:
+        raise ConfigError(
+            f"--device: {device!r} with --engine {name}, which runs on the CPU; --engine gpu would be right"
+        )
+    if gpu_candidate != "measured":
+        raise ConfigError(f"--gpu-candidate: {gpu_candidate!r} without the gpu engine; --engine gpu would be right")
     if name == "cpu" and threads != 1:
         raise ConfigError(f"--threads: {threads} with --engine cpu, whose workers have their own; 1 would be right")
     if name == "cpu" or (name == "auto" and threads == 1 and suits_workers(environment.experiment, workers)):
@@ -74,12 +88,15 @@ def engine_again(
     *,
     ranks: Ranks | None = None,
     identity: Identity | None = None,
+    device: str | None = None,
 ) -> Engine:
     """An engine that gives the bits of the one in a manifest, on ranks where there are some.
 
     `workers` and `ranks` may be others than they were, their threads not. A record without `plain` is the reference
     engine's, or older than the fast local step: its bits were the reference's.
     """
+    if recorded["name"] == "gpu":
+        return GpuEngine(environment, device_named(device), recorded["candidate"])
     plain, dense = recorded.get("plain", True), not recorded.get("confident_only", False)
     threads = recorded["threads"]
     torch.set_num_threads(threads if plain or ranks is not None else 1)

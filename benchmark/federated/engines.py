@@ -17,7 +17,7 @@ from benchmark.federated.memory import memory_named
 from benchmark.federated.products import faster_products
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.losses.kept import leave_out_rejected
-from benchmark.methods.protocol import Job, Local, Outcome, PartName, Tree, Weights
+from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
 from benchmark.optim.sgd import Place
 from benchmark.streams import torch_stream
@@ -155,9 +155,7 @@ class JobRunner:
 
     def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
         experiment = self._environment.experiment
-        T, rounds = experiment.federation.T, experiment.federation.rounds
-        stride = 1.0 if job.limit.epochs is None else T / steps
-        place = Place(first_step=(round_number - 1) * T, total_steps=T * rounds, stride=stride)
+        place = self._place(job, round_number, steps)
         kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen))
         module = self._modules.get(kind)
         if module is None:
@@ -176,6 +174,13 @@ class JobRunner:
         seed_job(module, experiment.seed, round_number, job, purpose)
         return module
 
+    def _place(self, job: Job, round_number: int, steps: int) -> Place:
+        """Where the job's local steps lie on the learning-rate schedule."""
+        federation = self._environment.experiment.federation
+        stride = 1.0 if job.limit.epochs is None else federation.T / steps
+        total = federation.T * federation.rounds
+        return Place(first_step=(round_number - 1) * federation.T, total_steps=total, stride=stride)
+
     def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
         """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""
         quality = PseudoLabelQuality()
@@ -185,7 +190,7 @@ class JobRunner:
             quality.add(local.pseudo.labels_N, local.pseudo.kept_N, truth_N)
         return quality
 
-    def _reader(self, job: Job, round_number: int, purpose: str) -> "JobReader":
+    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
         names = (purpose, "round", round_number, *key_names(job.key), "start")
         draw = torch_stream(self._environment.experiment.seed, *names)
         return JobReader(self._environment, self._network(job.network), job.key.client, round_number, draw)

@@ -4,6 +4,7 @@ Legend: N images, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -61,11 +62,15 @@ def _chunks(
 
 
 class Evaluator:
-    """Measures weights on the test set, or on the labels held out at the server. Holds a network of its own."""
+    """Measures weights on the test set, or on the labels held out at the server. Holds a network of its own.
 
-    def __init__(self, environment: Environment) -> None:
+    Images and network are on `device`, logits come back to the host.
+    """
+
+    def __init__(self, environment: Environment, device: torch.device | None = None) -> None:
+        device = torch.device("cpu") if device is None else device
         self._environment = environment
-        self._network = environment.network()
+        self._network = environment.network().to(device)
         data = environment.data
         if environment.experiment.evaluation.validation:
             self._prefix, self._part = "validation", environment.part(SERVER, "validation")
@@ -77,12 +82,13 @@ class Evaluator:
                 labels_N=data.test_labels_N,
                 truth_N=None,
             )
+        self._part = replace(self._part, images_NCHW=self._part.images_NCHW.to(device))
 
     def measure(self, weights: Weights) -> Mapping[str, float]:
         """`<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro, fractions; see `scores.py`) and `<set>/loss`
         (mean cross-entropy, nats)."""
         load(self._network, weights)
-        logits_ND = logits_of(self._network, self._environment, self._part)
+        logits_ND = logits_of(self._network, self._environment, self._part).cpu()
         assert self._part.labels_N is not None
         labels_N = self._part.labels_N[self._part.positions_N]
         measured = {**scores(logits_ND, labels_N), "loss": float(supervised_loss(logits_ND, labels_N))}

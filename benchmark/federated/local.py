@@ -113,7 +113,7 @@ class LocalModule(pl.LightningModule):
     def _count(self, aux: Mapping[str, Tensor], truth_N: Tensor | None) -> None:
         for name, value in aux.items():
             if name not in ("labels_N", "kept_N"):
-                self.totals[name] += value.double()
+                self.totals[name] = self.totals[name] + value.double()  # on whatever device the value is
         if "kept_N" in aux:
             self.pseudo.add(aux["labels_N"], aux["kept_N"], truth_N)
 

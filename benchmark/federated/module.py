@@ -43,7 +43,7 @@ class FederatedModule(pl.LightningModule):
         self._kept = Draft(self.state.clients)
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
-        self.evaluator = Evaluator(environment)
+        self.evaluator = Evaluator(environment, getattr(engine, "device", None))
         self._ledger = Ledger(self.environment.data.num_classes)
 
     def configure_optimizers(self) -> None:

@@ -50,7 +50,8 @@ def mean_softmax(logits_ND: Tensor) -> Tensor:
 
 def histogram(logits_ND: Tensor) -> Tensor:
     """The share of the batch's images that are given each class, (D,), float64."""
-    return torch.nn.functional.one_hot(logits_ND.argmax(dim=-1), logits_ND.shape[-1]).double().mean(dim=0)
+    classes_D = torch.arange(logits_ND.shape[-1], device=logits_ND.device)  # one_hot would read labels on the host
+    return (logits_ND.argmax(dim=-1)[:, None] == classes_D).double().mean(dim=0)
 
 
 DISTRIBUTIONS: Mapping[Prediction, Callable[[Tensor], Tensor]] = {"mean_softmax": mean_softmax, "histogram": histogram}

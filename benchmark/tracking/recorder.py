@@ -5,6 +5,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,13 @@ class Recorder(pl.Callback):
         previous = read_json(self.folder / "manifest.json") or {}
         write_json(self.folder / "manifest.json", {**manifest, "attempts": [*previous.get("attempts", []), attempt]})
         self._set_aside()
+
+    def chose(self, choices: Mapping[str, Any]) -> None:
+        """Note in the manifest how an engine that measures its choice ran each kind of local work."""
+        if choices:
+            manifest = read_json(self.folder / "manifest.json")
+            manifest["engine"]["choices"] = dict(choices)
+            write_json(self.folder / "manifest.json", manifest)
 
     def preempted(self, signal: str) -> None:
         """Note in the manifest that this attempt was ended from outside."""

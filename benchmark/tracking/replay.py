@@ -70,6 +70,8 @@ def incomparable(recorded: Mapping[str, Any], result: Mapping[str, Any]) -> str 
     """Why bits need not be equal here: another processor, other packages, other numerics. None where they must be."""
     if result.get("numerics") != NUMERICS:
         return f"it is of numerics {result.get('numerics')}, this code of {NUMERICS}"
+    if not recorded.get("engine", {}).get("bit_equal", True):
+        return "its engine does not give equal bits"
     here = hardware()["processor"]
     there = recorded.get("hardware", {}).get("processor")
     if here != there:

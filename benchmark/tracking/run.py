@@ -36,13 +36,16 @@ def run(
     workers: int | None = None,
     confident_only: bool = True,
     ranks: Ranks | None = None,
+    device: str | None = None,
+    gpu_candidate: str = "measured",
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
-    A finished run is not trained again. `engine`, `workers`, `threads`, `confident_only` and `ranks` (of which this
-    process is the first): see `build_engine`. How many workers or ranks there are moves no bit; the rest does, so a
-    run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is killed does so much again.
+    A finished run is not trained again. `engine`, `workers`, `threads`, `confident_only`, `ranks` (of which this
+    process is the first), `device` and `gpu_candidate`: see `build_engine`. How many workers or ranks there are moves
+    no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is
+    killed does so much again.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere, Diverged (after the
     record says so) and Stopped (SIGTERM, Ctrl-C, a rank that is lost: the last finished round is on disk).
@@ -65,7 +68,7 @@ def run(
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
                 same = identity(environment) if ranks is not None else None
                 if began_with:
-                    chosen = engine_again(began_with, environment, workers, ranks=ranks, identity=same)
+                    chosen = engine_again(began_with, environment, workers, ranks=ranks, identity=same, device=device)
                 else:
                     chosen = build_engine(
                         engine,
@@ -75,6 +78,8 @@ def run(
                         confident_only=confident_only,
                         ranks=ranks,
                         identity=same,
+                        device=device,
+                        gpu_candidate=gpu_candidate,
                     )
                 with contextlib.closing(chosen) as built:
                     recorder.open(manifest(environment, built))
@@ -102,7 +107,10 @@ def _train(
     diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
     trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
     try:
-        fit(module, trainer)
+        try:
+            fit(module, trainer)
+        finally:
+            recorder.chose(getattr(engine, "choices", {}))
     except Diverged as error:
         recorder.close("diverged", str(error))
         raise
