@@ -8,11 +8,13 @@ import torch
 
 from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.averaging import Grouping
+from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import SelfTraining
+from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
@@ -49,6 +51,8 @@ AT_CLIENTS: dict[str, tuple[Any, Any]] = {
     "rscfed, one more client": (replace(RSCFED, subset=5, beta=100.0), "one_more_client"),
     "fed-consist, some clients": (FED_CONSIST, "some_clients"),
     "fed-consist, every client": (FED_CONSIST, "every_client"),
+    "easgd, every client": (EASGD(batch_size=8), "every_client"),
+    "overlap-sgd, share": (OverlapSGD(batch_size=8), "share"),
 }
 
 

@@ -11,11 +11,13 @@ from typing import Any
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
 from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import SelfTraining, Supervised
+from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
@@ -125,6 +127,9 @@ TRACES = {
         for setting in ("everywhere", "every_client", "some_clients", "share", "one_more_client")
     },
     "supervised-fl-proximal": _at_clients(SupervisedFL(batch_size=8, mu=0.5, weighting="uniform"), "share"),
+    "easgd": _at_clients(EASGD(batch_size=8), "everywhere"),
+    "easgd-some-labels": _at_clients(EASGD(batch_size=8, momentum="reset"), "share"),
+    "overlap-sgd": _at_clients(OverlapSGD(batch_size=8), "everywhere"),
     "fixmatch": replace(BASE, method=FixMatch(batch_size=8, unlabelled_ratio=2, threshold=0.14)),
 }
 
