@@ -68,7 +68,7 @@ class DryModule(FederatedModule):
 
 
 class CountingEngine:
-    """An engine that trains nothing: every job's weights come back as they went in."""
+    """An engine that trains nothing: every job's weights come back as they went in, plus one."""
 
     name = "dry"
 
@@ -165,6 +165,10 @@ class CountingEngine:
             name: {tensor: value for tensor, value in weights.items() if not is_statistic(tensor)}
             for name, weights in local.trainable.items()
         }
+        # Every entry counts as changed: where only changes are sent, the count is the most that there can be.
+        local.trainable = {
+            name: {tensor: value + 1 for tensor, value in weights.items()} for name, weights in local.trainable.items()
+        }
         local.totals = Zeros(self._totals)
 
     def _count_exchange(self, job: Job, outcome: Outcome) -> None:
@@ -244,6 +248,10 @@ class SureReader:
         of_norms = ("running_mean", "running_var")
         found = {name: value.double() for name, value in weights.items() if name.endswith(of_norms)}
         return (found, -(-N // batch_size)) if N else ({}, 0)
+
+    def on_noise(self, weights: Weights) -> Tensor:
+        self.passes["images_read"] += 1
+        return torch.zeros(self._environment.data.num_classes)
 
 
 def passes_of(job: Job, stream: str, view: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from benchmark.config import from_plain, nearest
 from benchmark.errors import ConfigError
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
@@ -23,6 +24,7 @@ from benchmark.methods.ts_server_ema import TSServerEMA
 METHODS: Mapping[str, type] = {
     "easgd": EASGD,
     "fed_consist": FedConsist,
+    "fedmatch": FedMatch,
     "fedprox_fixmatch": FedProxFixMatch,
     "fedswitch": FedSwitch,
     "fixmatch": FixMatch,

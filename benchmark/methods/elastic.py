@@ -35,7 +35,8 @@ class ElasticUpdate(StudentUpdate):
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
         """From what the client kept; from z where it takes part for the first time."""
-        common, kept = received["student"], private or {}
+        kept: Tree = private or {}
+        common: Weights = received["student"]
         return Local(
             trainable={"student": kept.get("student", common)},
             momentum=kept.get("momentum"),

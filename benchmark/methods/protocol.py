@@ -131,6 +131,10 @@ class Reader(Protocol):
         and running_var by name, float64), and the number of batches. Nothing where the holder has no such images."""
         ...
 
+    def on_noise(self, weights: Weights) -> Tensor:
+        """logits_D of one image of Gaussian noise, in evaluation mode; the same image for every holder and round."""
+        ...
+
 
 @dataclass(kw_only=True)
 class Training:

@@ -10,6 +10,7 @@ from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.averaging import Grouping
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
@@ -27,7 +28,9 @@ BASE = tiny_experiment()
 FEDPROX_FIXMATCH = FedProxFixMatch(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8)
 TS_SERVER = TSServerEMA(threshold=0.13, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5)
 TS_CLIENT = TSClientEMA(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5)
+FEDMATCH = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=2)
 METHODS = {
+    "fedmatch": FEDMATCH,
     "fedprox-fixmatch": FEDPROX_FIXMATCH,
     "ts-server ema": TS_SERVER,
     "ts-client ema": TS_CLIENT,
@@ -51,6 +54,8 @@ AT_CLIENTS: dict[str, tuple[Any, Any]] = {
     "rscfed, one more client": (replace(RSCFED, subset=5, beta=100.0), "one_more_client"),
     "fed-consist, some clients": (FED_CONSIST, "some_clients"),
     "fed-consist, every client": (FED_CONSIST, "every_client"),
+    "fedmatch, every client": (FEDMATCH, "every_client"),
+    "fedmatch, share": (FEDMATCH, "share"),
     "easgd, every client": (EASGD(batch_size=8), "every_client"),
     "overlap-sgd, share": (OverlapSGD(batch_size=8), "share"),
 }

@@ -11,8 +11,10 @@ from typing import Any
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
 from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.disjoint import Lambdas
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
@@ -54,6 +56,10 @@ FEDSWITCH: dict[str, Any] = {
 }
 
 SLOW = replace(BASE.optimizer, lr=0.02)  # in round 2, too, some of FEDSWITCH's labels are kept and others are not
+
+# Round 2 has helpers. lambda_s and lambda_l2 are 10: so the rate is a tenth, and there is no momentum.
+FEDMATCH = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=2)
+SLOWER = replace(BASE.optimizer, lr=0.005, momentum=0.0, nesterov=False)
 
 TRACES = {
     "crl-fedavg": BASE,
@@ -127,6 +133,13 @@ TRACES = {
         for setting in ("everywhere", "every_client", "some_clients", "share", "one_more_client")
     },
     "supervised-fl-proximal": _at_clients(SupervisedFL(batch_size=8, mu=0.5, weighting="uniform"), "share"),
+    "fedmatch": replace(BASE, method=FEDMATCH, optimizer=SLOWER),
+    "fedmatch-every-client": _at_clients(
+        replace(FEDMATCH, lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5),
+        "every_client",
+        optimizer=SLOWER,
+    ),
+    "fedmatch-released": _at_clients(replace(FEDMATCH, down="released_code"), "share", optimizer=SLOWER),
     "easgd": _at_clients(EASGD(batch_size=8), "everywhere"),
     "easgd-some-labels": _at_clients(EASGD(batch_size=8, momentum="reset"), "share"),
     "overlap-sgd": _at_clients(OverlapSGD(batch_size=8), "everywhere"),
