@@ -49,6 +49,11 @@ AT_CLIENTS: dict[str, tuple[Any, Any]] = {
     "fedprox-fixmatch, every client": (FEDPROX_FIXMATCH, "every_client"),
     "ts-server ema, share": (TS_SERVER, "share"),
     "ts-client ema, some clients": (TS_CLIENT, "some_clients"),
+    "crl, every client": (BASE.method, "every_client"),
+    "grouping, two views, share": (
+        replace(BASE.method, averaging=Grouping(S=2), client_labels="released_code"),
+        "share",
+    ),
     "rscfed, some clients": (RSCFED, "some_clients"),
     "rscfed, share": (RSCFED, "share"),
     "rscfed, one more client": (replace(RSCFED, subset=5, beta=100.0), "one_more_client"),

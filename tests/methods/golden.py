@@ -69,6 +69,11 @@ TRACES = {
     "crl-batch-norm": replace(BASE, model=replace(BASE.model, norm="bn")),
     "crl-dirichlet": replace(BASE, partition=Dirichlet(alpha=0.5)),
     "self-training": _method(objective=SelfTraining(threshold=0.14)),
+    "crl-labels-at-client": _at_clients(replace(BASE.method, averaging=Grouping(S=2)), "every_client"),
+    "crl-labels-at-client-released": _at_clients(replace(BASE.method, client_labels="released_code"), "share"),
+    "self-training-labels-at-client": _at_clients(
+        replace(BASE.method, objective=SelfTraining(threshold=0.14)), "every_client"
+    ),
     "supervised": replace(EVERYWHERE, method=replace(BASE.method, objective=Supervised())),
     "server-only": replace(BASE, method=ServerOnly(batch_size=8)),
     "semifl": replace(BASE, method=SEMIFL),
