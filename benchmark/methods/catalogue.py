@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmark.config import from_plain, nearest
 from benchmark.errors import ConfigError
+from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedmatch import FedMatch
@@ -22,6 +23,7 @@ from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 
 METHODS: Mapping[str, type] = {
+    "data_sharing": DataSharing,
     "easgd": EASGD,
     "fed_consist": FedConsist,
     "fedmatch": FedMatch,

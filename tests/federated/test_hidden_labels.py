@@ -8,6 +8,7 @@ import torch
 
 from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.averaging import Grouping
+from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedmatch import FedMatch
@@ -31,6 +32,7 @@ TS_CLIENT = TSClientEMA(threshold=0.14, batch_size=8, labelled_batch_size=4, ser
 FEDMATCH = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=2)
 METHODS = {
     "fedmatch": FEDMATCH,
+    "data-sharing": DataSharing(unlabelled_batch_size=8, warm_start_rounds=1, threshold=0.14),
     "fedprox-fixmatch": FEDPROX_FIXMATCH,
     "ts-server ema": TS_SERVER,
     "ts-client ema": TS_CLIENT,

@@ -11,6 +11,7 @@ from typing import Any
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
 from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.disjoint import Lambdas
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
@@ -145,6 +146,13 @@ TRACES = {
         optimizer=SLOWER,
     ),
     "fedmatch-released": _at_clients(replace(FEDMATCH, down="released_code"), "share", optimizer=SLOWER),
+    "data-sharing": _at_clients(DataSharing(batch_size=8, server_batch_size=8, warm_start_rounds=1), "everywhere"),
+    "data-sharing-server": replace(
+        BASE,
+        method=DataSharing(
+            batch_size=8, unlabelled_batch_size=8, server_batch_size=8, warm_start_rounds=1, threshold=0.14
+        ),
+    ),
     "easgd": _at_clients(EASGD(batch_size=8), "everywhere"),
     "easgd-some-labels": _at_clients(EASGD(batch_size=8, momentum="reset"), "share"),
     "overlap-sgd": _at_clients(OverlapSGD(batch_size=8), "everywhere"),
