@@ -68,7 +68,7 @@ class DryModule(FederatedModule):
 
 
 class CountingEngine:
-    """An engine that trains nothing: every job's weights come back as they went in, plus one."""
+    """An engine that trains nothing: every job's weights come back as they went in, plus a number."""
 
     name = "dry"
 
@@ -165,9 +165,13 @@ class CountingEngine:
             name: {tensor: value for tensor, value in weights.items() if not is_statistic(tensor)}
             for name, weights in local.trainable.items()
         }
-        # Every entry counts as changed: where only changes are sent, the count is the most that there can be.
+        # Every entry has changed, and to another value at each holder, so that what is averaged differs from all of
+        # them: where only changes are sent, the count is the most that there can be.
+        moved = 1.0 + 0.01 * (job.key.client + 3) ** 0.5
+        self._totals["changes_sent"] += getattr(job.update, "sends_changes", False)
         local.trainable = {
-            name: {tensor: value + 1 for tensor, value in weights.items()} for name, weights in local.trainable.items()
+            name: {tensor: (value + moved).to(value.dtype) for tensor, value in weights.items()}
+            for name, weights in local.trainable.items()
         }
         local.totals = Zeros(self._totals)
 

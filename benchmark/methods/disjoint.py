@@ -52,6 +52,7 @@ class DisjointUpdate:
     reports: ClassVar[str] = "client/supervised_loss"
     # For plans: labels come without gradient (helpers, every tenth round, are not counted).
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/plain": (1, 0)}
+    sends_changes: ClassVar[bool] = True  # for plans: bytes depend on how many entries move
 
     lambdas: Lambdas = Lambdas()
     threshold: float = 0.75
