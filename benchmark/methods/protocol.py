@@ -155,8 +155,8 @@ class LocalUpdate(Protocol):
     (FedMatch: first sigma on labels, then psi without); a weight set that a loss does not reach is not stepped.
 
     An update may say in `passes` how often a view (or "stream/view") goes through a network without and with gradient,
-    where that is not (0, 1), by which plans count FLOPs; and with `sends_changes = True` that it sends only entries that
-    change.
+    where that is not (0, 1), by which plans count FLOPs; and with `sends_changes = True` that it sends only what has
+    changed.
     """
 
     phases: ClassVar[tuple[str, ...]] = ("loss",)
