@@ -59,7 +59,7 @@ FEDSWITCH: dict[str, Any] = {
 SLOW = replace(BASE.optimizer, lr=0.02)  # in round 2, too, some of FEDSWITCH's labels are kept and others are not
 
 # Round 2 has helpers. lambda_s and lambda_l2 are 10: so the rate is a tenth, and there is no momentum.
-FEDMATCH = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=2)
+FEDMATCH = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.17, helper_interval=2)
 SLOWER = replace(BASE.optimizer, lr=0.005, momentum=0.0, nesterov=False)
 
 TRACES = {
@@ -141,11 +141,11 @@ TRACES = {
     "supervised-fl-proximal": _at_clients(SupervisedFL(batch_size=8, mu=0.5, weighting="uniform"), "share"),
     "fedmatch": replace(BASE, method=FEDMATCH, optimizer=SLOWER),
     "fedmatch-every-client": _at_clients(
-        replace(FEDMATCH, lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5),
+        replace(FEDMATCH, threshold=0.2, lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5),
         "every_client",
         optimizer=SLOWER,
     ),
-    "fedmatch-released": _at_clients(replace(FEDMATCH, down="released_code"), "share", optimizer=SLOWER),
+    "fedmatch-released": _at_clients(replace(FEDMATCH, threshold=0.2, down="released_code"), "share", optimizer=SLOWER),
     "data-sharing": _at_clients(DataSharing(batch_size=8, server_batch_size=8, warm_start_rounds=1), "everywhere"),
     "data-sharing-server": replace(
         BASE,
