@@ -46,6 +46,9 @@ class Data:
     labelled_choice: Literal["balanced", "first"] = added("balanced")
     labelled_share: float = added(0.1)  # of each client's images ("share")
     streaming_steps: int = added(1)  # parts in which unlabelled images arrive, one a round; 1: all from the start
+    # Whose images clients hold without labels: what is left of the training set, or the set's own unlabelled images
+    # (STL-10's 100,000; what is left of its training set is then held by nobody).
+    unlabelled: Literal["train", "extra"] = added("train")
     pooled_test: int = added(0)  # test images drawn from train and test pooled (FedMatch); 0: the official split
 
     def __post_init__(self) -> None:
@@ -63,6 +66,11 @@ class Data:
                 raise ConfigError(f"{name}: {getattr(self, name)}; at least {smallest} would be right")
         if not 0.0 < self.labelled_share < 1.0:
             raise ConfigError(f"labelled_share: {self.labelled_share} is outside (0, 1)")
+        if self.unlabelled == "extra" and self.label_setting not in ("server", "one_more_client"):
+            raise ConfigError(
+                f"unlabelled: 'extra' images have no labels for label_setting {self.label_setting!r}; "
+                "'server' or 'one_more_client' would be right"
+            )
         self._refuse_idle_settings()
 
     def _refuse_idle_settings(self) -> None:

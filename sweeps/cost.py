@@ -16,6 +16,7 @@ from sweeps.work import Work
 AT_MOST = "pseudo-labels are taken as all confident: where steps, bytes or time depend on them, this is the most"
 STAND_IN = "the data set is not at hand: numbers of images are those of equally large classes and clients"
 ESTIMATED = "the rounds differ: counted on a sample of them, so the totals are estimates"
+CHANGES = "only entries that change are sent: all are taken to, so that the bytes are the most that there can be"
 REPORTED = "what local training reports is taken as zero: where a method goes by it, bytes and FLOPs may be others"
 
 
@@ -73,6 +74,7 @@ def _counted(experiment: Experiment, data_root: Path | None) -> Counted:
         STAND_IN: not own_sizes,
         ESTIMATED: not exact,
         AT_MOST: work.total("predictions") > 0,
+        CHANGES: work.total("changes_sent") > 0,
         REPORTED: work.total("reports_read") > 0,
     }
     return Counted(work=work, environment=environment, notes=tuple(note for note, holds in notes.items() if holds))

@@ -19,7 +19,7 @@ from benchmark.data.shapes import image_shape_of
 from benchmark.data.split import Split
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.federated.environment import Environment, prepare
+from benchmark.federated.environment import Environment, prepare, with_extra
 
 # Training and test images, from the data sets' own papers; of the packed ones, as packed.
 COUNTS = {
@@ -33,6 +33,7 @@ COUNTS = {
     "stl10": (5_000, 8_000),
     "ham10000_64": (5_984, 1_512),
 }
+EXTRA = {"stl10": 100_000}  # images without labels
 _prepared: dict[tuple[object, ...], Environment] = {}
 
 
@@ -61,7 +62,13 @@ def without_pixels(environment: Environment) -> Environment:
     data = environment.data
     train_NCHW = _one_for_all(data.image_shape, len(data.train_labels_N))
     test_NCHW = _one_for_all(data.image_shape, len(data.test_labels_N))
-    bare = replace(data, train_images_NCHW=train_NCHW, test_images_NCHW=test_NCHW, unlabelled_images_NCHW=None)
+    extra = data.unlabelled_images_NCHW
+    bare = replace(
+        data,
+        train_images_NCHW=train_NCHW,
+        test_images_NCHW=test_NCHW,
+        unlabelled_images_NCHW=None if extra is None else _one_for_all(data.image_shape, len(extra)),
+    )
     return replace(environment, data=bare)
 
 
@@ -80,6 +87,7 @@ def stand_in(experiment: Experiment) -> Environment:
         train_labels_N=labels_N,
         test_images_NCHW=_one_for_all(shape, N_test),
         test_labels_N=torch.arange(N_test) % num_classes,
+        unlabelled_images_NCHW=_one_for_all(shape, EXTRA[settings.name]) if settings.name in EXTRA else None,
         classes=tuple(map(str, range(num_classes))),
         mean=(0.5,) * channels,
         std=(0.5,) * channels,
@@ -94,6 +102,8 @@ def stand_in(experiment: Experiment) -> Environment:
         labelled_choice=settings.labelled_choice,
         labelled_share=settings.labelled_share,
     )
+    if settings.unlabelled == "extra":
+        holders = with_extra(experiment, holders, EXTRA.get(settings.name, 0))
     return Environment(experiment=experiment, data=data, split=divided, held=holders)
 
 

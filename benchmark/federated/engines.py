@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from benchmark.data.noise import gaussian_image
 from benchmark.federated.batches import JobBatches, key_names
 from benchmark.federated.divergence import holder_name, judged
 from benchmark.federated.environment import Environment
@@ -177,7 +178,8 @@ class JobRunner:
     def _place(self, job: Job, round_number: int, steps: int) -> Place:
         """Where the job's local steps lie on the learning-rate schedule."""
         federation = self._environment.experiment.federation
-        stride = 1.0 if job.limit.epochs is None else federation.T / steps
+        # A step of the schedule is a batch, however many losses are taken on it in turn.
+        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else federation.T / steps
         total = federation.T * federation.rounds
         return Place(first_step=(round_number - 1) * federation.T, total_steps=total, stride=stride)
 
@@ -215,3 +217,14 @@ class JobReader:
         load(self._network, weights)
         images = self._environment.part(self._holder, part, self._round)
         return batch_statistics(self._network, self._environment, images, batch_size)
+
+    @torch.no_grad()
+    def on_noise(self, weights: Weights) -> torch.Tensor:
+        load(self._network, weights)
+        data = self._environment.data
+        noise_1CHW = gaussian_image(data.image_shape, data.mean, data.std, self._environment.experiment.seed)
+        was_training = self._network.training
+        self._network.eval()
+        logits_D = self._network(noise_1CHW.to(next(self._network.parameters()).device))[0]
+        self._network.train(was_training)
+        return logits_D

@@ -1,7 +1,7 @@
 """What a run trains in: images, who holds which, and the network; the same for every method at equal settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, load
 from benchmark.data.labelling import Held, held
 from benchmark.data.pooling import pooled
-from benchmark.data.split import Split, split
+from benchmark.data.split import Split, share_unlabelled, split
 from benchmark.data.streaming import arrivals, step_at
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
@@ -63,11 +63,15 @@ class Environment:
         """
         if name == "labelled":
             return self._part(self._labelled(holder), has_labels=True)
+        if name == "with_shared":
+            return self._part(np.concatenate([self._labelled(holder), self._labelled(SERVER)]), has_labels=True)
         if name == "validation":
             return self._part(self.split.validation_N if holder < 0 else _NONE, has_labels=True)
+        if name == "unlabelled" and self.experiment.data.unlabelled == "extra":
+            return self._extra_part(self._unlabelled(holder, round_number))
         if name == "unlabelled":
             return self._part(self._unlabelled(holder, round_number), has_labels=not self.held.hidden)
-        raise KeyError(f"images are labelled, unlabelled or validation, not {name}")
+        raise KeyError(f"images are labelled, unlabelled, validation or with_shared, not {name}")
 
     def _labelled(self, holder: int) -> np.ndarray:
         if holder >= 0:
@@ -95,6 +99,16 @@ class Environment:
             for client, positions_N in enumerate(self.held.unlabelled)
             if len(positions_N)
         }
+
+    def _extra_part(self, positions: np.ndarray) -> Part:
+        """Images of the set's own unlabelled split: nobody knows their labels."""
+        assert self.data.unlabelled_images_NCHW is not None
+        return Part(
+            images_NCHW=self.data.unlabelled_images_NCHW,
+            positions_N=torch.as_tensor(positions, dtype=torch.int64),
+            labels_N=None,
+            truth_N=None,
+        )
 
     def _part(self, positions: np.ndarray, *, has_labels: bool) -> Part:
         return Part(
@@ -173,11 +187,33 @@ def prepare(experiment: Experiment, data_root: Path | None = None) -> Environmen
         labelled_choice=settings.labelled_choice,
         labelled_share=settings.labelled_share,
     )
+    if settings.unlabelled == "extra":
+        extra = data.unlabelled_images_NCHW
+        holders = with_extra(experiment, holders, 0 if extra is None else len(extra))
     environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
     _check_streaming(environment)
     _check_dropping(experiment)
     experiment.method.check(environment.setup())
     return environment
+
+
+def with_extra(experiment: Experiment, holders: Held, N: int) -> Held:
+    """The same holders with N images of the set's own unlabelled split in place of those left of its training set.
+
+    Equal shares: without labels there is nothing to skew (SSFL appendix I). Raises ConfigError where the data set has
+    no such images, or the partition wants skew.
+    """
+    name, partition, K = experiment.data.name, experiment.partition, experiment.federation.K
+    if not N:
+        raise ConfigError(
+            f"data.unlabelled: 'extra' with {name}, which has no split of its own; 'train' would be right"
+        )
+    if partition.R_nominal != 0.0:
+        raise ConfigError(
+            f"partition: {partition} with data.unlabelled 'extra', which has no labels; iid would be right"
+        )
+    shares = share_unlabelled(N, K, experiment.seed)
+    return replace(holders, unlabelled=(*shares, *holders.unlabelled[K:]))
 
 
 def _check_dropping(experiment: Experiment) -> None:

@@ -56,6 +56,7 @@ class LocalModule(pl.LightningModule):
             trainable=self.trainable, frozen=self.frozen, private=dict(local.private or {}), step=0
         )
         self.totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        self.counts: dict[str, int] = defaultdict(int)  # in how many steps each was reported
         self.pseudo = PseudoLabelQuality()
         self.losses: list[Tensor] = []  # read once the job is done, so that a device is never waited for within a step
         for networks, weight_sets in ((self.trainable, local.trainable), (self.frozen, local.frozen)):
@@ -114,6 +115,7 @@ class LocalModule(pl.LightningModule):
         for name, value in aux.items():
             if name not in ("labels_N", "kept_N"):
                 self.totals[name] = self.totals[name] + value.double()  # on whatever device the value is
+                self.counts[name] += 1
         if "kept_N" in aux:
             self.pseudo.add(aux["labels_N"], aux["kept_N"], truth_N)
 
@@ -228,5 +230,7 @@ def outcome(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outc
     """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
     local = module.leave(momentum)
     sends = job.update.finish(local)
-    metrics = {**local.totals, **module.pseudo.metrics()}
+    # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
+    totals = {name: total * (module.steps / module.counts[name]) for name, total in local.totals.items()}
+    metrics = {**totals, **module.pseudo.metrics()}
     return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=module.steps)

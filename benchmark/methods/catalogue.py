@@ -6,10 +6,14 @@ from typing import Any
 
 from benchmark.config import from_plain, nearest
 from benchmark.errors import ConfigError
+from benchmark.methods.data_sharing import DataSharing
+from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
@@ -19,10 +23,14 @@ from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 
 METHODS: Mapping[str, type] = {
+    "data_sharing": DataSharing,
+    "easgd": EASGD,
     "fed_consist": FedConsist,
+    "fedmatch": FedMatch,
     "fedprox_fixmatch": FedProxFixMatch,
     "fedswitch": FedSwitch,
     "fixmatch": FixMatch,
+    "overlap_sgd": OverlapSGD,
     "rscfed": RSCFed,
     "semifl": SemiFL,
     "server_only": ServerOnly,

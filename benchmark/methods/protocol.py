@@ -25,7 +25,8 @@ from benchmark.models.build import Model
 
 Weights = dict[str, Tensor]  # one network's parameters and buffers, by name
 Tree = dict[str, Any]  # nested dicts of tensors and numbers: what can be sent, kept and saved
-PartName = Literal["labelled", "unlabelled", "validation"]
+# "with_shared": a client's labelled images and, after them, all of the server's (DataSharing).
+PartName = Literal["labelled", "unlabelled", "validation", "with_shared"]
 
 SERVER = -1  # the holder of the server's data, in place of a client's number
 CENTRAL = -2  # the holder of everything, in centralised methods
@@ -131,6 +132,10 @@ class Reader(Protocol):
         and running_var by name, float64), and the number of batches. Nothing where the holder has no such images."""
         ...
 
+    def on_noise(self, weights: Weights) -> Tensor:
+        """logits_D of one image of Gaussian noise, in evaluation mode; the same image for every holder and round."""
+        ...
+
 
 @dataclass(kw_only=True)
 class Training:
@@ -150,7 +155,8 @@ class LocalUpdate(Protocol):
     (FedMatch: first sigma on labels, then psi without); a weight set that a loss does not reach is not stepped.
 
     An update may say in `passes` how often a view (or "stream/view") goes through a network without and with gradient,
-    where that is not (0, 1): plans count FLOPs by it.
+    where that is not (0, 1), by which plans count FLOPs; and with `sends_changes = True` that it sends only what has
+    changed.
     """
 
     phases: ClassVar[tuple[str, ...]] = ("loss",)

@@ -11,15 +11,32 @@ Departures and switches (each a field below; `reports/ssfl/departures.md` tells 
 4. Pseudo-labels come from the network in training mode, as in the released code; the paper does not say.
 5. `warm_start_rounds` (0 in the paper): the server trains alone first. Reduced profiles need it.
 6. A training pass over a holder's images reshuffles and leaves out the incomplete last batch.
+7. Labels at the clients (appendix H, `labels_at_client`): the server trains nothing, groups are means of their clients
+   alone, and batch-norm statistics are averaged, as there is no server to have its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmark.config import added
+from benchmark.errors import ConfigError
 from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, is_statistic, mean, with_server
+from benchmark.methods.labels_at_client import LabelsAloneUpdate, TwoViewSelfTrainingUpdate, with_labels_too
 from benchmark.methods.objectives import CRL, SelfTraining, ServerUpdate, Supervised, check_counts
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Setup, State, Stream, Weights, World
+from benchmark.methods.protocol import (
+    SERVER,
+    Job,
+    Key,
+    Limit,
+    LocalUpdate,
+    Outcome,
+    Setup,
+    State,
+    Stream,
+    Weights,
+    World,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +59,32 @@ class SSFL:
     # Running statistics of batch normalisation: never averaged in the released code (comm_helpers.py:178-186).
     bn_statistics: Literal["released_code", "averaged"] = "released_code"
     warm_start_rounds: int = 0
+    # Clients with labels of their own: Eq. 3 beside the objective, or each of two views on its own argmax
+    # (train_LocalSGD.py:483-507). Default: the paper, whose two-view loss would be no CRL.
+    client_labels: Literal["paper", "released_code"] = added("paper")
 
     takes_missing_updates = True  # a group is averaged from whoever sent something
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"everywhere"} if isinstance(self.objective, Supervised) else {"server", "everywhere"})
+        if isinstance(self.objective, Supervised):
+            return frozenset({"everywhere"})
+        return frozenset({"server", "everywhere", "every_client", "share"})
 
     def check(self, setup: Setup) -> None:
         self.averaging.group_sizes(setup.C)
         check_counts(self, batch_size=1, server_batch_size=1, warm_start_rounds=0)
+        at_clients = labels_at_clients(setup)
+        if at_clients and self.averaging.server_weight is not None:
+            raise ConfigError(
+                f"method.averaging.server_weight: {self.averaging.server_weight} with labels at the clients, where the "
+                "server only averages; null would be right"
+            )
+        if self.client_labels != "paper" and not (at_clients and isinstance(self.objective, CRL)):
+            raise ConfigError(
+                f"method.client_labels: {self.client_labels!r} does nothing without labels at the clients (or with "
+                "another objective than crl); 'paper' would be right"
+            )
 
     def init(self, setup: Setup) -> State:
         start = setup.initial_weights()
@@ -62,13 +95,15 @@ class SSFL:
         return {"average": state.server["average"]}
 
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
-        if world.round <= self.warm_start_rounds:
+        at_clients, warm = labels_at_clients(world), world.round <= self.warm_start_rounds
+        if warm and not at_clients:
             return self._server_alone(state, world), {}
         groups = cut(world.cohort(), self.averaging.group_sizes(world.C))
-        outcomes = world.fit([*self._server_jobs(state, world, len(groups)), *self._client_jobs(state, world, groups)])
-        servers = [next(outcomes).sends["student"] for _ in range(self._replicas(len(groups)))]
-        means = list(self._group_means(groups, servers, outcomes))
-        average = self._with_server_statistics(mean(means), servers[0])
+        server_jobs = [] if at_clients else self._server_jobs(state, world, len(groups))
+        outcomes = world.fit([*server_jobs, *self._client_jobs(state, groups, world, at_clients, warm)])
+        servers = [next(outcomes).sends["student"] for _ in server_jobs]
+        means = list(self._group_means(groups, servers or [None], outcomes, state.server["average"]))
+        average = self._with_server_statistics(mean(means), servers[0] if servers else None)
         last_group = {str(client): index for index, group in enumerate(groups) for client in group}
         server = {"average": average, "groups": {str(i): m for i, m in enumerate(means)}, "last_group": last_group}
         return State(server=server, clients=state.clients), {}
@@ -96,22 +131,41 @@ class SSFL:
             for replica in range(self._replicas(groups))
         ]
 
-    def _client_jobs(self, state: State, world: World, groups: Sequence[Sequence[int]]) -> list[Job]:
-        views = ("weak", "strong") if isinstance(self.objective, CRL) else ("weak",)
-        stream = Stream(part="unlabelled", batch_size=self.batch_size, views=views)
-        update = self.objective.update(keeps_momentum=self.momentum == "released_code")
+    def _client_jobs(
+        self, state: State, groups: Sequence[Sequence[int]], world: World, at_clients: bool, warm: bool
+    ) -> list[Job]:
+        update = self._client_update(at_clients, warm)
+        data = self._client_streams(at_clients, warm)
         slots = ((group, client) for group, members in enumerate(groups) for client in members)
         return [
             Job(
                 key=Key(client=client),
                 update=update,
                 receives={"student": self._start(state, group, client)},
-                data={"unlabelled": stream},
+                data=data,
                 limit=Limit(steps=world.T),
                 keeps=f"slot-{slot}",
             )
             for slot, (group, client) in enumerate(slots)
         ]
+
+    def _client_update(self, at_clients: bool, warm: bool) -> LocalUpdate:
+        keeps_momentum, objective = self.momentum == "released_code", self.objective
+        if not at_clients or isinstance(objective, Supervised):
+            return objective.update(keeps_momentum)
+        if warm:
+            return LabelsAloneUpdate(keeps_momentum=keeps_momentum)
+        if self.client_labels == "released_code":
+            return TwoViewSelfTrainingUpdate(keeps_momentum=keeps_momentum, threshold=objective.threshold)
+        return with_labels_too(objective.update(keeps_momentum))
+
+    def _client_streams(self, at_clients: bool, warm: bool) -> dict[str, Stream]:
+        views = ("weak", "strong") if isinstance(self.objective, CRL) else ("weak",)
+        unlabelled = {"unlabelled": Stream(part="unlabelled", batch_size=self.batch_size, views=views)}
+        if not at_clients:
+            return unlabelled
+        labelled = {"labelled": Stream(part="labelled", batch_size=self.server_batch_size, views=("weak",))}
+        return labelled if warm else {**labelled, **unlabelled}
 
     def _start(self, state: State, group: int, client: int) -> Weights:
         if self.client_start == "released_code":
@@ -120,8 +174,13 @@ class SSFL:
         return state.server["average"] if last is None else state.server["groups"][str(last)]
 
     def _group_means(
-        self, groups: Sequence[Sequence[int]], servers: Sequence[Weights], outcomes: Iterator[Outcome]
+        self,
+        groups: Sequence[Sequence[int]],
+        servers: Sequence[Weights | None],
+        outcomes: Iterator[Outcome],
+        before: Weights,
     ) -> Iterator[Weights]:
+        """Eq. 7 for each group; without a server's weights its clients' mean, or `before` where none sent anything."""
         for index, group in enumerate(groups):
             clients = RunningMean()
             for _ in group:
@@ -129,13 +188,21 @@ class SSFL:
                 if not outcome.sat_out:
                     clients.add(outcome.sends["student"])
             server = servers[index % len(servers)]
+            if server is None:
+                yield clients.value() if clients.total else before
+                continue
             group_mean = with_server(clients, server, self.averaging.server_weight) if clients.total else server
             yield self._with_server_statistics(group_mean, server)
 
-    def _with_server_statistics(self, weights: Weights, server: Weights) -> Weights:
-        if self.bn_statistics == "averaged":
+    def _with_server_statistics(self, weights: Weights, server: Weights | None) -> Weights:
+        if self.bn_statistics == "averaged" or server is None:
             return weights
         return {name: server[name] if is_statistic(name) else value for name, value in weights.items()}
+
+
+def labels_at_clients(known: Setup | World) -> bool:
+    """Whether clients hold a few labels of their own, and others not ("everywhere" hides none and is another case)."""
+    return any(0 < known.labelled[client] < known.sizes[client] for client in range(known.K))
 
 
 def cut(cohort: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

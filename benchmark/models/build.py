@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
-from benchmark.models import emnist_cnn, resnet8, resnet9, resnet18, rscfed_cnn, small_cnn, wresnet28x2
+from benchmark.models import emnist_cnn, resnet8, resnet9, resnet18, rscfed_cnn, small_cnn, vgg11, wresnet28x2
 from benchmark.models.norm import Norm, batch_norm, group_norm, no_norm, require_groups_divide
 from benchmark.models.static_batch_norm import StaticBatchNorm2d, static_batch_norm
 from benchmark.streams import stream_seed
@@ -69,6 +69,11 @@ NETWORKS = {
         smallest_side=small_cnn.TINY_SMALLEST_SIDE,
         has_widths=True,
     ),
+    "vgg11": Network(
+        builder=vgg11.Vgg11,
+        norm_channels=vgg11.NORM_CHANNELS,
+        smallest_side=vgg11.SMALLEST_SIDE,
+    ),
     "wresnet28x2": Network(
         builder=wresnet28x2.WResNet28x2,
         norm_channels=wresnet28x2.NORM_CHANNELS,
@@ -93,7 +98,7 @@ class Model:
     """
 
     network: Literal[
-        "emnist_cnn", "resnet8", "resnet9", "resnet18", "rscfed_cnn", "small_cnn", "tiny_cnn", "wresnet28x2"
+        "emnist_cnn", "resnet8", "resnet9", "resnet18", "rscfed_cnn", "small_cnn", "tiny_cnn", "vgg11", "wresnet28x2"
     ]
     norm: Literal["gn", "bn", "sbn", "none"] = "gn"  # sbn: static batch norm, of SemiFL and HeteroFL
     norm_groups: int = 32  # groups of a group norm; SSFL uses 32, the small networks were measured with 4

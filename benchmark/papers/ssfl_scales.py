@@ -8,14 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmark.experiment import Evaluation, Experiment, Federation
+from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.methods.data_sharing import DataSharing
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.ssfl import SSFL
 from benchmark.papers.profiles import profile_named, reduced
-from benchmark.papers.ssfl_settings import EPOCHS, Setting, experiment
+from benchmark.papers.ssfl_settings import CLASSES, EPOCHS, Setting, experiment
 
 T_OF_PROFILES = 16  # the rounds of `profiles.py` are T = 16 local steps long
-PAPER_N_S = {"cifar10": 1000, "svhn": 1000, "emnist_balanced": 4700}  # the N_s for which the profiles' stands
+PAPER_N_S = {
+    "cifar10": 1000,
+    "svhn": 1000,
+    "emnist_balanced": 4700,
+    "stl10": 1000,
+}  # the N_s for which the profiles' stands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +30,7 @@ class Scale:
     """A reduced profile: its stand-in, and its bounds on clients."""
 
     data: str  # the stand-in, for people
+    images: int  # that clients hold where the server has no labels
     share: float  # of the paper's K and C
     most_clients: int  # K, so that every client holds 8 images or more
     largest_cohort: int  # C, so that a run ends in the time the profile promises
@@ -33,11 +41,23 @@ class Scale:
 SCALES: Mapping[str, Scale] = {
     # 60,000 images: 470 clients hold 125 each. 25: a measurement passes over all images of the cohort.
     "laptop": Scale(
-        data="MNIST", share=1.0, most_clients=470, largest_cohort=30, measured_every=25, always_measured=False
+        data="MNIST",
+        images=59_000,
+        share=1.0,
+        most_clients=470,
+        largest_cohort=30,
+        measured_every=25,
+        always_measured=False,
     ),
     # 1,347 unlabelled images: 160 clients hold 8 each. 12: three seeds of a table in minutes.
     "demo": Scale(
-        data="digits", share=0.5, most_clients=160, largest_cohort=12, measured_every=20, always_measured=True
+        data="digits",
+        images=1_397,
+        share=0.5,
+        most_clients=160,
+        largest_cohort=12,
+        measured_every=20,
+        always_measured=True,
     ),
 }
 
@@ -76,11 +96,7 @@ def _reduced(setting: Setting, profile: str, scale: Scale, measured: bool) -> Ex
     on = measured or scale.always_measured
     return replace(
         example,
-        data=replace(
-            example.data,
-            N_s=example.data.N_s * full.data.N_s // PAPER_N_S[setting.data],
-            label_setting=setting.labels,
-        ),
+        data=_data(setting, example.data, scale),
         model=replace(example.model, norm="bn" if setting.norm == "bn" else "gn"),
         method=_method(full.method, example.method, T),
         federation=Federation(K=K, C=C, T=T, rounds=steps // T),
@@ -91,6 +107,15 @@ def _reduced(setting: Setting, profile: str, scale: Scale, measured: bool) -> Ex
     )
 
 
+def _data(setting: Setting, example: Data, scale: Scale) -> Data:
+    """N_s in the paper's ratio. With labels at clients, a share of each one's: 5 of each class would be too many."""
+    classes = CLASSES[setting.data]
+    N_s = example.N_s * (setting.N_s // classes * classes) // PAPER_N_S[setting.data]
+    if setting.labels in ("every_client", "share"):
+        return replace(example, N_s=0, label_setting="share", labelled_share=N_s / scale.images)
+    return replace(example, N_s=N_s, label_setting=setting.labels)
+
+
 def _method(method: Any, example: SSFL, T: int) -> Any:
     """The method with the profile's batch sizes and a warm start of as many local steps as at T = 16."""
     warm = example.warm_start_rounds * T_OF_PROFILES // T
@@ -98,4 +123,7 @@ def _method(method: Any, example: SSFL, T: int) -> Any:
         return reduced(method, batch_size=example.batch_size, warm_start_rounds=warm)
     if isinstance(method, FixMatch):  # as the rung "Central FixMatch" of Table 2
         return replace(method, batch_size=example.batch_size, unlabelled_ratio=1, warm_start_rounds=warm)
+    if isinstance(method, DataSharing | FedMatch):
+        B = example.batch_size
+        return replace(method, batch_size=B, server_batch_size=B, warm_start_rounds=warm)
     return replace(method, batch_size=example.batch_size)

@@ -12,20 +12,27 @@ from benchmark.data.partition import ClassSkew
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.data_sharing import DataSharing
+from benchmark.methods.disjoint import Lambdas
+from benchmark.methods.easgd import EASGD
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import CRL, SelfTraining, Supervised
+from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.ssfl import SSFL
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Cosine
+from benchmark.optim.sgd import SGD, Constant, Cosine
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
 # Table 3: 1000 images an epoch (--k_img 1000, run_cifar10_res9.sh), an incomplete batch left out.
 RESNET9_STEPS_PER_EPOCH = 1000 // BATCH_SIZE
 
-CLASSES = {"cifar10": 10, "svhn": 10, "emnist_balanced": 47}
-EPOCHS = {"cifar10": 300, "svhn": 40, "emnist_balanced": 100}  # E of Table A.1
+CLASSES = {"cifar10": 10, "svhn": 10, "emnist_balanced": 47, "stl10": 10}
+# E of Table A.1, which has no row for STL-10: CIFAR-10's.
+EPOCHS = {"cifar10": 300, "svhn": 40, "emnist_balanced": 100, "stl10": 300}
+IMAGES = {"cifar10": 50_000, "svhn": 73_257, "emnist_balanced": 112_800}  # for training
 REPORTING_STEPS = 16
 FIXMATCH_RATIO = 7  # mu of FixMatch, unlabelled images for each labelled one; SSFL does not print it
 
@@ -38,14 +45,14 @@ class Setting:
 
     data: str  # a data set of CLASSES
     method: str  # a key of METHODS
-    labels: Literal["server", "everywhere"] = "server"
+    labels: Literal["server", "everywhere", "every_client", "share"] = "server"
     R: float  # nominal heterogeneity
     T: int
     N_s: int
     K: int
     C: int
     S: int | None = None  # groups; None: no grouping
-    network: Literal["emnist_cnn", "resnet9", "resnet18"]
+    network: Literal["emnist_cnn", "resnet9", "resnet18", "vgg11"]
     norm: Literal["gn", "bn", "none"]
     E: int  # epochs of STEPS_PER_EPOCH local steps
 
@@ -72,17 +79,11 @@ def experiment(setting: Setting) -> Experiment:
     # Rows 38-40 print T = 1 for the one holder of all images; a round there is a reporting unit, as long as others'.
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     rounds = setting.steps // T
-    classes = CLASSES[setting.data]
     # A tenth of the epochs lies between two measurements, as released (train_parallel.py: epoch_interval). EMNIST's
     # runs are those of Table 2, whose records were made without; FixMatch has no cohort.
     measured = setting.data != "emnist_balanced" and setting.method != "FixMatch"
     return Experiment(
-        data=Data(
-            name=setting.data,
-            N_s=setting.N_s // classes * classes,  # int(N_s / d) of each class (utils_v2.py:477-487)
-            label_setting=setting.labels,
-            augmentation=released_augmentation(),
-        ),
+        data=data_of(setting),
         partition=ClassSkew(R=setting.R),
         model=Model(network=setting.network, norm=setting.norm, dropout=dropout(setting.network)),
         method=METHODS[setting.method](setting),
@@ -92,6 +93,23 @@ def experiment(setting: Setting) -> Experiment:
             every=setting.steps_per_epoch // T, gradient_diversity_every=rounds // 10 if measured else 0
         ),
     )
+
+
+def data_of(setting: Setting) -> Data:
+    """Who holds the N_s labels: the server, int(N_s / d) of each class (utils_v2.py:477-487), or the clients in equal
+    numbers, of each class ("every_client": FedMatch's setting) or of each client's classes in proportion ("share")."""
+    classes = CLASSES[setting.data]
+    data = Data(
+        name=setting.data,
+        N_s=setting.N_s // classes * classes,
+        augmentation=released_augmentation(),
+        unlabelled="extra" if setting.data == "stl10" else "train",
+    )
+    if setting.labels == "every_client":
+        return replace(data, N_s=0, label_setting="every_client", labels_per_client=setting.N_s // classes // setting.K)
+    if setting.labels == "share":
+        return replace(data, N_s=0, label_setting="share", labelled_share=setting.N_s / IMAGES[setting.data])
+    return replace(data, label_setting=setting.labels)
 
 
 def released_augmentation() -> Augmentation:
@@ -155,14 +173,21 @@ def resnet9_optimizer() -> SGD:
     return SGD(lr=0.0075, schedule=schedule)
 
 
+def fedmatch_optimizer() -> SGD:
+    """FedMatch's own: 0.001 without momentum and weight decay (its config.py, modules/train.py: `init_optimizer`)."""
+    return SGD(lr=0.001, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
+
+
 def optimizer_of(setting: Setting) -> SGD:
     """The optimizer of a setting, by the released rule (`optimizer` says why)."""
+    if setting.method == "FedMatch":
+        return fedmatch_optimizer()
     if setting.method == "Self-training":
         return self_training_optimizer()
     if setting.network == "resnet9":
         return resnet9_optimizer()
     names: Mapping[str, Literal["cifar10", "svhn", "emnist"]]
-    names = {"cifar10": "cifar10", "svhn": "svhn", "emnist_balanced": "emnist"}
+    names = {"cifar10": "cifar10", "svhn": "svhn", "emnist_balanced": "emnist", "stl10": "cifar10"}
     return optimizer(names[setting.data], epochs=setting.E)
 
 
@@ -207,6 +232,25 @@ def _fixmatch(setting: Setting) -> FixMatch:
     return FixMatch(threshold=0.95, batch_size=BATCH_SIZE, unlabelled_ratio=FIXMATCH_RATIO)
 
 
+def _data_sharing(setting: Setting) -> DataSharing:
+    epoch = setting.steps_per_epoch // setting.T  # how long it trains on G first is not said: one epoch
+    return DataSharing(batch_size=BATCH_SIZE, server_batch_size=BATCH_SIZE, warm_start_rounds=epoch)
+
+
+def _easgd(setting: Setting) -> EASGD:
+    return EASGD(batch_size=BATCH_SIZE)
+
+
+def _overlap_sgd(setting: Setting) -> OverlapSGD:
+    return OverlapSGD(batch_size=BATCH_SIZE)
+
+
+def _fedmatch(setting: Setting) -> FedMatch:
+    if setting.labels == "server":
+        return FedMatch()
+    return FedMatch(lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5, batch_size=102)
+
+
 METHODS: Mapping[str, Callable[[Setting], Any]] = {
     "FedAvg": _fedavg,
     "Grouping": _grouping,
@@ -216,4 +260,8 @@ METHODS: Mapping[str, Callable[[Setting], Any]] = {
     "Supervised": _fedavg,  # Eq. 6 and FedAvg: the setting's labels are everywhere
     "Supervised FedAvg": _supervised_fedavg,
     "FixMatch": _fixmatch,
+    "DataSharing": _data_sharing,
+    "EASGD": _easgd,
+    "OverlapSGD": _overlap_sgd,
+    "FedMatch": _fedmatch,
 }

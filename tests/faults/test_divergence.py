@@ -167,7 +167,7 @@ def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, 
     """Round 2 diverges: status, one line, a checkpoint of round 1, all of it finite; asked again, nothing runs."""
     tiny = tiny_experiment()
     monkeypatch.setattr(
-        "benchmark.tracking.run.build_engine", lambda name, environment, *rest: Spoiling(environment, (1,), 2)
+        "benchmark.tracking.run.build_engine", lambda name, environment, *rest, **more: Spoiling(environment, (1,), 2)
     )
     with pytest.raises(Diverged, match="round 2, client 1"):
         run(tiny, tmp_path)

@@ -112,9 +112,23 @@ RATES = {
         for method in ("fedprox-fixmatch", "ts-server-ema", "ts-client-ema", "fedswitch")
     },
     "fedswitch-algorithm": 0.002,
+    "crl-labels-at-client": 0.002,
+    "self-training-labels-at-client": 0.002,
+    "fedmatch-released": 0.003,
 }
-# No pseudo-labels, or no threshold, or (SemiFL) images chosen before training; batch norm has a test of its own.
-WITHOUT_TAU = ("server-only", "supervised", "fed-consist", "rscfed", "semifl", "crl-batch-norm")
+# No pseudo-labels (DataSharing: not in all rounds), or no threshold, or (SemiFL) images chosen before training; batch
+# norm has a test of its own.
+WITHOUT_TAU = (
+    "server-only",
+    "supervised",
+    "fed-consist",
+    "rscfed",
+    "semifl",
+    "crl-batch-norm",
+    "easgd",
+    "overlap",
+    "data-sharing",
+)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 5e-4])

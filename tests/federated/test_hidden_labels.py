@@ -8,11 +8,15 @@ import torch
 
 from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.averaging import Grouping
+from benchmark.methods.data_sharing import DataSharing
+from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import SelfTraining
+from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
@@ -25,7 +29,10 @@ BASE = tiny_experiment()
 FEDPROX_FIXMATCH = FedProxFixMatch(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8)
 TS_SERVER = TSServerEMA(threshold=0.13, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5)
 TS_CLIENT = TSClientEMA(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5)
+FEDMATCH = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=2)
 METHODS = {
+    "fedmatch": FEDMATCH,
+    "data-sharing": DataSharing(unlabelled_batch_size=8, warm_start_rounds=1, threshold=0.14),
     "fedprox-fixmatch": FEDPROX_FIXMATCH,
     "ts-server ema": TS_SERVER,
     "ts-client ema": TS_CLIENT,
@@ -44,11 +51,20 @@ AT_CLIENTS: dict[str, tuple[Any, Any]] = {
     "fedprox-fixmatch, every client": (FEDPROX_FIXMATCH, "every_client"),
     "ts-server ema, share": (TS_SERVER, "share"),
     "ts-client ema, some clients": (TS_CLIENT, "some_clients"),
+    "crl, every client": (BASE.method, "every_client"),
+    "grouping, two views, share": (
+        replace(BASE.method, averaging=Grouping(S=2), client_labels="released_code"),
+        "share",
+    ),
     "rscfed, some clients": (RSCFED, "some_clients"),
     "rscfed, share": (RSCFED, "share"),
     "rscfed, one more client": (replace(RSCFED, subset=5, beta=100.0), "one_more_client"),
     "fed-consist, some clients": (FED_CONSIST, "some_clients"),
     "fed-consist, every client": (FED_CONSIST, "every_client"),
+    "fedmatch, every client": (FEDMATCH, "every_client"),
+    "fedmatch, share": (FEDMATCH, "share"),
+    "easgd, every client": (EASGD(batch_size=8), "every_client"),
+    "overlap-sgd, share": (OverlapSGD(batch_size=8), "share"),
 }
 
 

@@ -11,11 +11,16 @@ from typing import Any
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
 from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.data_sharing import DataSharing
+from benchmark.methods.disjoint import Lambdas
+from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import SelfTraining, Supervised
+from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
@@ -53,6 +58,10 @@ FEDSWITCH: dict[str, Any] = {
 
 SLOW = replace(BASE.optimizer, lr=0.02)  # in round 2, too, some of FEDSWITCH's labels are kept and others are not
 
+# Round 2 has helpers. lambda_s and lambda_l2 are 10: so the rate is a tenth, and there is no momentum.
+FEDMATCH = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.17, helper_interval=2)
+SLOWER = replace(BASE.optimizer, lr=0.005, momentum=0.0, nesterov=False)
+
 TRACES = {
     "crl-fedavg": BASE,
     "crl-grouping": _method(averaging=Grouping(S=2)),
@@ -61,6 +70,11 @@ TRACES = {
     "crl-batch-norm": replace(BASE, model=replace(BASE.model, norm="bn")),
     "crl-dirichlet": replace(BASE, partition=Dirichlet(alpha=0.5)),
     "self-training": _method(objective=SelfTraining(threshold=0.14)),
+    "crl-labels-at-client": _at_clients(replace(BASE.method, averaging=Grouping(S=2)), "every_client"),
+    "crl-labels-at-client-released": _at_clients(replace(BASE.method, client_labels="released_code"), "share"),
+    "self-training-labels-at-client": _at_clients(
+        replace(BASE.method, objective=SelfTraining(threshold=0.14)), "every_client"
+    ),
     "supervised": replace(EVERYWHERE, method=replace(BASE.method, objective=Supervised())),
     "server-only": replace(BASE, method=ServerOnly(batch_size=8)),
     "semifl": replace(BASE, method=SEMIFL),
@@ -125,6 +139,23 @@ TRACES = {
         for setting in ("everywhere", "every_client", "some_clients", "share", "one_more_client")
     },
     "supervised-fl-proximal": _at_clients(SupervisedFL(batch_size=8, mu=0.5, weighting="uniform"), "share"),
+    "fedmatch": replace(BASE, method=FEDMATCH, optimizer=SLOWER),
+    "fedmatch-every-client": _at_clients(
+        replace(FEDMATCH, threshold=0.2, lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5),
+        "every_client",
+        optimizer=SLOWER,
+    ),
+    "fedmatch-released": _at_clients(replace(FEDMATCH, threshold=0.2, down="released_code"), "share", optimizer=SLOWER),
+    "data-sharing": _at_clients(DataSharing(batch_size=8, server_batch_size=8, warm_start_rounds=1), "everywhere"),
+    "data-sharing-server": replace(
+        BASE,
+        method=DataSharing(
+            batch_size=8, unlabelled_batch_size=8, server_batch_size=8, warm_start_rounds=1, threshold=0.14
+        ),
+    ),
+    "easgd": _at_clients(EASGD(batch_size=8), "everywhere"),
+    "easgd-some-labels": _at_clients(EASGD(batch_size=8, momentum="reset"), "share"),
+    "overlap-sgd": _at_clients(OverlapSGD(batch_size=8), "everywhere"),
     "fixmatch": replace(BASE, method=FixMatch(batch_size=8, unlabelled_ratio=2, threshold=0.14)),
 }
 

@@ -46,7 +46,7 @@ def environment() -> Environment:
 
 @pytest.fixture(scope="module")
 def workers(environment: Environment) -> Iterator[CpuEngine]:
-    with CpuEngine(environment, workers=2) as engine:
+    with CpuEngine(environment, workers=2, plain=True) as engine:
         yield engine
 
 

@@ -30,6 +30,7 @@ EVERY_NETWORK: list[tuple[Model, ImageShape]] = [
     (Model(network="resnet8", norm_groups=8), (3, 32, 32)),
     (Model(network="resnet9"), (3, 32, 32)),
     (Model(network="wresnet28x2", norm_groups=8), (3, 32, 32)),
+    (Model(network="vgg11"), (3, 32, 32)),
     (SMALL, (1, 28, 28)),
     (TINY, (1, 8, 8)),
 ]

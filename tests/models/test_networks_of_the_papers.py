@@ -29,6 +29,13 @@ def images_of(shape: ImageShape, count: int = 3) -> Tensor:
         # + 2*(4608*512+512) = 6,565,760; norms 2*(64+3*128+256+3*512) = 4,480; fc 513*10 = 5,130
         (Model(network="resnet9"), (3, 32, 32), 10, 6_575_370),
         (Model(network="resnet9", norm="none"), (3, 32, 32), 10, 6_575_370 - 4_480),
+        # convolutions with bias 27*64+64 + 576*128+128 + 1152*256+256 + 2304*256+256 + 2304*512+512
+        # + 3*(4608*512+512) = 9,220,480; norms 2*(64+128+2*256+4*512+512) = 6,528; 96 pixels become 3:
+        # fc 4609*512 + 513*128 + 129*10 = 2,426,762
+        (Model(network="vgg11"), (3, 96, 96), 10, 9_220_480 + 6_528 + 2_426_762),
+        (Model(network="vgg11", norm="none"), (3, 96, 96), 10, 9_220_480 + 2_426_762),
+        # 28 pixels become 14, 7, 4, 2, 1: 512 features, 8 * 512 * 512 weights fewer; one channel 18 * 64 fewer
+        (Model(network="vgg11", norm="bn"), (1, 28, 28), 10, 11_653_770 - 8 * 512 * 512 - 18 * 64),
         # 75*6+6 + 150*16+16 + 401*120 + 121*84 + 85*84 + 85*256 + 257*10
         # = 456 + 2,416 + 48,120 + 10,164 + 7,140 + 21,760 + 2,570; with 100 classes 257*90 = 23,130 more
         (RSCFED, (3, 32, 32), 10, 92_626),
@@ -104,6 +111,26 @@ def resnet9_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
     return F.linear(F.max_pool2d(hidden, 4).flatten(1), weights["fc.weight"], weights["fc.bias"])
 
 
+def vgg11_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
+    """The released forward pass (vgg.py:28-74) with group norms; a pool's last window is padded with the least."""
+
+    def norm(hidden: Tensor, name: str) -> Tensor:
+        return F.relu(F.group_norm(hidden, 32, weights[f"{name}.weight"], weights[f"{name}.bias"]))
+
+    hidden, layer = images_NCHW, 0
+    for step in (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"):
+        if step == "M":
+            even = F.pad(hidden, (0, hidden.shape[3] % 2, 0, hidden.shape[2] % 2), value=-torch.inf)
+            hidden = F.max_pool2d(even, 2)
+            continue
+        hidden = F.conv2d(hidden, weights[f"convs.{layer}.weight"], weights[f"convs.{layer}.bias"], padding=1)
+        assert hidden.shape[1] == step
+        hidden, layer = norm(hidden, f"norms.{layer}"), layer + 1
+    hidden = norm(F.linear(hidden.flatten(1), weights["fc1.weight"], weights["fc1.bias"]), "norm")
+    hidden = F.linear(hidden, weights["fc2.weight"], weights["fc2.bias"])
+    return F.linear(hidden, weights["fc3.weight"], weights["fc3.bias"])
+
+
 def rscfed_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
     """The released forward pass (models.py:14-85): ReLU before pooling, none between the last two layers."""
     hidden = images_NCHW
@@ -123,6 +150,8 @@ def rscfed_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
         (Model(network="wresnet28x2", norm="bn"), (3, 32, 32), wresnet_forward),
         (Model(network="wresnet28x2", norm="sbn"), (1, 28, 28), wresnet_forward),
         (Model(network="resnet9"), (3, 32, 32), resnet9_forward),
+        (Model(network="vgg11"), (3, 48, 48), vgg11_forward),
+        (Model(network="vgg11"), (1, 28, 28), vgg11_forward),
         (RSCFED, (3, 32, 32), rscfed_forward),
         (RSCFED, (1, 28, 28), rscfed_forward),
     ],

@@ -57,8 +57,8 @@ def test_the_released_optimizers():
 
 
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(ConfigError, match="'FedMatch'.*Grouping"):
-        experiment(replace(BASE, method="FedMatch"))
+    with pytest.raises(ConfigError, match="'FedMix'.*Grouping"):
+        experiment(replace(BASE, method="FedMix"))
     with pytest.raises(ConfigError, match="S: null"):
         experiment(replace(BASE, S=None))
     with pytest.raises(ConfigError, match="'laptob'"):

@@ -5,6 +5,7 @@ Everything is a tensor operation on static buffers, so that a CUDA graph of the 
 Legend: N images of a batch, A reported scalars, K clients that take their steps together.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -117,7 +118,14 @@ class Branch:
         for (set_, name), buffer in zip(self._names(), self.momentum, strict=True):
             momentum[set_][name] = buffer
         losses_S = torch.stack([found.scalars_A[0] for found in self._found])
-        return result_of(self.module, momentum, losses_S=to_host(losses_S), sums=self._sums(), pseudo=self._pseudo())
+        return result_of(
+            self.module,
+            momentum,
+            losses_S=to_host(losses_S),
+            sums=self._sums(),
+            counts=Counter(name for found in self._found for name in found.names),
+            pseudo=self._pseudo(),
+        )
 
     def _sums(self) -> list[tuple[tuple[str, ...], Tensor]]:
         kinds = dict.fromkeys(found.names for found in self._found)

@@ -54,6 +54,7 @@ class DeviceRunner(JobRunner):
             momentum,
             losses_S=to_host(losses_S),
             sums=[(tuple(module.totals), to_host(sums_A))],
+            counts=dict(module.counts),
             pseudo=module.pseudo.moved(to_host),
         )
 
@@ -69,7 +70,9 @@ class DeviceRunner(JobRunner):
         local = placer.placed(work.local)
         experiment = self._environment.experiment
         network = self._network(work.job.network)
-        module = module_class(work.job)(work.job, local, network, experiment.optimizer, work.place)
+        module = module_class(work.job)(
+            work.job, local, network, experiment.optimizer, work.place, precision=experiment.precision
+        )
         seed_job(module, experiment.seed, work.round_number, work.job)
         return module
 
@@ -106,3 +109,6 @@ class HostReader:
     def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
         found, batches = self._reader.statistics(weights, part, batch_size)
         return {name: value.cpu() for name, value in found.items()}, batches
+
+    def on_noise(self, weights: Weights) -> Tensor:
+        return self._reader.on_noise(weights).cpu()

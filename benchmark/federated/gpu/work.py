@@ -41,6 +41,7 @@ class Result:
     sums: list[tuple[tuple[str, ...], Tensor]]  # names and (A,) sums over the steps that report them
     pseudo: PseudoLabelQuality
     steps: int
+    counts: Mapping[str, int]  # in how many steps each was reported
 
     def outcome(self, work: Work) -> tuple[Outcome, list[Tensor]]:
         """What the job sends and keeps, with its metrics, as `local.outcome` makes it; and the loss of each step."""
@@ -54,7 +55,8 @@ class Result:
         local.totals, local.steps = totals, self.steps
         sends = work.job.update.finish(local)
         work.given.extend(self.pseudo)
-        metrics = {**totals, **work.given.metrics()}
+        means = {name: total * (self.steps / self.counts[name]) for name, total in totals.items()}
+        metrics = {**means, **work.given.metrics()}
         found = Outcome(
             key=work.job.key, sends=pageable(sends), private=pageable(local.private), metrics=metrics, steps=self.steps
         )

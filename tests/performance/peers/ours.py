@@ -102,7 +102,7 @@ def main() -> None:
     keep_freed_memory()
     environment = environment_of(options.work, options.rounds)
     clock = Clock(laps := Laps())
-    with CpuEngine(environment, workers=options.processes) as engine:
+    with CpuEngine(environment, workers=options.processes, confident_only=False) as engine:
         trainer = build_trainer([clock])
         trainer.fit(FederatedModule(environment, engine), Rounds(range(1, options.rounds + 1)))
     assert clock.after_first is not None

@@ -1,0 +1,162 @@
+"""DataSharing: every client trains on its own labelled images and on a part of a common set that the server gives out.
+
+Zhao, Li, Lai, Suda, Civin, Chandra. Federated Learning with Non-IID Data. arXiv:1806.00582, section 4 (no released
+code). SSFL quotes it in Table 4, its reference [16].
+
+G is a labelled set of beta |D| images, uniform over classes, which the server holds apart from the clients' data D. A
+model trained on G alone is where federated training starts; each client is given a random share alpha of G, once; it
+trains on the union, and FedAvg weighs by its size.
+
+What SSFL means by it: it gives neither alpha nor beta, and prints N_s = - and an R = 0.29* "calculated according to
+the setting in DataSharing". Here G is the server's N_s labelled images (beta = N_s / |D|, equally many of each class).
+The switch is `data.label_setting`: "everywhere" is Zhao's and Table 4's, clients know the labels of their own images;
+with "server" the shared images are all the labels they have, and from their own images they learn as FixMatch does.
+
+Departures and choices:
+1. The images are given to a client when it first takes part; `comm/shared_images` counts them, `comm/bytes_down` has
+   weights alone.
+2. How long the model trains on G first is not said: `warm_start_rounds`.
+3. Training takes weak views; an incomplete last batch is trained on.
+4. Where own images have no labels: lambda_u L_u beside, as in `proximal_fixmatch`; the size that weighs counts them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from benchmark.errors import ConfigError
+from benchmark.methods.averaging import RunningMean
+from benchmark.methods.elastic import check_share
+from benchmark.methods.normalisation import with_static_statistics
+from benchmark.methods.objectives import ServerUpdate, check_counts, check_threshold
+from benchmark.methods.protocol import (
+    SERVER,
+    Job,
+    Key,
+    Local,
+    Reader,
+    Selected,
+    Setup,
+    State,
+    Stream,
+    Tree,
+    Weights,
+    World,
+)  # fmt: skip
+from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, check_not_negative, labelled_stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSharingUpdate(ProximalFixMatchUpdate):
+    """Local steps on own and shared labelled images in one shuffled stream; unlabelled ones as in FixMatch."""
+
+    own: int = 0  # labelled images of the client itself
+    shared_N: tuple[int, ...] = ()  # which of the server's labelled images it was given
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        local = super().start(received, private, reader)
+        assert local is not None
+        positions_N = [*range(self.own), *(self.own + position for position in self.shared_N)]
+        local.selected = {"labelled": Selected(positions_N=torch.tensor(positions_N, dtype=torch.int64))}
+        return local
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSharing:
+    """FedAvg on shared and own images."""
+
+    alpha: float = 0.5  # alpha   share of G that a client is given; the paper's usual setting, with beta = .1
+    batch_size: int = 64  # B       of own and shared labelled images at a client
+    unlabelled_batch_size: int = 64  # where own images have no labels
+    threshold: float = 0.95  # tau     of their pseudo-labels
+    unlabelled_weight: float = 1.0  # lambda_u
+    server_batch_size: int = 64
+    warm_start_rounds: int = 10  # rounds in which the server trains on G alone, before clients are asked
+
+    needs = frozenset({"everywhere", "every_client", "some_clients", "share", "server"})
+    takes_missing_updates = True  # a round goes on with whoever sent something
+
+    def __post_init__(self) -> None:
+        check_share("alpha", self.alpha)
+        check_threshold(self.threshold)
+        check_not_negative(self, "unlabelled_weight")
+
+    def check(self, setup: Setup) -> None:
+        check_counts(self, batch_size=1, unlabelled_batch_size=1, server_batch_size=1, warm_start_rounds=0)
+        if not setup.labelled[SERVER]:
+            raise ConfigError(
+                "data.N_s: 0 labelled images at the server, which are what it shares; some would be right"
+            )
+        if not self.given(setup.labelled[SERVER]) and not all(setup.labelled[k] for k in range(setup.K)):
+            raise ConfigError(
+                f"method.alpha: {self.alpha} of {setup.labelled[SERVER]} images gives a client none, and some clients "
+                "have no labels of their own; a larger share would be right"
+            )
+
+    def given(self, shared: int) -> int:
+        """How many of the server's images a client is given: alpha of them, to the nearest whole number."""
+        return round(self.alpha * shared)
+
+    def init(self, setup: Setup) -> State:
+        return State(server={"student": setup.initial_weights(), "given": {}})
+
+    def models(self, state: State) -> dict[str, Weights]:
+        return {"student": state.server["student"]}
+
+    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+        if world.round <= self.warm_start_rounds:
+            student, given = self._server_update(state.server["student"], world), state.server["given"]
+            now = 0
+        else:
+            cohort = world.cohort()
+            given = self._hand_out(state.server["given"], cohort, world)
+            now = (len(given) - len(state.server["given"])) * self.given(world.labelled[SERVER])
+            student = self._clients(state.server["student"], given, cohort, world)
+        student = with_static_statistics(student, world, range(world.K))
+        return State(server={"student": student, "given": given}, clients=state.clients), {"comm/shared_images": now}
+
+    def _hand_out(self, given: Tree, cohort: list[int], world: World) -> Tree:
+        """Positions in G by client, with a draw for each that has none yet."""
+        shared = world.labelled[SERVER]
+        drawn = {
+            str(client): torch.from_numpy(
+                world.generator("shared", client).permutation(shared)[: self.given(shared)].copy()
+            ).sort()[0]
+            for client in cohort
+            if str(client) not in given
+        }
+        return {**given, **drawn}
+
+    def _server_update(self, student: Weights, world: World) -> Weights:
+        job = Job(
+            key=Key(client=SERVER),
+            update=ServerUpdate(),
+            receives={"student": student},
+            data={"labelled": labelled_stream(self.server_batch_size)},
+            limit=world.limit,
+        )
+        (outcome,) = world.fit([job])
+        return outcome.sends["student"]
+
+    def _clients(self, student: Weights, given: Tree, cohort: list[int], world: World) -> Weights:
+        jobs = [self._job(student, given, client, world) for client in cohort]
+        average = RunningMean()
+        for job, outcome in zip(jobs, world.fit(jobs), strict=True):
+            if not outcome.sat_out:
+                average.add(outcome.sends["student"], world.sizes[job.key.client] + len(given[str(job.key.client)]))
+        return average.value() if average.total else student
+
+    def _job(self, student: Weights, given: Tree, client: int, world: World) -> Job:
+        update = DataSharingUpdate(
+            threshold=self.threshold,
+            unlabelled_weight=self.unlabelled_weight,
+            own=world.labelled[client],
+            shared_N=tuple(given[str(client)].tolist()),
+        )
+        data = {"labelled": Stream(part="with_shared", batch_size=self.batch_size, views=("weak",), drop_last=False)}
+        if world.sizes[client] > world.labelled[client]:
+            data["unlabelled"] = Stream(
+                part="unlabelled", batch_size=self.unlabelled_batch_size, views=("weak", "strong"), drop_last=False
+            )
+        return Job(key=Key(client=client), update=update, receives={"student": student}, data=data, limit=world.limit)

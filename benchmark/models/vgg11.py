@@ -1,0 +1,54 @@
+"""VGG11 with norms, for STL-10 (SSFL Table I.1).
+
+Source: SSFL appendix I says "VGG11" and no more. Of the two in the released code this is models/vgg.py:7-74, the one
+made for 96 x 96 images: eight convolutions, pools that round up, 4,608 -> 512 -> 128 -> D. 11,653,770 parameters with a
+norm for 3 channels of 96 x 96 pixels and 10 classes.
+
+Departures. The released file has batch norm alone; here the norm is passed in, so that Table I.1's "CRL with GN"
+exists, and it also stands behind the first fully connected layer, whose 512 outputs count as a map of one pixel. The
+released file takes 96 x 96 images only; here the first layer is as wide as the last map, whatever the image's size.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmark.models.norm import Norm
+
+# N images, C channels, H rows, W columns, F features, D classes
+
+NORM_CHANNELS = (64, 128, 256, 512)
+SMALLEST_SIDE = 1
+
+_CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
+_POOLED = (0, 1, 3, 5, 7)  # convolutions that a pool follows
+
+
+class Vgg11(nn.Module):
+    """Eight times conv3x3, norm, ReLU, with five max-pools; fc 512, norm, ReLU; fc 128; fc D, no ReLU between them."""
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+        super().__init__()
+        channels, rows, columns = image_shape
+        self.convs, self.norms = nn.ModuleList(), nn.ModuleList()
+        for index, wider in enumerate(_CHANNELS):
+            self.convs.append(nn.Conv2d(channels, wider, kernel_size=3, padding=1))
+            self.norms.append(norm(wider))
+            channels = wider
+            if index in _POOLED:
+                rows, columns = -(-rows // 2), -(-columns // 2)
+        self.fc1 = nn.Linear(channels * rows * columns, 512)
+        self.norm = norm(512)
+        self.fc2 = nn.Linear(512, 128)
+        self.fc3 = nn.Linear(128, num_classes)
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        """logits_ND."""
+        hidden_NCHW = images_NCHW
+        for index, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            hidden_NCHW = torch.relu(norm(conv(hidden_NCHW)))
+            if index in _POOLED:
+                hidden_NCHW = F.max_pool2d(hidden_NCHW, 2, ceil_mode=True)
+        hidden_NF = self.fc1(torch.flatten(hidden_NCHW, start_dim=1))
+        hidden_NF = torch.relu(self.norm(hidden_NF[:, :, None, None])).flatten(1)
+        return self.fc3(self.fc2(hidden_NF))

@@ -1,0 +1,182 @@
+"""EASGD and Overlap-Local-SGD: numbers by hand, both extremes of alpha, and each as a case of the other."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import from_json, to_json
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import prepare, weights_of
+from benchmark.methods.averaging import mean
+from benchmark.methods.easgd import EASGD, Asymmetric, MovingRate, Spring
+from benchmark.methods.elastic import ElasticUpdate
+from benchmark.methods.objectives import StudentUpdate
+from benchmark.methods.overlap_sgd import OverlapSGD
+from benchmark.methods.protocol import Job, Key, Limit, Local, Stream
+from tests.conftest import tiny_experiment
+from tests.federated.helpers import difference, equal, module_of
+
+BASE = tiny_experiment()
+STREAM = Stream(part="labelled", batch_size=8, views=("weak",), drop_last=False)
+
+
+def experiment(method, **factors):
+    data = replace(BASE.data, label_setting="everywhere")
+    return replace(BASE, data=data, method=method, federation=replace(BASE.federation, **factors))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy(StudentUpdate):
+    """A local step without anything of the methods under test."""
+
+    def loss(self, trainable, frozen, batch, draw):
+        return F.cross_entropy(trainable["student"](batch["labelled"].views["weak"]), batch["labelled"].labels_N), {}
+
+
+def trained(environment, starts, round_number):
+    """{client: weights} after T = 2 plain local steps of that round from `starts`."""
+    jobs = [
+        Job(
+            key=Key(client=client),
+            update=CrossEntropy(),
+            receives={"student": start},
+            data={"labelled": STREAM},
+            limit=Limit(steps=2),
+        )
+        for client, start in starts.items()
+    ]
+    outcomes = ReferenceEngine(environment).fit(jobs, round_number, {})
+    return {outcome.key.client: outcome.sends["student"] for outcome in outcomes}
+
+
+def rounds_of(method, rounds, **factors):
+    """The environment, the module, and the evaluated model after each round, the untrained one first."""
+    environment = prepare(experiment(method, **factors))
+    module = module_of(environment.experiment, environment)
+    seen = [next(iter(module.models().values()))]
+    for round_number in range(1, rounds + 1):
+        module.training_step(round_number, 0)
+        seen.append(next(iter(module.models().values())))
+    return environment, module, seen
+
+
+def cohort(module, round_number):
+    return module._world(round_number).cohort()
+
+
+@pytest.mark.parametrize(("sends", "sent"), [("trained", 4.0), ("pulled", 3.5)])
+def test_the_pull_by_hand(sends, sent):
+    """z = 2, x = 4 after training, alpha = 1/4: x - (x - z) / 4 = 3.5 stays; a whole number is the client's own."""
+    local = Local(
+        trainable={"student": {"w": torch.tensor([4.0]), "count": torch.tensor(7)}},
+        found={"common": {"w": torch.tensor([2.0]), "count": torch.tensor(3)}},
+    )
+    sends_tree = ElasticUpdate(alpha=0.25, sends=sends).finish(local)
+    assert sends_tree["student"]["w"].item() == sent
+    assert local.private["student"]["w"].item() == 3.5 and local.private["student"]["count"].item() == 7
+
+
+@pytest.mark.parametrize(
+    ("elastic", "C", "alpha", "beta"),
+    [
+        (MovingRate(), 16, 0.05625, 0.9),  # Table 5's cohort: 0.9 / 16
+        (Spring(rho=0.5, eta=0.1), 4, 0.05, 0.2),
+        (Asymmetric(alpha=0.3, beta=0.4), 9, 0.3, 0.4),
+    ],
+)
+def test_rates_by_hand(elastic, C, alpha, beta):
+    assert elastic.rates(C) == pytest.approx((alpha, beta))
+
+
+def test_without_a_pull_clients_never_hear_of_one_another():
+    """alpha = 0, beta = 1: each client's model is its own chain of local steps; the center is the mean of the last."""
+    method = EASGD(batch_size=8, elastic=Asymmetric(alpha=0.0, beta=1.0), momentum="reset")
+    environment, module, seen = rounds_of(method, 3)
+    alone = {client: seen[0] for client in range(4)}
+    for round_number in (1, 2, 3):
+        alone = trained(environment, {client: alone[client] for client in cohort(module, round_number)}, round_number)
+        assert equal(seen[round_number], mean([alone[client] for client in cohort(module, round_number)]))
+    assert all(equal(module.state.clients[str(client)]["student"], alone[client]) for client in range(4))
+
+
+def test_a_full_pull_is_fedavg_one_round_late():
+    """alpha = beta = 1: clients start at the center before the last, so that z_t is a round of FedAvg from z_{t-2}."""
+    method = EASGD(batch_size=8, elastic=Asymmetric(alpha=1.0, beta=1.0), momentum="reset")
+    environment, module, seen = rounds_of(method, 4)
+    for round_number in range(1, 5):
+        members = cohort(module, round_number)
+        students = trained(environment, dict.fromkeys(members, seen[max(0, round_number - 2)]), round_number)
+        assert equal(seen[round_number], mean([students[client] for client in members]))
+    assert difference(seen[3], seen[4]) > 0
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.6])
+def test_overlap_without_momentum_is_easgd_with_rates_alpha_and_one_minus_alpha(alpha):
+    """mean(x - alpha (x - z)) = z + (1 - alpha) (mean x - z)."""
+    overlap = rounds_of(OverlapSGD(batch_size=8, alpha=alpha, beta=0.0), 3)[2]
+    easgd = rounds_of(EASGD(batch_size=8, elastic=Asymmetric(alpha=alpha, beta=1.0 - alpha)), 3)[2]
+    assert max(difference(a, b) for a, b in zip(overlap, easgd, strict=True)) < 1e-6
+    assert difference(overlap[0], overlap[3]) > 1e-3
+
+
+def test_overlap_s_full_pull_never_leaves_the_first_anchor():
+    """alpha = 1: what is averaged are models just set to the anchor."""
+    _, module, seen = rounds_of(OverlapSGD(batch_size=8, alpha=1.0, beta=0.0), 3)
+    assert all(equal(seen[0], anchor) for anchor in seen)
+    assert all(equal(module.state.clients[str(client)]["student"], seen[0]) for client in range(4))
+
+
+def test_the_anchor_s_momentum_by_its_definition():
+    """v_1 = m_1 - z_0; v_2 = beta v_1 + (m_2 - z_1), with m_t the mean of what clients sent, which they keep."""
+    environment = prepare(experiment(OverlapSGD(batch_size=8, alpha=0.5, beta=0.3)))
+    module = module_of(environment.experiment, environment)
+    anchors, means = [weights_of(environment.network())], []
+    for round_number in (1, 2):
+        module.training_step(round_number, 0)
+        means.append(mean([module.state.clients[str(client)]["student"] for client in range(4)]))
+        anchors.append(module.state.server["anchor"])
+    for name, z_2 in anchors[2].items():
+        z_0, z_1, m_1, m_2 = (w[name].double() for w in (*anchors[:2], *means))
+        torch.testing.assert_close(z_1, m_1, atol=1e-6, rtol=0)
+        expected = z_1 + 0.3 * (m_1 - z_0) + (m_2 - z_1)
+        torch.testing.assert_close(z_2.double(), expected, atol=1e-6, rtol=0)
+
+
+def test_momentum_stays_with_the_client():
+    """Equal first rounds; in the second the kept buffers tell."""
+    kept, reset = (rounds_of(EASGD(batch_size=8, momentum=rule), 2) for rule in ("kept", "reset"))
+    assert equal(kept[2][1], reset[2][1]) and difference(kept[2][2], reset[2][2]) > 1e-6
+    assert "momentum" in kept[1].state.clients["0"] and "momentum" not in reset[1].state.clients["0"]
+
+
+def test_a_client_that_rests_keeps_its_model():
+    """C = 1 of K = 4: who was not drawn in a round has what it had before it."""
+    environment = prepare(experiment(EASGD(batch_size=8), C=1))
+    module = module_of(environment.experiment, environment)
+    before = {}
+    for round_number in range(1, 7):
+        (drawn,) = cohort(module, round_number)
+        module.training_step(round_number, 0)
+        for client, tree in before.items():
+            assert equal(module.state.clients[client]["student"], tree["student"]) is (client != str(drawn))
+        before = dict(module.state.clients)
+    assert len(before) > 1
+
+
+def test_settings_that_are_refused_and_read():
+    with pytest.raises(ConfigError, match="beta = 2 with C = 4 is outside"):
+        prepare(experiment(EASGD(elastic=Spring(rho=5.0, eta=0.1))))
+    with pytest.raises(ConfigError, match=r"alpha: 1\.5"):
+        OverlapSGD(alpha=1.5)
+    with pytest.raises(ConfigError, match=r"beta: 1\.0"):
+        OverlapSGD(beta=1.0)
+    with pytest.raises(ConfigError, match="'server' does not suit method 'easgd'"):
+        replace(BASE, method=EASGD())
+    with pytest.raises(ConfigError, match="'sbn'"):
+        prepare(replace(experiment(EASGD()), model=replace(BASE.model, norm="sbn")))
+    for method in (EASGD(elastic=Spring(rho=0.5, eta=0.1)), OverlapSGD(alpha=0.25)):
+        mine = experiment(method)
+        assert from_json(to_json(mine)) == mine
