@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from benchmark.tracking.record import RunRecord
@@ -23,13 +23,15 @@ class Series:
     single: list[Line]  # the finished and unfinished runs that no mean stands for
     diverged: list[Line]
     bin_size: int  # rounds a point stands for
+    runs: dict[int, Line] = field(default_factory=dict)  # every run by its seed, whatever became of it
 
 
-def seeds_series(result: CellResult, records: Records, metric: str) -> Series:
-    """The lines of a cell. Unfinished runs show beside finished ones as far as they got, but join no mean."""
+def seeds_series(result: CellResult, records: Records, metric: str, most: int = MOST_POINTS) -> Series:
+    """The lines of a cell, of at most `most` points each. Unfinished runs show beside finished ones as far as they
+    got, but join no mean."""
     runs = seeds_of(records, result.cell)
     longest = max((len(_points(record.rounds, metric)) for record in runs), default=0)
-    size = max(1, math.ceil(longest / MOST_POINTS))
+    size = max(1, math.ceil(longest / most))
     lines = {record.seed: _binned(_points(record.rounds, metric), size) for record in runs}
     finished = [lines[r.seed] for r in runs if r.seed not in result.diverged and r.status == "done"]
     others = [lines[r.seed] for r in runs if r.seed not in result.diverged and r.status != "done"]
@@ -41,6 +43,7 @@ def seeds_series(result: CellResult, records: Records, metric: str) -> Series:
         single=[line for line in ([] if mean else finished) + others if line],
         diverged=[lines[r.seed] for r in runs if r.seed in result.diverged and lines[r.seed]],
         bin_size=size,
+        runs={seed: line for seed, line in lines.items() if line},
     )
 
 

@@ -36,6 +36,7 @@ def table(name: str, profile: str) -> Item:
         claims=claims_of(published, {data: data_name(data, profile) for data in found}),
         seeds=SEEDS.get(profile, published["seeds"]),
         notes=(*notes_of(published, profile), *_gaps(published), SELECTION),
+        margin=published.get("margin"),
     )
 
 

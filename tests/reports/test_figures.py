@@ -100,8 +100,8 @@ def test_all_sixteen_variants_have_their_place(laptop_table: tuple[Item, Records
     item, records = laptop_table
     figures = diversity_panels(item, records)
     assert list(figures) == ["gradient-l2", "gradient-l1", "delta-l2", "delta-l1"]
-    assert figures["gradient-l2"] is None and figures["gradient-l1"] is None
-    figure = figures["delta-l1"]
+    assert figures["gradient-l2"][0] is None and figures["gradient-l1"][0] is None
+    figure, _ = figures["delta-l1"]
     assert figure is not None
     labels = [ax.get_ylabel().replace("\n", ": ") for ax in figure.axes if ax.get_ylabel()]
     assert labels == [
@@ -120,7 +120,7 @@ def test_a_variant_that_was_not_measured_says_so() -> None:
         c.cell_key: {0: make_record(c, 0, {}, rounds=[{"round": 1, DIVERSITY: 0.5}, {"round": 2, DIVERSITY: 0.4}])}
         for c in item.cells
     }
-    figure = diversity_panels(item, records)["delta-l2"]
+    figure, _ = diversity_panels(item, records)["delta-l2"]
     assert figure is not None
     assert svg(figure).count(">not measured</text>") == 4  # accuracy and three of the four variants
     assert measured(records, DIVERSITY) and not measured(records, ACCURACY)
