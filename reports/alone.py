@@ -1,20 +1,21 @@
 """An item's table and figures as files, for the site and for a paper: Markdown, LaTeX, CSV; SVG, PDF and the numbers.
 
-The figures' files are matplotlib's, as print wants them; the pages draw their own.
+Figures are plates of our own writing (reports/plate.py), as the pages' curves are.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 from benchmark.papers.item import Item
 from reports.arena.exports import arena_csv, arena_latex, arena_markdown
 from reports.cells import ACCURACY, Records, counted
-from reports.drawing import pdf, svg
 from reports.exports import table_csv, table_latex, table_markdown
-from reports.figures import DIVERSITY, diversity_panels, figure_of, measured
+from reports.figures import DIVERSITY, measured, variant_metrics
 from reports.files import put, slug
+from reports.ink import pdf, svg
 from reports.numbers import curves_csv
+from reports.pages.item import MOST_LINES, item_panels, line_looks
+from reports.plate import plate
 
 KEPT = "pseudo/kept"
 ENDS = ("svg", "pdf", "csv")
@@ -51,17 +52,23 @@ def figure_files(item: Item, records: Records) -> dict[str, bytes]:
         return {}
     metrics = [ACCURACY] if item.rows == "methods" else [ACCURACY, DIVERSITY, KEPT]
     shown = [name for name in metrics if name == ACCURACY or measured(records, name)]
-    files = _files("curves", figure_of(item, records, shown), curves_csv(item, records, shown))
+    files = _files("curves", item, records, shown)
     variants = [f"diversity/{gradient}/l1/plain/clients" for gradient in ("gradient", "delta")]
     if item.rows == "settings" and any(measured(records, variant) for variant in variants):
-        for name, (figure, shown) in diversity_panels(item, records).items():
-            if figure is not None:
-                files |= _files(f"diversity-{name}", figure, curves_csv(item, records, shown))
+        for name, shown in variant_metrics(records).items():
+            files |= _files(f"diversity-{name}", item, records, shown)
     return files
 
 
-def _files(name: str, figure: Figure, numbers: str) -> dict[str, bytes]:
-    return {f"{name}.svg": svg(figure).encode(), f"{name}.pdf": pdf(figure), f"{name}.csv": numbers.encode()}
+def _files(name: str, item: Item, records: Records, metrics: Sequence[str]) -> dict[str, bytes]:
+    """The numbers always; the drawing where it has few enough lines to be one."""
+    columns = item_panels(item, records)
+    numbers = {f"{name}.csv": curves_csv(item, records, metrics).encode()}
+    if not columns or any(len(lines) > MOST_LINES for _, lines in columns):
+        return numbers
+    styles = line_looks(item, list(dict.fromkeys(line for _, lines in columns for line in lines)))
+    drawn = plate(columns, styles, metrics, records)
+    return {f"{name}.svg": svg(drawn), f"{name}.pdf": pdf(drawn), **numbers}
 
 
 def write_alone(item: Item, records: Records, folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from benchmark.tracking.record import RunRecord
 from reports.files import put
@@ -19,11 +20,13 @@ class Built:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.known: dict[str, str] = {}
+        self.notes: dict[str, Any] = {}  # page -> what other pages take from it, as JSON
         self.made = 0  # pages that were not fresh
         try:
             found = json.loads((out / FILE).read_text())
             if isinstance(found, dict) and found.get("version") == version() and isinstance(found.get("pages"), dict):
                 self.known = {str(page): str(inputs) for page, inputs in found["pages"].items()}
+                self.notes = dict(found.get("notes", {}))
         except (OSError, ValueError):
             pass  # without the file, or with a damaged one, everything is built
 
@@ -38,7 +41,8 @@ class Built:
 
     def write(self) -> None:
         """Raises CannotWrite."""
-        text = json.dumps({"version": version(), "pages": dict(sorted(self.known.items()))}, indent=0)
+        found = {"version": version(), "pages": self.known, "notes": self.notes}
+        text = json.dumps(found, indent=0, sort_keys=True)
         put(self.out / FILE, (text + "\n").encode())
 
 

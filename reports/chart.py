@@ -71,14 +71,17 @@ def nice(low: float, high: float, most: int) -> list[float]:
 def chart(metric: str, lines: Mapping[str, tuple[Series, Look]], *, seeds: bool = False, label: str = "") -> Markup:
     """One metric over rounds. `lines`: name -> what to draw and how. With `seeds`, every run shows as a thin line
     beneath the mean. Says so where nothing was measured. `label` begins the description that a screen reader reads."""
-    scale = 100.0 if is_fraction(metric) else 1.0
-    shown = [(name, _scaled(series, scale), look) for name, (series, look) in lines.items()]
-    runs = [run for _, series, _ in shown for run in (series.mean, *series.runs.values())]
+    shown = [(name, scaled(series, metric), look) for name, (series, look) in lines.items()]
+    runs = [
+        run
+        for _, series, _ in shown
+        for run in (series.mean, *(series.runs.values() if seeds else (*series.single, *series.diverged)))
+    ]
     points = [point for run in runs for point in run]
     title = f"{label}{metric_name(metric)} over rounds"
     if not points:
         return Markup('<p class="unmeasured">{}: not measured</p>').format(metric_name(metric))
-    x, y = _axes(metric, points)
+    x, y = axes(metric, points, (LEFT + 4, WIDTH - RIGHT - 4), (HEIGHT - BOTTOM - 3, TOP + 3))
     parts = [_frame(x, y), f'<svg x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{_plot_height()}" ']
     parts.append(f'viewBox="{LEFT} {TOP} {WIDTH - LEFT - RIGHT} {_plot_height()}">')
     for _, series, look in shown:
@@ -108,7 +111,10 @@ def _plot_height() -> int:
     return HEIGHT - TOP - BOTTOM
 
 
-def _scaled(series: Series, scale: float) -> Series:
+def scaled(series: Series, metric: str) -> Series:
+    """In the unit that is printed: fractions as percent."""
+    scale = 100.0 if is_fraction(metric) else 1.0
+
     def line(points: Line) -> Line:
         return [(x, scale * y) for x, y in points]
 
@@ -123,18 +129,20 @@ def _scaled(series: Series, scale: float) -> Series:
     )
 
 
-def _axes(metric: str, points: Sequence[tuple[int, float]]) -> tuple[Axis, Axis]:
-    """The limits follow the lines, not the bands: a band of three seeds can be wide."""
+def axes(
+    metric: str, points: Sequence[tuple[int, float]], across: tuple[float, float], up: tuple[float, float]
+) -> tuple[Axis, Axis]:
+    """Axes that hold these points, at least one, between the places `across` and `up`. The limits follow the lines,
+    not the bands: a band of three seeds can be wide."""
     rounds, values = [x for x, _ in points], [y for _, y in points]
     first, last = min(rounds), max(rounds)
-    x = Axis(low=first, high=last if last > first else first + 1, start=LEFT + 4, end=WIDTH - RIGHT - 4)
+    x = Axis(low=first, high=last if last > first else first + 1, start=across[0], end=across[1])
     low, high = min(values), max(values)
-    bottom, top = HEIGHT - BOTTOM - 3, TOP + 3
     if metric.startswith("diversity/") and low > 0 and high / low > LOG_SPAN:
-        return x, Axis(low=math.log10(low / 1.3), high=math.log10(high * 1.3), start=bottom, end=top, log=True)
+        return x, Axis(low=math.log10(low / 1.3), high=math.log10(high * 1.3), start=up[0], end=up[1], log=True)
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
     highest = min(high + pad, 101.0) if is_fraction(metric) else high + pad
-    return x, Axis(low=low - pad, high=max(highest, low - pad + 1e-9), start=bottom, end=top)
+    return x, Axis(low=low - pad, high=max(highest, low - pad + 1e-9), start=up[0], end=up[1])
 
 
 def _frame(x: Axis, y: Axis) -> str:

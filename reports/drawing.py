@@ -102,14 +102,6 @@ def svg(figure: Figure) -> str:
     return re.sub(r' d="[^"]*"', lambda d: re.sub(r"(\.\d\d)\d+", r"\1", d[0]), text.getvalue())
 
 
-def pdf(figure: Figure) -> bytes:
-    """One page with its fonts; no date in it, so that equal figures are equal files."""
-    with matplotlib.rc_context({**STYLE, "pdf.fonttype": 42}):
-        page = io.BytesIO()
-        figure.savefig(page, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-    return page.getvalue()
-
-
 def png(figure: Figure) -> bytes:
     with matplotlib.rc_context(STYLE):
         picture = io.BytesIO()

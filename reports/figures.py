@@ -104,20 +104,18 @@ def figure_of(item: Item, records: Records, metrics: Sequence[str]) -> Figure:
         return laid_out(figure)
 
 
-def diversity_panels(item: Item, records: Records) -> dict[str, tuple[Figure | None, list[str]]]:
-    """The 16 variants as SSFL's figures D.1 to D.4 arrange them: a figure for each way of taking the gradient and each
-    norm, with its metrics; in it accuracy, then Eq. 1 (or 13) and Eq. 12 (or 14) among clients, then both with the
-    server. None for a figure of which no run measured anything; a single variant that was not measured is a panel that
-    says so."""
-    figures: dict[str, tuple[Figure | None, list[str]]] = {}
+def variant_metrics(records: Records) -> dict[str, list[str]]:
+    """SSFL's figures D.1 to D.4, their name -> their metrics: a figure for each way of taking the gradient and each
+    norm; in it accuracy, then Eq. 1 (or 13) and Eq. 12 (or 14) among clients, then both with the server. A figure of
+    which no run measured anything is absent; a single variant that was not measured is a panel that says so."""
+    found: dict[str, list[str]] = {}
     for gradient in ("gradient", "delta"):
         for norm in ("l2", "l1"):
             start = f"diversity/{gradient}/{norm}"
             variants = [f"{start}/{power}/{members}" for members in MEMBERS for power in POWERS]
-            some = any(measured(records, variant) for variant in variants)
-            shown = [ACCURACY, *variants]
-            figures[f"{gradient}-{norm}"] = figure_of(item, records, shown) if some else None, shown
-    return figures
+            if any(measured(records, variant) for variant in variants):
+                found[f"{gradient}-{norm}"] = [ACCURACY, *variants]
+    return found
 
 
 def measured(records: Records, metric: str) -> bool:

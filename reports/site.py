@@ -16,10 +16,10 @@ from benchmark.tracking.record import RunRecord
 from reports.alone import FIGURES, figure_files, table_files
 from reports.arena.site import arena_view
 from reports.cache import Built, content_of, contents
-from reports.cells import CellResult, Records, collect, counted, seeds_of
+from reports.cells import CellResult, Records, cell_result, collect, counted, seeds_of
 from reports.files import put, slug
 from reports.pages.cell import cell_values, run_page
-from reports.pages.compare import compare_values, entries
+from reports.pages.compare import compare_values, entry, group
 from reports.pages.front import front_values
 from reports.pages.glossary import glossary_values
 from reports.pages.item import item_values
@@ -76,12 +76,16 @@ def item_page(item: Item) -> Path:
     return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
 
 
+def _cell_page(item: Item, cell: Cell) -> Path:
+    return item_page(item).parent / f"{cell_page(cell.label)}.html"
+
+
 def _places(results: Sequence[Result]) -> dict[str, list[Place]]:
     """Cell key -> the pages of the cells that its runs stand in, from the site's root."""
     found: dict[str, list[Place]] = {}
     for item, _ in results:
         for cell in item.cells:
-            page = item_page(item).parent / f"{cell_page(cell.label)}.html"
+            page = _cell_page(item, cell)
             text = f"{item.name}, {item.profile}: {cell.label}"
             found.setdefault(cell.cell_key, []).append({"href": page.as_posix(), "text": text})
     return found
@@ -106,11 +110,20 @@ class _Site:
 
     def further_pages(self, results: Sequence[Result], benchmarks: Path) -> None:
         """Those that are not about one item: compare, glossary, performance."""
-        groups = [entries(item, records, item_page(item).parent.as_posix()) for item, records in results]
+        groups = [group(item, self._compared(item, counted(item, records))) for item, records in results]
         self.write(Path("compare.html"), "compare.html", compare_values(groups), "compare.js")
         self.write(Path("glossary.html"), "glossary.html", glossary_values())
         written = self.departures / "performance.md"
         self.write(Path("performance.html"), "performance.html", performance_values(benchmarks, written))
+
+    def _compared(self, item: Item, records: Records) -> list[dict[str, Any] | None]:
+        """The cells' parts of the compare page, as their pages' last build left them."""
+        pages = {label: _cell_page(item, result.cell) for label, result in collect(item, records).items()}
+        for label, page in pages.items():
+            if page.as_posix() not in self.built.notes:
+                result = cell_result(item.cell(label), records, item.seeds)
+                self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
+        return [self.built.notes[page.as_posix()] for page in pages.values()]
 
     def departures_page(self, paper: str) -> None:
         file = self.departures / slug(paper) / "departures.md"
@@ -124,7 +137,7 @@ class _Site:
         if not self.built.fresh(page, repr(item), contents(runs)):
             self._item_page(item, records, page)
         for result in results.values():
-            self._cell(item, result, records, page.parent)
+            self._cell(item, result, records)
         for record in runs:
             self._run(record, places.get(record.cell_key, ()))
 
@@ -143,13 +156,13 @@ class _Site:
         }  # fmt: skip
         self.write(page, "item.html", values)
 
-    def _cell(self, item: Item, result: CellResult, records: Records, folder: Path) -> None:
-        name, runs = cell_page(result.cell.label), seeds_of(records, result.cell)
-        page = folder / f"{name}.html"
+    def _cell(self, item: Item, result: CellResult, records: Records) -> None:
+        page, runs = _cell_page(item, result.cell), seeds_of(records, result.cell)
         if self.built.fresh(page, _identity(item, result.cell), contents(runs)):
             return
-        values = cell_values(item, result, records, f"{name}.json")
-        put(self.out / folder / f"{name}.json", values["config"].encode())
+        self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
+        values = cell_values(item, result, records, page.with_suffix(".json").name)
+        put(self.out / page.with_suffix(".json"), values["config"].encode())
         self.write(page, "cell.html", values)
 
     def _run(self, record: RunRecord, places: Sequence[Place]) -> None:

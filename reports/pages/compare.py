@@ -11,10 +11,9 @@ from typing import Any
 from markupsafe import Markup
 
 from benchmark.papers.item import Item
-from reports.cells import ACCURACY, CellResult, Records, collect, counted
+from reports.cells import ACCURACY, CellResult, Records
 from reports.series import seeds_series
 from reports.statistics import t_factor
-from reports.views import cell_page
 
 MOST = 8  # cells beside each other
 MOST_SEEDS = 40  # more have this many's t factors, which are a little too wide
@@ -22,24 +21,25 @@ CURVE_POINTS = 40
 FAMILY = 0.05
 
 
-def entry(item: Item, result: CellResult, records: Records, folder: str) -> dict[str, Any]:
-    """One cell: what names it, seed -> accuracy in percent, and [round, percent] of its mean (or only run)."""
+def entry(result: CellResult, records: Records, page: str) -> dict[str, Any] | None:
+    """One cell: what names it, seed -> accuracy in percent, and [round, percent] of its mean (or only run). None
+    without a finished run."""
+    if not result.values:
+        return None
     series = seeds_series(result, records, ACCURACY, CURVE_POINTS)
     line = series.mean or next(iter(series.runs.values()), [])
     return {
         "l": result.cell.label,
-        "h": f"{folder}/{cell_page(result.cell.label)}.html",
+        "h": page,
         "v": {str(seed): round(100 * value, 4) for seed, value in result.values.items()},
         "d": len(result.diverged),
         "c": [[x, round(100 * y, 3)] for x, y in line],
     }
 
 
-def entries(item: Item, records: Records, folder: str) -> dict[str, Any]:
-    """An item's part of the page's data; its cells are those with a finished run."""
-    records = counted(item, records)
-    found = [entry(item, r, records, folder) for r in collect(item, records).values() if r.values]
-    return {"item": item.name, "profile": item.profile, "title": item.title, "cells": found}
+def group(item: Item, cells: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
+    """An item's part of the page's data."""
+    return {"item": item.name, "profile": item.profile, "cells": [cell for cell in cells if cell is not None]}
 
 
 def factors() -> list[list[float]]:

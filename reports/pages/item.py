@@ -135,11 +135,11 @@ def charts(item: Item, records: Records) -> dict[str, Any] | None:
     if not any(records.values()):
         return None
     metrics = [ACCURACY] if item.rows == "methods" else [ACCURACY, DIVERSITY, KEPT[0]]
-    found = _arena_panels(item, records) if item.rows == "methods" else panels(item, records)
+    found = item_panels(item, records)
     names = list(dict.fromkeys(name for _, lines in found for name in lines))
     if not names or any(len(lines) > MOST_LINES for _, lines in found):
         return None
-    styles = _styles(item, names)
+    styles = line_looks(item, names)
     return {
         "legend": legend(styles) if names != [""] else Markup(""),
         "columns": len(found),
@@ -164,7 +164,12 @@ def _panel(
     return chart(metric, series, label=f"{title}: " if title else "")
 
 
-def _styles(item: Item, names: Sequence[str]) -> dict[str, Look]:
+def item_panels(item: Item, records: Records) -> list[tuple[str, dict[str, CellResult]]]:
+    """Title and lines of each panel."""
+    return _arena_panels(item, records) if item.rows == "methods" else panels(item, records)
+
+
+def line_looks(item: Item, names: Sequence[str]) -> dict[str, Look]:
     """The methods' looks where lines are methods; by place where they are settings."""
     known = {str(cell.setting.get("method")) for cell in item.cells}
     if set(names) <= known:
