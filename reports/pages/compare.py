@@ -53,7 +53,7 @@ def factors() -> list[list[float]]:
 
 def as_script(value: Any) -> Markup:
     """JSON for a data block: with nothing in it that could end the block."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
