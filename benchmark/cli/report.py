@@ -78,7 +78,7 @@ def _unplanned(results: Path, survey: Survey) -> Sequence[tuple[Item, Records]]:
 
 
 def _alone(options: argparse.Namespace) -> int:
-    """Each item with a record, or, where one item was asked for by name, that one even without."""
+    """Each item that has a record, as files. Raises ConfigError where none has."""
     survey = Survey()
     names, profiles = options.items or ITEMS, options.profile or PROFILES
     results = on_disk(names, profiles, options.results, survey)
