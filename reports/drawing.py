@@ -15,13 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reports.series import Series
+from reports.style import PALETTE
 from reports.words import is_fraction
 
-# Okabe and Ito's colours and six more, the first eight told apart with any colour vision and in print.
-PALETTE = (
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#6a51a3",
-    "#a50f15", "#5b6770", "#66a61e", "#17a2b8",
-)  # fmt: skip
 INK, GRID = "#1f2933", "#c3ccd5"
 LOG_SPAN = 100.0  # two decades
 STYLE: Any = {
@@ -49,11 +45,6 @@ STYLE: Any = {
     "text.color": INK,
     "legend.frameon": False,
 }
-
-
-def line_style(index: int) -> dict[str, Any]:
-    """A colour of the palette; where that is used up, again with dashes."""
-    return {"color": PALETTE[index % len(PALETTE)], "linestyle": ("-", "--", "-.")[index // len(PALETTE) % 3]}
 
 
 def draw_panel(

@@ -5,8 +5,8 @@ import io
 from collections.abc import Sequence
 
 from benchmark.papers.item import Item
-from reports.cells import SELECTED_ON_TEST, CellResult, Grid, Records, collect, grid
-from reports.words import csv_safe, latex, mean_spread
+from reports.cells import SELECTED_ON_TEST, CellResult, Grid, Records, collect, grid, notes_of
+from reports.words import csv_safe, latex, markdown, mean_spread
 
 COLUMNS = ("label", "role", "cell_key", "published_percent", "mean", "std", "n", "n_wanted", "n_diverged", "status")
 
@@ -45,7 +45,8 @@ def table_latex(item: Item, records: Records) -> str:
     run say so; every number carries its n."""
     results = collect(item, records)
     cells = grid(results.values())
-    lines = _grid_lines(cells) if cells else _list_lines(item, records)
+    header, *body = _grid_fields(cells) if cells else _list_fields(item, records)
+    lines = tabular(header, body)
     head = [f"% {item.name}, profile {item.profile}: test accuracy in percent, mean and standard deviation over seeds"]
     if item.profile != "paper":
         head.append("% published numbers are for orientation only: other data, other length")
@@ -54,7 +55,20 @@ def table_latex(item: Item, records: Records) -> str:
     return "\n".join([*(line.replace("\n", " ") for line in head), *lines]) + "\n"
 
 
-def _grid_lines(cells: Grid) -> list[str]:
+def table_markdown(item: Item, records: Records) -> str:
+    """As `table_latex`, in Markdown, with the item's notes below."""
+    results = collect(item, records)
+    cells = grid(results.values())
+    header, *body = _grid_fields(cells) if cells else _list_fields(item, records)
+    rows = [header, ["---", *["---:"] * (len(header) - 1)], *body]
+    table = "\n".join(f"| {' | '.join(markdown(field) for field in row)} |" for row in rows)
+    orientation = "" if item.profile == "paper" else "; published numbers are for orientation only"
+    caption = f"{item.title} ({item.name}, profile {item.profile}; test accuracy in percent{orientation})"
+    notes = "".join(f"- {markdown(note)}\n" for note in notes_of(item, results.values()))
+    return f"{markdown(caption)}\n\n{table}\n" + (f"\n{notes}" if notes else "")
+
+
+def _grid_fields(cells: Grid) -> list[list[str]]:
     published = cells.published_methods
     header = [cells.corner, *(f"{m} (published)" for m in published), *cells.methods]
     body = []
@@ -67,15 +81,15 @@ def _grid_lines(cells: Grid) -> list[str]:
             result = row.results.get(method)
             fields.append("--" if result is None else _ours(result))
         body.append(fields)
-    return tabular(header, body)
+    return [header, *body]
 
 
-def _list_lines(item: Item, records: Records) -> list[str]:
+def _list_fields(item: Item, records: Records) -> list[list[str]]:
     body = []
     for label, result in collect(item, records).items():
         number = result.cell.published
         body.append([label, "--" if number is None else f"{number:.2f}", _ours(result)])
-    return tabular(["cell", "published", "ours"], body)
+    return [["cell", "published", "ours"], *body]
 
 
 def _ours(result: CellResult) -> str:

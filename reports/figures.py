@@ -4,9 +4,9 @@ One column of panels a row of the item's table (SSFL: a cohort size), one line o
 Lines and bands are those of reports/drawing.py.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -16,8 +16,9 @@ from benchmark.papers.item import Item
 from benchmark.tracking.files import write_atomically
 from reports.arena.figures import learning_curves
 from reports.cells import ACCURACY, CellResult, Records, collect, grid
-from reports.drawing import STYLE, draw_panel, laid_out, line_style, png, set_scale, svg
+from reports.drawing import STYLE, draw_panel, laid_out, png, set_scale, svg
 from reports.series import seeds_series
+from reports.style import looks, series_looks
 from reports.words import metric_name
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
@@ -37,7 +38,7 @@ def panels(item: Item, records: Records) -> list[Panel]:
 def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> Figure:
     """The figure: len(metrics) lines of panels by len(columns). Metrics no run measured are said to be so."""
     names = list(dict.fromkeys(name for _, lines in columns for name in lines))
-    styles = {name: line_style(i) for i, name in enumerate(names)}
+    styles = line_styles(names, columns)
     width, height = max(4.6, 2.9 * len(columns) + 0.5), 1.95 * len(metrics) + 0.75
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(len(metrics), len(columns), squeeze=False, sharex="col", sharey="row")
@@ -61,6 +62,13 @@ def draw(columns: Sequence[Panel], records: Records, metrics: Sequence[str]) -> 
         labels = [" " + name if name.startswith("_") else name for name in names]
         figure.legend(handles, labels, loc="outside upper left", ncols=min(len(names), per_line), handlelength=1.4)
     return figure
+
+
+def line_styles(names: Sequence[str], columns: Sequence[Panel]) -> dict[str, dict[str, Any]]:
+    """The methods' own where lines are methods, by place where they are settings."""
+    known = {str(r.cell.setting.get("method")) for _, lines in columns for r in lines.values()}
+    found = looks(names) if set(names) <= known else dict(zip(names, series_looks(len(names)), strict=True))
+    return {name: look.line for name, look in found.items()}
 
 
 def _y_label(metric: str) -> str:
@@ -96,45 +104,18 @@ def figure_of(item: Item, records: Records, metrics: Sequence[str]) -> Figure:
         return laid_out(figure)
 
 
-def cell_figure(result: CellResult, records: Records, metrics: Sequence[str]) -> Figure:
-    """One cell alone, a panel a metric, two beside each other. Margins are fixed, which is faster than finding them."""
-    with matplotlib.rc_context(STYLE):
-        lines = math.ceil(len(metrics) / 2)
-        width, height = 7.4, 2.1 * lines + 0.4
-        figure = Figure(figsize=(width, height))
-        axes = figure.subplots(lines, 2, squeeze=False).flatten()
-        for ax, metric in zip(axes, metrics, strict=False):
-            series = seeds_series(result, records, metric)
-            draw_panel(ax, metric, {"": series}, {"": line_style(0)})
-            set_scale([ax], metric, [series])
-            ax.set_title(_y_label(metric).replace("\n", " "), loc="left", fontsize=8.5)
-        for ax in axes[len(metrics) :]:
-            ax.set_visible(False)
-        for ax in axes[max(0, len(metrics) - 2) : len(metrics)]:
-            ax.set_xlabel("Round")
-        figure.subplots_adjust(
-            left=0.4 / width,
-            right=1 - 0.1 / width,
-            bottom=0.45 / height,
-            top=1 - 0.3 / height,
-            hspace=0.32,
-            wspace=0.14,
-        )
-        return figure
-
-
-def diversity_panels(item: Item, records: Records) -> dict[str, Figure | None]:
-    """The 16 variants as SSFL's figures D.1 to D.4 arrange them: a figure for each way of taking the gradient and each
-    norm; in it accuracy, then Eq. 1 (or 13) and Eq. 12 (or 14) among clients, then both with the server. None for a
-    figure of which no run measured anything; a single variant that was not measured is a panel that says so."""
-    figures: dict[str, Figure | None] = {}
+def variant_metrics(records: Records) -> dict[str, list[str]]:
+    """SSFL's figures D.1 to D.4, their name -> their metrics: a figure for each way of taking the gradient and each
+    norm; in it accuracy, then Eq. 1 (or 13) and Eq. 12 (or 14) among clients, then both with the server. A figure of
+    which no run measured anything is absent; a single variant that was not measured is a panel that says so."""
+    found: dict[str, list[str]] = {}
     for gradient in ("gradient", "delta"):
         for norm in ("l2", "l1"):
             start = f"diversity/{gradient}/{norm}"
             variants = [f"{start}/{power}/{members}" for members in MEMBERS for power in POWERS]
-            some = any(measured(records, variant) for variant in variants)
-            figures[f"{gradient}-{norm}"] = figure_of(item, records, [ACCURACY, *variants]) if some else None
-    return figures
+            if any(measured(records, variant) for variant in variants):
+                found[f"{gradient}-{norm}"] = [ACCURACY, *variants]
+    return found
 
 
 def measured(records: Records, metric: str) -> bool:

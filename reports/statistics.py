@@ -6,6 +6,7 @@ bootstrap, so intervals are Student's t (mean +- t_{n-1} std / sqrt(n), std with
 All values are in the metric's own unit (accuracies: fractions).
 """
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Paired(Summary):
     seeds: tuple[int, ...]
 
 
+@functools.cache
 def t_factor(n: int, level: float = LEVEL) -> float:
     """Half width of the two-sided t interval of n values, in units of their standard deviation. Needs n >= 2."""
     return float(stats.t.ppf(0.5 + level / 2, n - 1)) / math.sqrt(n)

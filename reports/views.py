@@ -8,6 +8,7 @@ from typing import Any
 from benchmark.experiment import to_json
 from benchmark.papers.item import Item
 from benchmark.tracking.record import RunRecord
+from reports.agreement import Agreement, agreement
 from reports.cells import ACCURACY, CellResult, Grid, Records, Row, seeds_of
 from reports.files import slug
 from reports.statistics import Paired
@@ -29,6 +30,7 @@ PROFILES = {
     "gpu": "Full data and network, fewer local steps.",
     "paper": "Exactly as published.",
 }
+AGREEMENT_MARKS = {"matches": "=", "differs": "\u2260", "undecided": "?"}
 MARKS = {"holds": "\u2713", "contradicted": "\u2717", "undecided": "?"}
 SHOWN_VALUES = 3  # distinct values of a provenance entry that are listed; the rest are counted
 
@@ -44,6 +46,7 @@ def value_view(item: Item, result: CellResult | None) -> dict[str, Any] | None:
         return None
     seen, published = result.summary, result.cell.published
     compared = item.profile == "paper" and seen is not None and published is not None
+    agreed = agreement(item, result)
     return {
         "href": cell_page(result.cell.label) + ".html",
         "label": result.cell.label,
@@ -53,8 +56,26 @@ def value_view(item: Item, result: CellResult | None) -> dict[str, Any] | None:
         "counts": result.counts,
         "status": result.status,
         "published": None if published is None else f"{published:.2f}",
+        "interval": points_free(seen.interval) if seen and seen.has_spread else None,
         "delta": points(seen.mean - published / 100) if compared and seen and published is not None else None,
+        "agreement": agreement_view(agreed) if agreed else None,
     }
+
+
+def agreement_view(agreed: Agreement) -> dict[str, str]:
+    """A verdict on a published number with its interval, for a pill and the line below it."""
+    return {
+        "verdict": agreed.verdict,
+        "mark": AGREEMENT_MARKS[agreed.verdict],
+        "interval": points_interval(agreed.interval),
+        "level": f"{100 * agreed.level:.4g} %",
+        "reason": agreed.reason,
+    }
+
+
+def points_free(interval: tuple[float, float] | None) -> str | None:
+    """An interval of fractions in percent, without signs: "[95.1, 96.4]"."""
+    return None if interval is None else f"[{percent(interval[0], 1)}, {percent(interval[1], 1)}]"
 
 
 def grid_view(item: Item, cells: Grid) -> dict[str, Any]:

@@ -124,6 +124,17 @@ def latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
+MARKDOWN = {
+    **{character: "\\" + character for character in "\\|*_`[]"},
+    **{"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"},
+}
+
+
+def markdown(text: str) -> str:
+    """Text that ends no cell and no line of a Markdown table, and is neither a tag nor a link."""
+    return "".join(MARKDOWN.get(character, character) for character in text)
+
+
 def csv_safe(value: object) -> str:
     """A CSV field that no spreadsheet takes for a formula: text that begins with = + - @ (or a control character that
     spreadsheets skip) gets a leading apostrophe; numbers stay as they are. Floats are written to full precision."""

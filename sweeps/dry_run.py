@@ -71,6 +71,7 @@ class CountingEngine:
     """An engine that trains nothing: every job's weights come back as they went in, plus a number."""
 
     name = "dry"
+    settings: Mapping[str, Any] = {"name": name}
 
     def __init__(self, environment: Environment, small: bool) -> None:
         self._environment, self._small = environment, small

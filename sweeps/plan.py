@@ -1,6 +1,6 @@
 """From items to runs: which are wanted, which are done, which are missing; each shared run once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,14 +34,22 @@ def wanted(items: Iterable[Item], seeds: int | None) -> tuple[Experiment, ...]:
     return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
 
 
-def plan(items: Sequence[Item], results: Path, *, seeds: int | None = None, with_reference: bool = True) -> Plan:
+def plan(
+    items: Sequence[Item],
+    results: Path,
+    *,
+    seeds: int | None = None,
+    with_reference: bool = True,
+    read: Callable[..., Records] = read_records,
+) -> Plan:
+    """`read` takes what `read_records` takes; another one may be more patient with damaged files."""
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
-    tried = read_records(results, (trial.cell_key for trial in trials), with_reference=with_reference)
+    tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
     resolved = tuple(item.resolved(lambda trial: _score(tried, trial)) for item in items)
     chosen = wanted(resolved, seeds)
     runs = tuple(dict.fromkeys((*trials, *chosen)))
     records = {
-        **read_records(results, (run.cell_key for run in chosen), with_reference=with_reference),
+        **read(results, (run.cell_key for run in chosen), with_reference=with_reference),
         **tried,
     }
     return Plan(

@@ -1,15 +1,20 @@
-"""`fssl report`: the site, the summary and the committed copies, from records alone."""
+"""`fssl report`: the site, the summary, single tables and figures, and the committed copies, from records alone."""
 
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_places
+from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES, profile_named
-from benchmark.tracking.reading import Records, write_reference
+from benchmark.tracking.reading import Records, read_records, write_reference
+from benchmark.tracking.survey import Survey, cell_keys
+from reports.alone import write_alone
 from reports.figures import curves
+from reports.orphans import orphans
+from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
 from reports.summary import write_summary
 from sweeps.plan import Plan, plan, restricted
@@ -23,6 +28,17 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--profile", action="append", help="default: every profile")
     command.add_argument("--site", type=Path, default=DEFAULT_SITE)
     command.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
+    )
+    command.add_argument(
+        "--serve",
+        type=int,
+        nargs="?",
+        const=DEFAULT_PORT,
+        metavar="PORT",
+        help=f"build, and show the site on this machine while runs go on (default port: {DEFAULT_PORT}; 0: any)",
+    )
+    command.add_argument(
         "--commit-reference",
         action="store_true",
         help="also write what git keeps: results/summary.csv, results/reference/, and each item's curves",
@@ -33,25 +49,70 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results)
+    if options.out is not None:
+        return _alone(options)
+    if options.serve is not None:
+        if not 0 <= options.serve <= 65535:
+            raise ConfigError(f"--serve: {options.serve}; a port from 0 to 65535 would be right")
+        serve(lambda: _build(options), options.site, options.serve)
+        return 0
     if options.commit_reference:
-        kept = [(item, records) for item, records in results if item.profile != "demo"]
-        for item, records in kept:
-            _commit(plan([item], options.results), options.results)
-            paper, name = item.name.split("/")
-            curves(item, records, path=options.pictures / paper / f"{name}-{item.profile}")
-        write_summary(kept, options.results / "summary.csv")
-    print(build(results, options.site))
+        _commit_reference(options)
+    print(_build(options))
     return 0
 
 
-def on_disk(names: Iterable[str], profiles: Iterable[str], results: Path) -> Sequence[tuple[Item, Records]]:
-    """The items that have any record, in any of the profiles. Committed copies count, but never for the demo."""
+def _build(options: argparse.Namespace) -> Path:
+    survey = Survey()
+    results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results, survey)
+    if not options.items and not options.profile:
+        results = [*results, *_unplanned(options.results, survey)]
+    benchmarks = options.results / "benchmarks"
+    return build(results, options.site, troubles=survey.troubles, benchmarks=benchmarks)
+
+
+def _unplanned(results: Path, survey: Survey) -> Sequence[tuple[Item, Records]]:
+    """Runs that belong to no table or figure, such as those of `fssl run`."""
+    keys = [key for key in cell_keys(results, with_reference=True) if key not in survey.seen]
+    return orphans(survey.read(results, keys, with_reference=True), survey.troubles)
+
+
+def _alone(options: argparse.Namespace) -> int:
+    """Each item that has a record, as files. Raises ConfigError where none has."""
+    survey = Survey()
+    names, profiles = options.items or ITEMS, options.profile or PROFILES
+    results = on_disk(names, profiles, options.results, survey)
+    if not results:
+        raise ConfigError(
+            f"--out: no record of {', '.join(names)} under {', '.join(profiles)}; `fssl reproduce` makes them"
+        )
+    for item, records in results:
+        for path in write_alone(item, records, options.out):
+            print(path)
+    return 0
+
+
+def _commit_reference(options: argparse.Namespace) -> None:
+    results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results)
+    kept = [(item, records) for item, records in results if item.profile != "demo"]
+    for item, records in kept:
+        _commit(plan([item], options.results), options.results)
+        paper, name = item.name.split("/")
+        curves(item, records, path=options.pictures / paper / f"{name}-{item.profile}")
+    write_summary(kept, options.results / "summary.csv")
+
+
+def on_disk(
+    names: Iterable[str], profiles: Iterable[str], results: Path, survey: Survey | None = None
+) -> Sequence[tuple[Item, Records]]:
+    """The items that have any record, in any of the profiles. Committed copies count, but never for the demo.
+    With a survey, records that cannot be read are missing and told in its `troubles`; else they raise DataError."""
+    read = survey.read if survey is not None else read_records
     found = []
     for profile in profiles:
         profile_named(profile)
         for item in items(names, profile):
-            planned = plan([item], results, with_reference=profile != "demo")
+            planned = plan([item], results, with_reference=profile != "demo", read=read)
             records = restricted(planned.records, planned.runs)
             if any(records.values()):
                 found.append((planned.items[0], records))

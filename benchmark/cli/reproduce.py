@@ -16,6 +16,7 @@ from benchmark.errors import ConfigError, DataError, Diverged
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES
+from benchmark.tracking.survey import Survey
 from reports.join import item_result
 from reports.site import build, item_page
 from reports.terminal import print_item
@@ -78,8 +79,10 @@ def act(options: argparse.Namespace) -> int:
         planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in planned.items]
     mine = {(item.name, item.profile) for item, _ in results}
-    found = on_disk(ITEMS, PROFILES, options.results)
-    build(results, options.site, others=[pair for pair in found if (pair[0].name, pair[0].profile) not in mine])
+    survey = Survey()
+    found = on_disk(ITEMS, PROFILES, options.results, survey)
+    others = [pair for pair in found if (pair[0].name, pair[0].profile) not in mine]
+    build(results, options.site, others=others, troubles=survey.troubles)
     for item, records in results:
         report = options.site / item_page(item)
         if options.json:

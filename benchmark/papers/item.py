@@ -18,6 +18,8 @@ class Cell:
     setting: Mapping[str, str | int | float]  # what the row and column say, for people: {"method": "FedAvg", "C": 47}
     experiment: Experiment  # seed 0 stands for every seed
     published: float | None = None  # as the paper prints it, percent; None: the paper has no such number
+    published_spread: float | None = None  # standard deviation over its runs, percent, where the paper prints one
+    published_runs: int = 1  # that the published number is a mean of
     role: Literal["published", "control", "ladder", "bound"] = "published"  # bound: beside the ranking, not in it
     note: str = ""  # what a reader has to know of this cell: "the server's labels are one more client's"
 
@@ -86,6 +88,7 @@ class Item:
     notes: tuple[str, ...] = field(default=())  # stand-ins, scale, selection rule: printed wherever the table is
     choices: tuple[Choice, ...] = ()  # cells that wait for their trials
     rows: Literal["settings", "methods"] = "settings"  # which of them the table's rows are; the other is its columns
+    margin: float | None = None  # below it a published and a reproduced accuracy count as equal (a fraction)
 
     def resolved(self, score: Callable[[Experiment], float | None]) -> "Item":
         """With a cell for every choice whose trials are done; the other choices are left waiting."""

@@ -38,6 +38,7 @@ def tab2(profile: str) -> Item:
         claims=claims_of(published),
         seeds={"demo": 3, "laptop": 5}.get(profile, published["seeds"]),
         notes=NOTES.get(profile, ()),
+        margin=published.get("margin"),
     )
 
 
@@ -133,6 +134,7 @@ def cohorts(name: str, profile: str) -> Item:
         claims=claims_of(published),
         seeds={"demo": 3, "laptop": 5}.get(profile, published["seeds"]),
         notes=NOTES.get(profile, tuple(published["notes"])),
+        margin=published.get("margin"),
     )
 
 

@@ -39,6 +39,7 @@ def table(name: str, profile: str, also_quoted: bool = False) -> Item:
         claims=claims_of(published, {data: data_name(data, profile) for data in found}),
         seeds=SEEDS.get(profile, published["seeds"]),
         notes=(*notes_of(published, profile), *_gaps(published), SELECTION),
+        margin=published.get("margin"),
     )
 
 

@@ -16,6 +16,8 @@ class RunRecord:
     manifest: Mapping[str, Any]  # commit, versions, data and partition hashes, hardware
     result: Mapping[str, Any]  # empty while the run is not finished
     rounds: Sequence[Mapping[str, Any]]
+    content: str = ""  # hash of the bytes that it was read from; empty where nobody asked for it
+    edited: bool = False  # its digest is of other content (`verify.digest`); False where nobody looked
 
     @property
     def status(self) -> str:

@@ -50,11 +50,20 @@ _CHECKPOINT = re.compile(r"round-\d{6}-([0-9a-f]{16})\.pt")
 def digest(folder: Path, result: Mapping[str, Any]) -> str:
     """sha256 (hex) over a run's experiment.json and rounds.jsonl as they lie there, its manifest without the attempts,
     and its result without the digest: any of these changed later gives another one."""
-    manifest = {key: value for key, value in (read_json(folder / "manifest.json") or {}).items() if key != "attempts"}
-    parts = [
+    return digest_of(
         (folder / "experiment.json").read_bytes(),
         (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else b"",
-        _canonical(manifest),
+        read_json(folder / "manifest.json") or {},
+        result,
+    )
+
+
+def digest_of(experiment: bytes, rounds: bytes, manifest: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """`digest` of what was read already: two files as they lie there, and two as objects."""
+    parts = [
+        experiment,
+        rounds,
+        _canonical({key: value for key, value in manifest.items() if key != "attempts"}),
         _canonical({key: value for key, value in result.items() if key != "digest"}),
     ]
     found = hashlib.sha256()

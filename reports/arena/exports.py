@@ -22,7 +22,7 @@ from reports.arena.text import (
 )
 from reports.cells import SELECTED_ON_TEST, CellResult, Records, collect
 from reports.exports import cell_fields, cell_names, tabular
-from reports.words import csv_safe, mean_spread
+from reports.words import csv_safe, markdown, mean_spread
 
 PLACE = ("mean", "std", "n", "rank", "group", "to_best", "to_best_low", "to_best_high")
 HEAD = ("method", *BASIS_NAMES.values(), "local steps", "MB up + down")
@@ -147,10 +147,10 @@ def arena_markdown(item: Item, records: Records) -> str:
     for column in columns(item, records):
         rows = [_head(column), ("---", *["---:"] * (len(_head(column)) - 1))]
         rows += [_printed(line, column) for line in lines(item, column)]
-        table = "\n".join(f"| {' | '.join(_cell_text(field) for field in row)} |" for row in rows)
+        table = "\n".join(f"| {' | '.join(markdown(field) for field in row)} |" for row in rows)
         order = f"{budget_text(column)}. {standing(column, item.seeds)}"
-        blocks.append(f"**{_cell_text(title(column))}**: {order}.\n\n{table}")
-    notes = [f"{number}. {_cell_text(note)}" for note, number in footnotes(item).items()]
+        blocks.append(f"**{markdown(title(column))}**: {order}.\n\n{table}")
+    notes = [f"{number}. {markdown(note)}" for note, number in footnotes(item).items()]
     blocks += ["\n".join(notes)] if notes else []
     blocks += [properties.markdown().rstrip("\n") for properties in arena_properties(item, records)]
     return "\n\n".join(blocks) + "\n"
@@ -169,9 +169,3 @@ def _printed(line: Line, column: Column) -> tuple[str, ...]:
         return (line.named, first, *differences, *others, *costs(line))
     text = f"{mean_spread(line.bound.summary)} (bound)" if line.bound else line.status
     return (line.named, text, *[""] * (len(_head(column)) - 2))
-
-
-def _cell_text(text: str) -> str:
-    """Text that ends no cell and no line of a Markdown table, and is no tag."""
-    escaped = {"|": r"\|", "\n": " ", "<": "&lt;", "*": r"\*", "_": r"\_", "`": r"\`"}
-    return "".join(escaped.get(character, character) for character in text)

@@ -1,6 +1,6 @@
 """The arena's figures: every seed as a point, and learning curves with few enough lines a panel to read them.
 
-A method has one colour in all of them, by its place in the item; methods that share a colour never share a panel.
+A method has the look of reports/style.py in all of them; methods that share a colour never share a panel.
 """
 
 import math
@@ -16,8 +16,9 @@ from benchmark.papers.item import Item
 from reports.arena.table import Column, columns, method_of, methods
 from reports.arena.text import lines, title
 from reports.cells import ACCURACY, CellResult, Records
-from reports.drawing import GRID, INK, PALETTE, STYLE, draw_panel, laid_out, set_scale
+from reports.drawing import GRID, INK, STYLE, draw_panel, laid_out, set_scale
 from reports.series import seeds_series
+from reports.style import PALETTE, looks
 from reports.words import metric_name
 
 MOST_LINES = 8  # a panel; as many as there are colours that any eye tells apart
@@ -25,7 +26,7 @@ Row = tuple[str, str, list[float]]  # a label, a colour, and the runs' values in
 
 
 def colours(item: Item) -> dict[str, str]:
-    return {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods(item))}
+    return {method: PALETTE[look.colour] for method, look in looks(methods(item)).items()}
 
 
 def dots(item: Item, column: Column) -> Figure | None:

@@ -21,8 +21,9 @@ from reports.arena.text import (
     to_best,
 )
 from reports.cells import Records
-from reports.drawing import PALETTE, inline, svg
+from reports.drawing import inline, svg
 from reports.files import slug
+from reports.style import looks
 from reports.views import cell_page
 from reports.words import percent
 
@@ -31,8 +32,8 @@ def arena_view(item: Item, records: Records) -> dict[str, Any]:
     """Tables, footnotes, properties; and `files`, the dot plots' SVG by file name."""
     found = columns(item, records)
     plots = {column.name: _plot(item, column) for column in found}
-    files = {name: text for name, text in plots.values() if text}
-    series = {method: index % len(PALETTE) for index, method in enumerate(methods(item))}
+    files = {name: text.encode() for name, text in plots.values() if text}
+    series = {method: look.colour for method, look in looks(methods(item)).items()}
     return {
         "caption": caption(),
         "columns": [_column_view(item, column, series, *plots[column.name]) for column in found],

@@ -1,13 +1,14 @@
 "use strict";
-// Filters entries by text and by data-* keys, sorts tables by a clicked heading. Without it the pages are complete.
+// Filters entries, sorts tables by a clicked heading, and reads values off curves. Without it the pages are complete.
 const filters = [...document.querySelectorAll("[data-filter], [data-filter-key]")];
 const entries = [...document.querySelectorAll("[data-entry]")];
 
 function matches(entry) {
   return filters.every((input) => {
     const key = input.dataset.filterKey;
-    if (key) return !input.value || entry.dataset[key] === input.value;
-    return entry.textContent.toLowerCase().includes(input.value.trim().toLowerCase());
+    if (!key) return entry.textContent.toLowerCase().includes(input.value.trim().toLowerCase());
+    const found = entry.dataset[key];
+    return !input.value || (found.startsWith("[") ? JSON.parse(found).includes(input.value) : found === input.value);
   });
 }
 
@@ -17,9 +18,6 @@ function refresh() {
     entry.hidden = !matches(entry);
     shown += entry.hidden ? 0 : 1;
   }
-  for (const group of document.querySelectorAll("[data-group]")) {
-    group.hidden = !group.querySelector("[data-entry]:not([hidden])");
-  }
   for (const count of document.querySelectorAll("[data-count]")) {
     count.textContent = shown === entries.length ? "" : `${shown} of ${entries.length}`;
   }
@@ -27,8 +25,12 @@ function refresh() {
 
 function sortBy(table, column, button) {
   const down = button.dataset.order !== "down";
-  for (const other of table.querySelectorAll("th button")) delete other.dataset.order;
+  for (const other of table.querySelectorAll("th button")) {
+    delete other.dataset.order;
+    other.closest("th").removeAttribute("aria-sort");
+  }
   button.dataset.order = down ? "down" : "up";
+  button.closest("th").setAttribute("aria-sort", down ? "descending" : "ascending");
   const body = table.tBodies[0];
   const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
   const rows = [...body.rows].sort((a, b) => key(a).localeCompare(key(b), "en", { numeric: true }));
@@ -44,3 +46,66 @@ for (const table of document.querySelectorAll("table[data-sort]")) {
     button?.addEventListener("click", () => sortBy(table, column, button));
   });
 }
+
+// A path's points in chart coordinates; data-x and data-y hold [value at place 0, value a unit, whether a logarithm].
+const places = (path) => path.getAttribute("d").slice(1).split("L").map((pair) => pair.split(" ").map(Number));
+const value = ([start, unit, log], place) => (log ? 10 ** (start + unit * place) : start + unit * place);
+const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
+tip.setAttribute("role", "status");
+document.body.append(tip);
+
+function readout(chart) {
+  const [x, y] = [JSON.parse(chart.dataset.x), JSON.parse(chart.dataset.y)];
+  const lines = [...chart.querySelectorAll("path[data-n]")].filter((path) => path.getAttribute("d"));
+  const points = lines.map(places);
+  const stops = [...new Set(points.flat().map((point) => point[0]))].sort((a, b) => a - b);
+  const ruler = chart.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+  ruler.setAttribute("class", "ruler");
+  let at = stops.length - 1;
+
+  function show(index) {
+    at = Math.max(0, Math.min(stops.length - 1, index));
+    const box = chart.getBoundingClientRect();
+    const scale = box.width / chart.viewBox.baseVal.width;
+    ruler.setAttribute("d", `M${stops[at]} 8V206`);
+    const rows = points.flatMap((line, i) => {
+      const point = line.find((p) => Math.abs(p[0] - stops[at]) < 0.06);
+      return point ? [{ label: lines[i].dataset.n, y: point[1], look: lines[i].classList[lines[i].classList.length - 1] }] : [];
+    });
+    rows.sort((a, b) => a.y - b.y);
+    const head = Object.assign(document.createElement("b"), { textContent: `Round ${Math.round(value(x, stops[at]))}` });
+    const list = rows.slice(0, 14).map((row) => {
+      const line = Object.assign(document.createElement("span"), { className: row.look });
+      line.textContent = `${row.label}: ${Number(value(y, row.y).toPrecision(4))}`;
+      return line;
+    });
+    tip.replaceChildren(head, ...list);
+    tip.hidden = false;
+    const left = window.scrollX + box.left + stops[at] * scale;
+    const flip = left + tip.offsetWidth + 24 > window.scrollX + document.documentElement.clientWidth;
+    tip.style.left = `${Math.max(4, flip ? left - tip.offsetWidth - 12 : left + 12)}px`;
+    tip.style.top = `${window.scrollY + box.top + 10}px`;
+  }
+
+  function hide() {
+    tip.hidden = true;
+    ruler.removeAttribute("d");
+  }
+
+  chart.addEventListener("pointermove", (event) => {
+    const box = chart.getBoundingClientRect();
+    const place = ((event.clientX - box.left) / box.width) * chart.viewBox.baseVal.width;
+    show(stops.reduce((best, stop, i) => (Math.abs(stop - place) < Math.abs(stops[best] - place) ? i : best), 0));
+  });
+  chart.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -stops.length, End: stops.length }[event.key];
+    if (event.key === "Escape") hide();
+    if (!step) return;
+    event.preventDefault();
+    show(tip.hidden ? at : at + step);
+  });
+  chart.addEventListener("pointerleave", hide);
+  chart.addEventListener("blur", hide);
+}
+
+for (const chart of document.querySelectorAll("svg.chart")) readout(chart);

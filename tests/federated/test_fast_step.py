@@ -17,7 +17,7 @@ from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import JobRunner, ReferenceEngine, Speed
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.products import faster_products
+from benchmark.federated.products import SETTINGS, faster_products
 from benchmark.federated.workers import CpuEngine
 from benchmark.losses.consistency import consistency_loss
 from benchmark.losses.kept import leave_out_rejected, loss_of_kept
@@ -229,8 +229,8 @@ def test_bfloat16_keeps_weights_losses_and_logits_in_float32():
 def test_products_are_switched_only_where_they_stay_float32():
     """256 terms below 1: bfloat16 would be off by some 0.1, float32 by 1e-4."""
     left, right = torch.rand(256, 256), torch.rand(256, 256)
-    before = torch.backends.mkldnn.matmul.fp32_precision
+    before = SETTINGS.fp32_precision
     with faster_products():
         found = left @ right
-    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    assert SETTINGS.fp32_precision == before
     assert float((found.double() - left.double() @ right.double()).abs().max()) < 1e-3

@@ -76,6 +76,7 @@ def test_the_pull_by_hand(sends, sent):
     )
     sends_tree = ElasticUpdate(alpha=0.25, sends=sends).finish(local)
     assert sends_tree["student"]["w"].item() == sent
+    assert local.private is not None
     assert local.private["student"]["w"].item() == 3.5 and local.private["student"]["count"].item() == 7
 
 
@@ -156,7 +157,7 @@ def test_a_client_that_rests_keeps_its_model():
     """C = 1 of K = 4: who was not drawn in a round has what it had before it."""
     environment = prepare(experiment(EASGD(batch_size=8), C=1))
     module = module_of(environment.experiment, environment)
-    before = {}
+    before: dict = {}
     for round_number in range(1, 7):
         (drawn,) = cohort(module, round_number)
         module.training_step(round_number, 0)

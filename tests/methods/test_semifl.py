@@ -80,6 +80,9 @@ class Told:
     def statistics(self, weights, part, batch_size):
         raise AssertionError("SemiFL's clients ask for no statistics")
 
+    def on_noise(self, weights):
+        raise AssertionError("SemiFL's clients see no noise")
+
 
 SURE, UNSURE = [9.0, 0.0, 0.0], [0.0, 0.1, 0.0]  # softmax .9998 for class 0; .355 for class 1
 

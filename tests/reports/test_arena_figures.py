@@ -4,7 +4,7 @@ import pytest
 
 from reports.arena.figures import colours, dots, learning_curves
 from reports.arena.table import columns
-from reports.drawing import PALETTE
+from reports.style import PALETTE, looks
 from tests.reports.arena_fakes import arena, arena_records, small
 
 
@@ -34,6 +34,7 @@ def test_no_panel_of_the_curves_has_more_lines_than_colours() -> None:
 
 
 def test_a_method_keeps_its_colour() -> None:
-    """By its place among the item's methods; no two of eleven share one."""
-    found = list(colours(arena()).values())
-    assert found == list(PALETTE[:11]) and len(set(found)) == 11
+    """A method of the suite has its own everywhere; no two of eleven share one."""
+    found = colours(arena())
+    assert len(set(found.values())) == 11 == len(found) and set(found.values()) <= set(PALETTE)
+    assert looks(["FedSwitch", "Mine"])["FedSwitch"] == looks(["Other", "FedSwitch"])["FedSwitch"]

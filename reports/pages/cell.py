@@ -1,0 +1,147 @@
+"""A cell's page: its curves seed by seed, its runs, its settings, its cost, and what was sent and kept."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmark.papers.item import Item
+from benchmark.tracking.record import RunRecord
+from reports.arena.text import megabytes, thousands
+from reports.cells import ACCURACY, SELECTED_ON_TEST, CellResult, Records, seeds_of
+from reports.chart import chart
+from reports.figures import variant_name
+from reports.files import slug
+from reports.series import seeds_series
+from reports.statistics import summary
+from reports.style import looks
+from reports.trust import marks_of, remarks
+from reports.views import PROFILES, Fact, provenance, resolved, run_view, value_view
+from reports.words import metric_name, number
+
+CURVES = (
+    ACCURACY,
+    "pseudo/kept",
+    "pseudo/accuracy",
+    "pseudo/kl_uniform",
+    "diversity/delta/l2/squared/clients",
+    "diversity/gradient/l2/squared/clients",
+    "test/loss",
+    "server/loss",
+    "client/loss",
+)
+PAGE_POINTS = 160  # a line; a chart on a page has no more pixels to show them
+HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}
+
+
+def run_page(record: RunRecord) -> str:
+    """Relative to the site: runs/<cell_key>/seed-0.html."""
+    return f"runs/{slug(record.cell_key)}/seed-{record.seed}.html"
+
+
+def cell_values(item: Item, result: CellResult, records: Records, config_file: str) -> dict[str, Any]:
+    """Everything the template shows, but the config file's own content, which `resolved` gives."""
+    runs = seeds_of(records, result.cell)
+    return {
+        "item": item,
+        "paper": item.name.split("/")[0],
+        "profile_text": PROFILES.get(item.profile, ""),
+        "cell": result.cell,
+        "value": value_view(item, result),
+        "selection": SELECTED_ON_TEST if result.selected_on_test else None,
+        "setting": {key: str(value) for key, value in result.cell.setting.items()},
+        "runs": [{**run_view(r), "href": run_page(r), "marks": "; ".join(marks_of(r, item.profile))} for r in runs],
+        "missing": [seed for seed in range(item.seeds) if seed not in {record.seed for record in runs}],
+        "charts": charts(result, records),
+        "command": f"fssl run --config {config_file} --seed=0",
+        "config": resolved(result, records),
+        "config_file": config_file,
+        "facts": settings_of(json.loads(resolved(result, records))),
+        "cost": cost_of(runs),
+        "exchange": exchange_of(runs),
+        "remarks": remarks(runs, item.profile),
+        "provenance": provenance(runs),
+    }
+
+
+def charts(result: CellResult, records: Records) -> list[dict[str, Any]]:
+    """A chart a metric that some run of the cell measured; every seed thin, their mean and its band over it."""
+    runs = seeds_of(records, result.cell)
+    seen = {name for record in runs for line in record.rounds for name in line}
+    method = str(result.cell.setting.get("method", result.cell.label))
+    look = looks([method])[method]
+    return [
+        {
+            "title": metric_name(metric),
+            "variant": variant_name(metric) if metric.startswith("diversity/") else "",
+            "svg": chart(metric, {"": (seeds_series(result, records, metric, PAGE_POINTS), look)}, seeds=True),
+        }
+        for metric in CURVES
+        if metric in seen
+    ]
+
+
+def settings_of(config: Mapping[str, Any]) -> list[Fact]:
+    """The resolved experiment flat, one setting a line, by the names that the command line takes."""
+    return [Fact(name=name, values=(text,), more=0, mixed=False) for name, text in _flat(config).items()]
+
+
+def _flat(entries: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in entries.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{key}.")
+        elif key == "kind":
+            name = above.rstrip(".")
+            if name.rpartition(".")[2] != value:  # "federation" is of kind federation
+                found[name or key] = str(value)
+        else:
+            found[f"{above}{key}"] = json.dumps(value) if isinstance(value, list) else str(value)
+    return dict(sorted(found.items()))
+
+
+def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """Means over the finished runs."""
+    ended = [run for run in runs if run.status == "done"]
+    costs = [cost for run in ended if isinstance(cost := run.result.get("cost"), Mapping)]
+    walls = [run.result["wall_seconds"] for run in ended if isinstance(run.result.get("wall_seconds"), int | float)]
+    named = {"local_steps": "Local steps", "bytes_up": "MB up", "bytes_down": "MB down"}
+    found = []
+    for key, name in named.items():
+        values = [float(cost[key]) for cost in costs if isinstance(cost.get(key), int | float)]
+        if values:
+            mean = summary(values).mean
+            found.append((name, thousands(mean) if key == "local_steps" else megabytes(mean)))
+    if walls:
+        found.append(("Minutes on its machine", number(summary(walls).mean / 60)))
+    return found
+
+
+def exchange_of(runs: Sequence[RunRecord]) -> list[dict[str, str]]:
+    """Who received, sent and kept what, by the names under which the method hands it over; from the first run that
+    says so."""
+    found = next((e for run in runs if isinstance(e := run.result.get("exchange"), Mapping)), None)
+    holders = found.get("holders") if found else None
+    if not isinstance(holders, Mapping):
+        return []
+    return [
+        {
+            "holder": HOLDERS.get(str(name), str(name)),
+            **{way: _names(ways, way) for way in ("received", "sent", "kept")},
+        }
+        for name, ways in holders.items()
+        if isinstance(ways, Mapping)
+    ]
+
+
+def _names(ways: Mapping[str, Any], way: str) -> str:
+    """ "student (154 kB), sigma (1.2 MB)"; records hold name -> bytes."""
+    names = ways.get(way)
+    if isinstance(names, Mapping) and names:
+        return ", ".join(f"{name} ({_bytes(size)})" for name, size in names.items())
+    return "nothing"
+
+
+def _bytes(size: object) -> str:
+    if not isinstance(size, int | float):
+        return "?"
+    return f"{megabytes(size)} MB" if size >= 1e6 else f"{size / 1e3:.3g} kB"

@@ -1,0 +1,138 @@
+"""Verdicts on published numbers and aggregates against closed forms and against scipy."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from benchmark.papers.item import Item
+from reports.aggregate import aggregate, interquartile_mean
+from reports.agreement import agree, agreement, largest_gap, prediction_interval, standard_error
+from reports.cells import cell_result
+from reports.statistics import summary
+from tests.reports.fakes import accuracies, make_cell
+
+FRACTIONS = st.floats(0.0, 1.0)
+
+
+def test_prediction_interval_in_closed_form() -> None:
+    """1, 2, 3: mean 2, std 1; t_2(.975) = 4.302653; half width 4.302653 x sqrt(1 + 1/3) = 4.968276."""
+    low, high = prediction_interval(summary([1.0, 2.0, 3.0])) or (0.0, 0.0)
+    assert (low, high) == pytest.approx((2 - 4.968276, 2 + 4.968276), abs=1e-5)
+    assert prediction_interval(summary([1.0])) is None
+
+
+def test_prediction_interval_holds_a_further_run_as_often_as_it_says() -> None:
+    """4,000 samples of five normal values and a sixth: 95 % within, to three standard errors (1.03 points)."""
+    rng = np.random.default_rng(3)
+    inside = 0
+    for sample in rng.normal(0.9, 0.01, size=(4000, 6)):
+        low, high = prediction_interval(summary(sample[:5])) or (0.0, 0.0)
+        inside += low <= sample[5] <= high
+    assert abs(inside / 4000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 4000)
+
+
+def test_error_with_a_printed_spread_is_welchs() -> None:
+    """Against scipy's Welch test from summaries: the same statistic and degrees of freedom."""
+    error, freedom = standard_error(0.02, 5, 0.03, 3)
+    t = (0.91 - 0.90) / error
+    welch = stats.ttest_ind_from_stats(0.91, 0.02, 5, 0.90, 0.03, 3, equal_var=False)
+    assert t == pytest.approx(welch.statistic)
+    assert 2 * stats.t.sf(abs(t), freedom) == pytest.approx(welch.pvalue)
+
+
+@given(st.lists(FRACTIONS, min_size=3, max_size=8), FRACTIONS, st.floats(0.001, 0.2))
+def test_matches_is_two_one_sided_tests(values: list[float], published: float, margin: float) -> None:
+    """A single published value: both one-sided tests with error s sqrt(1/n + 1) reject at 5 %, or it is no match."""
+    seen = summary(values)
+    found = agree(seen, published, margin)
+    if seen.std is None or not seen.has_spread:
+        assert found.verdict == "undecided" and found.interval is None
+        return
+    error = seen.std * math.sqrt(1 / seen.n + 1)
+    above = stats.t.sf((found.difference + margin) / error, seen.n - 1)
+    below = stats.t.sf((margin - found.difference) / error, seen.n - 1)
+    if abs(max(above, below) - 0.05) > 1e-9:
+        assert (found.verdict == "matches") == (max(above, below) < 0.05)
+    two_sided = 2 * stats.t.sf(abs(found.difference) / error, seen.n - 1)
+    if found.verdict != "matches" and abs(two_sided - 0.05) > 1e-9:
+        assert (found.verdict == "differs") == (two_sided < 0.05)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.8999, 0.9000, 0.9001], "matches"),  # half width 4.3 x .0001 x 1.15 is far below the margin
+        ([0.9299, 0.9300, 0.9301], "differs"),  # by 3 points, with the same width
+        ([0.88, 0.90, 0.92], "undecided"),  # half width 10 points
+        ([0.90], "undecided"),
+    ],
+)
+def test_three_verdicts(values: list[float], verdict: str) -> None:
+    assert agree(summary(values), 0.90, 0.01).verdict == verdict
+
+
+def item(profile: str = "paper", margin: float | None = 0.01) -> Item:
+    cells = tuple(
+        make_cell(m, {"method": m}, 900 + i, published=p) for i, (m, p) in enumerate([("A", 90.0), ("B", 80.0)])
+    )
+    return Item(name="toy/tab1", title="Toy", profile=profile, cells=cells, seeds=3, margin=margin)
+
+
+def test_only_profile_paper_is_compared_and_the_level_allows_for_all_cells() -> None:
+    """Two cells with a published number: 1 - .05 / 2. B lies 1 point off, A 3."""
+    shown = item()
+    records = accuracies([(shown.cells[0], [0.929, 0.93, 0.931]), (shown.cells[1], [0.809, 0.81, 0.811])])
+    results = [cell_result(cell, records, 3) for cell in shown.cells]
+    seen = agreement(shown, results[0])
+    assert seen is not None and seen.level == pytest.approx(0.975) and seen.difference == pytest.approx(0.03)
+    gap = largest_gap(shown, results)
+    assert gap is not None and gap[0].cell.label == "A"
+    for other in (item("laptop"), item(margin=None)):
+        assert agreement(other, results[0]) is None
+    assert agreement(shown, replace(results[0], values={})) is None
+
+
+@given(st.lists(FRACTIONS, min_size=1, max_size=40))
+def test_interquartile_mean_is_scipys_trimmed_mean(values: list[float]) -> None:
+    assert interquartile_mean(values) == pytest.approx(float(stats.trim_mean(values, 0.25)), abs=1e-12)
+
+
+def test_interquartile_mean_in_closed_form() -> None:
+    """0, 1, ..., 7 without two at each end: (2 + 3 + 4 + 5) / 4."""
+    assert interquartile_mean(list(range(8))) == 3.5
+
+
+def test_bootstrap_keeps_the_cells_apart() -> None:
+    """Two cells without spread, far apart: resampling within each changes nothing. Drawn from one pot, it would."""
+    seen = aggregate({"a": [0.1] * 4, "b": [0.9] * 4})
+    assert seen.mean == pytest.approx(0.5) and seen.interval == pytest.approx((0.5, 0.5))
+    assert (seen.n, seen.cells) == (8, 2)
+
+
+def test_bootstrap_of_one_cell_agrees_with_scipys() -> None:
+    """Percentile bootstrap of the same statistic; two independent sets of 2,000 draws agree to a tenth of the width."""
+    values = np.random.default_rng(5).normal(0.9, 0.02, size=24)
+    seen = aggregate({"a": values.tolist()})
+    other = stats.bootstrap(
+        (values,),
+        lambda x, axis: stats.trim_mean(x, 0.25, axis=axis),
+        n_resamples=2000,
+        method="percentile",
+        rng=np.random.default_rng(6),
+    ).confidence_interval
+    assert seen.interval is not None
+    width = other.high - other.low
+    assert seen.interval == pytest.approx((other.low, other.high), abs=0.1 * width)
+
+
+def test_aggregate_is_the_same_whatever_the_order_of_cells() -> None:
+    strata = {"b": [0.5, 0.6, 0.7], "a": [0.1, 0.3]}
+    assert aggregate(strata) == aggregate(dict(reversed(list(strata.items()))))
+    assert aggregate({"a": [0.5], "b": []}).interval is None
+    with pytest.raises(ValueError):
+        aggregate({"a": []})
