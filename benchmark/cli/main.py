@@ -28,6 +28,7 @@ VERBS = {
     "run": ("run", "one experiment: --config FILE and --a.b=c"),
     "reproduce": ("reproduce", "run a table or figure and print it beside the published one"),
     "work": ("work", "one more worker at the missing runs of tables and figures"),
+    "status": ("status", "how far everything is, from another shell"),
     "plan": ("plan", "what reproducing would run and cost"),
     "report": ("report", "build the site from the records"),
     "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),

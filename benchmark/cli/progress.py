@@ -106,7 +106,7 @@ class TableProgress:
             self._progress.remove_task(self._lines.pop(run))
         text = f"{rounds}/{sum(run.federation.rounds for run in self._runs)}"
         failed = f", {standing.failed} failed" if standing.failed else ""
-        name = f"{len(finished)}/{len(self._runs)} runs{failed}"
+        name = f"{len(finished)}/{len(self._runs)} runs, {len(running)} running{failed}"
         self._progress.update(self._task, completed=steps, description=name, rounds=text)
         if not self._console.is_terminal and time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
