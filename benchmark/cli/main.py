@@ -30,6 +30,7 @@ VERBS = {
     "work": ("work", "one more worker at the missing runs of tables and figures"),
     "status": ("status", "how far everything is, from another shell"),
     "plan": ("plan", "what reproducing would run and cost"),
+    "sweep": ("sweep", "write or check a W&B sweep file for an item or a grid of factors"),
     "report": ("report", "build the site from the records"),
     "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
     "data": ("data", "data sets and partitions"),

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmark.cli.main import add_places
-from benchmark.config import nearest, override
+from benchmark.config import override
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, from_json, to_json
-from benchmark.papers.catalogue import items
+from sweeps.factors import cell_named, experiment_of
 
 if TYPE_CHECKING:  # torch.distributed is imported when ranks are there
     from benchmark.federated.ranks import Place
@@ -29,6 +29,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
     command.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
+    command.add_argument(
+        "--sweep", type=Path, metavar="FILE", help="a sweep agent's JSON file: factors by letter, or a paper's cell"
+    )
     command.add_argument("--json", action="store_true", help="print result.json and its folder, nothing else")
     command.add_argument(
         "--threads", type=int, default=1, help="threads a tensor operation (default: 1, fastest for small networks)"
@@ -65,7 +68,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    experiment = resolve(options.config, options.rest, cell=options.cell, profile=options.profile)
+    experiment = resolve(options.config, options.rest, start=_start(options))
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
         return 0
@@ -134,11 +137,17 @@ def write_profile(experiment: Experiment, folder: Path, options: argparse.Namesp
         print(text)
 
 
-def resolve(
-    config: Path | None, overrides: Sequence[str], *, cell: str | None = None, profile: str = "demo"
-) -> Experiment:
-    """The experiment of a paper's cell or the defaults, then a file, then `--a.b=c` words. Raises ConfigError."""
-    data = to_json(_cell(cell, profile) if cell else Experiment())
+def _start(options: argparse.Namespace) -> Experiment | None:
+    if options.sweep is None:
+        return cell_named(options.cell, options.profile) if options.cell else None
+    if options.cell or options.config:
+        raise ConfigError("--sweep: stands for the whole experiment; without --cell and --config would be right")
+    return experiment_of(read_config(options.sweep))
+
+
+def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment | None = None) -> Experiment:
+    """What to start from (default: the defaults), then a file's fields, then `--a.b=c` words. Raises ConfigError."""
+    data = to_json(start or Experiment())
     if config is not None:
         merge(data, read_config(config))
     for key, text in pairs(overrides):
@@ -146,15 +155,6 @@ def resolve(
             continue
         override(data, key, text)
     return from_json(data)
-
-
-def _cell(name: str, profile: str) -> Experiment:
-    item_name, _, label = name.partition(":")
-    (item,) = items([item_name], profile)
-    labels = [cell.label for cell in item.cells]
-    if label not in labels:
-        raise ConfigError(f"--cell: {item_name} has no cell {label!r}; {nearest(label, labels)}")
-    return item.cell(label).experiment
 
 
 def read_config(path: Path) -> dict[str, Any]:
