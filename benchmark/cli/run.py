@@ -63,6 +63,12 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         help="first profile a few jobs in one process: operators by their own time, printed and beside the record",
     )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
+    command.add_argument(
+        "--wandb",
+        default=os.environ.get("FSSL_WANDB") or "auto",
+        metavar="MODE",
+        help="mirror the run in W&B: auto (under an agent only), online, offline or off (default: $FSSL_WANDB or auto)",
+    )
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)
 
@@ -95,16 +101,21 @@ def act(options: argparse.Namespace) -> int:
 
 def _lead(place: "Place | None", experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
     """The run itself, in the one process or in rank 0: the only one that writes."""
+    from benchmark.cli.mirroring import mirrored
     from benchmark.cli.progress import RunProgress
     from benchmark.federated.ranks import join
     from benchmark.tracking.run import run
 
-    with contextlib.nullcontext() if place is None else join(place) as ranks:
+    progress = [] if options.json else [RunProgress(experiment)]
+    with (
+        mirrored(options, experiment, _words(options)) as mirrors,
+        contextlib.nullcontext() if place is None else join(place) as ranks,
+    ):
         return run(
             experiment,
             options.results,
             data_root=options.data_root,
-            callbacks=[] if options.json else [RunProgress(experiment)],
+            callbacks=[*progress, *mirrors],
             threads=options.threads,
             engine=options.engine,
             workers=options.workers,
@@ -135,6 +146,11 @@ def write_profile(experiment: Experiment, folder: Path, options: argparse.Namesp
     write_atomically(folder / "engine-profile.txt", text.encode())
     if not options.json:
         print(text)
+
+
+def _words(options: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for, as a sweep would say it."""
+    return read_config(options.sweep) if options.sweep else {"cell": options.cell} if options.cell else {}
 
 
 def _start(options: argparse.Namespace) -> Experiment | None:
