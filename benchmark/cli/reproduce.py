@@ -22,9 +22,11 @@ from sweeps.plan import plan, restricted
 TABLE_WIDTH = 100  # columns
 
 
-def add_scope(command: argparse.ArgumentParser, items: str = "+") -> None:
+def add_scope(
+    command: argparse.ArgumentParser, items: str = "+", what: str = "ssfl/tab2, a paper (ssfl), or all"
+) -> None:
     """Which runs. `items`: how many names there may be ("+": at least one, "*": also none)."""
-    command.add_argument("items", nargs=items, metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
+    command.add_argument("items", nargs=items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
     command.add_argument("--seeds", type=int, help="runs a cell (default: the profile's)")
     command.add_argument(

@@ -43,7 +43,7 @@ def train(planned: Plan, options: argparse.Namespace, console: Console, *, wait:
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     done = len(planned.runs) - len(planned.missing)
     jobs = min(options.jobs, len(planned.missing))
-    names = ", ".join(f"{item.name} ({item.profile})" for item in planned.items)
+    names = ", ".join(f"{item.name} ({item.profile})" for item in planned.items) or "sweep"
     later = f", {planned.waiting} more when the trials among them are done" if planned.waiting else ""
     console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {jobs} side by side{later}")
     started = time.monotonic()
