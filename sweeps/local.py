@@ -1,27 +1,41 @@
 """The local launcher: runs side by side in spawned processes, one core and one thread each.
 
-Two runs on two cores finish sooner than one run on both, and a process that dies takes one run with it, which
-resumes from its checkpoint at the next call.
+Two runs on two cores finish sooner than one run on both. Any number of launchers, on any number of machines that share
+the folder of results, may be at the same runs: each run has one process at a time (`tracking.leases`), a launcher
+passes over what others are at, and comes back to it when they have finished it, given it up, or died.
 """
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.errors import Diverged, FsslError, Stopped
+from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
+from benchmark.tracking.leases import PATIENCE, RESULT, is_held
+from benchmark.tracking.recorder import run_folder
+from sweeps.crew import Crew, Ended, RunFailed
 
-Watch = Callable[[set[Experiment], Sequence[Experiment]], None]  # (running, finished so far)
+MOST_DEATHS = 3  # of a run's process; then the run is left alone and the others go on
+SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is at
 
 
-class LaunchFailed(FsslError):
-    """Some runs ended with an error; the others went on."""
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far a launch is."""
+
+    running: set[Experiment]  # here or elsewhere
+    finished: Sequence[Experiment]  # by whomever; with those that failed
+    failed: int
+    trained: int  # those of the finished that were trained here
+
+
+Watch = Callable[[Standing], None]
 
 
 def launch(
@@ -31,44 +45,108 @@ def launch(
     data_root: Path | None,
     workers: int,
     watch: Watch,
-) -> None:
+    wait: bool = True,
+    patience: float = PATIENCE,
+) -> Standing:
     """Train all runs. A failing run does not stop the others; the first error is raised in the end.
 
-    Ctrl-C or SIGTERM stops the workers at their last finished round and raises Stopped; nothing is lost.
+    `wait` for what others are at, or leave it to them. `patience`: see `tracking.run`. A run whose process is killed
+    goes on from its checkpoint, and is given up the third time. Ctrl-C or SIGTERM stops the workers at their last
+    finished round and raises Stopped; nothing is lost.
     """
-    if not runs:
-        return
+    queue = _Queue(runs, results, patience)
     os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
-    context = multiprocessing.get_context("spawn")
-    workers = min(workers, len(runs))
-    failures: list[BaseException] = []
-    with (
-        _sigterm_as_interrupt(),
-        ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool,
-    ):
-        waiting = list(reversed(runs))
-        running: dict[Future, Experiment] = {}
-        finished: list[Experiment] = []
+    crew = Crew(min(workers, len(runs)), results, data_root, patience)
+    with _sigterm_as_interrupt(), contextlib.closing(crew):
         try:
-            while waiting or running:
-                while waiting and len(running) < workers:
-                    experiment = waiting.pop()
-                    running[pool.submit(_work, experiment, results, data_root)] = experiment
-                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                for future in done:
-                    finished.append(running.pop(future))
-                    error = future.exception()
-                    if error is not None and not isinstance(error, Diverged):
-                        failures.append(error)
-                watch(set(running.values()), finished)
-                if any(isinstance(error, BrokenProcessPool | Stopped) for error in failures):
+            while crew.running or (queue.waiting if wait else queue.free()):
+                while crew.has_room and (run := queue.next()) is not None:
+                    crew.start(run)
+                for ended in crew.ended(timeout=0.5):
+                    queue.note(ended)
+                watch(queue.standing(crew.running))
+                if queue.stopped:
+                    crew.stop()
                     break
         except KeyboardInterrupt:
-            _stop(pool)
+            crew.stop()
             raise Stopped("stopped; the same command goes on from the checkpoints") from None
-        if failures:
-            _stop(pool)
-    _raise(failures)
+    if queue.failures:
+        raise queue.failures[0]
+    return queue.standing(set())
+
+
+class _Queue:
+    """Which run is next, and what became of the others."""
+
+    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float) -> None:
+        self.waiting = list(runs)
+        self.failures: list[FsslError] = []
+        self.stopped = False
+        self._results, self._patience = results, patience
+        self._finished: list[Experiment] = []
+        self._trained = 0
+        self._deaths: Counter[Experiment] = Counter()
+        self._elsewhere: dict[Experiment, float] = {}  # when it was looked at last
+
+    def next(self) -> Experiment | None:
+        """The first run that nobody is at, taken out; what others have finished is put with the finished ones."""
+        for run in list(self.waiting):
+            if time.monotonic() - self._elsewhere.get(run, -SECONDS_BETWEEN_LOOKS) < SECONDS_BETWEEN_LOOKS:
+                continue
+            folder = run_folder(self._results, run)
+            if (folder / RESULT).exists():
+                self.waiting.remove(run)
+                self._finished.append(run)
+            elif is_held(folder, self._patience):
+                self._elsewhere[run] = time.monotonic()
+                continue
+            else:
+                self.waiting.remove(run)
+                self._elsewhere.pop(run, None)
+                return run
+            self._elsewhere.pop(run, None)
+        return None
+
+    def free(self) -> bool:
+        """Whether any run waits that nobody else was at when it was looked at last."""
+        return any(run not in self._elsewhere for run in self.waiting)
+
+    def note(self, ended: Ended) -> None:
+        run, error = ended.run, ended.error
+        if isinstance(error, RunningElsewhere):
+            self._elsewhere[run] = time.monotonic()
+            self.waiting.insert(0, run)
+            return
+        if ended.died is not None:
+            self._deaths[run] += 1
+            if self._deaths[run] < MOST_DEATHS:
+                self.waiting.insert(0, run)
+                return
+            error = RunFailed(_killed(run, ended.died))
+        if error is not None and not isinstance(error, Diverged):
+            self.failures.append(error)
+        else:
+            self._trained += ended.here
+        self.stopped = self.stopped or isinstance(error, Stopped)
+        self._finished.append(run)
+
+    def standing(self, running: set[Experiment]) -> Standing:
+        return Standing(
+            running=running | self._elsewhere.keys(),
+            finished=tuple(self._finished),
+            failed=len(self.failures),
+            trained=self._trained,
+        )
+
+
+def _killed(run: Experiment, code: int) -> str:
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    hint = " (too little memory?)" if code == -signal.SIGKILL else ""
+    return (
+        f"cell {run.cell_key}, seed {run.seed}: its process ended {MOST_DEATHS} times, last by {how}{hint}; "
+        "the same command goes on from its checkpoint"
+    )
 
 
 @contextlib.contextmanager
@@ -86,30 +164,3 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _raise(failures: Sequence[BaseException]) -> None:
-    for error in failures:
-        if isinstance(error, FsslError):
-            raise error
-    if failures:
-        raise LaunchFailed(f"{len(failures)} runs failed, the first with {failures[0]!r}; run again to go on")
-
-
-def _stop(pool: ProcessPoolExecutor) -> None:
-    """Workers save their last finished round and end; work not yet started is dropped."""
-    processes = list((pool._processes or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in processes:
-        if process.is_alive() and process.pid is not None:
-            os.kill(process.pid, signal.SIGTERM)
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all: the parent passes it on
-
-
-def _work(experiment: Experiment, results: Path, data_root: Path | None) -> None:
-    from benchmark.tracking.run import run
-
-    run(experiment, results, data_root=data_root)

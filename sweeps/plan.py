@@ -61,6 +61,13 @@ def plan(
     )
 
 
+def plan_of_runs(runs: Sequence[Experiment], results: Path, *, with_reference: bool = True) -> Plan:
+    """The plan of runs that belong to no item: those of a grid."""
+    records = read_records(results, (run.cell_key for run in runs), with_reference=with_reference)
+    missing = tuple(run for run in runs if not _finished(records, run))
+    return Plan(items=(), runs=tuple(runs), missing=missing, records=records)
+
+
 def _score(records: Records, trial: Experiment) -> float | None:
     """The accuracy on held-out labels after the last round; a diverged trial is worse than any, None: not done."""
     record = records.get(trial.cell_key, {}).get(trial.seed)

@@ -64,7 +64,7 @@ def test_seed_and_profile_are_no_part_of_the_cell():
         (["--optimizer.lr=NaN"], ["optimizer.lr", "not finite"]),
         (["--optimizer.lr=-1"], ["optimizer.lr", "-1", "positive"]),
         (["--optimizer.nesterov=maybe"], ["optimizer.nesterov", "maybe", "true or false"]),
-        (["--model.network=resnet81"], ["model.network", "resnet81", "did you mean 'resnet18'"]),
+        (["--model.network=resnet81"], ["model.network", "resnet81", "did you mean 'resnet8'"]),
         (["--evaluation.selection=best"], ["evaluation.selection", "best", "last would be right"]),
         (["--evaluation.validation=true"], ["evaluation.validation", "N_validation"]),
         (["--seed=-1"], ["seed", "-1", "0 or more"]),

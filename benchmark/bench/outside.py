@@ -24,6 +24,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.federated.workers import CpuEngine
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
+from benchmark.tracking.leases import Lease
 from benchmark.tracking.provenance import manifest
 from benchmark.tracking.recorder import Recorder
 
@@ -85,10 +86,10 @@ def outside(options: Options) -> dict[str, Any]:
     with cpu_engine(environment, options) as engine, tempfile.TemporaryDirectory() as folder:
         waiting = Waiting(engine)
         clock = Clock(waiting, engine.pids)
-        recorder = Recorder(Path(folder), experiment)
-        recorder.open(manifest(environment, waiting))
+        recorder = Recorder(Lease(Path(folder), 1), experiment)
         module = FederatedModule(environment, waiting)
-        fit(module, build_trainer([GradientDiversity(), recorder.exchange, recorder, clock]))
+        with recorder.opened(manifest(environment, waiting)):
+            fit(module, build_trainer([GradientDiversity(), recorder.exchange, recorder, clock]))
     (wall, waited, here, everyone) = (
         last - first for first, last in zip(clock.reads[0], clock.reads[rounds], strict=True)
     )

@@ -27,7 +27,12 @@ class Parser(argparse.ArgumentParser):
 VERBS = {
     "run": ("run", "one experiment: --config FILE and --a.b=c"),
     "reproduce": ("reproduce", "run a table or figure and print it beside the published one"),
+    "work": ("work", "one more worker at the missing runs of tables and figures"),
+    "status": ("status", "how far everything is, from another shell"),
     "plan": ("plan", "what reproducing would run and cost"),
+    "sweep": ("sweep", "write or check a W&B sweep file for an item or a grid of factors"),
+    "agent": ("agent", "run a W&B agent on a sweep, safely"),
+    "wandb-rebuild": ("rebuild", "make the runs in W&B again from the records"),
     "report": ("report", "build the site from the records"),
     "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
     "data": ("data", "data sets and partitions"),
@@ -49,7 +54,12 @@ def parser(verb: str | None = None) -> Parser:
 
 def add_places(command: argparse.ArgumentParser) -> None:
     """Where data and results are: the same for every command that needs them."""
-    command.add_argument("--results", type=Path, default=ROOT / "results", help="folder of records (default: results/)")
+    command.add_argument(
+        "--results",
+        type=Path,
+        default=Path(os.environ.get("FSSL_RESULTS") or ROOT / "results"),
+        help="folder of records (default: $FSSL_RESULTS, then results/)",
+    )
     command.add_argument(
         "--data-root", type=Path, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
     )

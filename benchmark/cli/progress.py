@@ -13,6 +13,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.tracking.reading import last_round
 from benchmark.tracking.recorder import run_folder
 from sweeps.cost import local_steps
+from sweeps.local import Standing
 
 SECONDS_BETWEEN_LINES = 15.0
 
@@ -93,7 +94,8 @@ class TableProgress:
     def __exit__(self, *args: object) -> None:
         self._progress.stop()
 
-    def watch(self, running: set[Experiment], finished: Sequence[Experiment]) -> None:
+    def watch(self, standing: Standing) -> None:
+        running, finished = standing.running, standing.finished
         steps = float(sum(self._steps[run] for run in finished))
         rounds = sum(run.federation.rounds for run in finished)
         for run in sorted(running, key=lambda run: (run.seed, run.cell_key)):
@@ -103,7 +105,8 @@ class TableProgress:
         for run in set(self._lines) - running:
             self._progress.remove_task(self._lines.pop(run))
         text = f"{rounds}/{sum(run.federation.rounds for run in self._runs)}"
-        name = f"{len(finished)}/{len(self._runs)} runs"
+        failed = f", {standing.failed} failed" if standing.failed else ""
+        name = f"{len(finished)}/{len(self._runs)} runs, {len(running)} running{failed}"
         self._progress.update(self._task, completed=steps, description=name, rounds=text)
         if not self._console.is_terminal and time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()

@@ -2,9 +2,6 @@
 
 import argparse
 import json
-import os
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +9,8 @@ from rich.console import Console
 
 from benchmark.cli.main import add_places
 from benchmark.cli.report import DEFAULT_SITE, on_disk
-from benchmark.errors import ConfigError, DataError, Diverged
+from benchmark.cli.train import add_launch, checked_launch, diverged, train
+from benchmark.errors import ConfigError, Diverged
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES
@@ -20,13 +18,16 @@ from benchmark.tracking.survey import Survey
 from reports.join import item_result
 from reports.site import build, item_page
 from reports.terminal import print_item
-from sweeps.plan import Plan, plan, restricted
+from sweeps.plan import plan, restricted
 
 TABLE_WIDTH = 100  # columns
 
 
-def add_scope(command: argparse.ArgumentParser) -> None:
-    command.add_argument("items", nargs="+", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
+def add_scope(
+    command: argparse.ArgumentParser, items: str = "+", what: str = "ssfl/tab2, a paper (ssfl), or all"
+) -> None:
+    """Which runs. `items`: how many names there may be ("+": at least one, "*": also none)."""
+    command.add_argument("items", nargs=items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
     command.add_argument("--seeds", type=int, help="runs a cell (default: the profile's)")
     command.add_argument(
@@ -44,16 +45,20 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     )
     add_scope(command)
     command.add_argument("--launcher", choices=["local"], default="local", help="where runs are trained")
-    command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side (default: cores)")
+    add_launch(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
+    add_reference(command)
+    command.add_argument("--site", type=Path, default=DEFAULT_SITE, help="where the report is built")
+    add_places(command)
+    command.set_defaults(act=act)
+
+
+def add_reference(command: argparse.ArgumentParser) -> None:
     reference = command.add_mutually_exclusive_group()
     reference.add_argument(
         "--with-reference", action="store_true", default=None, help="count committed records as done (default but demo)"
     )
     reference.add_argument("--no-reference", action="store_false", dest="with_reference", help="train them again here")
-    command.add_argument("--site", type=Path, default=DEFAULT_SITE, help="where the report is built")
-    add_places(command)
-    command.set_defaults(act=act)
 
 
 def uses_reference(options: argparse.Namespace) -> bool:
@@ -67,15 +72,14 @@ def checked_seeds(seeds: int | None) -> int | None:
 
 
 def act(options: argparse.Namespace) -> int:
+    checked_launch(options)
     chosen = items(options.items, options.profile, options.also)
     with_reference = uses_reference(options)
     seeds = checked_seeds(options.seeds)
-    if options.jobs < 1:
-        raise ConfigError(f"--jobs: {options.jobs}; at least 1 would be right")
     planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     console = Console(stderr=True)
     while planned.missing:  # once, or twice where trials choose what comes after them
-        _train(planned, options, console)
+        train(planned, options, console)
         planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in planned.items]
     mine = {(item.name, item.profile) for item, _ in results}
@@ -89,9 +93,7 @@ def act(options: argparse.Namespace) -> int:
             print(json.dumps(item_result(item, records, report=str(report))))
         else:
             print_item(item, records, output(), report=str(report))
-    counted = [run for run in planned.runs if not run.evaluation.validation]  # a diverged trial is merely not chosen
-    diverged = [run for run in counted if planned.records[run.cell_key][run.seed].status == "diverged"]
-    return Diverged.exit_code if diverged else 0
+    return Diverged.exit_code if diverged(planned) else 0
 
 
 def output() -> Console:
@@ -102,34 +104,3 @@ def output() -> Console:
 
 def with_seeds(item: Item, seeds: int | None) -> Item:
     return item if seeds is None else replace(item, seeds=seeds)
-
-
-def _train(planned: Plan, options: argparse.Namespace, console: Console) -> None:
-    from benchmark.cli.progress import TableProgress
-    from sweeps.local import launch
-
-    _check_data(planned, options.data_root)
-    labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
-    done = len(planned.runs) - len(planned.missing)
-    jobs = min(options.jobs, len(planned.missing))
-    names = ", ".join(f"{item.name} ({item.profile})" for item in planned.items)
-    later = f", {planned.waiting} more when the trials among them are done" if planned.waiting else ""
-    console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {jobs} side by side{later}")
-    started = time.monotonic()
-    with TableProgress(planned.missing, options.results, console, labels) as progress:
-        launch(
-            planned.missing, options.results, data_root=options.data_root, workers=options.jobs, watch=progress.watch
-        )
-    console.print(f"trained {len(planned.missing)} runs in {(time.monotonic() - started) / 60:.1f} min")
-
-
-def _check_data(planned: Plan, root: Path | None) -> None:
-    """A missing data set is told before any process is started."""
-    from benchmark.data.datasets import load
-
-    for name in dict.fromkeys(run.data.name for run in planned.missing):
-        try:
-            load(name, root)
-        except DataError as error:
-            print(f"fssl: {len(planned.missing)} runs wait for {name}", file=sys.stderr)
-            raise error

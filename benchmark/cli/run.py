@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmark.cli.main import add_places
-from benchmark.config import nearest, override
+from benchmark.config import override
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, from_json, to_json
-from benchmark.papers.catalogue import items
+from sweeps.factors import cell_named, experiment_of
 
 if TYPE_CHECKING:  # torch.distributed is imported when ranks are there
     from benchmark.federated.ranks import Place
@@ -29,6 +29,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
     command.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
+    command.add_argument(
+        "--sweep", type=Path, metavar="FILE", help="a sweep agent's JSON file: factors by letter, or a paper's cell"
+    )
     command.add_argument("--json", action="store_true", help="print result.json and its folder, nothing else")
     command.add_argument(
         "--threads", type=int, default=1, help="threads a tensor operation (default: 1, fastest for small networks)"
@@ -60,12 +63,18 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         help="first profile a few jobs in one process: operators by their own time, printed and beside the record",
     )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
+    command.add_argument(
+        "--wandb",
+        default=os.environ.get("FSSL_WANDB") or "auto",
+        metavar="MODE",
+        help="mirror the run in W&B: auto (under an agent only), online, offline or off (default: $FSSL_WANDB or auto)",
+    )
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)
 
 
 def act(options: argparse.Namespace) -> int:
-    experiment = resolve(options.config, options.rest, cell=options.cell, profile=options.profile)
+    experiment = resolve(options.config, options.rest, start=_start(options))
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
         return 0
@@ -92,16 +101,21 @@ def act(options: argparse.Namespace) -> int:
 
 def _lead(place: "Place | None", experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
     """The run itself, in the one process or in rank 0: the only one that writes."""
+    from benchmark.cli.mirroring import mirrored
     from benchmark.cli.progress import RunProgress
     from benchmark.federated.ranks import join
     from benchmark.tracking.run import run
 
-    with contextlib.nullcontext() if place is None else join(place) as ranks:
+    progress = [] if options.json else [RunProgress(experiment)]
+    with (
+        mirrored(options, experiment, _words(options)) as mirrors,
+        contextlib.nullcontext() if place is None else join(place) as ranks,
+    ):
         return run(
             experiment,
             options.results,
             data_root=options.data_root,
-            callbacks=[] if options.json else [RunProgress(experiment)],
+            callbacks=[*progress, *mirrors],
             threads=options.threads,
             engine=options.engine,
             workers=options.workers,
@@ -134,11 +148,22 @@ def write_profile(experiment: Experiment, folder: Path, options: argparse.Namesp
         print(text)
 
 
-def resolve(
-    config: Path | None, overrides: Sequence[str], *, cell: str | None = None, profile: str = "demo"
-) -> Experiment:
-    """The experiment of a paper's cell or the defaults, then a file, then `--a.b=c` words. Raises ConfigError."""
-    data = to_json(_cell(cell, profile) if cell else Experiment())
+def _words(options: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for, as a sweep would say it."""
+    return read_config(options.sweep) if options.sweep else {"cell": options.cell} if options.cell else {}
+
+
+def _start(options: argparse.Namespace) -> Experiment | None:
+    if options.sweep is None:
+        return cell_named(options.cell, options.profile) if options.cell else None
+    if options.cell or options.config:
+        raise ConfigError("--sweep: stands for the whole experiment; without --cell and --config would be right")
+    return experiment_of(read_config(options.sweep))
+
+
+def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment | None = None) -> Experiment:
+    """What to start from (default: the defaults), then a file's fields, then `--a.b=c` words. Raises ConfigError."""
+    data = to_json(start or Experiment())
     if config is not None:
         merge(data, read_config(config))
     for key, text in pairs(overrides):
@@ -146,15 +171,6 @@ def resolve(
             continue
         override(data, key, text)
     return from_json(data)
-
-
-def _cell(name: str, profile: str) -> Experiment:
-    item_name, _, label = name.partition(":")
-    (item,) = items([item_name], profile)
-    labels = [cell.label for cell in item.cells]
-    if label not in labels:
-        raise ConfigError(f"--cell: {item_name} has no cell {label!r}; {nearest(label, labels)}")
-    return item.cell(label).experiment
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -1,25 +1,24 @@
-"""Files that are whole or absent: atomic writes, checked reads, one lock per run."""
+"""Files that are whole or absent: atomic writes, checked reads."""
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmark.errors import CannotWrite, DataError, RunningElsewhere
+from benchmark.errors import CannotWrite, DataError
 
 TEMPORARY = ".tmp"  # the end of the name of a file that is being written
 
 
-def write_atomically(path: Path, content: bytes | memoryview) -> None:
+def write_atomically(path: Path, content: bytes | memoryview, *, anew: bool = False) -> None:
     """Write beside, flush to disk, rename, flush the folder: a reader sees the old file or the new one, also after the
-    machine has lost its power. A file that has this content already is left alone. Raises CannotWrite."""
+    machine has lost its power. A file that has this content already is left alone, unless it has to be `anew`: who has
+    the old one open then writes to a file that has no name any more. Raises CannotWrite."""
     try:
-        if path.is_file() and path.read_bytes() == content:
+        if not anew and path.is_file() and path.read_bytes() == content:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
@@ -54,15 +53,19 @@ def flush(path: Path) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Drop what processes that were killed had begun to write. Only for a folder that this process holds (`locked`)."""
+    """Drop what processes that were killed had begun to write. Only for a folder that this process has claimed."""
     for path in folder.rglob(f".*{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON with sorted keys; NaN is refused, since readers differ about it."""
-    text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False)
-    write_atomically(path, (text + "\n").encode())
+    """Write `json_bytes` atomically. Raises CannotWrite."""
+    write_atomically(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON with sorted keys; NaN is refused (ValueError), since readers differ about it."""
+    return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:
@@ -73,22 +76,3 @@ def read_json(path: Path) -> Any:
         return None
     except ValueError as error:
         raise DataError(f"{path}: is damaged ({error}); without this run's folder it is trained anew") from None
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the run's folder. The lock goes with the process, so that a killed run can be taken up at once.
-
-    Raises RunningElsewhere where another process holds it, CannotWrite where the folder cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / "lock", "a")  # noqa: SIM115 - closed below, after the work under the lock
-    except OSError as error:
-        raise CannotWrite(f"{folder}: cannot be written ({error.strerror}); --results FOLDER names another") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it") from None
-        yield

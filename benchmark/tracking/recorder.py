@@ -3,11 +3,12 @@
 import contextlib
 import json
 import math
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytorch_lightning as pl
 
@@ -16,7 +17,8 @@ from benchmark.errors import CannotWrite
 from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.tracking.checkpoints import Checkpoint, newest, save
-from benchmark.tracking.files import flush, read_json, remove_temporaries, write_atomically, write_json
+from benchmark.tracking.files import json_bytes, read_json, remove_temporaries, write_atomically, write_json
+from benchmark.tracking.leases import Lease, LeaseLost
 from benchmark.tracking.reading import read_rounds
 from benchmark.tracking.verify import digest
 
@@ -31,12 +33,14 @@ def run_folder(results: Path, experiment: Experiment) -> Path:
 class Recorder(pl.Callback):
     """Writes `rounds.jsonl` as rounds end, and checkpoints by the clock, at the end, and when the run is broken off.
 
-    Its folder has to be held (`locked`): what a killed process left half written there is removed.
-    Raises ConfigError for checkpoints of another run.
+    Its folder has to be held: what a killed process left half written there is removed, and whatever is written comes
+    after a look at the lease. Raises ConfigError for checkpoints of another run, LeaseLost from any method that writes.
     """
 
-    def __init__(self, folder: Path, experiment: Experiment, seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS):
-        self.folder, self.experiment = folder, experiment
+    def __init__(self, lease: Lease, experiment: Experiment, seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS):
+        folder = lease.folder
+        self.folder, self.experiment, self._lease = folder, experiment, lease
+        self._lines: BinaryIO | None = None  # rounds.jsonl, while the record is `opened`
         self.run = f"{experiment.cell_key}/seed={experiment.seed}"
         remove_temporaries(folder)
         found = newest(folder / "checkpoints", self.run, len(_whole_lines(folder / "rounds.jsonl")))
@@ -49,8 +53,20 @@ class Recorder(pl.Callback):
         self._saved = self.rounds_done  # the last round that is on disk
         self._saved_at = self._round_started = time.monotonic()
 
-    def open(self, manifest: dict[str, Any]) -> None:
-        """Write what is known before the first round; move lines of rounds that have to be done again aside."""
+    def check(self) -> None:
+        """Raises LeaseLost where another process has taken the run over."""
+        self._lease.check()
+
+    @contextlib.contextmanager
+    def opened(self, manifest: dict[str, Any]) -> Iterator[None]:
+        """Write what is known before the first round; move lines of rounds that have to be done again aside. Inside,
+        rounds can be recorded."""
+        self._begin(manifest)
+        with open(self.folder / "rounds.jsonl", "ab", buffering=0) as self._lines:
+            yield
+
+    def _begin(self, manifest: dict[str, Any]) -> None:
+        self._lease.check()
         for warning in self.warnings:
             print(f"fssl: warning: {self.folder / 'checkpoints'}: {warning}", file=sys.stderr)
         write_json(self.folder / "experiment.json", to_json(self.experiment))
@@ -64,12 +80,14 @@ class Recorder(pl.Callback):
     def chose(self, choices: Mapping[str, Any]) -> None:
         """Note in the manifest how an engine that measures its choice ran each kind of local work."""
         if choices:
+            self._lease.check()
             manifest = read_json(self.folder / "manifest.json")
             manifest["engine"]["choices"] = dict(choices)
             write_json(self.folder / "manifest.json", manifest)
 
     def preempted(self, signal: str) -> None:
         """Note in the manifest that this attempt was ended from outside."""
+        self._lease.check()
         manifest = read_json(self.folder / "manifest.json")
         manifest["attempts"][-1]["stopped"] = {"by": signal, "after_round": self.rounds_done, "at": _now()}
         write_json(self.folder / "manifest.json", manifest)
@@ -86,7 +104,8 @@ class Recorder(pl.Callback):
         if len(kept) < len(lines):
             number = len(list((self.folder / "attempts").glob("*.jsonl"))) + 1
             write_atomically(self.folder / "attempts" / f"{number}.jsonl", b"".join(lines[len(kept) :]))
-            write_atomically(path, b"".join(kept))
+        if path.exists():  # a new file, also where nothing is cut: a process that is woken later has the old one open
+            write_atomically(path, b"".join(kept), anew=True)
 
     def on_train_batch_start(self, *args: object) -> None:
         self._round_started = time.monotonic()
@@ -107,7 +126,7 @@ class Recorder(pl.Callback):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Whatever ended the run, what is finished is kept; where that fails, too, the first reason counts."""
-        with contextlib.suppress(CannotWrite):
+        with contextlib.suppress(CannotWrite, LeaseLost):
             self.save()
 
     def _append(self, round_number: int, metrics: dict[str, float]) -> None:
@@ -118,10 +137,11 @@ class Recorder(pl.Callback):
             **dict(sorted(metrics.items())),
             "time/round_seconds": round(time.monotonic() - self._round_started, 6),
         }
+        assert self._lines is not None  # `opened` comes first
+        text = json.dumps(line, allow_nan=False) + "\n"
+        self._lease.check()
         try:
-            with open(self.folder / "rounds.jsonl", "a") as file:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
-                file.flush()
+            self._lines.write(text.encode())
         except OSError as error:
             raise CannotWrite(f"{self.folder / 'rounds.jsonl'}: {error.strerror}") from None
 
@@ -141,9 +161,11 @@ class Recorder(pl.Callback):
         """Put the last finished round on disk, if it is not there."""
         if self._finished is None or self._finished.round == self._saved:
             return
+        assert self._lines is not None
+        self._lease.check()
         started = time.monotonic()
         try:
-            flush(self.folder / "rounds.jsonl")  # its lines first: a checkpoint never knows more rounds than they
+            os.fsync(self._lines.fileno())  # its lines first: a checkpoint never knows more rounds than they
         except OSError as error:
             raise CannotWrite(f"{self.folder / 'rounds.jsonl'}: {error.strerror}") from None
         write_json(self.folder / "exchange.json", self.exchange.summary())
@@ -152,7 +174,7 @@ class Recorder(pl.Callback):
         self._saving_took = self._saved_at - started
 
     def close(self, status: str, error: str | None = None) -> dict[str, Any]:
-        """Write and return `result.json`: the run's last act."""
+        """Publish and return `result.json`: the run's last act."""
         rounds = read_rounds(self.folder / "rounds.jsonl")
         result = {
             "status": status,
@@ -174,7 +196,7 @@ class Recorder(pl.Callback):
             **({"error": error} if error else {}),
         }
         result["digest"] = digest(self.folder, result)
-        write_json(self.folder / "result.json", result)
+        self._lease.publish(json_bytes(result))
         return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from benchmark.diagnostics.diversity import GradientDiversity
-from benchmark.errors import Diverged, RankLost, Stopped
+from benchmark.errors import Diverged, RankLost, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated.choice import build_engine, engine_again
 from benchmark.federated.distributed import DistributedEngine
@@ -19,7 +19,8 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.ranks import Ranks
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.tracking.export import export
-from benchmark.tracking.files import locked, read_json
+from benchmark.tracking.files import read_json
+from benchmark.tracking.leases import PATIENCE, claimed, is_held
 from benchmark.tracking.provenance import identity, manifest
 from benchmark.tracking.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder, run_folder
 from benchmark.tracking.signals import Preempted, StopOnSignal
@@ -39,16 +40,19 @@ def run(
     device: str | None = None,
     gpu_candidate: str = "measured",
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
+    patience: float = PATIENCE,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
     A finished run is not trained again. `engine`, `workers`, `threads`, `confident_only`, `ranks` (of which this
     process is the first), `device` and `gpu_candidate`: see `build_engine`. How many workers or ranks there are moves
     no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is
-    killed does so much again.
+    killed does so much again. `patience`: seconds without a sign of life after which a run that another machine, or a
+    stopped process, is at is taken over.
 
-    Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere, Diverged (after the
-    record says so) and Stopped (SIGTERM, Ctrl-C, a rank that is lost: the last finished round is on disk).
+    Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
+    process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C, a
+    rank that is lost: the last finished round is on disk).
     """
     folder = run_folder(results, experiment)
     finished = read_json(folder / "result.json")
@@ -58,12 +62,14 @@ def run(
     try:
         with stop.listening():
             keep_freed_memory()
+            if is_held(folder, patience):  # told before time goes into data; `claimed` is what decides
+                raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it")
             environment = prepare(experiment, data_root)
-            with locked(folder):
+            with claimed(folder, patience=patience) as lease:
                 finished = read_json(folder / "result.json")  # another process may have been at it until now
                 if finished is not None:
                     return finished
-                recorder = Recorder(folder, experiment, seconds_between)
+                recorder = Recorder(lease, experiment, seconds_between)
                 start = recorder.checkpoint
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
                 same = identity(environment) if ranks is not None else None
@@ -81,8 +87,7 @@ def run(
                         device=device,
                         gpu_candidate=gpu_candidate,
                     )
-                with contextlib.closing(chosen) as built:
-                    recorder.open(manifest(environment, built))
+                with contextlib.closing(chosen) as built, recorder.opened(manifest(environment, built)):
                     return _train(recorder, environment, built, [*callbacks], stop)
     except Preempted as preempted:
         by = ranks.lost if ranks is not None and ranks.lost is not None else preempted.signal
@@ -129,5 +134,6 @@ def _train(
         if module.rounds_done < experiment.federation.rounds:
             where = f"{recorder.folder}: stopped after round {module.rounds_done}"
             raise Stopped(f"{where}; the same command goes on from there")
+        recorder.check()
         export(recorder.folder, module, recorder.last, recorder.best)
         return recorder.close("done")

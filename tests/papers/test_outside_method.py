@@ -51,7 +51,7 @@ def test_it_is_compared_in_the_arena_in_worker_processes(tmp_path):
     assert len(first.missing) == 6 + 2 and first.waiting == 2
 
     def train(runs):
-        launch(runs, tmp_path, data_root=None, workers=2, watch=lambda running, done: None)
+        launch(runs, tmp_path, data_root=None, workers=2, watch=lambda standing: None)
 
     train(first.missing)
     scores = {

@@ -32,6 +32,7 @@ from benchmark.papers.catalogue import items
 from benchmark.tracking import checkpoints
 from benchmark.tracking.checkpoints import Checkpoint
 from benchmark.tracking.export import export
+from benchmark.tracking.leases import Lease
 from benchmark.tracking.recorder import MOST_OF_A_RUN, SECONDS_BETWEEN_CHECKPOINTS, Recorder
 
 
@@ -39,7 +40,7 @@ class Timed(Recorder):
     """A recorder that notes what saving takes, and ends the run after so many seconds."""
 
     def __init__(self, folder: Path, experiment: Experiment, seconds: float) -> None:
-        super().__init__(folder, experiment)
+        super().__init__(Lease(folder, 1), experiment)
         self.cpu: list[float] = []
         self.wall: list[float] = []
         self._ends = time.monotonic() + seconds
@@ -66,7 +67,8 @@ def a_run(seconds: float) -> dict[str, Any]:
         cpu, wall = time.process_time(), time.perf_counter()
         module = FederatedModule(environment, ReferenceEngine(environment))
         recorder = Timed(folder, experiment, seconds)
-        fit(module, build_trainer([recorder.exchange, recorder]))
+        with recorder.opened({}):
+            fit(module, build_trainer([recorder.exchange, recorder]))
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         begun = time.perf_counter()
         export(folder, module, recorder.last, recorder.best)

@@ -29,6 +29,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream, Weights
 from benchmark.papers.catalogue import items
+from benchmark.tracking.leases import Lease
 from benchmark.tracking.recorder import Recorder
 
 
@@ -120,8 +121,9 @@ def measure(rounds: int) -> dict[str, float]:
     module = FederatedModule(environment, ReferenceEngine(environment))
     alternate = Alternate(BareLoop(copy.copy(environment)))
     with tempfile.TemporaryDirectory() as folder:
-        recorder = Recorder(Path(folder), experiment)
-        fit(module, build_trainer([GradientDiversity(), recorder, alternate]))
+        recorder = Recorder(Lease(Path(folder), 1), experiment)
+        with recorder.opened({}):
+            fit(module, build_trainer([GradientDiversity(), recorder, alternate]))
     ours, theirs = alternate.ours[2:-1], alternate.theirs[2:-1]  # the last round is tested on the test set
     ratios = [mine / bare for mine, bare in zip(ours, theirs, strict=True)]
     difference = max(

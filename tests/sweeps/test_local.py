@@ -22,7 +22,7 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
         tmp_path / "workers",
         data_root=None,
         workers=2,
-        watch=lambda running, done: seen.append((len(running), len(done))),
+        watch=lambda standing: seen.append((len(standing.running), len(standing.finished))),
     )
     assert seen[-1] == (0, 4) and max(running for running, _ in seen) == 2
     assert record_of(run_folder(tmp_path / "workers", wild)).status == "diverged"
@@ -35,5 +35,5 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
 def test_an_error_of_one_run_is_raised_in_the_end(tiny, tmp_path):
     missing = replace(tiny, data=replace(tiny.data, name="folder:" + str(tmp_path / "nowhere")))
     with pytest.raises(DataError, match="nowhere"):
-        launch([missing, tiny], tmp_path, data_root=None, workers=1, watch=lambda running, done: None)
+        launch([missing, tiny], tmp_path, data_root=None, workers=1, watch=lambda standing: None)
     assert record_of(run_folder(tmp_path, tiny)).status == "done"

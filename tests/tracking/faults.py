@@ -51,7 +51,7 @@ def die_in_write(where: list[int]) -> None:
             files.tempfile = countdown.around(files.tempfile)
         files.write_atomically(path, content)
 
-    checkpoints.write_atomically = write
+    checkpoints.write_atomically = write  # type: ignore[assignment]
 
 
 class Countdown:

@@ -17,6 +17,7 @@ from benchmark.errors import CannotWrite, ConfigError, Stopped
 from benchmark.methods.protocol import State
 from benchmark.tracking import checkpoints, files, recorder
 from benchmark.tracking.checkpoints import FORMAT, KEPT, Checkpoint, newest, save
+from benchmark.tracking.leases import Lease
 from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from tests.conftest import tiny_experiment
@@ -236,12 +237,12 @@ def test_checkpoints_are_further_apart_where_one_takes_long(tmp_path, monkeypatc
         saved.append(checkpoint.round)
 
     monkeypatch.setattr(recorder, "save", slow)
-    written = recorder.Recorder(tmp_path, TINY)
-    (tmp_path / "rounds.jsonl").touch()
-    for number in range(1, 13):
-        clock[0] += 100.0
-        written._finished = checkpoint(number)
-        written.save_when_due()
-    written.save()
-    written.save()  # there already
+    written = recorder.Recorder(Lease(tmp_path, 1), TINY)
+    with written.opened({}):
+        for number in range(1, 13):
+            clock[0] += 100.0
+            written._finished = checkpoint(number)
+            written.save_when_due()
+        written.save()
+        written.save()  # there already
     assert saved == [1, 6, 11, 12]

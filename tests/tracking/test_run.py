@@ -1,6 +1,5 @@
 """Runs on disk: the same twice, the same after any interruption, and nothing half-written."""
 
-import fcntl
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ import torch
 
 from benchmark.errors import CannotWrite, Diverged, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, Federation
+from benchmark.tracking.leases import Lease, claimed
 from benchmark.tracking.reading import pack, read_records, unpack, write_reference
 from benchmark.tracking.recorder import Recorder, run_folder
 from benchmark.tracking.run import run
@@ -98,12 +98,9 @@ def test_a_finished_run_is_not_trained_again(tiny, tmp_path, unbroken):
 
 def test_a_run_in_work_elsewhere_is_left_alone(tiny, tmp_path):
     folder = run_folder(tmp_path, tiny)
-    folder.mkdir(parents=True)
-    with open(folder / "lock", "a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(RunningElsewhere, match="another process"):
-            run(tiny, tmp_path)
-    assert sorted(path.name for path in folder.iterdir()) == ["lock"]
+    with claimed(folder), pytest.raises(RunningElsewhere, match="another process"):
+        run(tiny, tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["leases"]
 
 
 def test_a_folder_that_cannot_be_written(tiny, tmp_path):
@@ -158,6 +155,6 @@ def test_the_command_stops_with_76_and_its_run_goes_on(tmp_path):
 
 
 def test_the_recorder_never_writes_nan(tiny, tmp_path):
-    recorder = Recorder(tmp_path, tiny)
-    with pytest.raises(ValueError):
+    recorder = Recorder(Lease(tmp_path, 1), tiny)
+    with recorder.opened({}), pytest.raises(ValueError):
         recorder._append(1, {"test/loss": float("nan")})

@@ -41,9 +41,12 @@ EXPERIMENT = with_state_at_clients()
 
 @pytest.fixture(scope="module")
 def whole(forks, tmp_path_factory):
-    results = tmp_path_factory.mktemp("whole")
-    assert forks.run(EXPERIMENT, results)["code"] == 0
-    return results
+    """The results of a run that nothing interrupts, by engine."""
+    found = {}
+    for engine in ("reference", "cpu"):
+        found[engine] = tmp_path_factory.mktemp(engine)
+        assert forks.run(EXPERIMENT, found[engine], engine=engine, workers=1)["code"] == 0
+    return found
 
 
 def attempts(results: Path) -> list[dict]:
@@ -83,7 +86,7 @@ def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number,
     assert attempt["stopped"]["by"] == number.name and attempt["stopped"]["after_round"] == 2
     assert forks.run(EXPERIMENT, tmp_path, engine=engine, workers=1)["code"] == 0
     assert attempts(tmp_path)[1]["from_round"] == 2
-    assert differences(tmp_path, whole, EXPERIMENT) == []
+    assert differences(tmp_path, whole[engine], EXPERIMENT) == []
 
 
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
@@ -103,7 +106,7 @@ def test_a_second_signal_ends_it_at_once(forks, whole, tmp_path, engine):
     assert "stopped at once" in end["said"]
     assert last_checkpoint(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
     assert forks.run(EXPERIMENT, tmp_path)["code"] == 0
-    assert differences(tmp_path, whole, EXPERIMENT) == []
+    assert differences(tmp_path, whole[engine], EXPERIMENT) == []
 
 
 def test_a_round_that_is_being_recorded_is_recorded_first(tmp_path, whole, monkeypatch):
@@ -121,7 +124,7 @@ def test_a_round_that_is_being_recorded_is_recorded_first(tmp_path, whole, monke
     monkeypatch.undo()
     assert last_checkpoint(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
     run(EXPERIMENT, tmp_path)
-    assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole, EXPERIMENT))
+    assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole["reference"], EXPERIMENT))
 
 
 def test_a_signal_while_the_last_round_is_recorded_changes_nothing(tmp_path, monkeypatch, whole):
@@ -134,7 +137,7 @@ def test_a_signal_while_the_last_round_is_recorded_changes_nothing(tmp_path, mon
 
     monkeypatch.setattr(Recorder, "close", interrupted)
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
-    assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole, EXPERIMENT))
+    assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole["reference"], EXPERIMENT))
 
 
 def test_callbacks_hear_of_it_and_the_handlers_are_those_of_before(tmp_path):

@@ -1,0 +1,87 @@
+"""`fssl sweep`: W&B sweep files for items and for grids of factors; and the check of one."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmark.cli.main import ROOT
+from benchmark.errors import ConfigError
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import Item
+from benchmark.tracking.files import write_atomically
+from sweeps.factors import DEFAULT_PROFILE
+from sweeps.grid import checked, grid_of_item, grid_of_words
+from sweeps.sweep_file import read, written
+
+COMMITTED = ROOT / "sweeps" / "wandb"
+
+
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Prints a W&B sweep file: `fssl sweep ssfl/tab2 > sweep.yaml`, or `fssl sweep --grid 'R=0,0.4 T=2,8 "
+        "method=crl,grouping seed=0,1'`. Every combination is built before anything is printed. Factors: R, T, N_s, K, "
+        "C, S, alpha, method, data, seed, profile."
+    )
+    command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
+    command.add_argument("--grid", metavar="WORDS", help="factors with their values, in place of an ITEM")
+    command.add_argument("--profile", default=DEFAULT_PROFILE, help="demo, laptop (default), gpu or paper")
+    command.add_argument("--seeds", type=int, help="seeds of each cell (default: the item's; of a grid: seed 0)")
+    command.add_argument("--yes", action="store_true", help="take more than 10,000 runs")
+    command.add_argument("--check", type=Path, metavar="FILE", help="only check this sweep file")
+    command.add_argument("--write", type=Path, metavar="FOLDER", help="write a file for each ITEM instead of printing")
+    command.set_defaults(act=act)
+
+
+def act(options: argparse.Namespace) -> int:
+    asked = [bool(options.items), options.grid is not None, options.check is not None]
+    if sum(asked) != 1:
+        raise ConfigError("one of ITEM, --grid and --check would be right; `fssl sweep --help` shows each")
+    if options.seeds is not None and options.seeds < 1:
+        raise ConfigError(f"--seeds: {options.seeds}; at least 1 would be right")
+    if options.check is not None:
+        runs = checked(read(options.check), many=options.yes)
+        print(f"{options.check}: {len(runs)} runs of {len({run.cell_key for run in runs})} cells, all in order")
+    elif options.grid is not None:
+        print(of_grid(options), end="")
+    else:
+        _items(options)
+    return 0
+
+
+def of_grid(options: argparse.Namespace) -> str:
+    """The sweep file of --grid."""
+    grid = grid_of_words(options.grid)
+    grid.setdefault("profile", [options.profile])
+    if options.seeds is not None and "seed" in grid:
+        raise ConfigError("--seeds: the grid has its seeds; one of the two would be right")
+    grid.setdefault("seed", list(range(options.seeds or 1)))
+    checked(grid, many=options.yes)
+    seeds = f" --seeds {options.seeds}" if options.seeds is not None else ""
+    made_by = f'fssl sweep --grid "{options.grid}" --profile {options.profile}{seeds}'
+    return written(grid, name=options.grid, made_by=made_by)
+
+
+def of_item(item: Item, seeds: int | None = None, *, many: bool = False) -> str:
+    """The sweep file of an item: its cells and their seeds."""
+    grid = grid_of_item(item, seeds)
+    checked(grid, many=many)
+    more = f" --seeds {seeds}" if seeds is not None else ""
+    made_by = f"fssl sweep {item.name} --profile {item.profile}{more}"
+    return written(grid, name=f"{item.name} {item.profile}", made_by=made_by)
+
+
+def _items(options: argparse.Namespace) -> None:
+    chosen = items(options.items, options.profile)
+    if len(chosen) > 1 and options.write is None:
+        raise ConfigError(f"{len(chosen)} items are {len(chosen)} sweeps; --write FOLDER, or one item, would be right")
+    for item in chosen:
+        text = of_item(item, options.seeds, many=options.yes)
+        if item.choices:
+            waiting = f"{len(item.choices)} cells wait for their trials, which `fssl reproduce` and `fssl work` run"
+            print(f"fssl: {item.name}: {waiting}", file=sys.stderr)
+        if options.write is None:
+            print(text, end="")
+        else:
+            path = options.write / f"{item.name}.yaml"
+            write_atomically(path, text.encode())
+            print(path)

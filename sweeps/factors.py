@@ -1,0 +1,154 @@
+"""Environmental factors by the papers' letters, from a few words to an experiment.
+
+    {"R": 0.4, "T": 8, "method": "grouping"}     free factors, in the arena's environment of that data set
+    {"cell": "ssfl/tab2:Grouping/full"}          a paper's cell
+
+either with "profile" and "seed". What is not given stays as the environment (or the cell) has it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from benchmark.config import nearest
+from benchmark.data.partition import ClassSkew, Dirichlet
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
+from benchmark.methods.averaging import Grouping
+from benchmark.methods.ssfl import SSFL
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import Item
+from benchmark.papers.profiles import PROFILES
+
+DEFAULT_PROFILE = "laptop"
+ENVIRONMENTS: Mapping[str, str] = {"digits": "arena/digits", "mnist": "arena/mnist", "cifar10": "arena/cifar10"}
+# How the arena's methods are called in a grid; each at its own paper's hyperparameters.
+METHODS: Mapping[str, str] = {
+    "crl": "SSFL, FedAvg",
+    "grouping": "SSFL, grouping",
+    "semifl": "SemiFL",
+    "rscfed": "RSCFed",
+    "fed_consist": "Fed-Consist",
+    "fedprox_fixmatch": "FedProx-FixMatch",
+    "ts_server_ema": "TS-Server EMA",
+    "ts_client_ema": "TS-Client EMA",
+    "fedswitch": "FedSwitch",
+    "server_only": "Server only",
+    "central_fixmatch": "Central FixMatch",
+    "supervised": "Supervised FedAvg",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """What a value has to be, and where it goes."""
+
+    kind: type
+    put: Callable[[Experiment, Any], Experiment]
+
+
+def _local_steps(experiment: Experiment, value: int) -> Experiment:
+    return replace(experiment, federation=replace(experiment.federation, T=value))
+
+
+def _labels(experiment: Experiment, value: int) -> Experiment:
+    return replace(experiment, data=replace(experiment.data, N_s=value))
+
+
+def _class_skew(experiment: Experiment, value: float) -> Experiment:
+    old = experiment.partition
+    return replace(experiment, partition=replace(old, R=value) if isinstance(old, ClassSkew) else ClassSkew(R=value))
+
+
+def _dirichlet(experiment: Experiment, value: float) -> Experiment:
+    """As arena/alpha has it: no client with fewer than two images."""
+    return replace(experiment, partition=Dirichlet(alpha=value, min_size=2))
+
+
+def _groups(experiment: Experiment, value: int) -> Experiment:
+    method = experiment.method
+    if not isinstance(method, SSFL) or not isinstance(method.averaging, Grouping):
+        raise ConfigError(f"S: {value} groups with a method that has none; method=grouping would be right")
+    return replace(experiment, method=replace(method, averaging=replace(method.averaging, S=value)))
+
+
+# K and C are put at once (`_sizes`): one after the other, a cohort could be larger than the clients in between.
+FACTORS: Mapping[str, Factor] = {
+    "R": Factor(kind=float, put=_class_skew),
+    "alpha": Factor(kind=float, put=_dirichlet),
+    "T": Factor(kind=int, put=_local_steps),
+    "N_s": Factor(kind=int, put=_labels),
+    "S": Factor(kind=int, put=_groups),
+}
+SIZES = ("K", "C")
+CHOICES: Mapping[str, Mapping[str, str]] = {"method": METHODS, "data": ENVIRONMENTS}
+NAMES = (*FACTORS, *SIZES, *CHOICES, "seed", "profile", "cell")
+
+
+def experiment_of(values: Mapping[str, Any]) -> Experiment:
+    """The experiment of these words. Raises ConfigError that names the word, the value and what would be right."""
+    for name, value in values.items():
+        check(name, value)
+    profile, seed = values.get("profile", DEFAULT_PROFILE), values.get("seed", 0)
+    if "cell" in values:
+        if others := values.keys() - {"cell", "profile", "seed"}:
+            raise ConfigError(f"{min(others)}: a cell has all its factors; without cell, factors can be set")
+        return cell_named(values["cell"], profile).with_seed(seed)
+    if {"R", "alpha"} <= values.keys():
+        raise ConfigError("R and alpha: images are parted by one rule; either of them would be right")
+    experiment = _sizes(_environment(values, profile), values)
+    for name, factor in FACTORS.items():
+        if name in values:
+            experiment = factor.put(experiment, factor.kind(values[name]))
+    return experiment.with_seed(seed)
+
+
+def check(name: str, value: Any) -> None:
+    """Raises ConfigError where no factor has this name, or where it cannot have this value."""
+    if name not in NAMES:
+        raise ConfigError(f"{name!r} is no factor; {nearest(name, NAMES)}")
+    words = {**CHOICES, "profile": PROFILES}.get(name)
+    if words is not None and value not in words:
+        raise ConfigError(f"{name}: {value!r} is not right; {nearest(str(value), words)}")
+    whole = name in (*SIZES, "seed") or (name in FACTORS and FACTORS[name].kind is int)
+    if whole and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ConfigError(f"{name}: {value!r} is no whole number")
+    if name in FACTORS and (not isinstance(value, int | float) or isinstance(value, bool)):
+        raise ConfigError(f"{name}: {value!r} is no number")
+    if name == "cell" and not isinstance(value, str):
+        raise ConfigError(f"{name}: {value!r} is no text")
+
+
+def cell_named(name: str, profile: str) -> Experiment:
+    """The experiment of "ITEM:LABEL". Raises ConfigError."""
+    item_name, _, label = name.partition(":")
+    return _cell(_item(item_name, profile), label)
+
+
+@cache
+def _item(name: str, profile: str) -> Item:
+    """Built once, since a grid asks for it at every combination. Raises ConfigError."""
+    found = items([name], profile)
+    if len(found) != 1:
+        raise ConfigError(f"cell: {name!r} is more than one item; ITEM:LABEL would be right")
+    return found[0]
+
+
+def _cell(item: Item, label: str) -> Experiment:
+    labels = [cell.label for cell in item.cells]
+    if label not in labels:
+        raise ConfigError(f"cell: {item.name} has no cell {label!r}; {nearest(label, labels)}")
+    return item.cell(label).experiment
+
+
+def _environment(values: Mapping[str, Any], profile: str) -> Experiment:
+    item = _item(ENVIRONMENTS[values.get("data", "digits")], profile)
+    return _cell(item, f"{METHODS[values.get('method', 'crl')]}/own")
+
+
+def _sizes(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """K and C together. A cohort that is not given keeps its size, and is all clients where there are fewer."""
+    K = values.get("K", experiment.federation.K)
+    C = values.get("C", min(K, experiment.federation.C))
+    return replace(experiment, federation=replace(experiment.federation, K=K, C=C))

@@ -1,0 +1,81 @@
+"""Grids of factors: lists of values, and every combination of them as an experiment."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Any, TypeAlias
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
+from benchmark.papers.item import Item
+from sweeps.factors import check, experiment_of
+
+Grid: TypeAlias = Mapping[str, Sequence[Any]]  # factor -> its values, in order
+
+MOST_RUNS = 10_000  # without being asked twice
+
+
+def grid_of_words(words: str) -> dict[str, list[Any]]:
+    """ "R=0,0.2 method=crl,grouping" as a grid. Raises ConfigError for a misspelt factor, or one without a value."""
+    grid: dict[str, list[Any]] = {}
+    for word in words.split():
+        name, equals, text = word.partition("=")
+        values = [_value(part) for part in text.split(",") if part]
+        if not equals or not values:
+            raise ConfigError(f"--grid: {word!r} has no values; {name}=VALUE,VALUE would be right")
+        if name in grid:
+            raise ConfigError(f"--grid: {name} is there twice; once, with all its values, would be right")
+        if len(set(map(repr, values))) < len(values):
+            raise ConfigError(f"--grid: {word!r} has a value twice; each once would be right")
+        for value in values:
+            check(name, value)
+        grid[name] = values
+    if not grid:
+        raise ConfigError("--grid: is empty; factors such as R=0,0.2,0.4 would be right")
+    return grid
+
+
+def grid_of_item(item: Item, seeds: int | None) -> dict[str, list[Any]]:
+    """The item's cells with every seed. Cells that wait for their trials are not in it."""
+    return {
+        "cell": [f"{item.name}:{cell.label}" for cell in item.cells],
+        "profile": [item.profile],
+        "seed": list(range(item.seeds if seeds is None else seeds)),
+    }
+
+
+def size(grid: Grid) -> int:
+    return prod(len(values) for values in grid.values())
+
+
+def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
+    for values in product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
+    """Every run of the grid, each once. Raises ConfigError for an empty grid, one of more than MOST_RUNS runs (unless
+    `many` are wanted), and the first combination that is no experiment."""
+    count = size(grid)
+    if not count:
+        raise ConfigError("the grid is empty: a factor has no values; at least one each would be right")
+    if count > MOST_RUNS and not many:
+        raise ConfigError(f"the grid has {count:,} runs; --yes takes more than {MOST_RUNS:,}")
+    runs: dict[Experiment, None] = {}
+    for values in combinations(grid):
+        try:
+            runs[experiment_of(values)] = None
+        except ConfigError as error:
+            named = " ".join(f"{name}={value}" for name, value in values.items())
+            raise ConfigError(f"{named}: {error}") from None
+    return list(runs)
+
+
+def _value(text: str) -> Any:
+    """A number where it is one, else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text

@@ -1,0 +1,126 @@
+"""How far runs are, told from their folders alone: for whoever looks from another shell or another machine."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from benchmark.tracking.files import read_json
+from benchmark.tracking.leases import GIVEN_UP, PATIENCE, newest
+from benchmark.tracking.reading import read_rounds
+from benchmark.tracking.record import RunRecord
+
+# stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.
+State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "missing"]
+FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """One run as its folder shows it."""
+
+    cell_key: str
+    seed: int
+    name: str  # what people call its cell; the key where it has no name
+    state: State
+    round: int  # the last one that is recorded
+    rounds: int
+    attempt: int  # how many processes have been at it
+    accuracy: float | None  # of the last test, a fraction
+    seconds_per_round: float | None  # None: no round is recorded
+
+    @property
+    def rounds_left(self) -> int:
+        return 0 if self.state in FINISHED else self.rounds - self.round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """All runs in numbers. `seconds_left`: at the pace so far; None where nothing runs or no round was timed."""
+
+    counts: Mapping[str, int]
+    rounds_done: int
+    rounds: int
+    seconds_left: float | None
+
+    def line(self) -> str:
+        """For people, on one line."""
+        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
+        left = "" if self.seconds_left is None else f", about {self.seconds_left / 60:.1f} min left"
+        return f"{sum(self.counts.values())} runs: {counts}; {self.rounds_done}/{self.rounds} rounds{left}"
+
+
+def status_of(
+    folder: Path, *, name: str, rounds: int, finished: RunRecord | None = None, patience: float = PATIENCE
+) -> RunStatus:
+    """The run in `folder` (cell_key/seed=n), which need not exist; `rounds` as its experiment has them.
+
+    `finished`: its record, where that is known to be finished; it may be a committed copy.
+    """
+    lines = read_rounds(folder / "rounds.jsonl") if finished is None else finished.rounds
+    lease = newest(folder)
+    return RunStatus(
+        cell_key=folder.parent.name,
+        seed=int(folder.name.partition("=")[2]),
+        name=name,
+        state=_state(folder, patience) if finished is None else _known(finished.status),
+        round=int(lines[-1]["round"]) if lines else 0,
+        rounds=rounds,
+        attempt=lease.attempt if lease is not None else 0,
+        accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
+        seconds_per_round=fmean(line["time/round_seconds"] for line in lines) if lines else None,
+    )
+
+
+def _state(folder: Path, patience: float) -> State:
+    result = read_json(folder / "result.json")
+    if result is not None:
+        return _known(result["status"])
+    lease = newest(folder)
+    if lease is None:
+        return "stopped" if (folder / "experiment.json").exists() else "missing"
+    if lease.held(time.time(), patience):
+        return "running"
+    return "stopped" if lease.beat == GIVEN_UP else "dead"
+
+
+def _known(status: str) -> State:
+    known: dict[str, State] = {"done": "done", "diverged": "diverged"}
+    return known.get(status, "failed")
+
+
+def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
+    """Every run that was ever begun under this folder of results."""
+    found = []
+    for folder in sorted(results.glob("runs/*/seed=*")):
+        try:
+            experiment: dict[str, Any] = read_json(folder / "experiment.json") or {}
+            rounds = int(experiment["federation"]["rounds"])
+        except (LookupError, TypeError):
+            continue  # being begun this moment
+        found.append(status_of(folder, name=folder.parent.name, rounds=rounds, patience=patience))
+    return found
+
+
+def summary(runs: Sequence[RunStatus]) -> Summary:
+    """Counts and the time left. A run's rounds take what its own took; else what its cell's took, else the mean's."""
+    order = ("done", "diverged", "failed", "running", "stopped", "dead", "missing")
+    counts = {state: sum(run.state == state for run in runs) for state in order}
+    paces = [run.seconds_per_round for run in runs if run.seconds_per_round is not None]
+    by_cell = {run.cell_key: run.seconds_per_round for run in runs if run.seconds_per_round is not None}
+    left = None
+    if paces and counts["running"]:
+        usual = fmean(paces)
+        work = [run.rounds_left * (run.seconds_per_round or by_cell.get(run.cell_key, usual)) for run in runs]
+        left = sum(work) / counts["running"]
+    done = sum(run.rounds if run.state == "done" else run.round for run in runs)
+    return Summary(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)
+
+
+def to_json(runs: Sequence[RunStatus]) -> str:
+    """One JSON object: the summary, and every run."""
+    total = summary(runs)
+    return json.dumps({**vars(total), "runs": [vars(run) for run in runs]})

@@ -1,0 +1,101 @@
+"""What `fssl status` says of folders made by hand and of real runs."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from signal import SIGKILL
+
+import pytest
+
+from benchmark.cli.main import main
+from benchmark.experiment import to_json
+from benchmark.tracking.leases import claimed
+from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.run import run
+from sweeps.status import RunStatus, on_disk, status_of, summary
+from tests.conftest import ROOT
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from benchmark.tracking.leases import claimed
+with claimed(Path(sys.argv[1])):
+    print(flush=True)
+    time.sleep(60)
+"""
+
+
+def test_each_state_a_run_can_be_in(tiny, tmp_path):
+    folders = {name: tmp_path / "runs" / name / "seed=0" for name in ("missing", "running", "stopped", "dead")}
+    with claimed(folders["stopped"]):
+        pass
+    with subprocess.Popen([sys.executable, "-c", HOLD, folders["dead"]], cwd=ROOT, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        assert status_of(folders["dead"], name="", rounds=3).state == "running"
+        other.send_signal(SIGKILL)
+    with claimed(folders["running"]):
+        for state, folder in folders.items():
+            assert status_of(folder, name="", rounds=3).state == state
+    run(tiny, tmp_path)
+    wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
+    assert main(["run", "--results", str(tmp_path), "--config", _file(tmp_path, wild)]) == 70
+    found = {status.cell_key: status for status in on_disk(tmp_path)}
+    assert found[tiny.cell_key].state == "done" and found[tiny.cell_key].round == 3
+    assert found[wild.cell_key].state == "diverged" and found.keys() == {tiny.cell_key, wild.cell_key}
+
+
+def _file(folder, experiment):
+    (folder / "experiment.json").write_text(json.dumps(to_json(experiment)))
+    return str(folder / "experiment.json")
+
+
+def status(state, *, round, rounds=10, pace=None, cell="a", seed=0):
+    return RunStatus(
+        cell_key=cell,
+        seed=seed,
+        name=cell,
+        state=state,
+        round=round,
+        rounds=rounds,
+        attempt=1,
+        accuracy=None,
+        seconds_per_round=pace,
+    )
+
+
+def test_the_time_left_is_the_work_left_shared_by_those_at_work():
+    """Left: 6 rounds of 2 s; 10 rounds of cell a's 4 s (its other seed took that); 10 of the mean (2 + 4)/2 s.
+    12 + 40 + 30 = 82 s on one running process. A diverged run has nothing left."""
+    runs = [
+        status("running", round=4, pace=2.0, cell="b"),
+        status("done", round=10, pace=4.0),
+        status("missing", round=0, seed=1),
+        status("missing", round=0, cell="c"),
+        status("diverged", round=3, cell="d"),
+    ]
+    found = summary(runs)
+    assert found.seconds_left == pytest.approx(82.0)
+    assert (found.rounds_done, found.rounds) == (4 + 10 + 3, 50)
+    assert found.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 1.4 min left"
+    assert summary(runs[1:]).seconds_left is None  # nobody is at work
+
+
+def test_the_command_from_another_shell(tiny, tmp_path, capsys):
+    run(tiny, tmp_path)
+    with claimed(run_folder(tmp_path, tiny.with_seed(1))):
+        path = run_folder(tmp_path, tiny.with_seed(1)) / "experiment.json"
+        path.write_text((run_folder(tmp_path, tiny) / "experiment.json").read_text())
+        assert main(["status", "--json", "--results", str(tmp_path)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["counts"]["done"] == found["counts"]["running"] == 1 and len(found["runs"]) == 2
+        assert main(["status", "--results", str(tmp_path)]) == 0
+        shown = capsys.readouterr().out
+    assert "2 runs: 1 done, 1 running; 3/6 rounds, about" in shown and f"{tiny.cell_key}" in shown
+
+
+def test_of_an_item_everything_is_missing_at_first(tmp_path, capsys):
+    assert main(["status", "ssfl/tab2", "--profile", "demo", "--seeds", "1", "--results", str(tmp_path)]) == 0
+    assert "missing; 0/" in capsys.readouterr().out
+    assert os.listdir(tmp_path) == []

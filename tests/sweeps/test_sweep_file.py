@@ -1,0 +1,204 @@
+"""Sweep files: what the generator writes is what is committed, and every trap of the format is named with its line."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.cli.main import main
+from benchmark.cli.sweep import COMMITTED, of_item
+from benchmark.data.partition import ClassSkew, Dirichlet
+from benchmark.errors import ConfigError
+from benchmark.papers.catalogue import ITEMS, items
+from sweeps.factors import experiment_of
+from sweeps.grid import Grid, checked, combinations, grid_of_words, size
+from sweeps.sweep_file import COMMAND, lint, read, same, written
+
+GRIDS = sorted((COMMITTED / "grids").glob("*.yaml"))
+SMALL: Grid = {"R": [0, 0.2], "method": ["crl", "grouping"], "profile": ["demo"]}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_the_committed_file_of_an_item_is_what_the_generator_writes(name):
+    """After a change: fssl sweep all --write sweeps/wandb"""
+    (item,) = items([name], "laptop")
+    path = COMMITTED / f"{name}.yaml"
+    assert path.read_text() == of_item(item)
+    assert {run.cell_key for run in checked(read(path))} == {cell.cell_key for cell in item.cells}
+
+
+def test_no_other_file_is_committed():
+    found = {str(path.relative_to(COMMITTED))[: -len(".yaml")] for path in COMMITTED.rglob("*.yaml")}
+    assert found == {*ITEMS, *(f"grids/{path.stem}" for path in GRIDS)}
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_a_committed_grid_is_made_by_the_command_in_its_first_line(path, capsys):
+    text = path.read_text()
+    _, *words = shlex.split(text.splitlines()[0].removeprefix("# made by: "))
+    assert main(words) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_factors_land_where_the_papers_letters_mean():
+    made = experiment_of(
+        {"R": 0.8, "T": 4, "N_s": 100, "K": 8, "C": 3, "S": 3, "method": "grouping", "data": "mnist", "seed": 5}
+    )
+    (item,) = items(["arena/mnist"], "laptop")
+    start = item.cell("SSFL, grouping/own").experiment
+    assert made.partition == ClassSkew(R=0.8) and made.federation == replace(start.federation, K=8, C=3, T=4)
+    assert made.method == replace(start.method, averaging=replace(start.method.averaging, S=3))
+    assert made.data == replace(start.data, N_s=100) and made.seed == 5 and made.optimizer == start.optimizer
+    assert experiment_of({"alpha": 0.1}).partition == Dirichlet(alpha=0.1, min_size=2)
+
+
+def test_nothing_given_is_the_arena_itself():
+    (item,) = items(["arena/digits"], "demo")
+    assert experiment_of({"profile": "demo"}) == item.cell("SSFL, FedAvg/own").experiment
+    assert experiment_of({"method": "rscfed", "profile": "demo"}) == item.cell("RSCFed/own").experiment
+
+
+def test_whole_and_decimal_numbers_are_one_cell():
+    """YAML writes 0 and 0.0 differently, and agents may send either."""
+    assert experiment_of({"R": 0}).cell_key == experiment_of({"R": 0.0}).cell_key
+
+
+def test_fewer_clients_than_the_cohort_are_all_in_it():
+    assert experiment_of({"K": 3}).federation.C == 3
+    with pytest.raises(ConfigError, match="cohort of 5 from 3"):
+        experiment_of({"K": 3, "C": 5})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "is empty"),
+        ("r=0", "'r' is no factor"),
+        ("alfa=1", "did you mean 'alpha'"),
+        ("R=", "R=VALUE,VALUE would be right"),
+        ("R", "has no values"),
+        ("R=0 R=1", "twice"),
+        ("T=2,2", "a value twice"),
+        ("T=1.5", "T: 1.5 is no whole number"),
+        ("R=high", "R: 'high' is no number"),
+        ("method=groping", "did you mean 'grouping'"),
+        ("data=minst", "did you mean 'mnist'"),
+        ("R=0 alpha=1", "R and alpha"),
+        ("R=0,2", "R=2"),
+        ("S=2 method=crl", "method=grouping would be right"),
+        ("profile=desk", "'desk' is not right"),
+        ("cell=ssfl/tab2:FedAvg/smal", "did you mean 'FedAvg/small'"),
+        ("cell=ssfl/tab2:FedAvg/small T=2", "T: a cell has all its factors"),
+        ("seed=-1", "seed: -1"),
+    ],
+)
+def test_what_is_no_grid_is_refused_in_one_line(words, said, capsys):
+    assert main(["sweep", "--grid", words]) == 65
+    captured = capsys.readouterr()
+    assert said in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+def test_more_than_ten_thousand_runs_are_asked_about(capsys):
+    """2 x 5001 = 10,002; told by counting, before any of them is built."""
+    words = f"R=0,0.2 seed={','.join(map(str, range(5001)))}"
+    assert main(["sweep", "--grid", words]) == 65
+    assert "10,002 runs; --yes" in capsys.readouterr().err
+
+
+def test_asked_twice_they_are_taken():
+    assert len(checked({"seed": list(range(10_001)), "profile": ["demo"]}, many=True)) == 10_001
+
+
+def edited(old, new):
+    text = written(SMALL, name="small", made_by="a test")
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("- 0.2", "- 2e-1", "YAML reads 2e-1 as a text; 0.2 would be right"),
+        ("- 0.2", "- 1e3", "YAML reads 1e3 as a text; 1000.0 would be right"),
+        ("- 0.2", "- 012", "YAML reads 012 as 10"),
+        ("- 0.2", "- no", "YAML reads no as true or false"),
+        ("- 0.2", "- None", "R: 'None' is no number"),
+        ("- 0.2", "- null", "is no number and no name"),
+        ("- 0.2", "- [0.2]", "one value would be right"),
+        ("- crl", "- clr", "did you mean 'crl'"),
+        ("  R:", "  partition.R:", "parameters.partition.R is no factor"),
+        ("    values:\n    - 0\n    - 0.2", "    min: 0.0\n    max: 0.2", "a grid has no ranges"),
+        ("    values:\n    - 0\n    - 0.2", "    values: []", "at least one would be right"),
+        ("    values:\n    - 0\n    - 0.2", "    values: 0.2", "no list of values"),
+        ("    values:\n    - 0\n    - 0.2", "    vales: [0]", "value or values would be right"),
+        ("method: grid", "method: bayes", "'grid' would be right"),
+        ("project: fssl", "projekt: fssl", "did you mean 'project'"),
+        ("- benchmark.cli.main", "- os", "command: is not ours"),
+        ("parameters:", "parameter:", "parameters is missing"),
+        ("project: fssl", "project: !!python/object/apply:os.system [id]", "is no plain YAML"),
+        ("project: fssl", "project: [", "is no plain YAML"),
+    ],
+)
+def test_every_trap_of_the_format_is_named(old, new, said, tmp_path):
+    text = edited(old, new)
+    assert said in " ".join(trouble.text for trouble in lint(text))
+    (tmp_path / "sweep.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="line "):
+        read(tmp_path / "sweep.yaml")
+
+
+def test_the_line_is_that_of_the_trouble():
+    text = edited("- 0.2", "- 2e-1")
+    assert [trouble.line for trouble in lint(text)] == [1 + text.splitlines().index("    - 2e-1")]
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "R": st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True),
+            "T": st.lists(st.integers(1, 10**6), min_size=1, max_size=4, unique=True),
+            "method": st.lists(st.sampled_from(["crl", "semifl"]), min_size=1, unique=True),
+            "seed": st.lists(st.integers(0, 10**9), min_size=1, max_size=4, unique=True),
+        },
+    ).filter(bool)
+)
+def test_what_is_written_is_read_back(tmp_path_factory, grid):
+    """Whatever the numbers: 1e-05 and 0.1 + 0.2 among them."""
+    path = tmp_path_factory.mktemp("sweep") / "sweep.yaml"
+    path.write_text(written(grid, name="a", made_by="b"))
+    assert read(path) == grid
+    assert len(list(combinations(grid))) == size(grid)
+
+
+def test_a_command_line_grid_gives_the_numbers_it_names():
+    assert grid_of_words("R=0,0.4 method=crl,grouping T=2") == {
+        "R": [0, 0.4],
+        "method": ["crl", "grouping"],
+        "T": [2],
+    }
+
+
+def test_what_a_server_changed_is_told():
+    ours = yaml.safe_load(written(SMALL, name="small", made_by="a test"))
+    assert same(ours, ours) == []
+    assert same({**ours, "name": "another"}, ours) == []
+    (told,) = same({**ours, "command": ["rm", "-rf", "~"]}, ours)
+    assert "rm" in told and list(COMMAND)[0] in told
+
+
+def test_the_check_of_a_file(tmp_path, capsys):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(written(SMALL, name="small", made_by="a test"))
+    assert main(["sweep", "--check", str(path)]) == 0
+    assert "4 runs of 4 cells" in capsys.readouterr().out
+
+
+def test_run_takes_an_agents_file(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"R": 0.2, "T": 2, "profile": "demo", "seed": 3}')
+    assert main(["run", "--print-config", "--sweep", str(tmp_path / "config.json")]) == 0
+    made = experiment_of({"R": 0.2, "T": 2, "profile": "demo", "seed": 3})
+    assert f'"cell_key": "{made.cell_key}"' in capsys.readouterr().out
