@@ -99,9 +99,8 @@ class DisjointUpdate:
         _, _, kept_N = pseudo_labels(own_ND.detach(), self.threshold)
         labels_N = vote([own_ND.detach(), *helpers_ND])
         inter_client = consistency_of_clients(own_ND, helpers_ND, kept_N)
-        agreement = consistency_loss(
-            logits_of(psi, sigma, views["strong"]), labels_N, kept_N, num_images=max(1, int(kept_N.sum()))
-        )
+        strong_ND = logits_of(psi, sigma, views["strong"])
+        agreement = consistency_loss(strong_ND, labels_N, kept_N) * len(kept_N) / kept_N.sum().clamp(min=1)
         l2 = sum_of_squares(psi, sigma)
         l1 = torch.stack([value.abs().sum() for value in psi.parameters()]).sum()
         loss = lambdas.i * inter_client + lambdas.a * agreement + lambdas.l2 * l2 + lambdas.l1 * l1
@@ -194,17 +193,19 @@ def sum_of_squares(psi: nn.Module, sigma: nn.Module) -> Tensor:
 
 def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:
     """1/H sum_h KL(p_h || p), mean over the kept images (client.py: `loss_fn_u`); 0 without helpers or kept images."""
-    if not helpers_ND or not bool(kept_N.any()):
+    if not helpers_ND:
         return own_ND.new_zeros(())
-    own_log_ND = F.log_softmax(own_ND[kept_N], dim=-1)
+    own_log_ND = F.log_softmax(own_ND, dim=-1)
     terms = [
-        F.kl_div(own_log_ND, F.log_softmax(helper_ND[kept_N], dim=-1), reduction="batchmean", log_target=True)
+        F.kl_div(own_log_ND, F.log_softmax(helper_ND, dim=-1), reduction="none", log_target=True).sum(dim=-1)
         for helper_ND in helpers_ND
     ]
-    return torch.stack(terms).mean()
+    return (torch.stack(terms).mean(dim=0) * kept_N).sum() / kept_N.sum().clamp(min=1)
 
 
 def vote(logits: Sequence[Tensor]) -> Tensor:
     """labels_N: the class that most of these logits_ND have as their largest; of equally many the lowest class."""
-    votes_ND = torch.stack([F.one_hot(own_ND.argmax(dim=-1), own_ND.shape[-1]) for own_ND in logits]).sum(dim=0)
+    # Not F.one_hot, which reads its labels on the host: a GPU would be waited for in every step.
+    classes_D = torch.arange(logits[0].shape[-1], device=logits[0].device)
+    votes_ND = torch.stack([own_ND.argmax(dim=-1, keepdim=True) == classes_D for own_ND in logits]).sum(dim=0)
     return votes_ND.argmax(dim=-1)
