@@ -29,7 +29,7 @@ from benchmark.errors import ConfigError
 from benchmark.methods.averaging import RunningMean
 from benchmark.methods.elastic import check_share
 from benchmark.methods.normalisation import with_static_statistics
-from benchmark.methods.objectives import ServerUpdate, check_counts, check_threshold
+from benchmark.methods.objectives import check_counts, check_threshold
 from benchmark.methods.protocol import (
     SERVER,
     Job,
@@ -44,7 +44,11 @@ from benchmark.methods.protocol import (
     Weights,
     World,
 )  # fmt: skip
-from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, check_not_negative, labelled_stream
+from benchmark.methods.proximal_fixmatch import (
+    ProximalFixMatchUpdate,
+    check_not_negative,
+    trained_at_server,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +110,8 @@ class DataSharing:
 
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         if world.round <= self.warm_start_rounds:
-            student, given = self._server_update(state.server["student"], world), state.server["given"]
-            now = 0
+            student = trained_at_server(state.server["student"], world, self.server_batch_size)
+            given, now = state.server["given"], 0
         else:
             cohort = world.cohort()
             given = self._hand_out(state.server["given"], cohort, world)
@@ -127,17 +131,6 @@ class DataSharing:
             if str(client) not in given
         }
         return {**given, **drawn}
-
-    def _server_update(self, student: Weights, world: World) -> Weights:
-        job = Job(
-            key=Key(client=SERVER),
-            update=ServerUpdate(),
-            receives={"student": student},
-            data={"labelled": labelled_stream(self.server_batch_size)},
-            limit=world.limit,
-        )
-        (outcome,) = world.fit([job])
-        return outcome.sends["student"]
 
     def _clients(self, student: Weights, given: Tree, cohort: list[int], world: World) -> Weights:
         jobs = [self._job(student, given, client, world) for client in cohort]

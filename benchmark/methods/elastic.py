@@ -19,10 +19,10 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.losses import supervised_loss
-from benchmark.methods.averaging import RunningMean, ema
+from benchmark.methods.averaging import ema
 from benchmark.methods.objectives import StudentUpdate, check_counts
-from benchmark.methods.protocol import Batch, Job, Key, Local, Networks, Reader, Setup, Tree, Weights, World
-from benchmark.methods.proximal_fixmatch import labelled_cohort, labelled_stream
+from benchmark.methods.protocol import Batch, Local, Networks, Reader, Setup, Tree, Weights, World
+from benchmark.methods.proximal_fixmatch import mean_of_labelled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +85,7 @@ class ElasticMethod:
 
     def mean_of_clients(self, common: Weights, world: World, update: ElasticUpdate) -> Weights | None:
         """Local work of the cohort's clients with labels, and the plain mean of what they send; None: nobody did."""
-        jobs = [
-            Job(
-                key=Key(client=client),
-                update=update,
-                receives={"student": common},
-                data={"labelled": labelled_stream(self.batch_size)},
-                limit=world.limit,
-            )
-            for client in labelled_cohort(world)
-        ]
-        average = RunningMean()
-        for outcome in world.fit(jobs):
-            if not outcome.sat_out:
-                average.add(outcome.sends["student"])
-        return average.value() if average.total else None
+        return mean_of_labelled(update, common, world, self.batch_size)
 
 
 def check_share(name: str, share: float) -> None:

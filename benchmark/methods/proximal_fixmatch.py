@@ -37,6 +37,7 @@ from benchmark.methods.protocol import (
     Job,
     Key,
     Local,
+    LocalUpdate,
     Networks,
     Reader,
     Setup,
@@ -172,6 +173,38 @@ def labelled_cohort(world: World) -> list[int]:
     return [int(client) for client in world.generator("cohort", "labelled").permutation(holders)[: world.C]]
 
 
+def trained_at_server(student: Weights, world: World, batch_size: int) -> Weights:
+    """The student after local work on the server's labelled images."""
+    job = Job(
+        key=Key(client=SERVER),
+        update=ServerUpdate(),
+        receives={"student": student},
+        data={"labelled": labelled_stream(batch_size)},
+        limit=world.limit,
+    )
+    (outcome,) = world.fit([job])
+    return outcome.sends["student"]
+
+
+def mean_of_labelled(update: LocalUpdate, student: Weights, world: World, batch_size: int) -> Weights | None:
+    """The plain mean of what the cohort's holders of labels send after that local work; None: nobody sent anything."""
+    jobs = [
+        Job(
+            key=Key(client=client),
+            update=update,
+            receives={"student": student},
+            data={"labelled": labelled_stream(batch_size)},
+            limit=world.limit,
+        )
+        for client in labelled_cohort(world)
+    ]
+    average = RunningMean()
+    for outcome in world.fit(jobs):
+        if not outcome.sat_out:
+            average.add(outcome.sends["student"])
+    return average.value() if average.total else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProximalFixMatch:
     """Fields and steps that the four methods share; each of them adds its `init`, `round` and `models`.
@@ -223,33 +256,13 @@ class ProximalFixMatch:
         """ServerUpdate of Algorithm 2 where no client holds labels; the same weights where one does (Algorithm 1)."""
         if any(world.labelled[client] for client in range(world.K)):
             return student
-        job = Job(
-            key=Key(client=SERVER),
-            update=ServerUpdate(),
-            receives={"student": student},
-            data={"labelled": labelled_stream(self.server_batch_size)},
-            limit=world.limit,
-        )
-        (outcome,) = world.fit([job])
-        return outcome.sends["student"]
+        return trained_at_server(student, world, self.server_batch_size)
 
     def warm_start(self, student: Weights, world: World) -> Weights:
         """A round of L_s alone: of the cohort's holders of labels, in a mean of equal weights, then of the server."""
-        jobs = [
-            Job(
-                key=Key(client=client),
-                update=ProximalFixMatchUpdate(mu=self.mu, proximal=self.proximal),
-                receives={"student": student},
-                data={"labelled": labelled_stream(self.labelled_batch_size)},
-                limit=world.limit,
-            )
-            for client in labelled_cohort(world)
-        ]
-        average = RunningMean()
-        for outcome in world.fit(jobs):
-            if not outcome.sat_out:
-                average.add(outcome.sends["student"])
-        return self.server_update(average.value() if average.total else student, world)
+        update = ProximalFixMatchUpdate(mu=self.mu, proximal=self.proximal)
+        mean = mean_of_labelled(update, student, world, self.labelled_batch_size)
+        return self.server_update(student if mean is None else mean, world)
 
 
 @dataclass(frozen=True, kw_only=True)
