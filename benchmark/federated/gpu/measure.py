@@ -113,7 +113,7 @@ def measured(
         trial = [replace(work, batches=work.batches[:MEASURED_STEPS]) for work in works[: candidate.width]]
         try:
             seconds[name] = _seconds_a_step(candidate, kind, verdict, trial, placer, clock)
-        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError) as error:
             out.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
     best = min(seconds, key=lambda name: seconds[name]) if seconds else "plain"
     for name, candidate in among.items():
