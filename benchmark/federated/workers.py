@@ -7,13 +7,11 @@ jobs first, and keep nothing: private state comes with the job and goes back wit
 move a bit; the fast form of the local step does (`Speed`), so that a run that goes on keeps its engine.
 """
 
-import itertools
 import os
-import pickle
 import signal
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any
@@ -22,19 +20,18 @@ import torch.multiprocessing
 from torch import Tensor
 
 from benchmark.errors import ConfigError, FsslError
-from benchmark.federated.dispatch import Call, cost_of, name_of
-from benchmark.federated.engines import PLAIN, Speed, keeper_of
+from benchmark.federated.dispatch import Call, name_of
+from benchmark.federated.engines import PLAIN, Speed
 from benchmark.federated.environment import Environment
+from benchmark.federated.leader import Hand, Leader
 from benchmark.federated.memory import shared_memory_left
-from benchmark.federated.parcels import Numbers, Parcel, pack, receive, send, unpack
-from benchmark.federated.worker import Order, work
-from benchmark.methods.protocol import Job, Outcome, Tree, Weights
+from benchmark.federated.parcels import Numbers, pack, receive, send
+from benchmark.federated.worker import work
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when a worker loads torch
-AHEAD = 1  # jobs a worker has beside the one it runs
 
 
-class CpuEngine:
+class CpuEngine(Leader["Worker"]):
     """`workers` persistent processes of `threads` each; None: one for each core that this process may use.
 
     `plain`: the reference engine's local step, bit by bit; `confident_only`: see `Speed`.
@@ -43,6 +40,7 @@ class CpuEngine:
     """
 
     name = "cpu"
+    elsewhere = "a worker process"
 
     def __init__(
         self,
@@ -56,12 +54,9 @@ class CpuEngine:
         self._count = usable_cores() if workers is None else workers
         if self._count < 1 or threads < 1:
             raise ConfigError(f"workers: {self._count}, threads: {threads}; at least 1 would be right")
-        self._environment, self._threads = environment, threads
-        self._speed = PLAIN if plain else Speed(confident_only=confident_only)
-        self._tickets = itertools.count()
-        self._calls: dict[int, Call] = {}
-        self._workers: list[Worker] = []
-        self._end_workers = weakref.finalize(self, end, self._workers)  # also when the interpreter ends
+        super().__init__(environment)
+        self._threads, self._speed = threads, PLAIN if plain else Speed(confident_only=confident_only)
+        self._end_workers = weakref.finalize(self, end, self._hands)  # also when the interpreter ends
         self._start_workers()
 
     def __enter__(self) -> "CpuEngine":
@@ -72,7 +67,7 @@ class CpuEngine:
 
     def close(self) -> None:
         """End the workers; work begun is lost. The engine is usable again: it then starts others."""
-        end(self._workers)
+        end(self._hands)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -83,99 +78,26 @@ class CpuEngine:
     @property
     def pids(self) -> list[int]:
         """The workers' processes."""
-        return [worker.pid for worker in self._workers]
+        return [worker.pid for worker in self._hands]
 
-    def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
-        """One outcome a job, in job order. Jobs with one keeper run in list order, each on the state the last one left.
-
-        Private state is written to `kept` when its outcome is handed out. Raises what a job raised when its outcome is
-        due, and FsslError where a worker ended. Leaving off half way is allowed: what is not begun is not done.
-        """
-        for index, outcome in enumerate(self._results(jobs, round_number, kept)):
-            if outcome.private is not None:
-                kept[keeper_of(jobs[index])] = outcome.private
-            yield outcome
-
-    def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]:
-        """As `ReferenceEngine.gradients`."""
-        yield from self._results(jobs, round_number, None)
-
-    def _results(self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree] | None) -> Iterator[Any]:
-        costs = [cost_of(job, self._environment, round_number) for job in jobs]
-        call = Call(ticket=next(self._tickets), jobs=jobs, round_number=round_number, costs=costs, kept=kept)
+    def _begin(self) -> None:
         self._start_workers()
-        self._calls[call.ticket] = call
-        try:
-            while call.due < len(jobs):
-                self._hand_out(call)  # before the consumer works on this outcome, so that no worker waits for it
-                while not call.is_due:
-                    self._take_in()
-                    self._hand_out(call)
-                yield call.take()
-        finally:
-            self._forget(call)
 
-    def _hand_out(self, call: Call) -> None:
-        """Jobs to idle workers; then one ahead to each, unless the last jobs should wait for whoever is free first."""
-        for has in range(AHEAD + 1):
-            for worker in self._workers:
-                if len(worker.orders) != has or (has and call.to_start <= len(self._workers)):
-                    continue
-                index = call.next_job(len(self._workers))
-                if index is None:
-                    return
-                self._send(worker, call, index)
-
-    def _send(self, worker: "Worker", call: Call, index: int) -> None:
-        private_numbers = Numbers(first=-1, step=-1)
-        job, private = self._parcels(call, index, private_numbers)
-        order = Order(
-            ticket=call.ticket,
-            index=index,
-            gradient=call.gradient,
-            round_number=call.round_number,
-            job=job.pickled,
-            private=private.pickled,
-        )
-        has = worker.has.setdefault(call.ticket, set())
-        new = {number: call.numbers.tensors[number] for number in job.numbers if number not in has}
-        with self._unbroken(worker):
-            worker.orders.append((call.ticket, index))
-            has.update(new)
-            worker.greet(self._environment)
-            send(worker.connection, ("job", order), [*new.items(), *private_numbers.tensors.items()])
-
-    def _parcels(self, call: Call, index: int, private_numbers: Numbers) -> tuple[Parcel, Parcel]:
-        job = call.jobs[index]
-        try:
-            return pack(job, call.numbers), pack(call.start(index), private_numbers)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise FsslError(
-                f"{name_of(job, call.round_number)} cannot be sent to a worker process: {error}; an update is a "
-                "dataclass at the top level of a module"
-            ) from error
+    def _deliver(self, hand: "Worker", message: tuple[Any, ...], tensors: Iterable[tuple[int, Tensor]] = ()) -> None:
+        with self._unbroken(hand):
+            if message[0] == "job":
+                hand.greet(self._environment)
+            send(hand.connection, message, tensors)
 
     def _take_in(self) -> None:
         """Wait for results, of whichever call."""
-        busy = [worker for worker in self._workers if worker.orders]
+        busy = [worker for worker in self._hands if worker.orders]
         if not busy:
             raise FsslError("the engine was closed while outcomes were still asked of it")
         readable = wait([worker.connection for worker in busy])
         for worker in [worker for worker in busy if worker.connection in readable]:
             with self._unbroken(worker):
-                (kind, ticket, index, *found), tensors = receive(worker.connection)
-                worker.orders.remove((ticket, index))
-                call = self._calls.get(ticket)
-                if call is not None and kind != "skipped":
-                    call.enter(index, unpack(found[0], tensors) if kind == "done" else found[0])
-
-    def _forget(self, call: Call) -> None:
-        """Drop the call's tensors at the workers, and what they have not begun of it."""
-        self._calls.pop(call.ticket, None)
-        for worker in list(self._workers):
-            if worker.has.pop(call.ticket, None) is not None:
-                with self._unbroken(worker):
-                    send(worker.connection, ("end", call.ticket))
+                self._enter(worker, *receive(worker.connection))
 
     @contextmanager
     def _unbroken(self, worker: "Worker") -> Iterator[None]:
@@ -184,28 +106,27 @@ class CpuEngine:
             yield
         except (EOFError, OSError) as error:
             message = worker.epitaph(self._calls)
-            end(self._workers)
+            end(self._hands)
             raise FsslError(message) from error
         except BaseException:
-            end(self._workers)
+            end(self._hands)
             raise
 
     def _start_workers(self) -> None:
-        if self._workers:
+        if self._hands:
             return
         with threads_without_interrupts(self._threads):
-            self._workers.extend(Worker(self._environment, self._threads, self._speed) for _ in range(self._count))
+            self._hands.extend(Worker(self._environment, self._threads, self._speed) for _ in range(self._count))
 
 
-class Worker:
+class Worker(Hand):
     """One process, seen from the parent."""
 
     def __init__(self, environment: Environment, threads: int, speed: Speed) -> None:
+        super().__init__()
         context = torch.multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.path = list(sys.path)  # spawned processes begin with it
-        self.orders: list[tuple[int, int]] = []  # (ticket, index) without an answer
-        self.has: dict[int, set[int]] = {}  # tensors by ticket
         self._shared = shared_tensors(environment)
         self._greeted = False
         self.process = context.Process(
