@@ -96,7 +96,7 @@ def engine_again(
     engine's, or older than the fast local step: its bits were the reference's.
     """
     if recorded["name"] == "gpu":
-        return GpuEngine(environment, device_named(device), recorded["candidate"])
+        return GpuEngine(environment, device_named(device), recorded["candidate"], choices=recorded.get("choices"))
     plain, dense = recorded.get("plain", True), not recorded.get("confident_only", False)
     threads = recorded["threads"]
     torch.set_num_threads(threads if plain or ranks is not None else 1)

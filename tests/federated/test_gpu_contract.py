@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmark.errors import ConfigError
+from benchmark.federated.choice import engine_again
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.gpu import GpuEngine
@@ -151,6 +152,20 @@ def test_what_cannot_be_batched_runs_plain(environment):
     assert compared(environment, engine, jobs_of(environment, LeavesTorch())) == 0.0
     (choice,) = engine.choices.values()
     assert choice["candidate"] == "plain" and "batched: " in choice["reason"]
+
+
+@pytest.mark.parametrize("slowest", ["graphs", "batched", "plain"])
+def test_a_run_that_goes_on_keeps_its_choice_and_measures_nothing(environment, slowest):
+    """The record says 9 s for the candidate that was chosen, which no measurement would choose again."""
+    recorded = {"ToConstant": {"candidate": slowest, "reason": "measured", "seconds": {slowest: 9.0, "other": 1.0}}}
+    engine = engine_again(
+        {"name": "gpu", "candidate": "measured", "choices": recorded}, environment, None, device="cpu"
+    )
+    assert isinstance(engine, GpuEngine)
+    assert compared(environment, engine, jobs_of(environment, ToConstant())) < TOLERANCE
+    (choice,) = engine.choices.values()
+    assert choice["candidate"] == slowest and choice["seconds"] == {slowest: 9.0, "other": 1.0}
+    assert choice["eager"] == ([] if slowest == "plain" else ["no CUDA device"])
 
 
 def test_dropout_runs_plain_with_the_reference_s_masks():

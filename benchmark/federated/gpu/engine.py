@@ -6,7 +6,7 @@ Which updates take their steps together and which one by one: the table in `exam
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
@@ -32,6 +32,7 @@ WAVE_BYTES = 4 << 30  # float32 views of a wave on the device; one job may take 
 
 class GpuEngine:
     """The engine for one device. `candidate`: "measured", or one of `CANDIDATES` for all jobs that can take it.
+    `choices`: those of a record that goes on (`GpuEngine.choices`), which are kept instead of measured again.
 
     On a CPU device the same steps run without graphs, which is what the tests compare with the reference.
     """
@@ -44,6 +45,7 @@ class GpuEngine:
         device: torch.device | str = "cuda",
         candidate: str = "measured",
         wave_bytes: int = WAVE_BYTES,
+        choices: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         if candidate not in ("measured", *CANDIDATES):
             right = ", ".join(("measured", *CANDIDATES))
@@ -55,6 +57,7 @@ class GpuEngine:
         self._runner = DeviceRunner(self._environment, self.device)
         self._candidates = candidates(self._runner)
         self._wanted, self._wave_bytes = candidate, wave_bytes
+        self._recorded = dict(choices or {})
         self._verdicts: dict[Hashable, Verdict] = {}
         self._choices: dict[Hashable, Choice] = {}
         # Work of its own stream: the default one cannot be captured, and what is warmed up has to be what is captured.
@@ -84,12 +87,14 @@ class GpuEngine:
 
     @property
     def choices(self) -> dict[str, dict[str, Any]]:
-        """How each kind of local work met so far is run, and why, by its update and weight sets."""
-        named: dict[str, dict[str, Any]] = {}
-        for number, (kind, choice) in enumerate(self._choices.items()):
-            update = kind[0].__name__ if isinstance(kind, tuple) else str(kind)
-            named[update if update not in named else f"{update} {number}"] = asdict(choice)
-        return named
+        """How each kind of local work met so far is run, and why, by its update and weight sets.
+
+        `eager`: why captures failed, so that its steps are launched one by one.
+        """
+        return {
+            name: asdict(choice) | {"eager": self._candidates[choice.candidate].failures(kind)}
+            for (kind, choice), name in zip(self._choices.items(), names_of(self._choices), strict=True)
+        }
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         """As `ReferenceEngine.fit`. Raises what a job raised when its outcome is due."""
@@ -202,13 +207,31 @@ class GpuEngine:
             elif self._wanted == "plain":
                 self._choices[kind] = Choice(candidate="plain", reason="asked for")
             else:
-                wanted = (self._wanted,) if self._wanted in CANDIDATES else CANDIDATES
-                among = {name: self._candidates[name] for name in wanted}
-                self._choices[kind] = measured(among, kind, verdict, works, placer)
+                self._choices[kind] = self._again(kind) or self._measured(kind, verdict, works, placer)
         return self._choices[kind]
+
+    def _again(self, kind: Hashable) -> Choice | None:
+        """The choice that the record had for this kind, so that a run that goes on takes the same kernels."""
+        recorded = self._recorded.get(names_of([*self._choices, kind])[-1])
+        if recorded is None or recorded["candidate"] not in self._candidates:
+            return None
+        return Choice(candidate=recorded["candidate"], reason=recorded["reason"], seconds=recorded["seconds"])
+
+    def _measured(self, kind: Hashable, verdict: Verdict, works: Sequence[Work], placer: Placer) -> Choice:
+        wanted = (self._wanted,) if self._wanted in CANDIDATES else CANDIDATES
+        return measured({name: self._candidates[name] for name in wanted}, kind, verdict, works, placer)
 
     def _on_stream(self) -> Any:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+
+def names_of(kinds: Iterable[Hashable]) -> list[str]:
+    """A name for each kind of work, the same wherever kinds are met in the same order."""
+    named: list[str] = []
+    for number, kind in enumerate(kinds):
+        update = kind[0].__name__ if isinstance(kind, tuple) else str(kind)
+        named.append(update if update not in named else f"{update} {number}")
+    return named
 
 
 def parts(works: Sequence[Work], width: int) -> Iterator[Sequence[Work]]:

@@ -33,6 +33,10 @@ class Candidate(Protocol):
         """Let go of the memory that this kind's jobs were run on."""
         ...
 
+    def failures(self, kind: Hashable) -> list[str]:
+        """Why steps of this kind run eagerly that were to be captured as graphs."""
+        ...
+
 
 class Plain:
     """One job after another on the device."""
@@ -48,6 +52,9 @@ class Plain:
 
     def forget(self, kind: Hashable) -> None:
         """Nothing is held for a kind."""
+
+    def failures(self, kind: Hashable) -> list[str]:
+        return []
 
 
 class Together:
@@ -69,6 +76,9 @@ class Together:
 
     def forget(self, kind: Hashable) -> None:
         self.groups.pop(kind, None)
+
+    def failures(self, kind: Hashable) -> list[str]:
+        return sorted(set(self.groups[kind].failures)) if kind in self.groups else []
 
 
 # Clients that take their steps together. Reasoned, not measured: 8 branches of 64 images fill a large GPU with a small
