@@ -7,23 +7,26 @@ from benchmark.errors import ConfigError
 from benchmark.papers import arena, ssfl
 from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
+from benchmark.papers.ssfl_departures import departures
 
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build
     for paper, module in (("ssfl", ssfl), ("arena", arena))
     for name, build in module.ITEMS.items()
-}
+} | {"ssfl/departures": departures}
+OURS = frozenset({"ssfl/departures"})  # beside a paper's own items: by its name, or with all, but not with the paper
 
 
 def items(names: Iterable[str], profile: str, also: Sequence[str] = ()) -> list[Item]:
-    """The items of these names ("ssfl/tab2", "ssfl" for a whole paper, "all"), each once. Raises ConfigError.
+    """The items of these names ("ssfl/tab2", "ssfl" for a whole paper, "all"), each once; a paper's name
+    stands for what the paper has, not for OURS beside it. Raises ConfigError.
 
     `also`: more methods for the arena's items, by name ("my_module:MyMethod"); other items know no such thing.
     """
     entries = [entry_of(name) for name in also]
     chosen: dict[str, None] = {}
     for name in names:
-        found = [item for item in ITEMS if name in ("all", item, item.split("/")[0])]
+        found = [item for item in ITEMS if name in ("all", item) or (name == item.split("/")[0] and item not in OURS)]
         if not found:
             raise ConfigError(f"{name!r} is no item; {nearest(name, ITEMS)}, a paper or all")
         chosen.update(dict.fromkeys(found))

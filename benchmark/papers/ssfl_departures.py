@@ -1,0 +1,261 @@
+"""What SSFL's departures do to its numbers: each switch of `reports/ssfl/departures.md` as one pair of cells.
+
+A question of ours, no table of the paper: both cells of a pair have all else in common, and the pairs rest on cells of
+Table 2 (or, with batch norms, of Figure 2), so that under a profile the defaults are mostly trained already.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
+from benchmark.optim.sgd import Cosine
+from benchmark.papers.item import Cell, Item
+from benchmark.papers.ssfl import STAND_INS, tab2
+from benchmark.papers.ssfl_items import table
+from benchmark.papers.ssfl_settings import EPOCHS, released_c
+
+DEFAULT, OTHER = "Default", "Other"
+SEEDS = {"demo": 3, "laptop": 3}
+WARMUP_EPOCHS, RELEASED_EPOCHS = 5, 1024  # of CIFAR-10's schedule: Table A.1, and as released (`optimizer` says why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """One choice between two ways, on a base cell with which everything else is shared."""
+
+    name: str  # of the pair: its cells are NAME/default and NAME/other
+    entry: int  # of reports/ssfl/departures.md
+    what: str
+    words: tuple[str, str]  # for people: our default, the other way
+    base: str  # a key of BASES
+    default: Callable[[Experiment], Experiment]  # from the base
+    other: Callable[[Experiment], Experiment]
+
+
+def same(base: Experiment) -> Experiment:
+    return base
+
+
+def with_method(**changed: Any) -> Callable[[Experiment], Experiment]:
+    return lambda base: replace(base, method=replace(base.method, **changed))
+
+
+def with_objective(**changed: Any) -> Callable[[Experiment], Experiment]:
+    return lambda base: with_method(objective=replace(base.method.objective, **changed))(base)
+
+
+def with_flip(probability: float) -> Callable[[Experiment], Experiment]:
+    """The weak view mirrored with that probability."""
+
+    def changed(base: Experiment) -> Experiment:
+        weak = replace(base.data.augmentation.weak, flip=probability)
+        return replace(base, data=replace(base.data, augmentation=replace(base.data.augmentation, weak=weak)))
+
+    return changed
+
+
+def with_norm(norm: Literal["gn", "bn", "none"]) -> Callable[[Experiment], Experiment]:
+    return lambda base: replace(base, model=replace(base.model, norm=norm))
+
+
+def cifar10_schedule(*, literal: bool) -> Callable[[Experiment], Experiment]:
+    """CIFAR-10's schedule over the base's local steps: Eq. 11 and Table A.1 as printed (c = 2.3, E = 300: the rate
+    falls to the floor and comes back), or as released, stretched to 1024 epochs (it falls once, and stays)."""
+
+    def changed(base: Experiment) -> Experiment:
+        epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]  # of CIFAR-10, in local steps here
+        full_warmup = WARMUP_EPOCHS * 1024
+        schedule = Cosine(
+            c=2.3 if literal else released_c(full_warmup),
+            warmup_steps=round(WARMUP_EPOCHS * epoch),
+            steps=round((EPOCHS["cifar10"] if literal else RELEASED_EPOCHS) * epoch),
+            floor=1e-4 if literal else 1e-5,
+        )
+        return replace(base, optimizer=replace(base.optimizer, schedule=schedule))
+
+    return changed
+
+
+# name -> the base under a profile
+BASES: dict[str, Callable[[str], Experiment]] = {
+    "Grouping/full of Table 2": lambda profile: tab2(profile).cell("Grouping/full").experiment,
+    "FedAvg/full of Table 2": lambda profile: tab2(profile).cell("FedAvg/full").experiment,
+    "FedAvg/full of Table 2 with BN": lambda profile: with_norm("bn")(tab2(profile).cell("FedAvg/full").experiment),
+    "Grouping/R=0.4 of Table H.1": lambda profile: table("tabh1", profile).cell("Grouping/R=0.4").experiment,
+}
+GROUPING, FEDAVG, BATCH_NORM, AT_CLIENTS = BASES
+
+
+def _server_weight(base: Experiment) -> Experiment:
+    """FedAvg with the server's weight inside a group of Table 2's grouping cell: its control."""
+    return tab2(base.profile).cell("Control/full").experiment
+
+
+SWITCHES = (
+    Switch(
+        name="schedule",
+        entry=10,
+        what="CIFAR-10's learning-rate schedule",
+        words=("as released, falls once", "Eq. 11 literal, falls and comes back"),
+        base=GROUPING,
+        default=cifar10_schedule(literal=False),
+        other=cifar10_schedule(literal=True),
+    ),
+    Switch(
+        name="server-models",
+        entry=1,
+        what="server models",
+        words=("one", "a replica a group"),
+        base=GROUPING,
+        default=same,
+        other=with_method(server_models="released_code"),
+    ),
+    Switch(
+        name="bn-statistics",
+        entry=8,
+        what="batch-norm statistics",
+        words=("the server's own", "averaged"),
+        base=BATCH_NORM,
+        default=same,
+        other=with_method(bn_statistics="averaged"),
+    ),
+    Switch(
+        name="momentum",
+        entry=5,
+        what="momentum",
+        words=("reset every round", "kept with the slot"),
+        base=GROUPING,
+        default=same,
+        other=with_method(momentum="released_code"),
+    ),
+    Switch(
+        name="start-average",
+        entry=2,
+        what="clients start from",
+        words=("the mean of their group", "the average"),
+        base=GROUPING,
+        default=same,
+        other=with_method(client_start="average"),
+    ),
+    Switch(
+        name="norm",
+        entry=9,
+        what="group normalisation in the network",
+        words=("with", "without"),
+        base=GROUPING,
+        default=with_norm("gn"),
+        other=with_norm("none"),
+    ),
+    Switch(
+        name="start-last-group",
+        entry=2,
+        what="clients start from",
+        words=("the mean of their group", "the mean of their last round's group"),
+        base=GROUPING,
+        default=same,
+        other=with_method(client_start="paper"),
+    ),
+    Switch(
+        name="server-weight",
+        entry=15,
+        what="the server's weight in FedAvg",
+        words=("1/(C + 1)", "1/(C/S + 1), as in a group"),
+        base=FEDAVG,
+        default=same,
+        other=_server_weight,
+    ),
+    Switch(
+        name="flips",
+        entry=12,
+        what="images mirrored",
+        words=("never", "half of them, as released"),
+        base=GROUPING,
+        default=with_flip(0.0),
+        other=with_flip(0.5),
+    ),
+    Switch(
+        name="warm-start",
+        entry=14,
+        what="rounds of the server alone at the start",
+        words=("the profile's", "none, as in the paper"),
+        base=GROUPING,
+        default=same,
+        other=with_method(warm_start_rounds=0),
+    ),
+    Switch(
+        name="pseudo-label-mode",
+        entry=6,
+        what="pseudo-labels of a network with BN",
+        words=("in training mode", "in evaluation mode"),
+        base=BATCH_NORM,
+        default=same,
+        other=with_objective(pseudo_label_mode="eval"),
+    ),
+    Switch(
+        name="views",
+        entry=7,
+        what="weak and strong view of a network with BN",
+        words=("two forward passes", "one"),
+        base=BATCH_NORM,
+        default=same,
+        other=with_objective(views="one_forward"),
+    ),
+    Switch(
+        name="client-labels",
+        entry=21,
+        what="labels at the clients",
+        words=("Eq. 3 beside CRL", "two-view self-training, as released"),
+        base=AT_CLIENTS,
+        default=same,
+        other=with_method(client_labels="released_code"),
+    ),
+)
+
+
+def departures(profile: str) -> Item:
+    """Every switch as a row: our default, the other way, and their difference. Raises ConfigError."""
+    bases = {name: base(profile) for name, base in BASES.items()}
+    pairs = [(switch, bases[switch.base]) for switch in SWITCHES]
+    cells = [cell for switch, base in pairs for cell in _pair(switch, base)]
+    return Item(
+        name="ssfl/departures",
+        title="What the departures from paper and released code do" + STAND_INS.get(profile, ""),
+        profile=profile,
+        cells=tuple(cells),
+        seeds=SEEDS.get(profile, 1),
+        notes=(
+            "A question of ours, no table of the paper. Both cells of a row have everything else in common.",
+            f"Intervals are for one row each: of {len(cells) // 2} that hold nothing, one in twenty would seem to.",
+            "The schedules are CIFAR-10's, over the local steps of this run; the base's own rate and data are kept.",
+            "Selection: the last round's model. Test data chose nothing.",
+        ),
+    )
+
+
+def _pair(switch: Switch, base: Experiment) -> list[Cell]:
+    """Its two cells, the profile's own way first; none where both are the same (no warm start in the paper's)."""
+    ways = [(switch.words[0], switch.default(base)), (switch.words[1], switch.other(base))]
+    if ways[0][1] == ways[1][1]:
+        return []
+    if ways[1][1] == base:  # mirrored images and a network without norm are the paper profile's default
+        ways.reverse()
+    return [
+        Cell(
+            label=f"{switch.name}/{way.lower()}",
+            setting={"method": way, "switch": f"{switch.what}: {ways[0][0]} | {ways[1][0]}"},
+            experiment=experiment,
+            role="control",
+            note=f"{words}; base: {switch.base}; departure {switch.entry}",
+        )
+        for way, (words, experiment) in zip((DEFAULT, OTHER), ways, strict=True)
+    ]
+
+
+def switch_named(name: str) -> Switch:
+    """Raises ConfigError."""
+    found = {switch.name: switch for switch in SWITCHES}
+    if name not in found:
+        raise ConfigError(f"departures: {name!r} is not right; one of {', '.join(found)} would be")
+    return found[name]
