@@ -3,6 +3,7 @@
 `written(results)` takes the JSON of `fssl bench`, whole or in part, and nothing else: pages can be made again from it.
 """
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,6 +100,7 @@ def _shares(found: Json, results: Json) -> list[Table]:
 
 
 def _learning(found: Json, results: Json) -> list[Table]:
+    compared = [row for row in found["rows"] if "dense_seconds" in row]
     rows = [
         (
             str(row["round"]),
@@ -106,17 +108,20 @@ def _learning(found: Json, results: Json) -> list[Table]:
             f"{row['seconds']:.2f}",
             f"{row['dense_seconds']:.2f}",
             f"{row['dense_seconds'] / row['seconds']:.2f}",
+            f"{row['dense_cpu'] / row['cpu']:.2f}",
         )
-        for row in found["rows"]
-        if "dense_seconds" in row
+        for row in compared
     ]
     whole = sum(row["seconds"] for row in found["rows"])
+    saved = statistics.median(row["cpu"] / row["dense_cpu"] for row in compared)
+    kept = statistics.mean(row["kept"] for row in found["rows"])
     notes = (
-        f"Work A at tau 0.95 on {found['images']}; dense rounds are run on the same weights. All {len(found['rows'])} "
-        f"rounds took {whole:.0f} s; test accuracy after them {100 * found['accuracy']:.1f} %.",
+        f"{found['what']}, on {found['images']}; dense rounds are run on the same weights. All {len(found['rows'])} "
+        f"rounds took {whole:.0f} s; {100 * kept:.0f} % were kept on average; the median round took {saved:.2f} of the "
+        f"dense one's CPU time; test accuracy after them {100 * found['accuracy']:.1f} %.",
     )
-    head = ("round", "share kept", "s confident-only", "s dense", "ratio")
-    return [Table(title="Confident-only in a run from its start", head=head, rows=rows, notes=notes)]
+    head = ("round", "share kept", "s confident-only", "s dense", "ratio", "CPU ratio")
+    return [Table(title="Confident-only in a run that learns", head=head, rows=rows, notes=notes)]
 
 
 def _cost(found: Json, results: Json) -> list[Table]:

@@ -58,3 +58,18 @@ def test_the_gpu_part_on_cpu_tensors() -> None:
     assert row["engine"]["wall_seconds"]["median"] > 0 and row["plain"]["ratio"]["median"] == 1.0
     (table,) = written(found)
     assert table.rows[0][0] == "2"
+
+
+@pytest.mark.slow
+def test_the_share_kept_of_a_run_that_learns(capsys, tmp_path) -> None:
+    """Two rounds with clients after one of the server alone, each also dense: so the ratio of each is known."""
+    words = ["bench", "--quick", "--only", "share", "--rounds", "1", "--workers", "1", "--threads", "1"]
+    code, out, _ = fssl(capsys, *words, "--results", tmp_path)
+    assert code == 0
+    (path,) = (tmp_path / "benchmarks").glob("*.json")
+    learning = json.loads(path.read_text())["learning"]
+    assert [row["round"] for row in learning["rows"]] == [1, 2]
+    for row in learning["rows"]:
+        assert 0.0 <= row["kept"] <= 1.0 and row["dense_seconds"] > 0.0 and row["cpu"] > 0.0
+    assert "after 1 rounds of the server alone" in learning["what"]
+    assert "Confident-only in a run that learns" in out
