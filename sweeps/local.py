@@ -57,7 +57,7 @@ def launch(
     queue = _Queue(runs, results, patience)
     os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
     crew = Crew(min(workers, len(runs)), results, data_root, patience)
-    with _sigterm_as_interrupt(), contextlib.closing(crew):
+    with sigterm_as_interrupt(), contextlib.closing(crew):
         try:
             while crew.running or (queue.waiting if wait else queue.free()):
                 while crew.has_room and (run := queue.next()) is not None:
@@ -150,7 +150,7 @@ def _killed(run: Experiment, code: int) -> str:
 
 
 @contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """SIGTERM, which would end this process at once and leave its workers waiting, does what Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only

@@ -31,6 +31,7 @@ VERBS = {
     "status": ("status", "how far everything is, from another shell"),
     "plan": ("plan", "what reproducing would run and cost"),
     "sweep": ("sweep", "write or check a W&B sweep file for an item or a grid of factors"),
+    "tune": ("tune", "search what a paper does not report, on held-out labels"),
     "agent": ("agent", "run a W&B agent on a sweep, safely"),
     "wandb-rebuild": ("rebuild", "make the runs in W&B again from the records"),
     "report": ("report", "build the site from the records"),
