@@ -25,11 +25,13 @@ from reports.pages.glossary import glossary_values
 from reports.pages.item import item_values
 from reports.pages.performance import performance_values
 from reports.pages.run import Place, run_values
+from reports.pages.tuning import StudyPage, study_pages
 from reports.render import render
 from reports.views import cell_page
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parent / "results" / "benchmarks"
+STUDIES = HERE.parent / "results" / "studies"
 Result = tuple[Item, Records]
 
 
@@ -40,11 +42,12 @@ def build(
     others: Sequence[Result] = (),
     troubles: Sequence[str] = (),
     benchmarks: Path = BENCHMARKS,
+    studies: Path = STUDIES,
 ) -> Path:
     """Writes the site of these items under `out` and returns its index page. Files are replaced one by one, each whole;
     pages of items that are not in `results` stay as they are, and of `others` the index lists those that have one.
     `departures` has a handwritten `<paper>/departures.md` for each paper. `troubles`: what could not be read, for the
-    front page. `benchmarks`: a folder of measurements of speed. Raises CannotWrite."""
+    front page. `benchmarks`: a folder of measurements of speed; `studies`: of tuning studies. Raises CannotWrite."""
     site = _Site(out, departures)
     known = [*results, *(other for other in others if (out / item_page(other[0])).is_file())]
     places = _places(known)
@@ -53,7 +56,9 @@ def build(
     for paper in dict.fromkeys(item.name.split("/")[0] for item, _ in known):
         site.departures_page(paper)
     site.further_pages(known, benchmarks)
-    return site.index(known, troubles)
+    tuned, unread = study_pages(studies)
+    site.study_pages(tuned)
+    return site.index(known, [*troubles, *unread], tuned)
 
 
 def paragraphs(text: str) -> list[str]:
@@ -100,10 +105,17 @@ class _Site:
     def write(self, page: Path, template: str, values: Mapping[str, Any], *scripts: str) -> None:
         put(self.out / page, render(page, template, values, ("site.js", *scripts)))
 
-    def index(self, results: Sequence[Result], troubles: Sequence[str]) -> Path:
+    def study_pages(self, studies: Sequence[StudyPage]) -> None:
+        for study in studies:
+            self.write(study.page, "tuning.html", study.values)
+            for name, content in study.files.items():
+                put(self.out / study.page.parent / name, content)
+
+    def index(self, results: Sequence[Result], troubles: Sequence[str], studies: Sequence[StudyPage]) -> Path:
         page = Path("index.html")
+        tuned = [{"href": study.page.as_posix(), "study": study.values["study"]} for study in studies]
         hrefs = {(item.name, item.profile): item_page(item).as_posix() for item, _ in results}
-        self.write(page, "index.html", front_values(results, hrefs, troubles))
+        self.write(page, "index.html", {**front_values(results, hrefs, troubles), "tuned": tuned})
         put(self.out / ".nojekyll", b"")  # GitHub Pages serves the folder as it is
         self.built.write()
         return self.out / page

@@ -67,8 +67,13 @@ def _build(options: argparse.Namespace) -> Path:
     results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results, survey)
     if not options.items and not options.profile:
         results = [*results, *_unplanned(options.results, survey)]
-    benchmarks = options.results / "benchmarks"
-    return build(results, options.site, troubles=survey.troubles, benchmarks=benchmarks)
+    return build(
+        results,
+        options.site,
+        troubles=survey.troubles,
+        benchmarks=options.results / "benchmarks",
+        studies=options.results / "studies",
+    )
 
 
 def _unplanned(results: Path, survey: Survey) -> Sequence[tuple[Item, Records]]:

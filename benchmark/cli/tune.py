@@ -18,6 +18,7 @@ from sweeps.tune.study import Plan
 if TYPE_CHECKING:  # Optuna is imported when a study begins
     from sweeps.tune.book import Book
 
+OUTAGE = 60.0
 CAUTION = (
     "The best of many trials looks better on the labels it was chosen with than it is. No test image was read: a table "
     "with its own seeds says what the setting is worth."
@@ -44,6 +45,13 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "postgresql+psycopg://USER@HOST/DATABASE (default: $FSSL_STORAGE, which other users of the machine cannot "
         "read off its list of processes; a password may also lie in ~/.pgpass)",
     )
+    command.add_argument(
+        "--outage",
+        type=float,
+        default=OUTAGE,
+        metavar="SECONDS",
+        help=f"for which a storage that fails is asked again (default: {OUTAGE:g}, at the start 10), then exit 73",
+    )
     command.add_argument("--json", action="store_true", help="print the study as one JSON object, nothing else")
     add_launch(command)
     add_places(command)
@@ -58,6 +66,8 @@ def act(options: argparse.Namespace) -> int:
     checked_launch(options)
     if options.timeout is not None and not options.timeout > 0:
         raise ConfigError(f"--timeout: {options.timeout}; a positive number of seconds would be right")
+    if not options.outage >= 0:
+        raise ConfigError(f"--outage: {options.outage}; 0 seconds or more would be right")
     study = study_named(options.study)
     plan = Plan(
         study=study,
@@ -89,6 +99,7 @@ def _tuned(plan: Plan, options: argparse.Namespace) -> "Book":
             watch=progress.watch,
             timeout=options.timeout,
             patience=options.takeover_after,
+            outage=options.outage,
         )
 
 

@@ -6,6 +6,7 @@ Whoever tells a trial's end second is not heard: its runs are the same runs, so 
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,7 +112,7 @@ class Book:
         trials = [trial for trial in self.trials() if trial.state != TrialState.FAIL]
         for frozen in trials:
             if frozen.state == TrialState.RUNNING and frozen.number not in self.mine and self._left(frozen):
-                taken = self._claimed(frozen.number, lambda frozen=frozen: Trial(self._study, frozen._trial_id))
+                taken = self._claimed(frozen.number, functools.partial(Trial, self._study, frozen._trial_id))
                 if taken is not None:
                     return taken
         waiting = any(trial.state == TrialState.WAITING for trial in trials)
@@ -185,6 +186,7 @@ class Book:
     def settle(self, taken: Taken) -> bool:
         """End the trial if it is at its end: all seeds scored, one diverged, or too far behind the best."""
         scores = [taken.scores[place] for place in sorted(taken.scores)]
+        value: float | None
         if 0.0 in scores:
             value, state = 0.0, TrialState.COMPLETE  # a setting that diverges is worse than any other
         elif taken.next_run is None:

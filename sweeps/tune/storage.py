@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import optuna
 import sqlalchemy
@@ -30,6 +30,7 @@ from sweeps.tune.hosts import check_one_host
 T = TypeVar("T")
 LOCK_GRACE = 30  # seconds without a write after which a journal's lock counts as left by a process that died
 OUTAGE = 60.0  # seconds for which a storage that fails is asked again
+AT_THE_START = 10.0  # the same when it is opened: somebody is waiting, and nothing has been done yet
 CONNECT = 5  # seconds for one attempt to connect
 # What libpq says when waiting may help, although it is fatal for the attempt.
 PASSING = ("starting up", "shutting down", "too many", "recovery mode", "terminating connection")
@@ -42,9 +43,7 @@ class Place(Protocol):
     def shown(self) -> str:
         """For people: without a password."""
 
-    @property
-    def beats(self) -> bool:
-        """Whether workers may share nothing but this storage, so that it has to hold their heartbeats."""
+    beats: ClassVar[bool]  # whether workers may share nothing but this storage, so that it holds their heartbeats
 
     @property
     def leases(self) -> Path:
@@ -60,7 +59,7 @@ class Journal:
 
     path: Path  # absolute: Optuna's lock is a link to it, and waits forever on one that leads nowhere
     lock_grace: int = LOCK_GRACE
-    beats: bool = field(default=False, init=False)
+    beats: ClassVar[bool] = False
 
     @property
     def shown(self) -> str:
@@ -83,7 +82,7 @@ class SQLite:
     """A database file, for workers on one host."""
 
     path: Path
-    beats: bool = field(default=False, init=False)
+    beats: ClassVar[bool] = False
 
     @property
     def shown(self) -> str:
@@ -105,7 +104,7 @@ class Server:
 
     url: str = field(repr=False)  # with its password
     folder: Path  # of leases for the workers that share this folder
-    beats: bool = field(default=True, init=False)
+    beats: ClassVar[bool] = True
 
     @property
     def shown(self) -> str:
@@ -253,5 +252,5 @@ def quiet() -> Iterator[None]:
 
 def opened(place: Place, patience: float = PATIENCE, *, outage: float = OUTAGE) -> tuple[BaseStorage, Patient]:
     """The storage, and what every call on it goes through. Raises as `Patient` does."""
-    patient = Patient(place=place, outage=outage)
-    return patient(lambda: place.open(patience)), patient
+    first = Patient(place=place, outage=min(outage, AT_THE_START))
+    return first(lambda: place.open(patience)), Patient(place=place, outage=outage)

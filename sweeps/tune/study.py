@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
@@ -21,8 +21,8 @@ DIGITS = 3  # significant ones that a value is tried with: finer differences are
 class Scale(Protocol):
     """How a span is searched: a strictly monotone map from a field's value to a coordinate, and back."""
 
-    log: bool  # whether the coordinate is searched on a logarithmic scale
-    name: str  # for people
+    log: ClassVar[bool]  # whether the coordinate is searched on a logarithmic scale
+    name: ClassVar[str]  # for people
 
     def inner(self, value: float) -> float: ...
     def outer(self, coordinate: float) -> float: ...
@@ -30,8 +30,8 @@ class Scale(Protocol):
 
 @dataclass(frozen=True)
 class Linear:
-    log: bool = field(default=False, init=False)
-    name: str = field(default="linear", init=False)
+    log: ClassVar[bool] = False
+    name: ClassVar[str] = "linear"
 
     def inner(self, value: float) -> float:
         return value
@@ -42,8 +42,8 @@ class Linear:
 
 @dataclass(frozen=True)
 class Log:
-    log: bool = field(default=True, init=False)
-    name: str = field(default="logarithmic", init=False)
+    log: ClassVar[bool] = True
+    name: ClassVar[str] = "logarithmic"
 
     def inner(self, value: float) -> float:
         return value
@@ -56,8 +56,8 @@ class Log:
 class LogBelowOne:
     """For an EMA ratio or a momentum: what counts is 1 / (1 - value), so 1 - value is searched by its logarithm."""
 
-    log: bool = field(default=True, init=False)
-    name: str = field(default="logarithmic in 1 - value", init=False)
+    log: ClassVar[bool] = True
+    name: ClassVar[str] = "logarithmic in 1 - value"
 
     def inner(self, value: float) -> float:
         return 1 - value
