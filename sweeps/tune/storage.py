@@ -253,4 +253,5 @@ def quiet() -> Iterator[None]:
 def opened(place: Place, patience: float = PATIENCE, *, outage: float = OUTAGE) -> tuple[BaseStorage, Patient]:
     """The storage, and what every call on it goes through. Raises as `Patient` does."""
     first = Patient(place=place, outage=min(outage, AT_THE_START))
-    return first(lambda: place.open(patience)), Patient(place=place, outage=outage)
+    with quiet():
+        return first(lambda: place.open(patience)), Patient(place=place, outage=outage)

@@ -1,0 +1,156 @@
+"""A study's page: from its JSON file alone, the same twice, deaf to hostile words, and honest about what it is."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reports.pages.tuning import study_pages, study_values
+from reports.scatter import Mark, scatter
+from reports.site import STUDIES, build
+from tests.conftest import ROOT
+from tests.reports.test_site import HOSTILE, Page, words
+
+
+def study(**changes) -> dict:
+    """Three seeds: the default at 80, 82, 84 %, a better trial at 81, 84, 87 %, one given up, one that failed.
+
+    Best - default is 1, 2, 3 points: mean 2, std 1, and t(.975, 2) / sqrt(3) = 4.303 / 1.732 = 2.484.
+    """
+
+    def trial(number, state, scores, value, ratio):
+        values = {"method.ratio": ratio, "optimizer.lr": 0.03}
+        return {
+            "number": number,
+            "state": state,
+            "scores": scores,
+            "value": value,
+            "values": values,
+            "cell_key": "0" * 16,
+        }
+
+    def of(reason, default):
+        return {"reason": reason, "default": default}
+
+    return {
+        "study": "toy/open",
+        "title": "A toy",
+        "reason": "Section 5 prints no ratio.",
+        "profile": "demo",
+        "key": "12345678",
+        "metric": "validation/accuracy",
+        "data": {"name": "digits", "N_s": 50, "N_validation": 100},
+        "seeds": [1000, 1001, 1002],
+        "wanted": 4,
+        "startup": 2,
+        "prune_below": 0.26,
+        "space": [
+            {"field": "method.ratio", "low": 0.5, "high": 0.99, "scale": "logarithmic in 1 - value"} | of("why", 0.9),
+            {"field": "optimizer.lr", "low": 0.01, "high": 0.1, "scale": "logarithmic"} | of("also why", 0.03),
+        ],
+        "experiment": {},
+        "trials": [
+            trial(0, "complete", [0.8, 0.82, 0.84], 0.82, 0.9),
+            trial(1, "pruned", [0.7, 0.72], None, 0.5),
+            trial(2, "complete", [0.81, 0.84, 0.87], 0.84, 0.95),
+            {**trial(3, "failed", [], None, 0.7), "why": "killed"},
+        ],
+        "best": 2,
+        "default": 0,
+        "importance": {"method.ratio": 0.75, "optimizer.lr": 0.25},
+        "importance_method": "PED-ANOVA",
+        "versions": {"optuna": "5.0.0"},
+        **changes,
+    }  # fmt: skip
+
+
+def site(tmp_path: Path, content: str, diff: str = "") -> Path:
+    studies = tmp_path / "studies"
+    studies.mkdir(exist_ok=True)
+    (studies / "toy-open-demo.json").write_text(content)
+    if diff:
+        (studies / "toy-open-demo.diff").write_text(diff)
+    build([], tmp_path / "site", studies=studies)
+    return tmp_path / "site"
+
+
+def test_what_the_page_says(tmp_path):
+    out = site(tmp_path, json.dumps(study()), "--- a/x.py\n+++ b/x.py\n-    ratio=0.9,\n+    ratio=0.95,\n")
+    page = out / "tune" / "toy-open-demo" / "index.html"
+    text = words(page)
+    for said in (
+        "4 trials (2 complete, 1 given up early, 1 failed) of up to n = 3 seeds",
+        "on 100 labels held out at the server (digits, N_s = 50): no test image was read",
+        "the best has +2.00 points over the default ([-0.5, +4.5], 95 %, n = 3; not corrected for having been chosen)",
+        "75 %",
+        "+ ratio=0.95,",
+        "killed",
+        "fssl tune toy/open --profile demo --seeds 3 --trials 4",
+    ):
+        assert said in text, said
+    assert not Page(page).open  # every tag is closed
+    assert "tune/toy-open-demo/index.html" in Page(out / "index.html").links()
+    for link in Page(page).files():
+        assert link.startswith("http") or (page.parent / link.partition("#")[0]).exists(), link
+    rows = list(csv.DictReader((page.parent / "trials.csv").open()))
+    assert [row["trial"] for row in rows] == ["0", "1", "2", "3"] and rows[1]["seed=1002"] == ""
+    assert rows[2]["method.ratio"] == "0.95"
+
+
+def test_the_same_bytes_twice(tmp_path):
+    content = json.dumps(study())
+    first = {p.relative_to(tmp_path): p.read_bytes() for p in site(tmp_path, content).rglob("*") if p.is_file()}
+    other = tmp_path / "other"
+    other.mkdir()
+    again = {p.relative_to(other): p.read_bytes() for p in site(other, content).rglob("*") if p.is_file()}
+    assert first == again and Path("site/tune/toy-open-demo/study.json") in first
+
+
+def test_hostile_words_are_text(tmp_path):
+    hostile = study(title=HOSTILE, reason=HOSTILE, profile=HOSTILE)
+    hostile["trials"][3]["why"] = HOSTILE
+    out = site(tmp_path, json.dumps(hostile), HOSTILE)
+    page = out / "tune" / "toy-open-demo" / "index.html"
+    assert "<script>alert" not in page.read_text() and "<script>alert" not in (out / "index.html").read_text()
+    assert words(page).count("<script>alert('x')</script>\"&") >= 4
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"study": "x"}', json.dumps(study(best=2, trials=[{"number": 2}]))])
+def test_a_damaged_file_is_told_and_the_rest_is_built(tmp_path, content):
+    out = site(tmp_path, content)
+    assert "studies/toy-open-demo.json" in words(out / "index.html") and not (out / "tune").exists()
+
+
+def test_a_study_whose_default_is_the_best(tmp_path):
+    page = site(tmp_path, json.dumps(study(best=0))) / "tune" / "toy-open-demo" / "index.html"
+    assert "No trial was better than the default." in words(page)
+
+
+def test_a_study_of_nothing_yet():
+    values = study_values(study(trials=[], best=None, default=None, importance=None), "")
+    assert values["compared"] is None and "no trial has ended" in values["history"]
+
+
+def test_the_line_is_the_best_complete_trial_so_far():
+    """80, 90 given up, 70, 85: the line starts at 80 and climbs once, to 85, at the fourth; then to the right end."""
+    values = [(0, 80.0, "default"), (1, 90.0, "pruned"), (2, 70.0, "trial"), (3, 85.0, "best")]
+    svg = scatter([Mark(x=x, y=y, kind=k, text="") for x, y, k in values], log=False, label="l", best_so_far=True)
+    line = svg.split('class="l s2" d="')[1].split('"')[0]
+    assert line.count("V") == 1 and line.count("H") == 2
+
+
+def test_the_committed_studies_have_pages():
+    pages, troubles = study_pages(STUDIES)
+    assert pages and not troubles
+    for page in pages:
+        shown = page.values["study"]
+        assert len(shown["trials"]) >= 20 and shown["data"]["N_validation"] > 0 and page.values["compared"]
+        assert shown["experiment"]["evaluation"]["validation"] is True
+
+
+def test_a_report_needs_no_optuna():
+    code = "import sys, reports.site, benchmark.cli.report; assert not {'optuna', 'sqlalchemy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
