@@ -12,6 +12,8 @@ from benchmark.cli.main import ROOT, add_places
 from benchmark.cli.train import add_launch, checked_launch
 from benchmark.errors import ConfigError
 from benchmark.tracking.files import write_atomically
+from reports.pages.tuning import best_over_default, undecided
+from reports.words import points, points_interval
 from sweeps.tune.catalogue import STUDIES, study_named
 from sweeps.tune.study import Plan
 
@@ -161,6 +163,9 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
         if trial is not None:
             scores = " ".join(f"{100 * score:.1f}" for score in trial["scores"])
             lines.append(f"  {name:<8} trial {trial['number']:>3}  {100 * trial['value']:.2f}  (seeds: {scores})")
+    if summary["best"] != summary["default"] and (difference := best_over_default(summary)) is not None:
+        line = f"paired by seed: {points(difference.mean)} {points_interval(difference.interval)}, n={difference.n}"
+        lines.append(line + ("; these seeds do not tell it from the default" if undecided(difference) else ""))
     shares = summary["importance"]
     if shares:
         ordered = sorted(shares.items(), key=lambda entry: -entry[1])

@@ -13,7 +13,7 @@ from typing import Any
 
 from reports.files import slug
 from reports.scatter import Kind, Mark, key, scatter
-from reports.statistics import paired
+from reports.statistics import Paired, paired
 from reports.words import csv_safe, percent, points, points_interval
 
 BELOW_ONE = "logarithmic in 1 - value"  # a scale's name in the file; drawn over 1 - value
@@ -93,14 +93,25 @@ def _mark(trial: Mapping[str, Any], kind: Kind, x: float) -> Mark:
     )
 
 
+def best_over_default(study: Mapping[str, Any]) -> Paired | None:
+    """The best trial's accuracy less the default's, paired by seed; None where one of them is missing."""
+    by_number = {trial["number"]: dict(zip(study["seeds"], trial["scores"], strict=False)) for trial in study["trials"]}
+    best, default = by_number.get(study["best"]), by_number.get(study["default"])
+    return None if best is None or default is None else paired(best, default)
+
+
+def undecided(difference: Paired | None) -> bool:
+    """Whether the seeds do not tell the best from the default, chosen or not."""
+    return difference is None or difference.interval is None or difference.interval[0] <= 0
+
+
 def _compared(
     study: Mapping[str, Any], best: Mapping[str, Any] | None, default: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
     """The best trial against the default, seed by seed; None where one of them is missing."""
     if best is None or default is None:
         return None
-    by_seed = [dict(zip(study["seeds"], trial["scores"], strict=False)) for trial in (best, default)]
-    difference = paired(*by_seed)
+    difference = best_over_default(study)
     return {
         "rows": [
             {
@@ -112,6 +123,7 @@ def _compared(
             for name, t in (("The default", default), ("The best of the trials", best))
         ],
         "same": best["number"] == default["number"],
+        "undecided": undecided(difference),
         "difference": points(difference.mean) if difference else "",
         "interval": points_interval(difference.interval) if difference and difference.interval else "",
         "n": difference.n if difference else 0,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reports.pages.tuning import study_pages, study_values
-from reports.scatter import Mark, scatter
+from reports.scatter import Kind, Mark, scatter
 from reports.site import STUDIES, build
 from tests.conftest import ROOT
 from tests.reports.test_site import HOSTILE, Page, words
@@ -84,7 +84,8 @@ def test_what_the_page_says(tmp_path):
     for said in (
         "4 trials (2 complete, 1 given up early, 1 failed) of up to n = 3 seeds",
         "on 100 labels held out at the server (digits, N_s = 50): no test image was read",
-        "the best has +2.00 points over the default ([-0.5, +4.5], 95 %, n = 3; not corrected for having been chosen)",
+        "the best has +2.00 points over the default ([-0.5, +4.5], 95 %, n = 3; not corrected for having been chosen): "
+        "these seeds do not tell it from the default.",
         "75 %",
         "+ ratio=0.95,",
         "killed",
@@ -136,8 +137,13 @@ def test_a_study_of_nothing_yet():
 
 def test_the_line_is_the_best_complete_trial_so_far():
     """80, 90 given up, 70, 85: the line starts at 80 and climbs once, to 85, at the fourth; then to the right end."""
-    values = [(0, 80.0, "default"), (1, 90.0, "pruned"), (2, 70.0, "trial"), (3, 85.0, "best")]
-    svg = scatter([Mark(x=x, y=y, kind=k, text="") for x, y, k in values], log=False, label="l", best_so_far=True)
+    values: list[tuple[float, Kind]] = [(80, "default"), (90, "pruned"), (70, "trial"), (85, "best")]
+    svg = scatter(
+        [Mark(x=x, y=y, kind=kind, text="") for x, (y, kind) in enumerate(values)],
+        log=False,
+        label="l",
+        best_so_far=True,
+    )
     line = svg.split('class="l s2" d="')[1].split('"')[0]
     assert line.count("V") == 1 and line.count("H") == 2
 
@@ -149,6 +155,13 @@ def test_the_committed_studies_have_pages():
         shown = page.values["study"]
         assert len(shown["trials"]) >= 20 and shown["data"]["N_validation"] > 0 and page.values["compared"]
         assert shown["experiment"]["evaluation"]["validation"] is True
+
+
+def test_the_committed_diffs_apply_or_have_been_applied():
+    """To the file that they change, as `git apply` reads it."""
+    for path in STUDIES.glob("*.diff"):
+        checks = [subprocess.run(["git", "apply", "--check", *way, str(path)], cwd=ROOT) for way in ([], ["-R"])]
+        assert 0 in [check.returncode for check in checks], path.name
 
 
 def test_a_report_needs_no_optuna():

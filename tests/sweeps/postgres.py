@@ -23,16 +23,16 @@ def programs() -> Path:
     return found[0] if found else Path(str(on_path)).parent
 
 
-def unprivileged() -> dict[str, int]:
-    """PostgreSQL refuses to run as root: another user's numbers for `subprocess`, none where this is no root."""
+def unprivileged() -> tuple[int, int] | None:
+    """PostgreSQL refuses to run as root: another user's and group's number; None where this is no root."""
     if os.geteuid() != 0:
-        return {}
+        return None
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
-        return {"user": entry.pw_uid, "group": entry.pw_gid}
+        return entry.pw_uid, entry.pw_gid
     pytest.skip("PostgreSQL does not run as root, and there is no other user here")
 
 
@@ -46,7 +46,7 @@ class Postgres:
         secret.write_text(PASSWORD)
         if self._as:
             for path in (folder, secret):
-                os.chown(path, self._as["user"], self._as["group"])
+                os.chown(path, *self._as)
         self._run("initdb", "-D", str(folder / "data"), "-U", "ann", "--auth=scram-sha-256", "--no-sync", "-E", "UTF8",
                   "--locale=C", f"--pwfile={secret}")  # fmt: skip
         with socket.socket() as free:
@@ -68,7 +68,9 @@ class Postgres:
         self._run("pg_ctl", "-D", str(self._folder / "data"), "-w", "-m", "immediate", "stop")
 
     def _run(self, program: str, *words: str) -> None:
-        subprocess.run([self._bin / program, *words], cwd="/", check=True, stdout=subprocess.DEVNULL, **self._as)
+        user, group = self._as or (None, None)
+        command = [str(self._bin / program), *words]
+        subprocess.run(command, cwd="/", check=True, stdout=subprocess.DEVNULL, user=user, group=group)
 
 
 def running(folder: Path) -> Iterator[Postgres]:

@@ -156,7 +156,7 @@ def test_no_test_image_is_read(tmp_path):
         default = defaults(profile)
         return replace(default, data=replace(default.data, name=f"folder:{folder}"))
 
-    plan = toy_plan(replace(TOY, experiment=on_the_folder), trials=2)
+    plan = toy_plan(replace(TOY, experiment=on_the_folder), trials=2, seeds=1)
     before = tuned(plan, tmp_path / "before")
     noise = np.random.default_rng(0)
     classes = sorted((folder / "test").iterdir())

@@ -209,7 +209,7 @@ DEMO = Declaration(file="values.py", name="DEMO")
 @given(st.floats(1e-6, 1e6), st.floats(-1e3, 1e3))
 def test_with_values_changes_its_declarations_literals_alone(ratio, beta):
     changed = with_values(SOURCE, DEMO, {"ratio": ratio, "beta": beta})
-    call = ast.parse(changed).body[2].value
+    (call,) = [node for node in ast.walk(ast.parse(changed)) if isinstance(node, ast.Call) and len(node.keywords) == 3]
     assert {k.arg: ast.literal_eval(k.value) for k in call.keywords} == {"lr": 0.03, "ratio": ratio, "beta": beta}
     for line in ("    lr=0.03,  # gamma\n", "LAPTOP = Values(lr=0.5)\n", "DEMO = Values(  # why\n", 'é = "bytes'):
         assert line in changed
