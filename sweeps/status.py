@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from benchmark.tracking.files import read_json
-from benchmark.tracking.leases import GIVEN_UP, PATIENCE, newest
+from benchmark.tracking.leases import GIVEN_UP, PATIENCE, Found, newest
 from benchmark.tracking.reading import read_rounds
 from benchmark.tracking.record import RunRecord
 
 # stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.
-State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "missing"]
+# given up: it died again and again, and no launcher tries any more; the same command does.
+State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "given up", "missing"]
 FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
 
 
@@ -69,10 +70,14 @@ def status_of(
         state=_state(folder, patience) if finished is None else _known(finished.status),
         round=int(lines[-1]["round"]) if lines else 0,
         rounds=rounds,
-        attempt=lease.attempt if lease is not None else 0,
+        attempt=_attempts(lease),
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=fmean(line["time/round_seconds"] for line in lines) if lines else None,
     )
+
+
+def _attempts(lease: Found | None) -> int:
+    return 0 if lease is None else lease.attempt - (lease.abandoned is not None)
 
 
 def _state(folder: Path, patience: float) -> State:
@@ -84,6 +89,8 @@ def _state(folder: Path, patience: float) -> State:
         return "stopped" if (folder / "experiment.json").exists() else "missing"
     if lease.held(time.time(), patience):
         return "running"
+    if lease.abandoned:
+        return "given up"
     return "stopped" if lease.beat == GIVEN_UP else "dead"
 
 
@@ -107,8 +114,7 @@ def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
 
 def summary(runs: Sequence[RunStatus]) -> Summary:
     """Counts and the time left. A run's rounds take what its own took; else what its cell's took, else the mean's."""
-    order = ("done", "diverged", "failed", "running", "stopped", "dead", "missing")
-    counts = {state: sum(run.state == state for run in runs) for state in order}
+    counts = {state: sum(run.state == state for run in runs) for state in get_args(State)}
     paces = [run.seconds_per_round for run in runs if run.seconds_per_round is not None]
     by_cell = {run.cell_key: run.seconds_per_round for run in runs if run.seconds_per_round is not None}
     left = None

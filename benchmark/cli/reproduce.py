@@ -44,7 +44,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."
     )
     add_scope(command)
-    command.add_argument("--launcher", choices=["local"], default="local", help="where runs are trained")
     add_launch(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
     add_reference(command)

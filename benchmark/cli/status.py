@@ -23,7 +23,8 @@ WIDTH = 100  # columns where there is no terminal
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Reads the folder of results and changes nothing. Without ITEMs: every run that was ever begun here. A dead "
-        "run's process is gone: the next worker takes it over and goes on from its checkpoint."
+        "run's process is gone: the next worker takes it over and goes on from its checkpoint. One that died three "
+        "times is given up, until the command that trained it is called again."
     )
     add_scope(command, items="*")
     add_reference(command)
@@ -70,7 +71,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
 
 
 def _left(runs: list[RunStatus]) -> bool:
-    return any(run.state not in FINISHED for run in runs)
+    return any(run.state not in FINISHED | {"given up"} for run in runs)
 
 
 def _live(options: argparse.Namespace, console: Console) -> None:
@@ -87,7 +88,7 @@ def _view(runs: list[RunStatus]) -> Group:
     for column in ("cell", "seed", "state", "round", "accuracy", "attempt"):
         table.add_column(column, justify="left" if column in ("cell", "state") else "right")
     for run in runs:
-        if run.state in ("running", "stopped", "dead", "diverged", "failed"):
+        if run.state not in ("done", "missing"):
             accuracy = "" if run.accuracy is None else f"{100 * run.accuracy:.2f} %"
             progress = f"{run.round}/{run.rounds}"
             table.add_row(Text(run.name), str(run.seed), run.state, progress, accuracy, str(run.attempt))
