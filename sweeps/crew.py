@@ -83,8 +83,7 @@ class Crew:
         context = multiprocessing.get_context("spawn")
         mine, theirs = context.Pipe()
         os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})  # theirs: one core and one thread each
-        hired = [worker.device for worker in self._workers]
-        device = min(self._devices, key=hired.count)
+        device = least_used(self._devices, [worker.device for worker in self._workers])
         arguments = (theirs, self._results, self._data_root, self._patience, device)
         process = context.Process(target=_serve, args=arguments, daemon=False)
         process.start()
@@ -130,6 +129,11 @@ class Crew:
             for worker in self._workers:
                 worker.process.kill()
             raise
+
+
+def least_used(devices: Sequence[str], hired: Sequence[str]) -> str:
+    """The device with the fewest processes; the first of several."""
+    return min(devices, key=hired.count)
 
 
 def _said(code: int) -> str:

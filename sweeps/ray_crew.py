@@ -46,7 +46,7 @@ class RayCrew:
         self._tasks: dict[Any, Experiment] = {}  # by what Ray calls their result
         self._stopping = False
         self._counted = self._last_able = time.monotonic()
-        self._orders = _orders(results, data_root, patience, CPU if not shares.gpus else "cuda")
+        self._orders = orders_of(results, data_root, patience, CPU if not shares.gpus else "cuda")
         try:
             checked(shares, self._orders)
             self._room = self._count()
@@ -155,8 +155,8 @@ class RayCrew:
             (self._orders.results / self._orders.token).unlink()
 
 
-def _orders(results: Path, data_root: Path | None, patience: float, device: str) -> Orders:
-    """Raises CannotWrite."""
+def orders_of(results: Path, data_root: Path | None, patience: float, device: str) -> Orders:
+    """A launch's orders, with its token on disk. Raises CannotWrite."""
     from benchmark.tracking.provenance import commit
 
     orders = Orders(

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+import torch
+
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
+from benchmark.federated.workers import usable_cores
 from sweeps.crew import CPU, Crew
 from sweeps.local import Hands
 
@@ -54,15 +57,11 @@ def checked_launcher(options: argparse.Namespace) -> None:
     if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
         raise ConfigError(f"--gpus-per-run: {gpus:g}; a share of one, such as 0.5, or 1 would be right")
     if options.launcher == "local":
-        options.devices = devices_named(options.devices or AUTO)
+        options.devices = devices_named(AUTO if options.devices is None else options.devices)
 
 
 def devices_named(text: str) -> tuple[str, ...]:
     """The devices of "cuda:0,cuda:1", "0,1", "cpu" or "auto". Raises ConfigError for one that is not there."""
-    import torch
-
-    from benchmark.federated.gpu import device_named
-
     there = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     if text == AUTO:
         return tuple(there) or (CPU,)
@@ -74,7 +73,6 @@ def devices_named(text: str) -> tuple[str, ...]:
         if word not in there:
             right = ", ".join(there) or f"this machine has no CUDA device; {CPU}"
             raise ConfigError(f"--devices: {word!r} in {text!r}; {right} would be right")
-        device_named(word)
     if len(set(named)) < len(named):
         raise ConfigError(f"--devices: {text!r} names one twice; --jobs 2 trains two runs side by side on each")
     return named
@@ -82,7 +80,7 @@ def devices_named(text: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _local(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iterator[Hands]:
-    each = options.jobs or (os.cpu_count() or 1 if options.devices == (CPU,) else 1)
+    each = options.jobs or (usable_cores() if options.devices == (CPU,) else 1)
     size = min(each * len(options.devices), len(runs))
     yield Crew(size, options.results, options.data_root, options.takeover_after, options.devices)
 

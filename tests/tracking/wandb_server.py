@@ -91,6 +91,23 @@ class Server:
         self._http.shutdown()
         self._http.server_close()
 
+    def begin(self, sweep: dict[str, Any]) -> None:
+        """What `wandb sweep` does: every cell of the grid waits to be handed out."""
+        with self._lock:
+            self.sweep = sweep
+            parameters = sweep["parameters"]
+            lists = [entry.get("values", [entry.get("value")]) for entry in parameters.values()]
+            for values in product(*lists):
+                arguments = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}
+                for _ in range(2 if self.faults.duplicate else 1):
+                    self._waiting.append(arguments)
+
+    def hand_out_again(self) -> None:
+        """The run that was handed out last is handed out once more, to the next agent that has nothing to do."""
+        with self._lock:
+            last = self.handed_out[-1]
+            self._waiting.append({"run_id": last["run_id"], **last["args"]})
+
     def answer(self, operation: str, variables: dict[str, Any]) -> Any:
         """The data of a GraphQL answer; None: no such operation."""
         with self._lock:
@@ -124,26 +141,12 @@ class Server:
 
     def _upsert_sweep(self, given: dict[str, Any]) -> Any:
         if given.get("config"):
-            self.sweep = yaml.safe_load(given["config"])
-            parameters = self.sweep["parameters"]
-            lists = [entry.get("values", [entry.get("value")]) for entry in parameters.values()]
-            for values in product(*lists):
-                arguments = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}
-                for _ in range(2 if self.faults.duplicate else 1):
-                    self._waiting.append(arguments)
+            self.begin(yaml.safe_load(given["config"]))
         return {"upsertSweep": {"sweep": {"name": "s1", "project": self._project()}, "configValidationWarnings": []}}
 
     def _sweep(self, given: dict[str, Any]) -> Any:
         config = {**self.sweep, **({"command": self.faults.command} if self.faults.command else {})}
-        empty = (
-            "description",
-            "displayName",
-            "earlyStopJobRunning",
-            "bestLoss",
-            "controller",
-            "scheduler",
-            "updatedAt",
-        )
+        empty = ("description", "displayName", "bestLoss", "controller", "scheduler", "updatedAt")
         sweep = {
             **dict.fromkeys(empty),
             "earlyStopJobRunning": False,
