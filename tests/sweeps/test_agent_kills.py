@@ -61,14 +61,21 @@ def agent_under(pid: int) -> int:
     return int(agent)
 
 
+def is_gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
 @pytest.mark.slow
 def test_an_orphan_keeps_its_run_from_the_next_agents_child_and_finishes_it(tmp_path):
     """The agent is killed; its child trains on, alone. Handed to a second agent, the run is refused (75) and nothing
     is begun; while that is tried the orphan stands still, so that it cannot be done before. Then it goes on."""
     with Server() as server, begun(server, tmp_path) as (agent, run, words):
         orphan = pid_of(run)
+        under = agent_under(agent.pid)
+        os.kill(under, SIGKILL)
+        wait_for(lambda: is_gone(under))  # a process that its parent leaves behind stopped gets SIGHUP from the system
         os.kill(orphan, SIGSTOP)
-        os.kill(agent_under(agent.pid), SIGKILL)
         assert agent.wait(200) == 75
         server.hand_out_again()
         second = called(words, environment(server, tmp_path), seconds=400)

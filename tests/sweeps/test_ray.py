@@ -182,6 +182,24 @@ def test_nodes_that_cannot_take_part_are_told_before_anything_runs(cluster, tmp_
             checked(Shares(cpus=64), orders)
 
 
+@pytest.mark.slow
+def test_without_any_node_left_the_launch_ends_and_can_go_on(cluster, tmp_path):
+    """Its node is gone: the run has not failed, and another node could take it; none comes."""
+    (one, _), results = gated(tmp_path), tmp_path / "ray"
+
+    def watch(standing: Standing) -> None:
+        assert standing.failed == 0
+        if cluster.nodes and lines(results, one) == 2:
+            for _ in list(cluster.nodes):
+                cluster.of_ray.remove_node(cluster.nodes.pop(), allow_graceful=False)
+
+    with joined(cluster.address):
+        crew = RayCrew(results, None, PATIENCE, shares=Shares(), seconds_without_nodes=1.0)
+        with pytest.raises(Stopped, match="no node of the cluster takes a run of 1 CPUs any more"):
+            launch_by(crew, [one], results, watch=watch)
+    assert not list(results.glob(".*"))
+
+
 def test_an_address_where_no_cluster_is_is_refused_in_bounded_time():
     began = time.monotonic()
     with (
