@@ -46,7 +46,8 @@ class RayCrew:
         self._tasks: dict[Any, Experiment] = {}  # by what Ray calls their result
         self._stopping = False
         self._counted = self._last_able = time.monotonic()
-        self._orders = orders_of(results, data_root, patience, CPU if not shares.gpus else "cuda")
+        device = "cuda:0" if shares.gpus else CPU  # Ray shows a task its own GPU and no other
+        self._orders = orders_of(results, data_root, patience, device)
         try:
             checked(shares, self._orders)
             self._room = self._count()
