@@ -17,12 +17,13 @@ from reports.alone import FIGURES, figure_files, table_files
 from reports.arena.site import arena_view
 from reports.cache import Built, content_of, contents
 from reports.cells import CellResult, Records, cell_result, collect, counted, seeds_of
-from reports.files import put, slug
+from reports.files import item_page, put, slug
 from reports.pages.cell import cell_values, run_page
 from reports.pages.compare import compare_values, entry, group
 from reports.pages.front import front_values
 from reports.pages.glossary import glossary_values
 from reports.pages.item import item_values
+from reports.pages.paper import PAPERS, paper_page, paper_values
 from reports.pages.performance import performance_values
 from reports.pages.run import Place, run_values
 from reports.render import render
@@ -50,10 +51,11 @@ def build(
     places = _places(known)
     for item, records in results:
         site.item(item, counted(item, records), places)
-    for paper in dict.fromkeys(item.name.split("/")[0] for item, _ in known):
+    papers = dict.fromkeys((*(one.name for one in PAPERS), *(item.name.split("/")[0] for item, _ in known)))
+    for paper in papers:
         site.departures_page(paper)
     site.further_pages(known, benchmarks)
-    return site.index(known, troubles)
+    return site.index(known, troubles, list(papers))
 
 
 def paragraphs(text: str) -> list[str]:
@@ -69,11 +71,6 @@ def paragraphs(text: str) -> list[str]:
         else:
             blocks[-1] += f" {line.strip()}"
     return blocks
-
-
-def item_page(item: Item) -> Path:
-    """The item's page, relative to the site: ssfl/tab2/laptop/index.html."""
-    return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
 
 
 def _cell_page(item: Item, cell: Cell) -> Path:
@@ -100,10 +97,15 @@ class _Site:
     def write(self, page: Path, template: str, values: Mapping[str, Any], *scripts: str) -> None:
         put(self.out / page, render(page, template, values, ("site.js", *scripts)))
 
-    def index(self, results: Sequence[Result], troubles: Sequence[str]) -> Path:
+    def index(self, results: Sequence[Result], troubles: Sequence[str], papers: Sequence[str]) -> Path:
+        """The front page, and a page a paper from the same rows."""
         page = Path("index.html")
         hrefs = {(item.name, item.profile): item_page(item).as_posix() for item, _ in results}
-        self.write(page, "index.html", front_values(results, hrefs, troubles))
+        values = front_values(results, hrefs, troubles)
+        self.write(page, "index.html", values)
+        shown = [(item, counted(item, records)) for item, records in results]
+        for paper in papers:
+            self.write(Path(paper_page(paper)), "paper.html", paper_values(paper, shown, values["items"], values))
         put(self.out / ".nojekyll", b"")  # GitHub Pages serves the folder as it is
         self.built.write()
         return self.out / page

@@ -11,6 +11,7 @@ from reports.cells import ACCURACY, SELECTED_ON_TEST, CellResult, Records, seeds
 from reports.chart import chart
 from reports.figures import variant_name
 from reports.files import slug
+from reports.pages.paper import paper_page
 from reports.series import seeds_series
 from reports.statistics import summary
 from reports.style import looks
@@ -44,6 +45,7 @@ def cell_values(item: Item, result: CellResult, records: Records, config_file: s
     return {
         "item": item,
         "paper": item.name.split("/")[0],
+        "paper_page": paper_page(item.name.split("/")[0]),
         "profile_text": PROFILES.get(item.profile, ""),
         "cell": result.cell,
         "value": value_view(item, result),
