@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmark.papers.item import Item
 from reports.arena.exports import arena_csv, arena_latex, arena_markdown
 from reports.cells import ACCURACY, Records, counted
+from reports.claims import claims_csv, claims_latex, claims_markdown
 from reports.exports import table_csv, table_latex, table_markdown
 from reports.figures import DIVERSITY, measured, variant_metrics
 from reports.files import put, slug
@@ -30,7 +31,7 @@ FIGURES = (
 
 
 def table_files(item: Item, records: Records) -> dict[str, bytes]:
-    """The item's table by file name. `records`: of the item's own seeds."""
+    """The item's table and its claims by file name. `records`: of the item's own seeds."""
     if item.rows == "methods":
         found = {
             "table.csv": arena_csv(item, records),
@@ -42,6 +43,12 @@ def table_files(item: Item, records: Records) -> dict[str, bytes]:
             "table.csv": table_csv(item, records),
             "table.tex": table_latex(item, records),
             "table.md": table_markdown(item, records),
+        }
+    if item.claims:
+        found |= {
+            "claims.csv": claims_csv(item, records),
+            "claims.tex": claims_latex(item, records),
+            "claims.md": claims_markdown(item, records),
         }
     return {name: text.encode() for name, text in found.items()}
 

@@ -2,10 +2,10 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from benchmark.papers.item import Item
-from reports.cells import Records, collect
+from reports.cells import CellResult, Records, collect
 from reports.series import seeds_series
 from reports.words import csv_safe
 
@@ -15,10 +15,16 @@ COLUMNS = ("label", "metric", "what", "round", "value", "low", "high")
 def curves_csv(item: Item, records: Records, metrics: Sequence[str]) -> str:
     """One line a point: `what` is "mean" (low and high: the 95 % t interval) or "seed 0". Values are in the record's
     unit, accuracies fractions; long runs are means of consecutive rounds, as drawn."""
+    return cells_csv(collect(item, records).values(), records, metrics)
+
+
+def cells_csv(results: Iterable[CellResult], records: Records, metrics: Sequence[str]) -> str:
+    """As `curves_csv`, of these cells."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for label, result in collect(item, records).items():
+    for result in results:
+        label = result.cell.label
         for metric in metrics:
             series = seeds_series(result, records, metric)
             start = [csv_safe(label), csv_safe(metric)]

@@ -11,7 +11,7 @@ from reports.cells import CellResult, Records
 from reports.chart import Axis, axes, scaled
 from reports.figures import variant_name
 from reports.ink import Plate, Point, Stroke, Text, text_width
-from reports.series import Series, seeds_series
+from reports.series import MOST_POINTS, Series, seeds_series
 from reports.style import DASHES, MARKERS, PALETTE, Look
 from reports.words import metric_name
 
@@ -20,6 +20,7 @@ GRID, MUTED = "#d4dae0", "#5c6670"
 WIDTH, HEIGHT = 172.0, 122.0  # of a panel with its labels
 LEFT, RIGHT, TOP, BOTTOM = 30.0, 6.0, 16.0, 18.0
 EDGE, LEGEND = 14.0, 13.0
+CELL_COLUMNS = 3
 OUTLINES: Mapping[str, Sequence[Point]] = {
     "circle": [(2.2 * math.cos(math.pi * i / 6), 2.2 * math.sin(math.pi * i / 6)) for i in range(12)],
     "square": [(-2, -2), (2, -2), (2, 2), (-2, 2)],
@@ -63,6 +64,25 @@ def plate(columns: Sequence[Panel], styles: Mapping[str, Look], metrics: Sequenc
     return found
 
 
+def cell_plate(
+    result: CellResult, look: Look, metrics: Sequence[str], records: Records, most: int = MOST_POINTS
+) -> Plate:
+    """A cell's metrics, three panels a row, each on axes of its own; every run thin, their mean over it."""
+    across = min(CELL_COLUMNS, max(1, len(metrics)))
+    found = Plate(width=EDGE + across * WIDTH + 4, height=22 + math.ceil(len(metrics) / across) * HEIGHT + 4)
+    found.marks.append(Text(x=EDGE, y=14, text=result.cell.label, size=9, bold=True))
+    for number, metric in enumerate(metrics):
+        series = scaled(seeds_series(result, records, metric, most), metric)
+        points = [p for run in (series.mean, *series.runs.values()) for p in run]
+        x, y = EDGE + number % across * WIDTH, 22 + number // across * HEIGHT
+        name = metric_name(metric)
+        if metric.startswith("diversity/"):
+            name = f"{name}, {variant_name(metric)}"
+        found.marks.append(Text(x=x + LEFT, y=y + 10, text=name, size=7.5))
+        _panel(found, (x, y), metric, {"": series}, points, {"": look}, every=True)
+    return found
+
+
 def _legend_rows(names: Sequence[str], width: float) -> list[list[str]]:
     rows: list[list[str]] = []
     used = width
@@ -95,7 +115,9 @@ def _panel(
     panel: Mapping[str, Series],
     points: Sequence[tuple[int, float]],
     styles: Mapping[str, Look],
+    every: bool = False,
 ) -> None:
+    """`every`: also each run that a mean stands for."""
     left, right = frame[0] + LEFT, frame[0] + WIDTH - RIGHT
     top, bottom = frame[1] + TOP, frame[1] + HEIGHT - BOTTOM
     if not any(series.runs for series in panel.values()):
@@ -113,6 +135,9 @@ def _panel(
     for name, series in panel.items():
         _band(found, series, styles[name], x, y, (top, bottom))
     for name, series in panel.items():
+        if every and series.mean:
+            runs = [_placed(run, x, y) for run in series.runs.values() if run not in series.diverged]
+            found.marks.append(Stroke(lines=runs, colour=PALETTE[styles[name].colour], width=0.4, alpha=0.5))
         _lines(found, series, styles[name], x, y)
 
 

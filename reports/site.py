@@ -17,8 +17,8 @@ from reports.alone import FIGURES, figure_files, table_files
 from reports.arena.site import arena_view
 from reports.cache import Built, content_of, contents
 from reports.cells import CellResult, Records, cell_result, collect, counted, seeds_of
-from reports.files import item_page, put, slug
-from reports.pages.cell import cell_values, run_page
+from reports.files import item_page, slug
+from reports.pages.cell import cell_figure, cell_values, run_page
 from reports.pages.compare import compare_values, entry, group
 from reports.pages.front import front_values
 from reports.pages.glossary import glossary_values
@@ -41,9 +41,11 @@ def build(
     others: Sequence[Result] = (),
     troubles: Sequence[str] = (),
     benchmarks: Path = BENCHMARKS,
+    whole: bool = False,
 ) -> Path:
     """Writes the site of these items under `out` and returns its index page. Files are replaced one by one, each whole;
     pages of items that are not in `results` stay as they are, and of `others` the index lists those that have one.
+    What an earlier build wrote of these items (with `whole`: of anything) and this one did not is removed.
     `departures` has a handwritten `<paper>/departures.md` for each paper. `troubles`: what could not be read, for the
     front page. `benchmarks`: a folder of measurements of speed. Raises CannotWrite."""
     site = _Site(out, departures)
@@ -55,7 +57,8 @@ def build(
     for paper in papers:
         site.departures_page(paper)
     site.further_pages(known, benchmarks)
-    return site.index(known, troubles, list(papers))
+    inside = [Path()] if whole else [item_page(item).parent for item, _ in results]
+    return site.index(known, troubles, list(papers), inside)
 
 
 def paragraphs(text: str) -> list[str]:
@@ -95,10 +98,12 @@ class _Site:
         self.out, self.departures, self.built = out, departures, Built(out)
 
     def write(self, page: Path, template: str, values: Mapping[str, Any], *scripts: str) -> None:
-        put(self.out / page, render(page, template, values, ("site.js", *scripts)))
+        self.built.put(page, render(page, template, values, ("site.js", *scripts)), page)
 
-    def index(self, results: Sequence[Result], troubles: Sequence[str], papers: Sequence[str]) -> Path:
-        """The front page, and a page a paper from the same rows."""
+    def index(
+        self, results: Sequence[Result], troubles: Sequence[str], papers: Sequence[str], inside: Sequence[Path]
+    ) -> Path:
+        """The front page, and a page a paper from the same rows. `inside`: folders to be cleared of what is gone."""
         page = Path("index.html")
         hrefs = {(item.name, item.profile): item_page(item).as_posix() for item, _ in results}
         values = front_values(results, hrefs, troubles)
@@ -106,7 +111,8 @@ class _Site:
         shown = [(item, counted(item, records)) for item, records in results]
         for paper in papers:
             self.write(Path(paper_page(paper)), "paper.html", paper_values(paper, shown, values["items"], values))
-        put(self.out / ".nojekyll", b"")  # GitHub Pages serves the folder as it is
+        self.built.put(Path(".nojekyll"), b"", page)  # GitHub Pages serves the folder as it is
+        self.built.clear(inside)
         self.built.write()
         return self.out / page
 
@@ -144,12 +150,11 @@ class _Site:
             self._run(record, places.get(record.cell_key, ()))
 
     def _item_page(self, item: Item, records: Records, page: Path) -> None:
-        folder = self.out / page.parent
         arena = arena_view(item, records) if item.rows == "methods" else None
         figures = figure_files(item, records)
         files = {**table_files(item, records), **figures, **(arena["files"] if arena else {})}
         for name, content in files.items():
-            put(folder / name, content)
+            self.built.put(page.parent / name, content, page)
         values = {
             **item_values(item, records, arena),
             "departures": "../" * (len(page.parts) - 2) + "departures.html",
@@ -163,8 +168,11 @@ class _Site:
         if self.built.fresh(page, _identity(item, result.cell), contents(runs)):
             return
         self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
-        values = cell_values(item, result, records, page.with_suffix(".json").name)
-        put(self.out / page.with_suffix(".json"), values["config"].encode())
+        figures = cell_figure(result, records, f"{page.stem}-curves")
+        for name, content in figures.items():
+            self.built.put(page.parent / name, content, page)
+        values = cell_values(item, result, records, page.with_suffix(".json").name, list(figures))
+        self.built.put(page.with_suffix(".json"), values["config"].encode(), page)
         self.write(page, "cell.html", values)
 
     def _run(self, record: RunRecord, places: Sequence[Place]) -> None:
@@ -172,7 +180,7 @@ class _Site:
         if self.built.fresh(page, json.dumps(list(places)), content_of(record)):
             return
         config = json.dumps({**record.experiment, "seed": record.seed}, indent=2, ensure_ascii=False) + "\n"
-        put(self.out / page.with_suffix(".json"), config.encode())
+        self.built.put(page.with_suffix(".json"), config.encode(), page)
         self.write(page, "run.html", run_values(record, places, page.with_suffix(".json").name))
 
 

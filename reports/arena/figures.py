@@ -3,6 +3,8 @@
 A method has the look of reports/style.py in all of them; methods that share a colour never share a panel.
 """
 
+import csv
+import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +21,7 @@ from reports.cells import ACCURACY, CellResult, Records
 from reports.drawing import GRID, INK, STYLE, draw_panel, laid_out, set_scale
 from reports.series import seeds_series
 from reports.style import PALETTE, looks
-from reports.words import metric_name
+from reports.words import csv_safe, metric_name
 
 MOST_LINES = 8  # a panel; as many as there are colours that any eye tells apart
 Row = tuple[str, str, list[float]]  # a label, a colour, and the runs' values in percent
@@ -54,6 +56,18 @@ def dots(item: Item, column: Column) -> Figure | None:
         ax.set_xlabel(f"{metric_name(ACCURACY)} at equal rounds")
         ax.spines["left"].set_visible(False)
         return laid_out(figure)
+
+
+def dots_csv(item: Item, column: Column) -> str:
+    """The numbers behind `dots`, one line a run: method, kind, seed and accuracy (a fraction)."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("method", "kind", "seed", "test/accuracy"))
+    for line in lines(item, column):
+        placing = line.place("rounds")
+        values = placing.values if placing else line.bound.values if line.bound else {}
+        writer.writerows((csv_safe(line.method), line.kind, seed, repr(value)) for seed, value in values.items())
+    return text.getvalue()
 
 
 def _dot_row(ax: Axes, number: int, row: Row, faint: bool) -> None:

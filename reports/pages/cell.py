@@ -11,10 +11,13 @@ from reports.cells import ACCURACY, SELECTED_ON_TEST, CellResult, Records, seeds
 from reports.chart import chart
 from reports.figures import variant_name
 from reports.files import slug
+from reports.ink import pdf, svg
+from reports.numbers import cells_csv
 from reports.pages.paper import paper_page
+from reports.plate import cell_plate
 from reports.series import seeds_series
 from reports.statistics import summary
-from reports.style import looks
+from reports.style import Look, looks
 from reports.trust import marks_of, remarks
 from reports.views import PROFILES, Fact, provenance, resolved, run_view, value_view
 from reports.words import metric_name, number
@@ -30,6 +33,7 @@ CURVES = (
     "server/loss",
     "client/loss",
 )
+ALWAYS = (ACCURACY, "pseudo/kept", "pseudo/accuracy", "pseudo/kl_uniform", "diversity/delta/l2/squared/clients")
 PAGE_POINTS = 160  # a line; a chart on a page has no more pixels to show them
 HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}
 
@@ -39,8 +43,11 @@ def run_page(record: RunRecord) -> str:
     return f"runs/{slug(record.cell_key)}/seed-{record.seed}.html"
 
 
-def cell_values(item: Item, result: CellResult, records: Records, config_file: str) -> dict[str, Any]:
-    """Everything the template shows, but the config file's own content, which `resolved` gives."""
+def cell_values(
+    item: Item, result: CellResult, records: Records, config_file: str, figures: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Everything the template shows, but the config file's own content, which `resolved` gives. `figures`: the files
+    beside the page."""
     runs = seeds_of(records, result.cell)
     return {
         "item": item,
@@ -54,6 +61,8 @@ def cell_values(item: Item, result: CellResult, records: Records, config_file: s
         "runs": [{**run_view(r), "href": run_page(r), "marks": "; ".join(marks_of(r, item.profile))} for r in runs],
         "missing": [seed for seed in range(item.seeds) if seed not in {record.seed for record in runs}],
         "charts": charts(result, records),
+        "unmeasured": [metric_name(name) for name in ALWAYS if name not in measured_curves(result, records)],
+        "figures": figures,
         "command": f"fssl run --config {config_file} --seed=0",
         "config": resolved(result, records),
         "config_file": config_file,
@@ -65,20 +74,38 @@ def cell_values(item: Item, result: CellResult, records: Records, config_file: s
     }
 
 
-def charts(result: CellResult, records: Records) -> list[dict[str, Any]]:
-    """A chart a metric that some run of the cell measured; every seed thin, their mean and its band over it."""
-    runs = seeds_of(records, result.cell)
-    seen = {name for record in runs for line in record.rounds for name in line}
+def measured_curves(result: CellResult, records: Records) -> list[str]:
+    """The metrics that some run of the cell measured, and that its page draws."""
+    seen = {name for record in seeds_of(records, result.cell) for line in record.rounds for name in line}
+    return [metric for metric in CURVES if metric in seen]
+
+
+def look_of(result: CellResult) -> Look:
+    """The method's, or where the cell has none, its own."""
     method = str(result.cell.setting.get("method", result.cell.label))
-    look = looks([method])[method]
+    return looks([method])[method]
+
+
+def cell_figure(result: CellResult, records: Records, name: str) -> dict[str, bytes]:
+    """The page's curves for print and the numbers behind them, by file name; empty where nothing was measured."""
+    metrics = measured_curves(result, records)
+    if not metrics:
+        return {}
+    drawn = cell_plate(result, look_of(result), metrics, records, PAGE_POINTS)
+    numbers = cells_csv([result], records, metrics)
+    return {f"{name}.svg": svg(drawn), f"{name}.pdf": pdf(drawn), f"{name}.csv": numbers.encode()}
+
+
+def charts(result: CellResult, records: Records) -> list[dict[str, Any]]:
+    """A chart a measured metric; every seed thin, their mean and its band over it."""
+    look = look_of(result)
     return [
         {
             "title": metric_name(metric),
             "variant": variant_name(metric) if metric.startswith("diversity/") else "",
             "svg": chart(metric, {"": (seeds_series(result, records, metric, PAGE_POINTS), look)}, seeds=True),
         }
-        for metric in CURVES
-        if metric in seen
+        for metric in measured_curves(result, records)
     ]
 
 
@@ -106,7 +133,7 @@ def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
     ended = [run for run in runs if run.status == "done"]
     costs = [cost for run in ended if isinstance(cost := run.result.get("cost"), Mapping)]
     walls = [run.result["wall_seconds"] for run in ended if isinstance(run.result.get("wall_seconds"), int | float)]
-    named = {"local_steps": "Local steps", "bytes_up": "MB up", "bytes_down": "MB down"}
+    named = {"local_steps": "local steps", "bytes_up": "MB up", "bytes_down": "MB down"}
     found = []
     for key, name in named.items():
         values = [float(cost[key]) for cost in costs if isinstance(cost.get(key), int | float)]
@@ -114,7 +141,7 @@ def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
             mean = summary(values).mean
             found.append((name, thousands(mean) if key == "local_steps" else megabytes(mean)))
     if walls:
-        found.append(("Minutes on its machine", number(summary(walls).mean / 60)))
+        found.append(("minutes on its machine", number(summary(walls).mean / 60)))
     return found
 
 
