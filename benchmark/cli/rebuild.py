@@ -10,6 +10,7 @@ from benchmark.papers.catalogue import items
 from benchmark.tracking.mirror import WandbMirror, labels_of
 from benchmark.tracking.reading import read_run
 from benchmark.tracking.record import RunRecord
+from benchmark.tracking.recorder import run_folder
 from sweeps.plan import plan
 
 
@@ -59,6 +60,7 @@ def _mirrored(record: RunRecord, words: dict[str, str], options: argparse.Namesp
         labels=labels_of(experiment, words),
         mode="offline" if options.offline else "online",
         place=options.results / "wandb",
+        folder=run_folder(options.results, experiment),
     )
     mirror.finish(0 if record.status in ("done", "unfinished") else 1)
     return mirror.whole

@@ -20,7 +20,7 @@ from reports.statistics import summary
 from reports.style import Look, looks
 from reports.trust import marks_of, remarks
 from reports.views import PROFILES, Fact, provenance, resolved, run_view, value_view
-from reports.words import metric_name, number
+from reports.words import aligned, metric_name, number
 
 CURVES = (
     ACCURACY,
@@ -58,7 +58,7 @@ def cell_values(
         "value": value_view(item, result),
         "selection": SELECTED_ON_TEST if result.selected_on_test else None,
         "setting": {key: str(value) for key, value in result.cell.setting.items()},
-        "runs": [{**run_view(r), "href": run_page(r), "marks": "; ".join(marks_of(r, item.profile))} for r in runs],
+        "runs": _run_lines(runs, item.profile),
         "missing": [seed for seed in range(item.seeds) if seed not in {record.seed for record in runs}],
         "charts": charts(result, records),
         "unmeasured": [metric_name(name) for name in ALWAYS if name not in measured_curves(result, records)],
@@ -72,6 +72,17 @@ def cell_values(
         "remarks": remarks(runs, item.profile),
         "provenance": provenance(runs),
     }
+
+
+def _run_lines(runs: Sequence[RunRecord], profile: str) -> list[dict[str, str]]:
+    """The table of runs, numbers aligned on their decimal points."""
+    shown = [run_view(run) for run in runs]
+    columns = {name: aligned([line[name] for line in shown]) for name in ("accuracy", "loss", "kept", "pseudo", "wall")}
+    return [
+        {**line, **{name: column[place] for name, column in columns.items()},
+         "href": run_page(run), "marks": "; ".join(marks_of(run, profile))}
+        for place, (run, line) in enumerate(zip(runs, shown, strict=True))
+    ]  # fmt: skip
 
 
 def measured_curves(result: CellResult, records: Records) -> list[str]:

@@ -236,7 +236,14 @@ def test_cell_pages_show_their_note(site: Path) -> None:
 def test_files_stand_beside_the_page(site: Path) -> None:
     CURVES = ("curves.svg", "curves.pdf", "curves.csv")
     names = {path.name for path in (site / "toy/demo").iterdir() if not path.name.startswith("cell")}
-    assert names == {"index.html", "table.csv", "table.tex", "table.md", *(f"dots-own.{end}" for end in ("svg", "pdf", "csv")), *CURVES}
+    assert names == {
+        "index.html",
+        "table.csv",
+        "table.tex",
+        "table.md",
+        *(f"dots-own.{end}" for end in ("svg", "pdf", "csv")),
+        *CURVES,
+    }
 
 
 @pytest.mark.parametrize(("number", "text"), [(1.84e6, "1.84"), (5.04e8, "504"), (1.008e9, "1,008"), (0.0, "0")])
