@@ -11,7 +11,7 @@ from reports.cells import CellResult, Records
 from reports.chart import Axis, axes, scaled
 from reports.figures import variant_name
 from reports.ink import Plate, Point, Stroke, Text, text_width
-from reports.series import MOST_POINTS, Series, seeds_series
+from reports.series import Series, seeds_series
 from reports.style import DASHES, MARKERS, PALETTE, Look
 from reports.words import metric_name
 
@@ -64,22 +64,21 @@ def plate(columns: Sequence[Panel], styles: Mapping[str, Look], metrics: Sequenc
     return found
 
 
-def cell_plate(
-    result: CellResult, look: Look, metrics: Sequence[str], records: Records, most: int = MOST_POINTS
-) -> Plate:
-    """A cell's metrics, three panels a row, each on axes of its own; every run thin, their mean over it."""
-    across = min(CELL_COLUMNS, max(1, len(metrics)))
-    found = Plate(width=EDGE + across * WIDTH + 4, height=22 + math.ceil(len(metrics) / across) * HEIGHT + 4)
-    found.marks.append(Text(x=EDGE, y=14, text=result.cell.label, size=9, bold=True))
-    for number, metric in enumerate(metrics):
-        series = scaled(seeds_series(result, records, metric, most), metric)
-        points = [p for run in (series.mean, *series.runs.values()) for p in run]
+def cell_plate(label: str, look: Look, series: Mapping[str, Series]) -> Plate:
+    """A cell's metrics, three panels a row, each on axes of its own; every run thin, their mean over it. `series`: by
+    metric, in the record's unit."""
+    across = min(CELL_COLUMNS, max(1, len(series)))
+    found = Plate(width=EDGE + across * WIDTH + 4, height=22 + math.ceil(len(series) / across) * HEIGHT + 4)
+    found.marks.append(Text(x=EDGE, y=14, text=label, size=9, bold=True))
+    for number, (metric, line) in enumerate(series.items()):
+        drawn = scaled(line, metric)
+        points = [p for run in (drawn.mean, *drawn.runs.values()) for p in run]
         x, y = EDGE + number % across * WIDTH, 22 + number // across * HEIGHT
         name = metric_name(metric)
         if metric.startswith("diversity/"):
             name = f"{name}, {variant_name(metric)}"
         found.marks.append(Text(x=x + LEFT, y=y + 10, text=name, size=7.5))
-        _panel(found, (x, y), metric, {"": series}, points, {"": look}, every=True)
+        _panel(found, (x, y), metric, {"": drawn}, points, {"": look}, every=True)
     return found
 
 

@@ -18,7 +18,7 @@ from reports.arena.site import arena_view
 from reports.cache import Built, content_of, contents
 from reports.cells import CellResult, Records, cell_result, collect, counted, seeds_of
 from reports.files import item_page, slug
-from reports.pages.cell import cell_figure, cell_values, run_page
+from reports.pages.cell import cell_figure, cell_series, cell_values, run_page
 from reports.pages.compare import compare_values, entry, group
 from reports.pages.front import front_values
 from reports.pages.glossary import glossary_values
@@ -168,10 +168,11 @@ class _Site:
         if self.built.fresh(page, _identity(item, result.cell), contents(runs)):
             return
         self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
-        figures = cell_figure(result, records, f"{page.stem}-curves")
+        series = cell_series(result, records)
+        figures = cell_figure(result, series, f"{page.stem}-curves")
         for name, content in figures.items():
             self.built.put(page.parent / name, content, page)
-        values = cell_values(item, result, records, page.with_suffix(".json").name, list(figures))
+        values = cell_values(item, result, records, series, page.with_suffix(".json").name, list(figures))
         self.built.put(page.with_suffix(".json"), values["config"].encode(), page)
         self.write(page, "cell.html", values)
 

@@ -12,10 +12,10 @@ from reports.chart import chart
 from reports.figures import variant_name
 from reports.files import slug
 from reports.ink import pdf, svg
-from reports.numbers import cells_csv
+from reports.numbers import series_csv
 from reports.pages.paper import paper_page
 from reports.plate import cell_plate
-from reports.series import seeds_series
+from reports.series import Series, seeds_series
 from reports.statistics import summary
 from reports.style import Look, looks
 from reports.trust import marks_of, remarks
@@ -44,10 +44,15 @@ def run_page(record: RunRecord) -> str:
 
 
 def cell_values(
-    item: Item, result: CellResult, records: Records, config_file: str, figures: Sequence[str] = ()
+    item: Item,
+    result: CellResult,
+    records: Records,
+    series: Mapping[str, Series],
+    config_file: str,
+    figures: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Everything the template shows, but the config file's own content, which `resolved` gives. `figures`: the files
-    beside the page."""
+    """Everything the template shows, but the config file's own content, which `resolved` gives. `series`: those of
+    `cell_series`; `figures`: the files beside the page."""
     runs = seeds_of(records, result.cell)
     return {
         "item": item,
@@ -60,8 +65,8 @@ def cell_values(
         "setting": {key: str(value) for key, value in result.cell.setting.items()},
         "runs": _run_lines(runs, item.profile),
         "missing": [seed for seed in range(item.seeds) if seed not in {record.seed for record in runs}],
-        "charts": charts(result, records),
-        "unmeasured": [metric_name(name) for name in ALWAYS if name not in measured_curves(result, records)],
+        "charts": charts(result, series),
+        "unmeasured": [metric_name(name) for name in ALWAYS if name not in series],
         "figures": figures,
         "command": f"fssl run --config {config_file} --seed=0",
         "config": resolved(result, records),
@@ -85,10 +90,10 @@ def _run_lines(runs: Sequence[RunRecord], profile: str) -> list[dict[str, str]]:
     ]  # fmt: skip
 
 
-def measured_curves(result: CellResult, records: Records) -> list[str]:
-    """The metrics that some run of the cell measured, and that its page draws."""
+def cell_series(result: CellResult, records: Records) -> dict[str, Series]:
+    """What the page draws: the metrics that some run of the cell measured."""
     seen = {name for record in seeds_of(records, result.cell) for line in record.rounds for name in line}
-    return [metric for metric in CURVES if metric in seen]
+    return {name: seeds_series(result, records, name, PAGE_POINTS) for name in CURVES if name in seen}
 
 
 def look_of(result: CellResult) -> Look:
@@ -97,26 +102,25 @@ def look_of(result: CellResult) -> Look:
     return looks([method])[method]
 
 
-def cell_figure(result: CellResult, records: Records, name: str) -> dict[str, bytes]:
+def cell_figure(result: CellResult, series: Mapping[str, Series], name: str) -> dict[str, bytes]:
     """The page's curves for print and the numbers behind them, by file name; empty where nothing was measured."""
-    metrics = measured_curves(result, records)
-    if not metrics:
+    if not series:
         return {}
-    drawn = cell_plate(result, look_of(result), metrics, records, PAGE_POINTS)
-    numbers = cells_csv([result], records, metrics)
+    drawn = cell_plate(result.cell.label, look_of(result), series)
+    numbers = series_csv((result.cell.label, metric, line) for metric, line in series.items())
     return {f"{name}.svg": svg(drawn), f"{name}.pdf": pdf(drawn), f"{name}.csv": numbers.encode()}
 
 
-def charts(result: CellResult, records: Records) -> list[dict[str, Any]]:
+def charts(result: CellResult, series: Mapping[str, Series]) -> list[dict[str, Any]]:
     """A chart a measured metric; every seed thin, their mean and its band over it."""
     look = look_of(result)
     return [
         {
             "title": metric_name(metric),
             "variant": variant_name(metric) if metric.startswith("diversity/") else "",
-            "svg": chart(metric, {"": (seeds_series(result, records, metric, PAGE_POINTS), look)}, seeds=True),
+            "svg": chart(metric, {"": (line, look)}, seeds=True),
         }
-        for metric in measured_curves(result, records)
+        for metric, line in series.items()
     ]
 
 

@@ -20,9 +20,7 @@ def laptop_table() -> tuple[Item, Records]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed (it is in the dev extra)"
-    )
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
     names = ("chromium", "chromium-browser", "google-chrome")
     chromium = next((found for name in names if (found := shutil.which(name))), None)
     if chromium is None:
