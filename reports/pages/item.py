@@ -51,6 +51,7 @@ PANEL_POINTS = 120
 
 def heading(item: Item, results: Mapping[str, CellResult], judged: Sequence[Judged]) -> dict[str, Any]:
     """What the front page and the item's own say of it in numbers."""
+    results = {label: result for label, result in results.items() if result.awaited}
     statuses = [result.status for result in results.values()]
     agreed = [seen for result in results.values() if (seen := agreement(item, result)) is not None]
     return {
