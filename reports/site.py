@@ -6,7 +6,6 @@ carry a content policy that forbids them to.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from reports.cells import CellResult, Records, cell_result, collect, counted, se
 from reports.files import put, slug
 from reports.pages.cell import cell_values, run_page
 from reports.pages.compare import compare_values, entry, group
+from reports.pages.departures import departures_values
+from reports.pages.explained import explained_values, explaining
 from reports.pages.front import front_values
 from reports.pages.glossary import glossary_values
 from reports.pages.item import item_values
@@ -51,24 +52,10 @@ def build(
     for item, records in results:
         site.item(item, counted(item, records), places)
     for paper in dict.fromkeys(item.name.split("/")[0] for item, _ in known):
-        site.departures_page(paper)
+        site.departures_page(paper, known)
+        site.explained_page(paper, known)
     site.further_pages(known, benchmarks)
     return site.index(known, troubles)
-
-
-def paragraphs(text: str) -> list[str]:
-    """A handwritten page's paragraphs and numbered entries, each on one line; its headings are the page's own."""
-    blocks: list[str] = []
-    fresh = True
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("#"):
-            fresh = True
-        elif fresh or re.match(r"\s*\d+\. ", line):
-            blocks.append(line.strip())
-            fresh = False
-        else:
-            blocks[-1] += f" {line.strip()}"
-    return blocks
 
 
 def item_page(item: Item) -> Path:
@@ -125,10 +112,22 @@ class _Site:
                 self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
         return [self.built.notes[page.as_posix()] for page in pages.values()]
 
-    def departures_page(self, paper: str) -> None:
+    def departures_page(self, paper: str, results: Sequence[Result]) -> None:
         file = self.departures / slug(paper) / "departures.md"
-        blocks = paragraphs(file.read_text()) if file.is_file() else []
-        self.write(Path(slug(paper), "departures.html"), "departures.html", {"paper": paper, "blocks": blocks})
+        values = departures_values(paper, file.read_text() if file.is_file() else "", results)
+        self.write(Path(slug(paper), "departures.html"), "departures.html", values)
+
+    def explained_page(self, paper: str, results: Sequence[Result]) -> None:
+        """For a paper whose items compare grouping with FedAvg: SSFL's."""
+        mine = explaining(paper, results)
+        page = Path(slug(paper), "explained", "index.html")
+        runs = [run for _, records in mine for seeds in records.values() for run in seeds.values()]
+        if not mine or self.built.fresh(page, repr([item for item, _ in mine]), contents(runs)):
+            return
+        values, files = explained_values(mine)
+        for name, content in files.items():
+            put(self.out / page.parent / name, content)
+        self.write(page, "explained.html", {"paper": paper, **values})
 
     def item(self, item: Item, records: Records, places: Mapping[str, Sequence[Place]]) -> None:
         """`records`: of the item's own seeds only."""
@@ -151,6 +150,7 @@ class _Site:
         values = {
             **item_values(item, records, arena),
             "departures": "../" * (len(page.parts) - 2) + "departures.html",
+            "explained": "../" * (len(page.parts) - 2) + "explained/index.html",
             "figures": [(title, [f"{name}.{end}" for end in ends if f"{name}.{end}" in figures])
                         for name, title, ends in FIGURES if f"{name}.svg" in figures],
         }  # fmt: skip

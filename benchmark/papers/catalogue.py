@@ -33,5 +33,5 @@ def items(names: Iterable[str], profile: str, also: Sequence[str] = (), *, also_
         chosen.update(dict.fromkeys(found))
     if others := [name for name in chosen if not name.startswith("arena/")] if entries else []:
         raise ConfigError(f"--also: {others[0]} compares what its paper compares; arena/digits would be right")
-    found = [ITEMS[name](profile, *([entries] if entries else [])) for name in chosen]
-    return [item.with_quoted() for item in found] if also_quoted else found
+    built = [ITEMS[name](profile, *([entries] if entries else [])) for name in chosen]
+    return [item.with_quoted() for item in built] if also_quoted else built

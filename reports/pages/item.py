@@ -27,6 +27,7 @@ from reports.cells import (
 )
 from reports.chart import chart, legend
 from reports.figures import DIVERSITY, measured, panels, variant_name
+from reports.pages.explained import item_gains
 from reports.series import finished_runs, seeds_series
 from reports.style import Look, looks, series_looks
 from reports.trust import remarks
@@ -86,6 +87,7 @@ def item_values(item: Item, records: Records, arena: Mapping[str, Any] | None) -
         "ladder": [_rung(item, result, records) for result in ladder(results.values())],
         "claims": [claim_view(one) for one in judged],
         "aggregates": aggregates(item, results),
+        "gains": item_gains(item, records),
         "charts": charts(item, records),
         "ambiguities": ambiguities(item),
         "open_questions": open_questions(item),

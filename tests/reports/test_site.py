@@ -13,7 +13,8 @@ import pytest
 from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from reports.cells import Records
-from reports.site import build, item_page, paragraphs
+from reports.pages.departures import paragraphs
+from reports.site import build, item_page
 from tests.reports.fakes import accuracies, make_cell, make_record, pair
 
 HOSTILE = "<script>alert('x')</script>\"&"
