@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from benchmark.papers.item import Cell, Item
 from benchmark.tracking.record import RunRecord
 from reports.alone import FIGURES, figure_files, table_files
 from reports.arena.site import arena_view
 from reports.cache import Built, content_of, contents
 from reports.cells import CellResult, Records, cell_result, collect, counted, seeds_of
+from reports.drawing import inline
 from reports.files import put, slug
 from reports.pages.cell import cell_values, run_page
 from reports.pages.compare import compare_values, entry, group
@@ -121,7 +124,7 @@ class _Site:
         """For a paper whose items compare grouping with FedAvg: SSFL's."""
         mine = explaining(paper, results)
         page = Path(slug(paper), "explained", "index.html")
-        runs = [run for _, records in mine for seeds in records.values() for run in seeds.values()]
+        runs = [run for item, records in mine for cell in item.cells for run in seeds_of(records, cell)]
         if not mine or self.built.fresh(page, repr([item for item, _ in mine]), contents(runs)):
             return
         values, files = explained_values(mine)
@@ -144,12 +147,14 @@ class _Site:
         folder = self.out / page.parent
         arena = arena_view(item, records) if item.rows == "methods" else None
         figures = figure_files(item, records)
+        drawn = figures.get("figure.svg")
         files = {**table_files(item, records), **figures, **(arena["files"] if arena else {})}
         for name, content in files.items():
             put(folder / name, content)
         values = {
             **item_values(item, records, arena),
             "departures": "../" * (len(page.parts) - 2) + "departures.html",
+            "paper_figure": Markup(inline(drawn.decode(), "figure")) if drawn else None,
             "explained": "../" * (len(page.parts) - 2) + "explained/index.html",
             "figures": [(title, [f"{name}.{end}" for end in ends if f"{name}.{end}" in figures])
                         for name, title, ends in FIGURES if f"{name}.svg" in figures],

@@ -19,7 +19,11 @@ from reports.figures import DIVERSITY
 from reports.pages.explained import explained_values, item_gains
 from tests.reports.fakes import make_record
 
-WAYS: dict[str, FedAvg | Grouping] = {"FedAvg": FedAvg(), "Control": FedAvg(server_weight=1 / 6), "Grouping": Grouping(S=2)}
+WAYS: dict[str, FedAvg | Grouping] = {
+    "FedAvg": FedAvg(),
+    "Control": FedAvg(server_weight=1 / 6),
+    "Grouping": Grouping(S=2),
+}
 
 
 def experiment(averaging: FedAvg | Grouping, R: float = 0.4, **more: Any) -> Experiment:

@@ -89,8 +89,8 @@ def site(laptop_table: tuple[Item, Records], tmp_path_factory: pytest.TempPathFa
 def test_every_page_is_well_formed_and_every_link_leads_somewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     names = [path.relative_to(site).as_posix() for path in pages]
-    # front, compare, glossary, performance; departures; an item page and its cells each; a page a run
-    assert len([name for name in names if not name.startswith("runs/")]) == 4 + 2 + (1 + 12) + 2 * (1 + 4)
+    # front, compare, glossary, performance; departures and what explains; an item page and its cells each; a page a run
+    assert len([name for name in names if not name.startswith("runs/")]) == 4 + 3 + (1 + 12) + 2 * (1 + 4)
     assert len([name for name in names if name.startswith("runs/")]) == 32 + 7
     for path in pages:
         page = Page(path)
