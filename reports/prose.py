@@ -48,12 +48,12 @@ def _block(lines: Sequence[str], above: int) -> Markup:
         )
     if heading := re.match(r"(#+) +(.*)", first):
         level = min(6, above + len(heading[1]) - 1)
-        return Markup("") if level == above else Markup(f"<h{level}>{{}}</h{level}>").format(_inline(heading[2]))
+        return Markup("") if level == above else Markup(f"<h{level}>{{}}</h{level}>").format(marked(heading[2]))
     if first.startswith("|") and len(lines) > 1 and RULE.fullmatch(lines[1].strip()):
         return _table(lines)
     if LIST.match(first):
         return _list(lines)
-    return Markup("<p>{}</p>").format(_inline(" ".join(line.strip() for line in lines)))
+    return Markup("<p>{}</p>").format(marked(" ".join(line.strip() for line in lines)))
 
 
 def _list(lines: Sequence[str]) -> Markup:
@@ -64,16 +64,16 @@ def _list(lines: Sequence[str]) -> Markup:
         else:
             entries[-1] += f" {line.strip()}"
     name = "ol" if lines[0].strip()[0].isdigit() else "ul"
-    body = Markup("").join(Markup("<li>{}</li>").format(_inline(entry)) for entry in entries)
+    body = Markup("").join(Markup("<li>{}</li>").format(marked(entry)) for entry in entries)
     return Markup(f'<{name} class="prose">{{}}</{name}>').format(body)
 
 
 def _table(lines: Sequence[str]) -> Markup:
     head, _, *rows = [[part.strip() for part in re.split(r"(?<!\\)\|", line.strip().strip("|"))] for line in lines]
-    top = Markup("").join(Markup('<th scope="col">{}</th>').format(_inline(field)) for field in head)
+    top = Markup("").join(Markup('<th scope="col">{}</th>').format(marked(field)) for field in head)
     body = Markup("").join(
         Markup('<tr><th scope="row" class="first">{}</th>{}</tr>').format(
-            _inline(first), Markup("").join(Markup("<td>{}</td>").format(_inline(field)) for field in rest)
+            marked(first), Markup("").join(Markup("<td>{}</td>").format(marked(field)) for field in rest)
         )
         for first, *rest in rows
     )
@@ -83,8 +83,8 @@ def _table(lines: Sequence[str]) -> Markup:
     )
 
 
-def _inline(text: str) -> Markup:
-    """Code first: what stands in it is no mark."""
+def marked(text: str) -> Markup:
+    """A line's code, bold and italic parts. Code first: what stands in it is no mark."""
     plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     parts = []
     for place, part in enumerate(re.split(r"`([^`]+)`", plain)):

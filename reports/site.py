@@ -6,10 +6,11 @@ carry a content policy that forbids them to.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from benchmark.papers.item import Cell, Item
 from benchmark.tracking.record import RunRecord
@@ -17,9 +18,12 @@ from reports.alone import FIGURES, figure_files, table_files
 from reports.arena.site import arena_view
 from reports.cache import Built, content_of, contents
 from reports.cells import CellResult, Records, cell_result, collect, counted, seeds_of
+from reports.drawing import inline
 from reports.files import item_page, slug
 from reports.pages.cell import cell_figure, cell_series, cell_values, run_page
 from reports.pages.compare import compare_values, entry, group
+from reports.pages.departures import departures_values
+from reports.pages.explained import explained_values, explaining
 from reports.pages.front import front_values
 from reports.pages.glossary import glossary_values
 from reports.pages.item import item_values
@@ -55,25 +59,11 @@ def build(
         site.item(item, counted(item, records), places)
     papers = dict.fromkeys((*(one.name for one in PAPERS), *(item.name.split("/")[0] for item, _ in known)))
     for paper in papers:
-        site.departures_page(paper)
+        site.departures_page(paper, known)
+        site.explained_page(paper, known)
     site.further_pages(known, benchmarks)
     inside = [Path()] if whole else [item_page(item).parent for item, _ in results]
     return site.index(known, troubles, list(papers), inside)
-
-
-def paragraphs(text: str) -> list[str]:
-    """A handwritten page's paragraphs and numbered entries, each on one line; its headings are the page's own."""
-    blocks: list[str] = []
-    fresh = True
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("#"):
-            fresh = True
-        elif fresh or re.match(r"\s*\d+\. ", line):
-            blocks.append(line.strip())
-            fresh = False
-        else:
-            blocks[-1] += f" {line.strip()}"
-    return blocks
 
 
 def _cell_page(item: Item, cell: Cell) -> Path:
@@ -110,7 +100,9 @@ class _Site:
         self.write(page, "index.html", values)
         shown = [(item, counted(item, records)) for item, records in results]
         for paper in papers:
-            self.write(Path(paper_page(paper)), "paper.html", paper_values(paper, shown, values["items"], values))
+            about = paper_values(paper, shown, values["items"], values)
+            explained = bool(explaining(paper, results))
+            self.write(Path(paper_page(paper)), "paper.html", {**about, "explained": explained})
         self.built.put(Path(".nojekyll"), b"", page)  # GitHub Pages serves the folder as it is
         self.built.clear(inside)
         self.built.write()
@@ -133,10 +125,22 @@ class _Site:
                 self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
         return [self.built.notes[page.as_posix()] for page in pages.values()]
 
-    def departures_page(self, paper: str) -> None:
+    def departures_page(self, paper: str, results: Sequence[Result]) -> None:
         file = self.departures / slug(paper) / "departures.md"
-        blocks = paragraphs(file.read_text()) if file.is_file() else []
-        self.write(Path(slug(paper), "departures.html"), "departures.html", {"paper": paper, "blocks": blocks})
+        values = departures_values(paper, file.read_text() if file.is_file() else "", results)
+        self.write(Path(slug(paper), "departures.html"), "departures.html", values)
+
+    def explained_page(self, paper: str, results: Sequence[Result]) -> None:
+        """For a paper whose items compare grouping with FedAvg: SSFL's."""
+        mine = explaining(paper, results)
+        page = Path(slug(paper), "explained", "index.html")
+        runs = [run for item, records in mine for cell in item.cells for run in seeds_of(records, cell)]
+        if not mine or self.built.fresh(page, repr([item for item, _ in mine]), contents(runs)):
+            return
+        values, files = explained_values(mine)
+        for name, content in files.items():
+            self.built.put(page.parent / name, content, page)
+        self.write(page, "explained.html", {"paper": paper, **values})
 
     def item(self, item: Item, records: Records, places: Mapping[str, Sequence[Place]]) -> None:
         """`records`: of the item's own seeds only."""
@@ -152,12 +156,15 @@ class _Site:
     def _item_page(self, item: Item, records: Records, page: Path) -> None:
         arena = arena_view(item, records) if item.rows == "methods" else None
         figures = figure_files(item, records)
+        drawn = figures.get("figure.svg")
         files = {**table_files(item, records), **figures, **(arena["files"] if arena else {})}
         for name, content in files.items():
             self.built.put(page.parent / name, content, page)
         values = {
             **item_values(item, records, arena),
             "departures": "../" * (len(page.parts) - 2) + "departures.html",
+            "paper_figure": Markup(inline(drawn.decode(), "figure")) if drawn else None,
+            "explained": "../" * (len(page.parts) - 2) + "explained/index.html",
             "figures": [(title, [f"{name}.{end}" for end in ends if f"{name}.{end}" in figures])
                         for name, title, ends in FIGURES if f"{name}.svg" in figures],
         }  # fmt: skip

@@ -119,7 +119,7 @@ def on_disk(
         profile_named(profile)
         for item in items(names, profile):
             planned = plan([item], results, with_reference=profile != "demo", read=read)
-            records = restricted(planned.records, planned.runs)
+            records = restricted(planned.records, planned.shown)
             if any(records.values()):
                 found.append((planned.items[0], records))
     return found

@@ -39,11 +39,20 @@ def add_scope(
     )
 
 
+def add_quoted(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--also-quoted",
+        action="store_true",
+        help="train also the cells whose numbers the paper quotes from others' settings (else only shown)",
+    )
+
+
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."
     )
     add_scope(command)
+    add_quoted(command)
     command.add_argument("--launcher", choices=["local"], default="local", help="where runs are trained")
     add_launch(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
@@ -73,7 +82,7 @@ def checked_seeds(seeds: int | None) -> int | None:
 
 def act(options: argparse.Namespace) -> int:
     checked_launch(options)
-    chosen = items(options.items, options.profile, options.also)
+    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted)
     with_reference = uses_reference(options)
     seeds = checked_seeds(options.seeds)
     planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
@@ -81,7 +90,7 @@ def act(options: argparse.Namespace) -> int:
     while planned.missing:  # once, or twice where trials choose what comes after them
         train(planned, options, console)
         planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
-    results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in planned.items]
+    results = [(with_seeds(item, seeds), restricted(planned.records, planned.shown)) for item in planned.items]
     mine = {(item.name, item.profile) for item, _ in results}
     survey = Survey()
     found = on_disk(ITEMS, PROFILES, options.results, survey)

@@ -27,6 +27,7 @@ from reports.cells import (
 )
 from reports.chart import chart, legend, swatch
 from reports.figures import DIVERSITY, measured, panels, variant_name
+from reports.pages.explained import item_gains
 from reports.pages.paper import paper_page
 from reports.series import finished_runs, seeds_series
 from reports.style import Look, looks, series_looks
@@ -56,6 +57,7 @@ MOST_CHOICES = 30  # values of a setting that a list is filtered by
 
 def heading(item: Item, results: Mapping[str, CellResult], judged: Sequence[Judged]) -> dict[str, Any]:
     """What the front page and the item's own say of it in numbers."""
+    results = {label: result for label, result in results.items() if result.awaited}
     statuses = [result.status for result in results.values()]
     agreed = [seen for result in results.values() if (seen := agreement(item, result)) is not None]
     return {
@@ -95,6 +97,7 @@ def item_values(item: Item, records: Records, arena: Mapping[str, Any] | None) -
         "claims": [claim_view(one, results) for one in judged],
         "margin": margin_text(item),
         "aggregates": aggregates(item, results),
+        "gains": item_gains(item, records),
         "charts": charts(item, records),
         "ambiguities": ambiguities(item),
         "open_questions": open_questions(item),

@@ -13,7 +13,8 @@ import pytest
 from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from reports.cells import Records
-from reports.site import build, item_page, paragraphs
+from reports.pages.departures import paragraphs
+from reports.site import build, item_page
 from tests.reports.fakes import accuracies, make_cell, make_record, pair
 
 HOSTILE = "<script>alert('x')</script>\"&"
@@ -88,8 +89,8 @@ def site(laptop_table: tuple[Item, Records], tmp_path_factory: pytest.TempPathFa
 def test_every_page_is_well_formed_and_every_link_leads_somewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     names = [path.relative_to(site).as_posix() for path in pages]
-    # front, compare, glossary, performance; four papers' pages and toy's with departures; items and cells; runs
-    assert len([name for name in names if not name.startswith("runs/")]) == 4 + 2 * 5 + (1 + 12) + 2 * (1 + 4)
+    # front, compare, glossary, performance; pages and departures of five papers; what explains; items and cells
+    assert len([name for name in names if not name.startswith("runs/")]) == 4 + 2 * 5 + 1 + (1 + 12) + 2 * (1 + 4)
     assert len([name for name in names if name.startswith("runs/")]) == 32 + 7
     for path in pages:
         page = Page(path)
