@@ -31,6 +31,7 @@ METRIC_NAMES = {
     "comm/bytes_up": "Bytes up",
     "comm/bytes_down": "Bytes down",
     "time/round_seconds": "Seconds a round",
+    "time/cpu_seconds": "CPU seconds a round",
 }
 
 
