@@ -1,4 +1,4 @@
-"""CPU seconds of a process and of all that it started: what a run costs, however busy the machine is with other work."""
+"""CPU seconds of a process and of all that it started: what a run costs on a machine busy with other work."""
 
 import os
 import resource
