@@ -18,6 +18,7 @@ Kind = Literal["wall", "core", "gpu"]
 RIGHT = "90m, 2h, 4core-h or 2gpu-h would be right"
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 SECONDS_TO_STOP = 3.0  # of wall time, from the signal to the last checkpoint
+SECONDS_TO_START = 4.0  # of CPU time, for a process that has to import torch, as measured
 TRUSTED_AS = 1.0  # finished runs that the estimates weigh as much as, when they are corrected by what runs cost
 _WORD = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(core|gpu)-?)?(s|min|m|h)", re.IGNORECASE)
 
@@ -131,6 +132,10 @@ class Gate:
     def left(self) -> float:
         spare = SECONDS_TO_STOP if self.budget.kind == "wall" else 0.0
         return self.budget.seconds - self.used - spare
+
+    def left_for(self, lanes: int) -> float:
+        """What is left once processes for so many runs side by side have started."""
+        return self.left - SECONDS_TO_START * (1 if self.budget.kind == "wall" else lanes)
 
     def admits(self, run: Experiment) -> bool:
         """Whether the run fits into what is left; one that does not is not asked for again."""

@@ -19,7 +19,7 @@ from benchmark.papers.item import Item
 from benchmark.tracking.cputime import cpu_seconds
 from benchmark.tracking.recorder import run_folder
 from reports.promise import left_out, steps
-from sweeps.budget import Budget, Fit, Gate, fitting, in_words, parsed
+from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Fit, Gate, fitting, in_words, parsed
 from sweeps.budgets import write_outcome, write_plan
 from sweeps.estimates import Estimates, outcome_of, stretch
 from sweeps.local import Standing
@@ -87,7 +87,7 @@ class Spending:
         fit = fitting(
             [run for step in found for run in step],
             lambda run: seconds[run] * correction,
-            self.gate.left,
+            self.gate.left_for(self.jobs),
             self.gate.budget.kind,
             self.jobs,
         )
@@ -142,8 +142,8 @@ def spend(
 
 
 def nothing_fits(word: str, chosen: Chosen) -> str:
-    least = min(chosen.seconds.values())
-    return f"--budget: {word!r}; the shortest missing run takes about {in_words(least)}; that, or more, would be right"
+    least = min(chosen.seconds.values()) + SECONDS_TO_START + SECONDS_TO_STOP
+    return f"--budget: {word!r} is too short: the least missing run takes about {in_words(least)}; more would be right"
 
 
 def tell(budget: Budget, chosen: Chosen, items: Sequence[Item], console: Console) -> None:

@@ -12,6 +12,7 @@ from benchmark.cli.main import add_places
 from benchmark.cli.reproduce import add_reference, add_scope, checked_seeds, uses_reference
 from benchmark.papers.catalogue import items
 from benchmark.tracking.recorder import run_folder
+from sweeps.budgets import newest_line
 from sweeps.plan import plan
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json
 
@@ -47,6 +48,8 @@ def act(options: argparse.Namespace) -> int:
         print(summary(runs).line())
     else:
         (console if console.is_terminal else Console(width=WIDTH)).print(_view(_look(options)))
+        if (line := newest_line(options.results)) is not None:
+            print(line)
     return 0
 
 

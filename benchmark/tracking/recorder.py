@@ -20,6 +20,7 @@ from benchmark.tracking.checkpoints import Checkpoint, newest, save
 from benchmark.tracking.cputime import CpuClock
 from benchmark.tracking.files import json_bytes, read_json, remove_temporaries, write_atomically, write_json
 from benchmark.tracking.leases import Lease, LeaseLost
+from benchmark.tracking.reach import agents_run
 from benchmark.tracking.reading import read_rounds
 from benchmark.tracking.verify import digest
 
@@ -79,7 +80,9 @@ class Recorder(pl.Callback):
         for warning in self.warnings:
             print(f"fssl: warning: {self.folder / 'checkpoints'}: {warning}", file=sys.stderr)
         write_json(self.folder / "experiment.json", to_json(self.experiment))
-        attempt = {"from_round": self.rounds_done, "started": _now()}
+        attempt: dict[str, Any] = {"from_round": self.rounds_done, "started": _now()}
+        if (mirrored := agents_run(os.environ)) is not None:
+            attempt["wandb"] = mirrored
         if self.warnings:
             attempt["warnings"] = list(self.warnings)
         previous = read_json(self.folder / "manifest.json") or {}
