@@ -48,7 +48,7 @@ def parsed(word: str) -> Budget:
 
 
 def in_words(seconds: float) -> str:
-    """ "40 s", "12 min", "2.5 h"."""
+    """ "40 s", "12 min", "2.5 h": what is an estimate has no more digits."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from functools import partial
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,6 +14,7 @@ from benchmark.cli.reproduce import add_reference, add_scope, checked_seeds, use
 from benchmark.papers.catalogue import items
 from benchmark.tracking.recorder import run_folder
 from sweeps.budgets import newest_line
+from sweeps.cost import local_steps
 from sweeps.plan import plan
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json
 
@@ -67,6 +69,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
             rounds=run.federation.rounds,
             # A committed copy counts as the record of a run that was never begun here.
             finished=None if run in missing else planned.records[run.cell_key][run.seed],
+            steps=partial(local_steps, run, options.data_root),
         )
         for run in planned.runs
     ]
