@@ -17,7 +17,7 @@ from benchmark.experiment import Experiment
 Kind = Literal["wall", "core", "gpu"]
 RIGHT = "90m, 2h, 4core-h or 2gpu-h would be right"
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-SECONDS_TO_STOP = 3.0  # of wall time, from the signal to the last checkpoint
+SECONDS_TO_STOP = 3.0  # of wall time, from the signal to the last checkpoint, on an idle machine
 SECONDS_TO_START = 4.0  # of CPU time, for a process that has to import torch, as measured
 TRUSTED_AS = 1.0  # finished runs that the estimates weigh as much as, when they are corrected by what runs cost
 _WORD = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(core|gpu)-?)?(s|min|m|h)", re.IGNORECASE)
@@ -31,7 +31,8 @@ class Budget:
     kind: Kind = "wall"
 
     def __str__(self) -> str:
-        return f"{'' if self.kind == 'wall' else self.kind + '-'}time of {in_words(self.seconds)}"
+        of = {"wall": "wall time", "core": "CPU time", "gpu": "GPU time"}[self.kind]
+        return f"{in_words(self.seconds)} of {of}"
 
 
 def parsed(word: str) -> Budget:
@@ -48,10 +49,11 @@ def parsed(word: str) -> Budget:
 
 
 def in_words(seconds: float) -> str:
-    """ "40 s", "12 min", "2.5 h": what is an estimate has no more digits."""
-    if seconds < 100:
+    """ "40 s", "2.5 min", "12 min", "2 h": an estimate has no more digits."""
+    if round(seconds) < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+    number, unit = (seconds / 60, "min") if round(seconds / 60) < 100 else (seconds / 3600, "h")
+    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f}".removesuffix(".0") + f" {unit}"
 
 
 @dataclass(frozen=True, kw_only=True)

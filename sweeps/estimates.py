@@ -11,7 +11,7 @@ from typing import Any
 from benchmark.experiment import Experiment
 from benchmark.tracking.files import read_json
 from benchmark.tracking.provenance import hardware
-from benchmark.tracking.reading import last_round
+from benchmark.tracking.reading import read_rounds
 from benchmark.tracking.recorder import run_folder
 from sweeps.cost import counted
 from sweeps.speed import Stopwatch
@@ -28,7 +28,7 @@ class Outcome:
 
 
 class Estimates:
-    """CPU seconds of runs, whole and of what is left of them. Probes are short, and made when they are asked for."""
+    """CPU seconds of whole runs, and how much is left of them. Probes are short, and made when they are asked for."""
 
     def __init__(self, results: Path, data_root: Path | None = None, stopwatch: Stopwatch | None = None) -> None:
         self._results, self._data_root = results, data_root
@@ -44,10 +44,12 @@ class Estimates:
         found = counted(run, self._data_root)
         return self.stopwatch.seconds(found.environment, found.work)
 
-    def left(self, run: Experiment) -> float:
-        """Of what its rounds on disk leave of a run."""
-        done = (last_round(run_folder(self._results, run)) or {}).get("round", 0)
-        return self.whole(run) * (1 - done / run.federation.rounds)
+    def share_left(self, run: Experiment) -> float:
+        """What its rounds on disk leave of a run, by their local steps."""
+        lines = read_rounds(run_folder(self._results, run) / "rounds.jsonl")
+        total = counted(run, self._data_root).work.total("local_steps") if lines else 0
+        taken = sum(line.get("local_steps", 0) for line in lines)
+        return max(0.0, 1 - taken / total) if total else 1.0
 
     def _of_cell(self, run: Experiment) -> Iterator[float]:
         for folder in run_folder(self._results, run).parent.glob("seed=*"):

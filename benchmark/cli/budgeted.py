@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmark.cli.train import train
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
 from benchmark.tracking.cputime import cpu_seconds
@@ -80,7 +80,8 @@ class Spending:
         for run in missing:
             if run not in self.whole:
                 self.whole[run] = self._estimates.whole(run)
-        seconds = {run: self._estimates.left(run) * self._per_cpu_second for run in missing}
+        share = {run: self._estimates.share_left(run) for run in missing}
+        seconds = {run: self.whole[run] * share[run] * self._per_cpu_second for run in missing}
         self.gate.expect(seconds)
         found = steps(planned.items, restricted(planned.records, planned.runs), missing, seconds.__getitem__)
         correction = self.gate.correction
@@ -113,7 +114,8 @@ def spend(
 ) -> Plan:
     """Train what fits and return the plan as it then stands. `start`: when the command was begun (`time.monotonic`).
 
-    Raises ConfigError where not one run fits, and what training raises, after the outcome is written down.
+    Raises ConfigError where not one run fits. A run that fails costs the others nothing: its error is raised in the
+    end, after the outcome is written down.
     """
     planned, jobs = look(), options.jobs
     if not planned.missing:
@@ -124,20 +126,28 @@ def spend(
         raise ConfigError(nothing_fits(options.budget, chosen))
     tell(budget, chosen, planned.items, console)
     folder = write_plan(options.results, budget, planned.items, jobs, chosen.fit, spending.whole)
-    asked = set(planned.missing)
+    asked, failures = set(planned.missing), list[FsslError]()
     try:
         while chosen.wave and not spending.gate.is_closed():
             wave = replace(planned, missing=chosen.wave)
-            train(wave, options, console, gate=spending.gate, noted=spending.note)
+            try:
+                train(wave, options, console, gate=spending.gate, noted=spending.note)
+            except Stopped:
+                raise
+            except FsslError as error:
+                failures.append(error)
+                spending.gate.refused.update(chosen.wave)  # no second time in this call
             planned = look()
             asked.update(planned.missing)
             chosen = spending.choose(planned)
     finally:
         write_outcome(folder, options.results, spending.gate, spending.whole, asked)
     used = f"{in_words(spending.gate.used)} of {in_words(budget.seconds)} used"
-    console.print(f"budget: {used}, {len(planned.missing)} runs are left; record: {folder}")
+    console.print(f"budget: {used}, {len(planned.missing)} runs are left; record: {folder}", soft_wrap=True)
     for line in _names(planned.items, planned.missing):
-        console.print(f"  missing: {line}", highlight=False)
+        console.print(f"  missing: {line}", highlight=False, soft_wrap=True)
+    if failures:
+        raise failures[0]
     return planned
 
 
@@ -152,7 +162,7 @@ def tell(budget: Budget, chosen: Chosen, items: Sequence[Item], console: Console
     number = len(fit.taken) + len(fit.left_out)
     console.print(f"budget: {budget}; {len(fit.taken)} of {number} missing runs fit, in about {in_words(fit.seconds)}")
     for line in _names(items, fit.left_out):
-        console.print(f"  left out: {line}", highlight=False)
+        console.print(f"  left out: {line}", highlight=False, soft_wrap=True)
 
 
 def _names(items: Sequence[Item], runs: Sequence[Experiment]) -> list[str]:

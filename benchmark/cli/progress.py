@@ -7,6 +7,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
@@ -48,11 +49,10 @@ def left_in_words(seconds: float | None) -> str:
 def bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[rounds]} rounds"),
-        TextColumn("{task.fields[accuracy]}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
+        BarColumn(bar_width=10),  # all of a line is to be read on 80 columns
+        TextColumn("{task.fields[rounds]} rounds", table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
         console=console,
         refresh_per_second=4,
     )
@@ -80,7 +80,7 @@ class RunProgress(pl.Callback):
         if self._console.is_terminal:
             self._progress.start()
         self._task = self._progress.add_task(
-            "training", total=rounds, completed=pl_module.rounds_done, accuracy="", rounds="", left=""
+            "training", total=rounds, completed=pl_module.rounds_done, note="", rounds=f"0/{rounds}"
         )
         self._left.update(pl_module.rounds_done, rounds)
 
@@ -95,7 +95,8 @@ class RunProgress(pl.Callback):
                 )
         done, total = pl_module.rounds_done, self._experiment.federation.rounds
         left = left_in_words(self._left.update(done, total)) if done < total else ""
-        self._progress.update(self._task, completed=done, accuracy=self._accuracy, rounds=f"{done}/{total}", left=left)
+        note = ", ".join(filter(None, (self._accuracy, left)))
+        self._progress.update(self._task, completed=done, rounds=f"{done}/{total}", note=note)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         _stop(self._progress)
@@ -116,7 +117,12 @@ class TableProgress:
         self._names = names  # what to call a cell's runs, by cell_key
         self._steps = {run: local_steps(run) for run in runs}
         self._progress = bar(console)
-        self._task = self._progress.add_task("", total=sum(self._steps.values()), accuracy="", rounds="", left="")
+        self._task = self._progress.add_task(
+            "starting",
+            total=sum(self._steps.values()),
+            rounds=f"0/{sum(run.federation.rounds for run in runs)}",
+            note="",
+        )
         self._left = TimeLeft()
         self._lines: dict[Experiment, TaskID] = {}
         self._printed = time.monotonic()
@@ -143,7 +149,7 @@ class TableProgress:
         failed = f", {standing.failed} failed" if standing.failed else ""
         name = f"{len(finished)}/{len(self._runs)} runs, {len(running)} running{failed}"
         left = left_in_words(self._left.update(steps, sum(self._steps.values())))
-        self._progress.update(self._task, completed=steps, description=name, rounds=text, left=left)
+        self._progress.update(self._task, completed=steps, description=name, rounds=text, note=left)
         if not self._console.is_terminal and time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
             self._console.print(f"{name}, {text} rounds" + (f", {left}" if left else ""), highlight=False)
@@ -153,11 +159,11 @@ class TableProgress:
         rounds = run.federation.rounds
         if run not in self._lines:
             name = f"  {self._names.get(run.cell_key, run.cell_key)}, seed {run.seed}"
-            self._lines[run] = self._progress.add_task(name, total=rounds, accuracy="", rounds=f"0/{rounds}", left="")
+            self._lines[run] = self._progress.add_task(name, total=rounds, rounds=f"0/{rounds}", note="")
         lines = read_rounds(run_folder(self._results, run) / "rounds.jsonl")
         last = lines[-1] if lines else {}
         completed = int(last.get("round", 0))
         self._progress.update(self._lines[run], completed=completed, rounds=f"{completed}/{rounds}")
         if "test/accuracy" in last:
-            self._progress.update(self._lines[run], accuracy=f"accuracy {100 * last['test/accuracy']:.2f} %")
+            self._progress.update(self._lines[run], note=f"accuracy {100 * last['test/accuracy']:.2f} %")
         return completed, sum(line.get("local_steps", 0) for line in lines)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.errors import ConfigError
-from sweeps.budget import Budget, Gate, fitting, parsed
+from sweeps.budget import Budget, Gate, fitting, in_words, parsed
 from tests.conftest import tiny_experiment
 
 RUNS = [tiny_experiment().with_seed(seed) for seed in range(5)]
@@ -26,6 +26,14 @@ SECONDS = dict(zip(RUNS, (50.0, 40.0, 30.0, 20.0, 10.0), strict=True))
 )
 def test_words(word, seconds, kind):
     assert parsed(word) == Budget(seconds=seconds, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "0 s"), (99, "99 s"), (100, "1.7 min"), (120, "2 min"), (150, "2.5 min"), (720, "12 min"), (7200, "2 h")],
+)
+def test_times_for_people(seconds, said):
+    assert in_words(seconds) == said
 
 
 @pytest.mark.parametrize("word", ["", "2", "h", "2hours", "-1h", "0h", "2cpu-h", "1e3s", "2h30m"])

@@ -49,8 +49,8 @@ class AnySetting(ServerOnly):
 
 
 def test_a_stopwatch_needs_no_data_and_times_each_kind_once(tiny, monkeypatch, tmp_path):
-    """Server and client jobs, an image that is tested, an exchange of weights: 4, whatever the number of clients. What a
-    run costs before its first round is there once, however many rounds there are."""
+    """Server and client jobs, an image that is tested, an exchange of weights: 4, whatever the number of clients. What
+    a run costs before its first round is there once, however many rounds there are."""
     monkeypatch.setenv("FSSL_DATA", str(tmp_path))
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path))
     stopwatch = Stopwatch(repeats=1)
