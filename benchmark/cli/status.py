@@ -1,6 +1,7 @@
 """`fssl status`: how far everything is, from another shell or another machine."""
 
 import argparse
+import contextlib
 import time
 from functools import partial
 
@@ -41,18 +42,24 @@ def act(options: argparse.Namespace) -> int:
     console = Console()
     if options.json:
         print(to_json(_look(options)))
-    elif options.watch and console.is_terminal:
-        _live(options, console)
     elif options.watch:
-        while _left(runs := _look(options)):
-            print(summary(runs).line(), flush=True)
-            time.sleep(SECONDS_BETWEEN_LINES)
-        print(summary(runs).line())
+        with contextlib.suppress(KeyboardInterrupt):  # who stops looking stops nothing
+            _watch(options, console)
     else:
         (console if console.is_terminal else Console(width=WIDTH)).print(_view(_look(options)))
         if (line := newest_line(options.results)) is not None:
             print(line)
     return 0
+
+
+def _watch(options: argparse.Namespace, console: Console) -> None:
+    if console.is_terminal:
+        _live(options, console)
+        return
+    while _left(runs := _look(options)):
+        print(summary(runs).line(), flush=True)
+        time.sleep(SECONDS_BETWEEN_LINES)
+    print(summary(runs).line())
 
 
 def _look(options: argparse.Namespace) -> list[RunStatus]:

@@ -1,19 +1,24 @@
 """`--budget` from the plan to the outcome, with real workers on tiny runs."""
 
 import argparse
+import multiprocessing
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from benchmark.cli.budgeted import budget_of, spend
 from benchmark.cli.main import main
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
 from benchmark.methods.averaging import Grouping
+from benchmark.methods.protocol import State
+from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.tracking.checkpoints import newest
 from benchmark.tracking.files import read_json
@@ -68,6 +73,26 @@ def test_what_fits_is_trained_and_what_does_not_is_named(tiny, tmp_path):
         assert row["estimated_cpu_seconds"] > 0
     line = newest_line(tmp_path)
     assert line is not None and "4 runs planned" in line and "4 done in" in line and "2 missing" in line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fails(ServerOnly):
+    """A method with a mistake that only its training shows."""
+
+    def round(self, state: State, world: Any) -> tuple[State, Mapping[str, float]]:
+        if multiprocessing.parent_process() is not None:
+            raise RuntimeError("a mistake")
+        return super().round(state, world)
+
+
+def test_a_run_that_fails_costs_later_waves_nothing(tiny, tmp_path):
+    """Seed 0 of both cells, then seed 1: one cell fails each time, and is told in the end."""
+    wrong = replace(tiny, method=Fails(batch_size=8))
+    with pytest.raises(FsslError, match=f"cell {wrong.cell_key}, seed 0: failed with RuntimeError"):
+        spent("10m", item_of(wrong=wrong, a=tiny), tmp_path)
+    assert plan([item_of(wrong=wrong, a=tiny)], tmp_path).missing == (wrong, wrong.with_seed(1))
+    (outcome,) = tmp_path.glob("budgets/*/outcome.json")
+    assert [row["cell_key"] for row in read_json(outcome)["missing"]] == [wrong.cell_key] * 2
 
 
 def test_a_budget_into_which_nothing_fits_starts_nothing(tmp_path):

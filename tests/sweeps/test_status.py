@@ -116,6 +116,20 @@ def test_the_command_from_another_shell(tiny, tmp_path, capsys):
     assert "2 runs: 1 done, 1 running; 3/6 rounds, about" in shown and f"{tiny.cell_key}" in shown
 
 
+def test_who_stops_watching_stops_nothing(tiny, tmp_path, capsys, monkeypatch):
+    """Ctrl-C at the first pause between two lines: what was seen so far, exit 0, and no word of checkpoints."""
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with claimed(run_folder(tmp_path, tiny)):
+        (run_folder(tmp_path, tiny) / "experiment.json").write_text(json.dumps(to_json(tiny)))
+        monkeypatch.setattr("benchmark.cli.status.time.sleep", interrupted)
+        assert main(["status", "--watch", "--results", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "1 runs: 1 running; 0/3 rounds\n" and captured.err == ""
+
+
 def test_of_an_item_everything_is_missing_at_first(tmp_path, capsys):
     assert main(["status", "ssfl/tab2", "--profile", "demo", "--seeds", "1", "--results", str(tmp_path)]) == 0
     assert "missing; 0/" in capsys.readouterr().out
