@@ -35,6 +35,7 @@ METRIC_NAMES = {
     "time/round_seconds": "Seconds a round",
     "server/loss": "Loss at the server",
     "client/loss": "Loss at the clients",
+    "time/cpu_seconds": "CPU seconds a round",
 }
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
@@ -38,6 +39,14 @@ class Standing:
 Watch = Callable[[Standing], None]
 
 
+class Gate(Protocol):
+    """What a launch is kept to, such as a budget of time (`sweeps.budget`)."""
+
+    def admits(self, run: Experiment) -> bool: ...  # whether it may be started; asked once for each run
+
+    def is_closed(self) -> bool: ...  # whether what is at work has to stop
+
+
 def launch(
     runs: Sequence[Experiment],
     results: Path,
@@ -47,14 +56,16 @@ def launch(
     watch: Watch,
     wait: bool = True,
     patience: float = PATIENCE,
+    gate: Gate | None = None,
 ) -> Standing:
     """Train all runs. A failing run does not stop the others; the first error is raised in the end.
 
     `wait` for what others are at, or leave it to them. `patience`: see `tracking.run`. A run whose process is killed
     goes on from its checkpoint, and is given up the third time. Ctrl-C or SIGTERM stops the workers at their last
-    finished round and raises Stopped; nothing is lost.
+    finished round and raises Stopped; nothing is lost. A `gate` may leave runs out, which is no failure, and stop those
+    at work in the same way, without an error.
     """
-    queue = _Queue(runs, results, patience)
+    queue = _Queue(runs, results, patience, gate)
     os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
     crew = Crew(min(workers, len(runs)), results, data_root, patience)
     with _sigterm_as_interrupt(), contextlib.closing(crew):
@@ -65,7 +76,7 @@ def launch(
                 for ended in crew.ended(timeout=0.5):
                     queue.note(ended)
                 watch(queue.standing(crew.running))
-                if queue.stopped:
+                if queue.stopped or (gate is not None and gate.is_closed()):
                     crew.stop()
                     break
         except KeyboardInterrupt:
@@ -79,11 +90,12 @@ def launch(
 class _Queue:
     """Which run is next, and what became of the others."""
 
-    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float) -> None:
+    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float, gate: Gate | None = None) -> None:
         self.waiting = list(runs)
         self.failures: list[FsslError] = []
         self.stopped = False
-        self._results, self._patience = results, patience
+        self._results, self._patience, self._gate = results, patience, gate
+        self._admitted: set[Experiment] = set()
         self._finished: list[Experiment] = []
         self._trained = 0
         self._deaths: Counter[Experiment] = Counter()
@@ -104,9 +116,18 @@ class _Queue:
             else:
                 self.waiting.remove(run)
                 self._elsewhere.pop(run, None)
-                return run
+                if self._admits(run):
+                    return run
             self._elsewhere.pop(run, None)
         return None
+
+    def _admits(self, run: Experiment) -> bool:
+        """Whether the gate, if there is one, lets it in; a run that is begun again was let in before."""
+        if self._gate is None or run in self._admitted:
+            return True
+        if admitted := self._gate.admits(run):
+            self._admitted.add(run)
+        return admitted
 
     def free(self) -> bool:
         """Whether any run waits that nobody else was at when it was looked at last."""

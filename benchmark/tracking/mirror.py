@@ -83,11 +83,14 @@ class WandbMirror(pl.Callback):
         mode: Mode,
         place: Path,
         folder: Path | None = None,
+        known_as: Mapping[str, str] | None = None,
     ) -> None:
         """`record`: what is recorded at that moment; `place`: where W&B puts its files; `folder`: the run's, where its
-        address on W&B is noted."""
+        address on W&B is noted. `known_as`: the id, and maybe the project, that the run has in W&B already
+        (`made_by_agent`)."""
         self._experiment, self._record, self._labels = experiment, record, labels
         self._mode, self._place, self._folder = mode, place, folder
+        self._known_as = {"project": PROJECT, "id": run_id(experiment), **(known_as or {})}
         self._run: Any = None  # wandb is imported only where it is wanted
         self._next = 1  # the round that W&B lacks
         self._left = False
@@ -136,8 +139,8 @@ class WandbMirror(pl.Callback):
         under_agent = "WANDB_SWEEP_ID" in os.environ  # then the run's id and project are the agent's
         self._place.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
-            project=None if under_agent else PROJECT,
-            id=None if under_agent else run_id(self._experiment),
+            project=None if under_agent else self._known_as["project"],
+            id=None if under_agent else self._known_as["id"],
             resume="allow",
             group=self._labels.group,
             name=self._labels.name,
@@ -195,6 +198,12 @@ class WandbMirror(pl.Callback):
 def run_id(experiment: Experiment) -> str:
     """The name of a run in W&B that no agent has named: one and the same however often it is begun."""
     return f"{experiment.cell_key}-{experiment.seed}"
+
+
+def made_by_agent(record: RunRecord) -> Mapping[str, str] | None:
+    """The W&B run of the last sweep agent that was at this run: {"id", "project"}; None where there was none."""
+    attempts = record.manifest.get("attempts", [])
+    return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
 
 
 def measured(name: str) -> bool:

@@ -51,8 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pages_of_each_kind(site: Path) -> list[Path]:
     table, arena, bad = (site / item_page(item) for item, _ in (table2(), small(), hostile()))
-    names = ("index", "compare", "glossary", "performance")
-    names += ("ssfl/index", "semifl/index")
+    names = ("index", "compare", "glossary", "performance", "ssfl/index", "semifl/index")
     cells = [next(folder.parent.glob("cell-*.html")) for folder in (table, arena, bad)]
     runs = next((site / "runs").rglob("*.html"))
     return [*(site / f"{name}.html" for name in names), site / "ssfl/departures.html", table, arena, bad, *cells, runs]
