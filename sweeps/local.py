@@ -53,6 +53,14 @@ class Hands(Protocol):
     def close(self) -> None: ...
 
 
+class Gate(Protocol):
+    """What a launch is kept to, such as a budget of time (`sweeps.budget`)."""
+
+    def admits(self, run: Experiment) -> bool: ...  # whether it may be started; asked once for each run
+
+    def is_closed(self) -> bool: ...  # whether what is at work has to stop
+
+
 def launch(
     runs: Sequence[Experiment],
     results: Path,
@@ -63,10 +71,11 @@ def launch(
     wait: bool = True,
     patience: float = PATIENCE,
     devices: Sequence[str] = (CPU,),
+    gate: Gate | None = None,
 ) -> Standing:
     """Train all runs on this machine, by at most so many `workers`, shared among `devices`; see `launch_by`."""
     crew = Crew(min(workers, len(runs)), results, data_root, patience, devices)
-    return launch_by(crew, runs, results, watch=watch, wait=wait, patience=patience)
+    return launch_by(crew, runs, results, watch=watch, wait=wait, patience=patience, gate=gate)
 
 
 def launch_by(
@@ -77,15 +86,17 @@ def launch_by(
     watch: Watch,
     wait: bool = True,
     patience: float = PATIENCE,
+    gate: Gate | None = None,
 ) -> Standing:
     """Let the crew train all runs, and close it. A failing run does not stop the others; the first error is raised in
     the end.
 
     `wait` for what others are at, or leave it to them. `patience`: see `tracking.run`. A run whose process is killed
     goes on from its checkpoint, and is given up the third time. Ctrl-C or SIGTERM stops the workers at their last
-    finished round and raises Stopped; nothing is lost.
+    finished round and raises Stopped; nothing is lost. A `gate` may leave runs out, which is no failure, and stop those
+    at work in the same way, without an error.
     """
-    queue = _Queue(runs, results, patience)
+    queue = _Queue(runs, results, patience, gate)
     with _sigterm_as_interrupt(), contextlib.closing(crew):
         try:
             while crew.running or (queue.waiting if wait else queue.free()):
@@ -94,7 +105,7 @@ def launch_by(
                 for ended in crew.ended(timeout=0.5):
                     queue.note(ended)
                 watch(queue.standing(crew.running))
-                if queue.stopped:
+                if queue.stopped or (gate is not None and gate.is_closed()):
                     crew.stop()
                     break
         except KeyboardInterrupt:
@@ -111,11 +122,12 @@ def launch_by(
 class _Queue:
     """Which run is next, and what became of the others."""
 
-    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float) -> None:
+    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float, gate: Gate | None = None) -> None:
         self.waiting = list(runs)
         self.failures: list[FsslError] = []
         self.stopped = False
-        self._results, self._patience = results, patience
+        self._results, self._patience, self._gate = results, patience, gate
+        self._admitted: set[Experiment] = set()
         self._finished: list[Experiment] = []
         self._trained = 0
         self._deaths: Counter[Experiment] = Counter()
@@ -136,9 +148,18 @@ class _Queue:
             else:
                 self.waiting.remove(run)
                 self._elsewhere.pop(run, None)
-                return run
+                if self._admits(run):
+                    return run
             self._elsewhere.pop(run, None)
         return None
+
+    def _admits(self, run: Experiment) -> bool:
+        """Whether the gate, if there is one, lets it in; a run that is begun again was let in before."""
+        if self._gate is None or run in self._admitted:
+            return True
+        if admitted := self._gate.admits(run):
+            self._admitted.add(run)
+        return admitted
 
     def free(self) -> bool:
         """Whether any run waits that nobody else was at when it was looked at last."""

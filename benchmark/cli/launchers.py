@@ -78,10 +78,18 @@ def devices_named(text: str) -> tuple[str, ...]:
     return named
 
 
+def side_by_side(options: argparse.Namespace) -> int:
+    """Runs at a time at most, where it is known before any is started. Raises ConfigError where it is not: on Ray."""
+    if options.launcher == "local":
+        return (options.jobs or (usable_cores() if options.devices == (CPU,) else 1)) * len(options.devices)
+    if options.jobs is None:
+        raise ConfigError(f"--budget: with --launcher {options.launcher} it needs --jobs, the runs side by side")
+    return int(options.jobs)
+
+
 @contextlib.contextmanager
 def _local(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iterator[Hands]:
-    each = options.jobs or (usable_cores() if options.devices == (CPU,) else 1)
-    size = min(each * len(options.devices), len(runs))
+    size = min(side_by_side(options), len(runs))
     yield Crew(size, options.results, options.data_root, options.takeover_after, options.devices)
 
 

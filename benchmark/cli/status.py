@@ -1,7 +1,9 @@
 """`fssl status`: how far everything is, from another shell or another machine."""
 
 import argparse
+import contextlib
 import time
+from functools import partial
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,6 +14,8 @@ from benchmark.cli.main import add_places
 from benchmark.cli.reproduce import add_reference, add_scope, checked_seeds, uses_reference
 from benchmark.papers.catalogue import items
 from benchmark.tracking.recorder import run_folder
+from sweeps.budgets import newest_line
+from sweeps.cost import local_steps
 from sweeps.plan import plan
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json
 
@@ -39,16 +43,24 @@ def act(options: argparse.Namespace) -> int:
     console = Console()
     if options.json:
         print(to_json(_look(options)))
-    elif options.watch and console.is_terminal:
-        _live(options, console)
     elif options.watch:
-        while _left(runs := _look(options)):
-            print(summary(runs).line(), flush=True)
-            time.sleep(SECONDS_BETWEEN_LINES)
-        print(summary(runs).line())
+        with contextlib.suppress(KeyboardInterrupt):  # who stops looking stops nothing
+            _watch(options, console)
     else:
         (console if console.is_terminal else Console(width=WIDTH)).print(_view(_look(options)))
+        if (line := newest_line(options.results)) is not None:
+            print(line)
     return 0
+
+
+def _watch(options: argparse.Namespace, console: Console) -> None:
+    if console.is_terminal:
+        _live(options, console)
+        return
+    while _left(runs := _look(options)):
+        print(summary(runs).line(), flush=True)
+        time.sleep(SECONDS_BETWEEN_LINES)
+    print(summary(runs).line())
 
 
 def _look(options: argparse.Namespace) -> list[RunStatus]:
@@ -65,6 +77,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
             rounds=run.federation.rounds,
             # A committed copy counts as the record of a run that was never begun here.
             finished=None if run in missing else planned.records[run.cell_key][run.seed],
+            steps=partial(local_steps, run, options.data_root),
         )
         for run in planned.runs
     ]

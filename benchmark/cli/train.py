@@ -12,7 +12,7 @@ from benchmark.cli.progress import TableProgress
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Experiment
 from benchmark.tracking.leases import BEAT, PATIENCE
-from sweeps.local import Standing, launch_by
+from sweeps.local import Gate, Standing, Watch, launch_by
 from sweeps.plan import Plan
 
 
@@ -36,8 +36,17 @@ def checked_launch(options: argparse.Namespace) -> None:
         raise ConfigError(f"--takeover-after: {options.takeover_after}; at least {3 * BEAT:g} seconds would be right")
 
 
-def train(planned: Plan, options: argparse.Namespace, console: Console, *, wait: bool = True) -> Standing:
-    """Train the plan's missing runs; those that others are at are waited for, or left to them."""
+def train(
+    planned: Plan,
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    wait: bool = True,
+    gate: Gate | None = None,
+    noted: Watch = lambda standing: None,
+) -> Standing:
+    """Train the plan's missing runs; those that others are at are waited for, or left to them. `gate`: see `launch_by`;
+    `noted` is told how far it is, as the progress on standard error is."""
     _check_data(planned, options.data_root)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     done = len(planned.runs) - len(planned.missing)
@@ -48,13 +57,19 @@ def train(planned: Plan, options: argparse.Namespace, console: Console, *, wait:
         side = min(crew.size, len(planned.missing))
         console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {side} side by side{later}")
         with TableProgress(planned.missing, options.results, console, labels) as progress:
+
+            def watch(standing: Standing) -> None:
+                progress.watch(standing)
+                noted(standing)
+
             standing = launch_by(
                 crew,
                 planned.missing,
                 options.results,
-                watch=progress.watch,
+                watch=watch,
                 wait=wait,
                 patience=options.takeover_after,
+                gate=gate,
             )
     others = len(standing.finished) - standing.trained
     elsewhere = f", {others} by others" if others else ""
@@ -65,7 +80,8 @@ def train(planned: Plan, options: argparse.Namespace, console: Console, *, wait:
 def diverged(planned: Plan) -> list[Experiment]:
     """The runs that have no number; a diverged trial is merely not chosen, and does not count."""
     counted = [run for run in planned.runs if not run.evaluation.validation]
-    return [run for run in counted if planned.records[run.cell_key][run.seed].status == "diverged"]
+    recorded = ((run, planned.records.get(run.cell_key, {}).get(run.seed)) for run in counted)
+    return [run for run, record in recorded if record is not None and record.status == "diverged"]
 
 
 def _check_data(planned: Plan, root: Path | None) -> None:

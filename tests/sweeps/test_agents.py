@@ -1,6 +1,7 @@
 """W&B for real: its own client and agent, unmodified, against the server of `tests.tracking.wandb_server`."""
 
 import json
+import shutil
 import socket
 import subprocess
 import time
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from tests.sweeps.agents import FSSL, SWEEP, WANDB, called, environment, history_of, metrics_of, sweep_file
-from tests.tracking.wandb_server import Faults, Server
+from tests.tracking.wandb_server import PROJECT, Faults, Server
 
 
 @pytest.mark.slow
@@ -69,17 +70,24 @@ def test_a_preempted_run_is_marked_and_resumes_under_its_id_without_duplicate_ro
 
 
 def test_wandb_runs_are_made_again_from_the_records(preempted):
-    """Into an empty W&B: every round, with its own name; a second time nothing is added."""
+    """Into an empty W&B: every round, under the id that the agent had given the run; a second time nothing is added.
+    What the agents never saw gets a name of its own."""
     _, folder, _, _ = preempted
     (record,) = folder.glob("results/runs/*/seed=0")
+    shutil.copytree(record, (other := folder / "own" / "runs" / record.parent.name / "seed=0"))
+    plain = json.loads((other / "manifest.json").read_text())
+    for attempt in plain["attempts"]:
+        assert attempt.pop("wandb") == {"id": "given", "project": PROJECT}
+    (other / "manifest.json").write_text(json.dumps(plain))
     with Server() as server:
         env = environment(server, folder)
-        for _ in range(2):
-            done = called([*FSSL, "wandb-rebuild"], env)
-            assert done.returncode == 0 and "1 of 1 runs mirrored" in done.stdout, done.stderr
-            (name,) = server.runs
-            assert name == f"{record.parent.name}-0"
-            assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
+        for results, name in ((folder / "results", "given"), (folder / "own", f"{record.parent.name}-0")):
+            server.runs.clear()
+            for _ in range(2):
+                done = called([*FSSL, "wandb-rebuild", "--results", str(results)], env)
+                assert done.returncode == 0 and "1 of 1 runs mirrored" in done.stdout, done.stderr
+                assert list(server.runs) == [name]
+                assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
 
 
 @pytest.mark.parametrize("change", [{"command": ["rm", "-rf", "x"]}, {"parameters": {"T": {"values": [1, 2, 3]}}}])

@@ -29,6 +29,7 @@ class Faults:
     drops: int = 0  # so many requests of file streams are cut off
     freeze: float = 0.0  # seconds that each file stream request takes
     stop_first: bool = False  # the first run is told to stop once it has a line of history, and then handed out again
+    exit_first: bool = False  # the agent is told to exit, once, as soon as its run has a line of history
     command: list[str] | None = None  # what the sweep is said to run
 
 
@@ -167,8 +168,11 @@ class Server:
         running = [name for name, is_running in json.loads(given["runState"]).items() if is_running]
         commands: list[dict[str, Any]] = []
         if running:
-            stoppable = self.faults.stop_first and not self._stopped and self.runs.get(running[0], Run()).lines
-            if stoppable:
+            begun = bool(self.runs.get(running[0], Run()).lines)
+            if begun and self.faults.exit_first:
+                self.faults.exit_first = False
+                commands = [{"type": "exit"}]
+            elif begun and self.faults.stop_first and not self._stopped:
                 self._stopped = True
                 commands = [{"type": "stop", "run_id": running[0]}]
                 self._waiting.append({"run_id": running[0], **self.handed_out[-1]["args"]})
