@@ -1,6 +1,7 @@
 """An item's table and figures as files, for the site and for a paper: Markdown, LaTeX, CSV; SVG, PDF and the numbers.
 
-Figures are plates of our own writing (reports/plate.py), as the pages' curves are.
+Curves are plates of our own writing (reports/plate.py), as the pages' are; a figure of the paper is matplotlib's, in
+the paper's arrangement (reports/paper_figures.py).
 """
 
 from collections.abc import Sequence
@@ -9,18 +10,21 @@ from pathlib import Path
 from benchmark.papers.item import Item
 from reports.arena.exports import arena_csv, arena_latex, arena_markdown
 from reports.cells import ACCURACY, Records, counted
+from reports.claims import claims_csv, claims_latex, claims_markdown
 from reports.exports import table_csv, table_latex, table_markdown
 from reports.figures import DIVERSITY, measured, variant_metrics
 from reports.files import put, slug
 from reports.ink import pdf, svg
 from reports.numbers import curves_csv
 from reports.pages.item import MOST_LINES, item_panels, line_looks
+from reports.paper_figures import paper_figure_files
 from reports.plate import plate
 
 KEPT = "pseudo/kept"
 ENDS = ("svg", "pdf", "csv")
 # File name, title, endings. The variants of gradient diversity are SSFL's figures D.1 to D.4.
 FIGURES = (
+    ("figure", "As in the paper", ("svg", "pdf")),
     ("curves", "Curves", ENDS),
     ("diversity-gradient-l2", "Diversity of exact gradients, l2 norm", ENDS),
     ("diversity-gradient-l1", "Diversity of exact gradients, l1 norm", ENDS),
@@ -30,7 +34,7 @@ FIGURES = (
 
 
 def table_files(item: Item, records: Records) -> dict[str, bytes]:
-    """The item's table by file name. `records`: of the item's own seeds."""
+    """The item's table and its claims by file name. `records`: of the item's own seeds."""
     if item.rows == "methods":
         found = {
             "table.csv": arena_csv(item, records),
@@ -43,6 +47,12 @@ def table_files(item: Item, records: Records) -> dict[str, bytes]:
             "table.tex": table_latex(item, records),
             "table.md": table_markdown(item, records),
         }
+    if item.claims:
+        found |= {
+            "claims.csv": claims_csv(item, records),
+            "claims.tex": claims_latex(item, records),
+            "claims.md": claims_markdown(item, records),
+        }
     return {name: text.encode() for name, text in found.items()}
 
 
@@ -52,7 +62,7 @@ def figure_files(item: Item, records: Records) -> dict[str, bytes]:
         return {}
     metrics = [ACCURACY] if item.rows == "methods" else [ACCURACY, DIVERSITY, KEPT]
     shown = [name for name in metrics if name == ACCURACY or measured(records, name)]
-    files = _files("curves", item, records, shown)
+    files = {**paper_figure_files(item, records), **_files("curves", item, records, shown)}
     variants = [f"diversity/{gradient}/l1/plain/clients" for gradient in ("gradient", "delta")]
     if item.rows == "settings" and any(measured(records, variant) for variant in variants):
         for name, shown in variant_metrics(records).items():

@@ -44,8 +44,15 @@ class CellResult:
         return "done" if self.n >= self.n_wanted else "partial"
 
     @property
+    def awaited(self) -> bool:
+        """Whether the item counts on its runs; a quoted cell's are there only where somebody asked for them."""
+        return self.cell.role != "quoted" or bool(self.values or self.diverged or self.unfinished)
+
+    @property
     def counts(self) -> str:
-        """For people: "n=3", "n=2/5", "not run (0/5)", "n=2/5, 1 diverged"."""
+        """For people: "n=3", "n=2/5", "not run (0/5)", "n=2/5, 1 diverged"; "quoted": nobody asked to run it."""
+        if not self.awaited:
+            return "quoted"
         if not self.values and not self.diverged:
             return f"not run (0/{self.n_wanted})"
         text = f"n={self.n}" if self.n >= self.n_wanted else f"n={self.n}/{self.n_wanted}"

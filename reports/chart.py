@@ -96,14 +96,18 @@ def chart(metric: str, lines: Mapping[str, tuple[Series, Look]], *, seeds: bool 
     )
 
 
+def swatch(look: Look) -> Markup:
+    """Line and marker, as beside a name."""
+    return Markup(
+        '<svg viewBox="-14 -6 28 12" class="key" aria-hidden="true">'
+        f'<path class="l s{look.colour}"{_dash(look)} d="M-14 0H14"/>'
+        f'<path class="m s{look.colour}" d="M0 0{SHAPES[MARKERS[look.marker]]}"/></svg>'
+    )
+
+
 def legend(looks: Mapping[str, Look]) -> Markup:
     """Names with their line and marker."""
-    entries = [
-        '<li><svg viewBox="-14 -6 28 12" class="key" aria-hidden="true">'
-        f'<path class="l s{look.colour}"{_dash(look)} d="M-14 0H14"/>'
-        f'<path class="m s{look.colour}" d="M0 0{SHAPES[MARKERS[look.marker]]}"/></svg>{escape(name)}</li>'
-        for name, look in looks.items()
-    ]
+    entries = [f"<li>{swatch(look)}{escape(name)}</li>" for name, look in looks.items()]
     return Markup('<ul class="legend">' + "".join(entries) + "</ul>")
 
 

@@ -5,10 +5,15 @@ import io
 from collections.abc import Sequence
 
 from benchmark.papers.item import Item
+from reports.agreement import agreement
 from reports.cells import SELECTED_ON_TEST, CellResult, Grid, Records, collect, grid, notes_of
-from reports.words import csv_safe, latex, markdown, mean_spread
+from reports.statistics import Paired
+from reports.words import csv_safe, latex, markdown, mean_spread, points, points_interval
 
 COLUMNS = ("label", "role", "cell_key", "published_percent", "mean", "std", "n", "n_wanted", "n_diverged", "status")
+ABSENT = "--"
+# of ours (95 %), and ours - published where the two are compared, as fractions
+JUDGED = ("interval_low", "interval_high", "difference", "difference_low", "difference_high", "verdict")
 
 
 def table_csv(item: Item, records: Records) -> str:
@@ -29,7 +34,7 @@ def table_csv(item: Item, records: Records) -> str:
 
 def cell_names(keys: Sequence[str]) -> list[str]:
     """The names of `cell_fields`."""
-    return ["item", "profile", *keys, *COLUMNS]
+    return ["item", "profile", *keys, *COLUMNS, *JUDGED]
 
 
 def cell_fields(item: Item, keys: Sequence[str], result: CellResult) -> list[object]:
@@ -37,7 +42,11 @@ def cell_fields(item: Item, keys: Sequence[str], result: CellResult) -> list[obj
     cell, seen = result.cell, result.summary
     fields: list[object] = [item.name, item.profile, *(cell.setting.get(key, "") for key in keys)]
     fields += [cell.label, cell.role, cell.cell_key, cell.published, seen and seen.mean, seen and seen.std]
-    return [*fields, result.n, result.n_wanted, len(result.diverged), result.status]
+    fields += [result.n, result.n_wanted, len(result.diverged), result.status]
+    agreed = agreement(item, result)
+    interval = (seen.interval if seen and seen.has_spread else None) or (None, None)
+    apart = (agreed.interval if agreed else None) or (None, None)
+    return [*fields, *interval, agreed and agreed.difference, *apart, agreed and agreed.verdict]
 
 
 def table_latex(item: Item, records: Records) -> str:
@@ -45,7 +54,7 @@ def table_latex(item: Item, records: Records) -> str:
     run say so; every number carries its n."""
     results = collect(item, records)
     cells = grid(results.values())
-    header, *body = _grid_fields(cells) if cells else _list_fields(item, records)
+    header, *body = _grid_fields(item, cells) if cells else _list_fields(item, records)
     lines = tabular(header, body)
     head = [f"% {item.name}, profile {item.profile}: test accuracy in percent, mean and standard deviation over seeds"]
     if item.profile != "paper":
@@ -59,7 +68,7 @@ def table_markdown(item: Item, records: Records) -> str:
     """As `table_latex`, in Markdown, with the item's notes below."""
     results = collect(item, records)
     cells = grid(results.values())
-    header, *body = _grid_fields(cells) if cells else _list_fields(item, records)
+    header, *body = _grid_fields(item, cells) if cells else _list_fields(item, records)
     rows = [header, ["---", *["---:"] * (len(header) - 1)], *body]
     table = "\n".join(f"| {' | '.join(markdown(field) for field in row)} |" for row in rows)
     orientation = "" if item.profile == "paper" else "; published numbers are for orientation only"
@@ -68,28 +77,49 @@ def table_markdown(item: Item, records: Records) -> str:
     return f"{markdown(caption)}\n\n{table}\n" + (f"\n{notes}" if notes else "")
 
 
-def _grid_fields(cells: Grid) -> list[list[str]]:
+def _grid_fields(item: Item, cells: Grid) -> list[list[str]]:
     published = cells.published_methods
+    compared = published if item.profile == "paper" and item.margin is not None else ()
     header = [cells.corner, *(f"{m} (published)" for m in published), *cells.methods]
+    header += [text for m in compared for text in (f"{m}, to the paper", "verdict")]
+    header += [f"{method} - {cells.baseline}" for method in cells.methods[1:]]
     body = []
     for row in cells.rows:
         fields = [row.name]
         for method in published:
             number = row.results[method].cell.published if method in row.results else None
-            fields.append("--" if number is None else f"{number:.2f}")
+            fields.append(ABSENT if number is None else f"{number:.2f}")
         for method in cells.methods:
             result = row.results.get(method)
-            fields.append("--" if result is None else _ours(result))
+            fields.append(ABSENT if result is None else _ours(result))
+        fields += [text for method in compared for text in _to_paper(item, row.results.get(method))]
+        fields += [_paired(row.difference(method, cells.baseline)) for method in cells.methods[1:]]
         body.append(fields)
     return [header, *body]
 
 
 def _list_fields(item: Item, records: Records) -> list[list[str]]:
+    compared = item.profile == "paper" and item.margin is not None
     body = []
     for label, result in collect(item, records).items():
         number = result.cell.published
-        body.append([label, "--" if number is None else f"{number:.2f}", _ours(result)])
-    return [["cell", "published", "ours"], *body]
+        fields = [label, ABSENT if number is None else f"{number:.2f}", _ours(result)]
+        body.append([*fields, *(_to_paper(item, result) if compared else [])])
+    return [["cell", "published", "ours", *(["to the paper", "verdict"] if compared else [])], *body]
+
+
+def _to_paper(item: Item, result: CellResult | None) -> tuple[str, str]:
+    """Difference to the published number with its interval, and the verdict."""
+    agreed = agreement(item, result) if result else None
+    if agreed is None:
+        return ABSENT, ABSENT
+    return f"{points(agreed.difference)} {points_interval(agreed.interval)}".rstrip(), agreed.verdict
+
+
+def _paired(seen: Paired | None) -> str:
+    if seen is None:
+        return ABSENT
+    return f"{points(seen.mean)} {points_interval(seen.interval if seen.has_spread else None)}".rstrip()
 
 
 def _ours(result: CellResult) -> str:

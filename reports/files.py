@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from benchmark.errors import CannotWrite
+from benchmark.papers.item import Item
 
 
 def slug(name: str) -> str:
@@ -15,6 +16,11 @@ def slug(name: str) -> str:
         return name
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:40]
     return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}".lstrip("-")
+
+
+def item_page(item: Item) -> Path:
+    """The item's page, relative to the site: ssfl/tab2/laptop/index.html."""
+    return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
 
 
 def put(path: Path, content: bytes) -> None:

@@ -20,6 +20,7 @@ GRID, MUTED = "#d4dae0", "#5c6670"
 WIDTH, HEIGHT = 172.0, 122.0  # of a panel with its labels
 LEFT, RIGHT, TOP, BOTTOM = 30.0, 6.0, 16.0, 18.0
 EDGE, LEGEND = 14.0, 13.0
+CELL_COLUMNS = 3
 OUTLINES: Mapping[str, Sequence[Point]] = {
     "circle": [(2.2 * math.cos(math.pi * i / 6), 2.2 * math.sin(math.pi * i / 6)) for i in range(12)],
     "square": [(-2, -2), (2, -2), (2, 2), (-2, 2)],
@@ -63,6 +64,24 @@ def plate(columns: Sequence[Panel], styles: Mapping[str, Look], metrics: Sequenc
     return found
 
 
+def cell_plate(label: str, look: Look, series: Mapping[str, Series]) -> Plate:
+    """A cell's metrics, three panels a row, each on axes of its own; every run thin, their mean over it. `series`: by
+    metric, in the record's unit."""
+    across = min(CELL_COLUMNS, max(1, len(series)))
+    found = Plate(width=EDGE + across * WIDTH + 4, height=22 + math.ceil(len(series) / across) * HEIGHT + 4)
+    found.marks.append(Text(x=EDGE, y=14, text=label, size=9, bold=True))
+    for number, (metric, line) in enumerate(series.items()):
+        drawn = scaled(line, metric)
+        points = [p for run in (drawn.mean, *drawn.runs.values()) for p in run]
+        x, y = EDGE + number % across * WIDTH, 22 + number // across * HEIGHT
+        name = metric_name(metric)
+        if metric.startswith("diversity/"):
+            name = f"{name}, {variant_name(metric)}"
+        found.marks.append(Text(x=x + LEFT, y=y + 10, text=name, size=7.5))
+        _panel(found, (x, y), metric, {"": drawn}, points, {"": look}, every=True)
+    return found
+
+
 def _legend_rows(names: Sequence[str], width: float) -> list[list[str]]:
     rows: list[list[str]] = []
     used = width
@@ -95,7 +114,9 @@ def _panel(
     panel: Mapping[str, Series],
     points: Sequence[tuple[int, float]],
     styles: Mapping[str, Look],
+    every: bool = False,
 ) -> None:
+    """`every`: also each run that a mean stands for."""
     left, right = frame[0] + LEFT, frame[0] + WIDTH - RIGHT
     top, bottom = frame[1] + TOP, frame[1] + HEIGHT - BOTTOM
     if not any(series.runs for series in panel.values()):
@@ -113,6 +134,9 @@ def _panel(
     for name, series in panel.items():
         _band(found, series, styles[name], x, y, (top, bottom))
     for name, series in panel.items():
+        if every and series.mean:
+            runs = [_placed(run, x, y) for run in series.runs.values() if run not in series.diverged]
+            found.marks.append(Stroke(lines=runs, colour=PALETTE[styles[name].colour], width=0.4, alpha=0.5))
         _lines(found, series, styles[name], x, y)
 
 

@@ -44,8 +44,10 @@ def render(page: Path, template: str, values: Mapping[str, Any], scripts: Sequen
         .render(
             root="../" * (len(page.parts) - 1),
             css=Markup(_source("site.css")),
+            dark=Markup(_source("dark.css")),
+            theme=Markup(_source("theme.js")),
             scripts=[Markup(_source(name)) for name in scripts],
-            script_hashes=[_digest(name) for name in scripts],
+            script_hashes=[_digest(name) for name in ("theme.js", *scripts)],
             **values,
         )
     )

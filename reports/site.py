@@ -6,10 +6,11 @@ carry a content policy that forbids them to.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from benchmark.papers.item import Cell, Item
 from benchmark.tracking.record import RunRecord
@@ -17,12 +18,16 @@ from reports.alone import FIGURES, figure_files, table_files
 from reports.arena.site import arena_view
 from reports.cache import Built, content_of, contents
 from reports.cells import CellResult, Records, cell_result, collect, counted, seeds_of
-from reports.files import put, slug
-from reports.pages.cell import cell_values, run_page
+from reports.drawing import inline
+from reports.files import item_page, slug
+from reports.pages.cell import cell_figure, cell_series, cell_values, run_page
 from reports.pages.compare import compare_values, entry, group
+from reports.pages.departures import departures_values
+from reports.pages.explained import explained_values, explaining
 from reports.pages.front import front_values
 from reports.pages.glossary import glossary_values
 from reports.pages.item import item_values
+from reports.pages.paper import PAPERS, paper_page, paper_values
 from reports.pages.performance import performance_values
 from reports.pages.run import Place, run_values
 from reports.pages.tuning import StudyPage, study_pages
@@ -43,9 +48,11 @@ def build(
     troubles: Sequence[str] = (),
     benchmarks: Path = BENCHMARKS,
     studies: Path = STUDIES,
+    whole: bool = False,
 ) -> Path:
     """Writes the site of these items under `out` and returns its index page. Files are replaced one by one, each whole;
     pages of items that are not in `results` stay as they are, and of `others` the index lists those that have one.
+    What an earlier build wrote of these items (with `whole`: of anything) and this one did not is removed.
     `departures` has a handwritten `<paper>/departures.md` for each paper. `troubles`: what could not be read, for the
     front page. `benchmarks`: a folder of measurements of speed; `studies`: of tuning studies. Raises CannotWrite."""
     site = _Site(out, departures)
@@ -53,32 +60,15 @@ def build(
     places = _places(known)
     for item, records in results:
         site.item(item, counted(item, records), places)
-    for paper in dict.fromkeys(item.name.split("/")[0] for item, _ in known):
-        site.departures_page(paper)
+    papers = dict.fromkeys((*(one.name for one in PAPERS), *(item.name.split("/")[0] for item, _ in known)))
+    for paper in papers:
+        site.departures_page(paper, known)
+        site.explained_page(paper, known)
     site.further_pages(known, benchmarks)
     tuned, unread = study_pages(studies)
     site.study_pages(tuned)
-    return site.index(known, [*troubles, *unread], tuned)
-
-
-def paragraphs(text: str) -> list[str]:
-    """A handwritten page's paragraphs and numbered entries, each on one line; its headings are the page's own."""
-    blocks: list[str] = []
-    fresh = True
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("#"):
-            fresh = True
-        elif fresh or re.match(r"\s*\d+\. ", line):
-            blocks.append(line.strip())
-            fresh = False
-        else:
-            blocks[-1] += f" {line.strip()}"
-    return blocks
-
-
-def item_page(item: Item) -> Path:
-    """The item's page, relative to the site: ssfl/tab2/laptop/index.html."""
-    return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
+    inside = [Path()] if whole else [item_page(item).parent for item, _ in results]
+    return site.index(known, [*troubles, *unread], list(papers), tuned, inside)
 
 
 def _cell_page(item: Item, cell: Cell) -> Path:
@@ -103,20 +93,35 @@ class _Site:
         self.out, self.departures, self.built = out, departures, Built(out)
 
     def write(self, page: Path, template: str, values: Mapping[str, Any], *scripts: str) -> None:
-        put(self.out / page, render(page, template, values, ("site.js", *scripts)))
+        self.built.put(page, render(page, template, values, ("site.js", *scripts)), page)
 
     def study_pages(self, studies: Sequence[StudyPage]) -> None:
         for study in studies:
             self.write(study.page, "tuning.html", study.values)
             for name, content in study.files.items():
-                put(self.out / study.page.parent / name, content)
+                self.built.put(study.page.parent / name, content, study.page)
 
-    def index(self, results: Sequence[Result], troubles: Sequence[str], studies: Sequence[StudyPage]) -> Path:
+    def index(
+        self,
+        results: Sequence[Result],
+        troubles: Sequence[str],
+        papers: Sequence[str],
+        studies: Sequence[StudyPage],
+        inside: Sequence[Path],
+    ) -> Path:
+        """The front page, and a page a paper from the same rows. `inside`: folders to be cleared of what is gone."""
         page = Path("index.html")
         tuned = [{"href": study.page.as_posix(), "study": study.values["study"]} for study in studies]
         hrefs = {(item.name, item.profile): item_page(item).as_posix() for item, _ in results}
-        self.write(page, "index.html", {**front_values(results, hrefs, troubles), "tuned": tuned})
-        put(self.out / ".nojekyll", b"")  # GitHub Pages serves the folder as it is
+        values = front_values(results, hrefs, troubles)
+        self.write(page, "index.html", {**values, "tuned": tuned})
+        shown = [(item, counted(item, records)) for item, records in results]
+        for paper in papers:
+            about = paper_values(paper, shown, values["items"], values)
+            explained = bool(explaining(paper, results))
+            self.write(Path(paper_page(paper)), "paper.html", {**about, "explained": explained})
+        self.built.put(Path(".nojekyll"), b"", page)  # GitHub Pages serves the folder as it is
+        self.built.clear(inside)
         self.built.write()
         return self.out / page
 
@@ -137,10 +142,22 @@ class _Site:
                 self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
         return [self.built.notes[page.as_posix()] for page in pages.values()]
 
-    def departures_page(self, paper: str) -> None:
+    def departures_page(self, paper: str, results: Sequence[Result]) -> None:
         file = self.departures / slug(paper) / "departures.md"
-        blocks = paragraphs(file.read_text()) if file.is_file() else []
-        self.write(Path(slug(paper), "departures.html"), "departures.html", {"paper": paper, "blocks": blocks})
+        values = departures_values(paper, file.read_text() if file.is_file() else "", results)
+        self.write(Path(slug(paper), "departures.html"), "departures.html", values)
+
+    def explained_page(self, paper: str, results: Sequence[Result]) -> None:
+        """For a paper whose items compare grouping with FedAvg: SSFL's."""
+        mine = explaining(paper, results)
+        page = Path(slug(paper), "explained", "index.html")
+        runs = [run for item, records in mine for cell in item.cells for run in seeds_of(records, cell)]
+        if not mine or self.built.fresh(page, repr([item for item, _ in mine]), contents(runs)):
+            return
+        values, files = explained_values(mine)
+        for name, content in files.items():
+            self.built.put(page.parent / name, content, page)
+        self.write(page, "explained.html", {"paper": paper, **values})
 
     def item(self, item: Item, records: Records, places: Mapping[str, Sequence[Place]]) -> None:
         """`records`: of the item's own seeds only."""
@@ -154,15 +171,17 @@ class _Site:
             self._run(record, places.get(record.cell_key, ()))
 
     def _item_page(self, item: Item, records: Records, page: Path) -> None:
-        folder = self.out / page.parent
         arena = arena_view(item, records) if item.rows == "methods" else None
         figures = figure_files(item, records)
+        drawn = figures.get("figure.svg")
         files = {**table_files(item, records), **figures, **(arena["files"] if arena else {})}
         for name, content in files.items():
-            put(folder / name, content)
+            self.built.put(page.parent / name, content, page)
         values = {
             **item_values(item, records, arena),
             "departures": "../" * (len(page.parts) - 2) + "departures.html",
+            "paper_figure": Markup(inline(drawn.decode(), "figure")) if drawn else None,
+            "explained": "../" * (len(page.parts) - 2) + "explained/index.html",
             "figures": [(title, [f"{name}.{end}" for end in ends if f"{name}.{end}" in figures])
                         for name, title, ends in FIGURES if f"{name}.svg" in figures],
         }  # fmt: skip
@@ -173,8 +192,12 @@ class _Site:
         if self.built.fresh(page, _identity(item, result.cell), contents(runs)):
             return
         self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
-        values = cell_values(item, result, records, page.with_suffix(".json").name)
-        put(self.out / page.with_suffix(".json"), values["config"].encode())
+        series = cell_series(result, records)
+        figures = cell_figure(result, series, f"{page.stem}-curves")
+        for name, content in figures.items():
+            self.built.put(page.parent / name, content, page)
+        values = cell_values(item, result, records, series, page.with_suffix(".json").name, list(figures))
+        self.built.put(page.with_suffix(".json"), values["config"].encode(), page)
         self.write(page, "cell.html", values)
 
     def _run(self, record: RunRecord, places: Sequence[Place]) -> None:
@@ -182,7 +205,7 @@ class _Site:
         if self.built.fresh(page, json.dumps(list(places)), content_of(record)):
             return
         config = json.dumps({**record.experiment, "seed": record.seed}, indent=2, ensure_ascii=False) + "\n"
-        put(self.out / page.with_suffix(".json"), config.encode())
+        self.built.put(page.with_suffix(".json"), config.encode(), page)
         self.write(page, "run.html", run_values(record, places, page.with_suffix(".json").name))
 
 

@@ -74,17 +74,20 @@ LOOKS: Mapping[str, Look] = {
     "EASGD": _look(11, 1, 1),
     "Overlap-SGD": _look(3, 1, 2),
 }
+# Colours that the arena's methods leave, so that what stands beside them does not change a name's look.
 FREE = tuple(
     look
-    for dash in (0, 2, 3)
-    for colour in (11, 9, 10, *range(9))
-    if (look := _look(colour, dash, (colour + dash) % len(MARKERS))) not in LOOKS.values()
+    for colour in (11, 9, 10)
+    for dash in range(len(DASHES))
+    for marker in range(len(MARKERS))
+    if (look := _look(colour, dash, marker)) not in LOOKS.values()
 )
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """A look for each name, no two of the same, and no two of one colour while there are colours; the same for a known
-    name wherever it stands."""
+    """A look for each name, no two of the same. A known name has the same one wherever it stands; so has any other,
+    unless it stands beside another unknown one that came before it and has its line."""
+    names = list(dict.fromkeys(names))
     chosen = {name: LOOKS[name] for name in names if name in LOOKS}
     taken = set(chosen.values())
     found: dict[str, Look] = {}
@@ -92,8 +95,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         if name not in chosen:
             start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % len(FREE)
             order = [*FREE[start:], *FREE[:start]]
-            colours = {look.colour for look in taken}
-            unlike = [look for look in order if look.colour not in colours] or [x for x in order if x not in taken]
+            lines = {(look.colour, look.dash) for look in taken}
+            unlike = [look for look in order if (look.colour, look.dash) not in lines] or [
+                x for x in order if x not in taken
+            ]
             chosen[name] = (unlike or order)[0]
             taken.add(chosen[name])
         found[name] = chosen[name]

@@ -37,7 +37,8 @@ def write_summary(results: Iterable[tuple[Item, Records]], path: Path) -> None:
 
 def _rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[str | int | float, ...]]:
     runs = records.get(cell.cell_key, {})
-    for seed in sorted(set(range(item.seeds)) | set(runs)):
+    awaited = range(item.seeds if cell.role != "quoted" else 0)
+    for seed in sorted(set(awaited) | set(runs)):
         start = (item.name, item.profile, cell.label, cell.cell_key, seed)
         record = runs.get(seed)
         if record is None:

@@ -1,17 +1,17 @@
 """What the site's templates show, as plain values: every number is turned into text here, none in a template."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmark.experiment import to_json
 from benchmark.papers.item import Item
 from benchmark.tracking.record import RunRecord
 from reports.agreement import Agreement, agreement
 from reports.cells import ACCURACY, CellResult, Grid, Records, Row, seeds_of
-from reports.files import slug
-from reports.statistics import Paired
+from reports.files import item_page, slug
+from reports.statistics import Paired, Summary
 from reports.verdicts import Judged
 from reports.words import (
     difference,
@@ -40,8 +40,34 @@ def cell_page(label: str) -> str:
     return f"cell-{slug(label)}"
 
 
-def value_view(item: Item, result: CellResult | None) -> dict[str, Any] | None:
-    """One reproduced number: mean, spread, runs, status; and, on profile paper only, its difference to the paper."""
+Scale: TypeAlias = tuple[float, float]  # the least and the largest accuracy that a table's bars reach, fractions
+
+
+def scale_of(summaries: Iterable[Summary | None]) -> Scale | None:
+    """One for all bars of a table; None without a number. No bar reaches beyond 0 and 1."""
+    seen = [found for found in summaries if found is not None]
+    ends = [edge for one in seen for edge in (one.mean, *((one.interval or ()) if one.has_spread else ()))]
+    return (max(0.0, min(ends)), min(1.0, max(ends))) if ends else None
+
+
+def whisker(seen: Summary | None, scale: Scale | None) -> dict[str, str] | None:
+    """Where mean and interval lie on the table's scale, in percent of its width; None where all of it is one point."""
+    if seen is None or scale is None or scale[1] <= scale[0]:
+        return None
+    interval = seen.interval if seen.has_spread and seen.interval else (seen.mean, seen.mean)
+    low, high, at = (
+        100 * (min(max(v, scale[0]), scale[1]) - scale[0]) / (scale[1] - scale[0]) for v in (*interval, seen.mean)
+    )
+    return {"low": f"{low:.1f}", "length": f"{high - low:.1f}", "at": f"{at:.1f}"}
+
+
+def scale_text(scale: Scale | None) -> str:
+    return "" if scale is None else f"{percent(scale[0], 1)} to {percent(scale[1], 1)} %"
+
+
+def value_view(item: Item, result: CellResult | None, scale: Scale | None = None) -> dict[str, Any] | None:
+    """One reproduced number: mean, spread, runs, status; and, on profile paper only, its difference to the paper.
+    `scale`: of the bar that draws its interval; without one there is no bar."""
     if result is None:
         return None
     seen, published = result.summary, result.cell.published
@@ -57,6 +83,7 @@ def value_view(item: Item, result: CellResult | None) -> dict[str, Any] | None:
         "status": result.status,
         "published": None if published is None else f"{published:.2f}",
         "interval": points_free(seen.interval) if seen and seen.has_spread else None,
+        "whisker": whisker(seen, scale),
         "delta": points(seen.mean - published / 100) if compared and seen and published is not None else None,
         "agreement": agreement_view(agreed) if agreed else None,
     }
@@ -79,41 +106,64 @@ def points_free(interval: tuple[float, float] | None) -> str | None:
 
 
 def grid_view(item: Item, cells: Grid) -> dict[str, Any]:
+    scale = scale_of(result.summary for row in cells.rows for result in row.results.values())
     return {
+        "scale": scale_text(scale),
         "corner": cells.corner,
         "constant": cells.constant,
         "methods": cells.methods,
         "published_methods": cells.published_methods,
         "others": cells.methods[1:],
         "baseline": cells.baseline,
-        "rows": [_row_view(item, cells, row) for row in cells.rows],
+        "rows": [_row_view(item, cells, row, scale) for row in cells.rows],
     }
 
 
-def _row_view(item: Item, cells: Grid, row: Row) -> dict[str, Any]:
+def _row_view(item: Item, cells: Grid, row: Row, scale: Scale | None) -> dict[str, Any]:
     published = [row.results[m].cell.published if m in row.results else None for m in cells.published_methods]
     return {
         "name": row.name,
         "published": ["\u2013" if number is None else f"{number:.2f}" for number in published],
-        "ours": [value_view(item, row.results.get(method)) for method in cells.methods],
-        "differences": [_difference_view(row.difference(method, cells.baseline)) for method in cells.methods[1:]],
+        "ours": [value_view(item, row.results.get(method), scale) for method in cells.methods],
+        "differences": [_difference_view(item, cells, row, method) for method in cells.methods[1:]],
     }
 
 
-def _difference_view(seen: Paired | None) -> dict[str, str] | None:
+def compare_link(item: Item, labels: Iterable[str]) -> str:
+    """The compare page with these cells chosen, from the site's root; the first is what the others are held against."""
+    folder = item_page(item).parent
+    return "compare.html#" + ",".join(f"{folder.as_posix()}/{cell_page(label)}.html" for label in labels)
+
+
+def _difference_view(item: Item, cells: Grid, row: Row, method: str) -> dict[str, str] | None:
+    seen: Paired | None = row.difference(method, cells.baseline)
     if seen is None:
         return None
+    href = compare_link(item, (row.results[name].cell.label for name in (cells.baseline, method)))
     interval = seen.interval if seen.has_spread else None
     sign = "" if interval is None else "up" if interval[0] > 0 else "down" if interval[1] < 0 else ""
-    return {"mean": points(seen.mean), "interval": points_interval(interval), "n": str(seen.n), "sign": sign}
+    return {
+        "mean": points(seen.mean),
+        "interval": points_interval(interval),
+        "n": str(seen.n),
+        "sign": sign,
+        "href": href,
+    }
 
 
-def claim_view(judged: Judged) -> dict[str, Any]:
+def claim_view(judged: Judged, labels: Container[str] = ()) -> dict[str, Any]:
+    """`labels`: of the cells that have a page beside the claim's, to which its contrast links."""
     claim = judged.claim
-    contrast = " ".join(
-        f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):g} × '}{label}"
-        for label, f in claim.contrast.items()
-    ).removeprefix("+ ")
+    contrast = [
+        {
+            "factor": f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):g} × '}".removeprefix(
+                "" if place else "+ "
+            ),
+            "label": label,
+            "href": f"{cell_page(label)}.html" if label in labels else None,
+        }
+        for place, (label, f) in enumerate(claim.contrast.items())
+    ]
     rule = {
         "beyond": "holds if the interval lies above zero, contradicted if below",
         "within": f"holds if the interval lies within ±{in_unit(claim.metric, claim.margin)}, contradicted if outside",

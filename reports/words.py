@@ -2,9 +2,11 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 from reports.statistics import Summary
 
+FIGURE_SPACE, PUNCTUATION_SPACE = "\u2007", "\u2008"
 FRACTIONS = (
     "test/accuracy",
     "test/auroc",
@@ -31,6 +33,9 @@ METRIC_NAMES = {
     "comm/bytes_up": "Bytes up",
     "comm/bytes_down": "Bytes down",
     "time/round_seconds": "Seconds a round",
+    "server/loss": "Loss at the server",
+    "client/loss": "Loss at the clients",
+    "time/cpu_seconds": "CPU seconds a round",
 }
 
 
@@ -53,6 +58,21 @@ def percent(fraction: float | None, digits: int = 2) -> str:
 def number(value: float) -> str:
     """Four significant digits, without a sign for zero."""
     return "-" if not math.isfinite(value) else f"{value + 0.0:.4g}"
+
+
+def aligned(texts: Sequence[str]) -> list[str]:
+    """Numbers of a column, padded with spaces as wide as a digit or a point, so that set flush right their decimal
+    points lie below each other. What is no number stays as it is."""
+    found = [re.fullmatch(r"([+-]?[\d,]+)(\.\d+)?( [a-z%]+)?", text) for text in texts]
+    most = max((len(one[2] or "") for one in found if one), default=0)
+    if not most:
+        return list(texts)
+    return [
+        text
+        if one is None
+        else f"{one[1]}{one[2] or PUNCTUATION_SPACE}".ljust(len(one[1]) + most, FIGURE_SPACE) + (one[3] or "")
+        for text, one in zip(texts, found, strict=True)
+    ]
 
 
 def points(fraction: float | None, digits: int = 2) -> str:

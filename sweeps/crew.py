@@ -1,5 +1,5 @@
-"""Spawned processes that train runs, one run at a time each. What they hold on disk is theirs (`tracking.leases`):
-one that dies takes nothing with it but the rounds since its last checkpoint."""
+"""Spawned processes that train runs, one run at a time each, each on one device. What they hold on disk is theirs
+(`tracking.leases`): one that dies takes nothing with it but the rounds since its last checkpoint."""
 
 import contextlib
 import multiprocessing
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -16,6 +16,8 @@ from pathlib import Path
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 
+CPU = "cpu"  # the device of runs that need no other: any number of processes share it
+
 
 class RunFailed(FsslError):
     """A run ended with an error that is not the user's, or its process was killed again and again."""
@@ -23,29 +25,38 @@ class RunFailed(FsslError):
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What became of a run. `error`: None where its record is written; `died`: how its process ended, if it did.
+    """What became of a run. `error`: None where its record is written; `died`: what ended its process, if it died.
 
-    `here`: whether it trained; not, where another process had finished the run in the meantime.
+    `here`: whether it trained; not, where another process had finished the run in the meantime. `moved`: nothing is
+    wrong with the run, but where it was trained is gone; it goes on elsewhere.
     """
 
     run: Experiment
     here: bool = False
     error: FsslError | None = None
-    died: int | None = None  # exit code, -9 for SIGKILL
+    died: str | None = None  # for people: "SIGKILL", "exit code 3"
+    moved: bool = False
 
 
 @dataclass(kw_only=True)
 class _Worker:
     process: SpawnProcess
     connection: Connection
+    device: str
     run: Experiment | None = None
 
 
 class Crew:
-    """Up to `size` processes, started when there is work for them. Close it after use (`contextlib.closing`)."""
+    """Up to `size` processes, started when there is work for them, as many on each of `devices` as on any other: in
+    this order, and one that ends leaves its place to the next. Close it after use (`contextlib.closing`).
+    """
 
-    def __init__(self, size: int, results: Path, data_root: Path | None, patience: float) -> None:
-        self._size, self._arguments = size, (results, data_root, patience)
+    def __init__(
+        self, size: int, results: Path, data_root: Path | None, patience: float, devices: Sequence[str] = (CPU,)
+    ) -> None:
+        self.size = size
+        self._results, self._data_root, self._patience = results, data_root, patience
+        self._devices = tuple(devices)
         self._workers: list[_Worker] = []
 
     @property
@@ -54,7 +65,12 @@ class Crew:
 
     @property
     def has_room(self) -> bool:
-        return len(self.running) < self._size
+        return len(self.running) < self.size
+
+    @property
+    def places(self) -> dict[int, str]:
+        """The device of each process, by its number."""
+        return {worker.process.pid: worker.device for worker in self._workers if worker.process.pid is not None}
 
     def start(self, run: Experiment) -> None:
         """Give the run to a process without work. Needs `has_room`."""
@@ -66,10 +82,13 @@ class Crew:
     def _hire(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         mine, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=False)
+        os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})  # theirs: one core and one thread each
+        device = least_used(self._devices, [worker.device for worker in self._workers])
+        arguments = (theirs, self._results, self._data_root, self._patience, device)
+        process = context.Process(target=_serve, args=arguments, daemon=False)
         process.start()
         theirs.close()
-        worker = _Worker(process=process, connection=mine)
+        worker = _Worker(process=process, connection=mine, device=device)
         self._workers.append(worker)
         return worker
 
@@ -87,7 +106,7 @@ class Crew:
                 connection.close()
                 self._workers.remove(worker)
                 if run is not None:
-                    yield Ended(run=run, died=worker.process.exitcode)
+                    yield Ended(run=run, died=_said(worker.process.exitcode or 0))
             else:
                 assert run is not None
                 worker.run = None
@@ -112,27 +131,63 @@ class Crew:
             raise
 
 
-def _serve(connection: Connection, results: Path, data_root: Path | None, patience: float) -> None:
+def least_used(devices: Sequence[str], hired: Sequence[str]) -> str:
+    """The device with the fewest processes; the first of several."""
+    return min(devices, key=hired.count)
+
+
+def _said(code: int) -> str:
+    """An exit code of `multiprocessing` in words."""
+    if code == -signal.SIGKILL:
+        return "SIGKILL (too little memory?)"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _serve(connection: Connection, results: Path, data_root: Path | None, patience: float, device: str) -> None:
     """A worker's life: runs come in; whether it trained, and None or an error, go out, until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all: the parent passes it on
-    from benchmark.tracking.run import run
-    from sweeps.begun import Begun
-
     while True:
         try:
             experiment = connection.recv()
         except EOFError:
             return
-        error: FsslError | None = None
-        begun = Begun()
+        told = attempted(experiment, results, data_root, patience, device)
         try:
-            run(experiment, results, data_root=data_root, callbacks=[begun], patience=patience)
-        except FsslError as found:
-            error = found
-        except Exception as found:
-            traceback.print_exc(file=sys.stderr)
-            error = RunFailed(f"cell {experiment.cell_key}, seed {experiment.seed}: failed with {found!r}")
-        try:
-            connection.send((begun.here, error))
+            connection.send(told)
         except OSError:
             return  # nobody is there any more to be told
+
+
+def attempted(
+    experiment: Experiment, results: Path, data_root: Path | None, patience: float, device: str
+) -> tuple[bool, FsslError | None]:
+    """Train in this process: whether it did, and None or the error, where its record is not written."""
+    from benchmark.tracking.run import run
+    from sweeps.begun import Begun
+
+    begun = Begun()
+    try:
+        run(
+            experiment,
+            results,
+            data_root=data_root,
+            callbacks=[begun],
+            engine="reference" if device == CPU else "gpu",
+            device=None if device == CPU else _current(device),
+            patience=patience,
+        )
+    except FsslError as found:
+        return begun.here, found
+    except Exception as found:
+        traceback.print_exc(file=sys.stderr)
+        return begun.here, RunFailed(f"cell {experiment.cell_key}, seed {experiment.seed}: failed with {found!r}")
+    return begun.here, None
+
+
+def _current(device: str) -> str:
+    """The device, made the one that whatever names none takes in this process: no context is opened on another."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    return device

@@ -1,4 +1,4 @@
-"""The local launcher: runs side by side in spawned processes, one core and one thread each.
+"""Launching runs: side by side in spawned processes of this machine, one core and one thread each, or by another crew.
 
 Two runs on two cores finish sooner than one run on both. Any number of launchers, on any number of machines that share
 the folder of results, may be at the same runs: each run has one process at a time (`tracking.leases`), a launcher
@@ -6,7 +6,6 @@ passes over what others are at, and comes back to it when they have finished it,
 """
 
 import contextlib
-import os
 import signal
 import threading
 import time
@@ -14,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.tracking.leases import PATIENCE, RESULT, is_held
+from benchmark.tracking.leases import PATIENCE, RESULT, abandon, is_held
 from benchmark.tracking.recorder import run_folder
-from sweeps.crew import Crew, Ended, RunFailed
+from sweeps.crew import CPU, Crew, Ended, RunFailed
 
 MOST_DEATHS = 3  # of a run's process; then the run is left alone and the others go on
 SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is at
@@ -38,6 +38,29 @@ class Standing:
 Watch = Callable[[Standing], None]
 
 
+class Hands(Protocol):
+    """Whoever trains runs for a launcher: `sweeps.crew.Crew` says what each of these does."""
+
+    @property
+    def size(self) -> int: ...  # runs side by side at most
+    @property
+    def running(self) -> set[Experiment]: ...
+    @property
+    def has_room(self) -> bool: ...
+    def start(self, run: Experiment) -> None: ...
+    def ended(self, timeout: float) -> Iterator[Ended]: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Gate(Protocol):
+    """What a launch is kept to, such as a budget of time (`sweeps.budget`)."""
+
+    def admits(self, run: Experiment) -> bool: ...  # whether it may be started; asked once for each run
+
+    def is_closed(self) -> bool: ...  # whether what is at work has to stop
+
+
 def launch(
     runs: Sequence[Experiment],
     results: Path,
@@ -47,16 +70,33 @@ def launch(
     watch: Watch,
     wait: bool = True,
     patience: float = PATIENCE,
+    devices: Sequence[str] = (CPU,),
+    gate: Gate | None = None,
 ) -> Standing:
-    """Train all runs. A failing run does not stop the others; the first error is raised in the end.
+    """Train all runs on this machine, by at most so many `workers`, shared among `devices`; see `launch_by`."""
+    crew = Crew(min(workers, len(runs)), results, data_root, patience, devices)
+    return launch_by(crew, runs, results, watch=watch, wait=wait, patience=patience, gate=gate)
+
+
+def launch_by(
+    crew: Hands,
+    runs: Sequence[Experiment],
+    results: Path,
+    *,
+    watch: Watch,
+    wait: bool = True,
+    patience: float = PATIENCE,
+    gate: Gate | None = None,
+) -> Standing:
+    """Let the crew train all runs, and close it. A failing run does not stop the others; the first error is raised in
+    the end.
 
     `wait` for what others are at, or leave it to them. `patience`: see `tracking.run`. A run whose process is killed
     goes on from its checkpoint, and is given up the third time. Ctrl-C or SIGTERM stops the workers at their last
-    finished round and raises Stopped; nothing is lost.
+    finished round and raises Stopped; nothing is lost. A `gate` may leave runs out, which is no failure, and stop those
+    at work in the same way, without an error.
     """
-    queue = _Queue(runs, results, patience)
-    os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
-    crew = Crew(min(workers, len(runs)), results, data_root, patience)
+    queue = _Queue(runs, results, patience, gate)
     with sigterm_as_interrupt(), contextlib.closing(crew):
         try:
             while crew.running or (queue.waiting if wait else queue.free()):
@@ -65,12 +105,15 @@ def launch(
                 for ended in crew.ended(timeout=0.5):
                     queue.note(ended)
                 watch(queue.standing(crew.running))
-                if queue.stopped:
+                if queue.stopped or (gate is not None and gate.is_closed()):
                     crew.stop()
                     break
         except KeyboardInterrupt:
             crew.stop()
             raise Stopped("stopped; the same command goes on from the checkpoints") from None
+        except BaseException:
+            crew.stop()
+            raise
     if queue.failures:
         raise queue.failures[0]
     return queue.standing(set())
@@ -79,11 +122,12 @@ def launch(
 class _Queue:
     """Which run is next, and what became of the others."""
 
-    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float) -> None:
+    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float, gate: Gate | None = None) -> None:
         self.waiting = list(runs)
         self.failures: list[FsslError] = []
         self.stopped = False
-        self._results, self._patience = results, patience
+        self._results, self._patience, self._gate = results, patience, gate
+        self._admitted: set[Experiment] = set()
         self._finished: list[Experiment] = []
         self._trained = 0
         self._deaths: Counter[Experiment] = Counter()
@@ -104,9 +148,18 @@ class _Queue:
             else:
                 self.waiting.remove(run)
                 self._elsewhere.pop(run, None)
-                return run
+                if self._admits(run):
+                    return run
             self._elsewhere.pop(run, None)
         return None
+
+    def _admits(self, run: Experiment) -> bool:
+        """Whether the gate, if there is one, lets it in; a run that is begun again was let in before."""
+        if self._gate is None or run in self._admitted:
+            return True
+        if admitted := self._gate.admits(run):
+            self._admitted.add(run)
+        return admitted
 
     def free(self) -> bool:
         """Whether any run waits that nobody else was at when it was looked at last."""
@@ -116,6 +169,7 @@ class _Queue:
         run, error = ended.run, ended.error
         if isinstance(error, RunningElsewhere):
             self._elsewhere[run] = time.monotonic()
+        if isinstance(error, RunningElsewhere) or ended.moved:
             self.waiting.insert(0, run)
             return
         if ended.died is not None:
@@ -124,6 +178,7 @@ class _Queue:
                 self.waiting.insert(0, run)
                 return
             error = RunFailed(_killed(run, ended.died))
+            abandon(run_folder(self._results, run), ended.died, self._patience)
         if error is not None and not isinstance(error, Diverged):
             self.failures.append(error)
         else:
@@ -140,11 +195,9 @@ class _Queue:
         )
 
 
-def _killed(run: Experiment, code: int) -> str:
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    hint = " (too little memory?)" if code == -signal.SIGKILL else ""
+def _killed(run: Experiment, died: str) -> str:
     return (
-        f"cell {run.cell_key}, seed {run.seed}: its process ended {MOST_DEATHS} times, last by {how}{hint}; "
+        f"cell {run.cell_key}, seed {run.seed}: its process ended {MOST_DEATHS} times, last by {died}; "
         "the same command goes on from its checkpoint"
     )
 

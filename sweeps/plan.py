@@ -17,6 +17,7 @@ class Plan:
     runs: tuple[Experiment, ...]
     missing: tuple[Experiment, ...]  # not finished; diverged runs are finished
     records: Records
+    shown: tuple[Experiment, ...] = ()  # the runs, and those of quoted cells: they are shown where somebody made them
     waiting: int = 0  # runs of cells that are known only when their trials are done
 
     @property
@@ -24,12 +25,15 @@ class Plan:
         return len({run.cell_key for run in self.runs})
 
 
-def wanted(items: Iterable[Item], seeds: int | None) -> tuple[Experiment, ...]:
-    """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly."""
+def wanted(items: Iterable[Item], seeds: int | None, *, shown: bool = False) -> tuple[Experiment, ...]:
+    """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly.
+
+    `shown`: also those of quoted cells, which nobody asked to train.
+    """
     runs: dict[tuple[int, str], Experiment] = {}
     for item in items:
         for seed in range(seeds if seeds is not None else item.seeds):
-            for cell in item.cells:
+            for cell in item.cells if shown else item.trained:
                 runs.setdefault((seed, cell.cell_key), cell.experiment.with_seed(seed))
     return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
 
@@ -48,8 +52,9 @@ def plan(
     resolved = tuple(item.resolved(lambda trial: _score(tried, trial)) for item in items)
     chosen = wanted(resolved, seeds)
     runs = tuple(dict.fromkeys((*trials, *chosen)))
+    shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, shown=True))))
     records = {
-        **read(results, (run.cell_key for run in chosen), with_reference=with_reference),
+        **read(results, (run.cell_key for run in shown), with_reference=with_reference),
         **tried,
     }
     return Plan(
@@ -57,6 +62,7 @@ def plan(
         runs=runs,
         missing=tuple(run for run in runs if not _finished(records, run)),
         records=records,
+        shown=shown,
         waiting=sum(len(item.choices) * (item.seeds if seeds is None else seeds) for item in resolved),
     )
 

@@ -2,19 +2,21 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from benchmark.tracking.files import read_json
-from benchmark.tracking.leases import GIVEN_UP, PATIENCE, newest
+from benchmark.tracking.leases import GIVEN_UP, PATIENCE, Found, newest
 from benchmark.tracking.reading import read_rounds
 from benchmark.tracking.record import RunRecord
+from sweeps.budget import in_words
 
 # stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.
-State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "missing"]
+# given up: it died again and again, and no launcher tries any more; the same command does.
+State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "given up", "missing"]
 FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
 
 
@@ -31,10 +33,20 @@ class RunStatus:
     attempt: int  # how many processes have been at it
     accuracy: float | None  # of the last test, a fraction
     seconds_per_round: float | None  # None: no round is recorded
+    share_done: float | None = None  # of its local steps; None: rounds have to do
 
     @property
-    def rounds_left(self) -> int:
-        return 0 if self.state in FINISHED else self.rounds - self.round
+    def pace(self) -> float | None:
+        """Seconds a round in the mean over the whole run, where early rounds (a warm start's) may be shorter."""
+        share = self.round / self.rounds if self.share_done is None else self.share_done
+        if self.seconds_per_round is None or not share:
+            return None
+        return self.seconds_per_round * self.round / (share * self.rounds)
+
+    def seconds_left(self, pace: float) -> float:
+        """At that many seconds a round."""
+        share = self.round / self.rounds if self.share_done is None else self.share_done
+        return 0.0 if self.state in FINISHED else pace * self.rounds * (1 - share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +61,27 @@ class Summary:
     def line(self) -> str:
         """For people, on one line."""
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
-        left = "" if self.seconds_left is None else f", about {self.seconds_left / 60:.1f} min left"
+        left = "" if self.seconds_left is None else f", about {in_words(self.seconds_left)} left"
         return f"{sum(self.counts.values())} runs: {counts}; {self.rounds_done}/{self.rounds} rounds{left}"
 
 
 def status_of(
-    folder: Path, *, name: str, rounds: int, finished: RunRecord | None = None, patience: float = PATIENCE
+    folder: Path,
+    *,
+    name: str,
+    rounds: int,
+    finished: RunRecord | None = None,
+    patience: float = PATIENCE,
+    steps: Callable[[], int] | None = None,
 ) -> RunStatus:
     """The run in `folder` (cell_key/seed=n), which need not exist; `rounds` as its experiment has them.
 
-    `finished`: its record, where that is known to be finished; it may be a committed copy.
+    `finished`: its record, where that is known to be finished; it may be a committed copy. `steps`: what tells its
+    local steps in all; asked only of a run that is on its way.
     """
     lines = read_rounds(folder / "rounds.jsonl") if finished is None else finished.rounds
+    total = steps() if steps is not None and lines and finished is None else 0
+    taken = sum(line.get("local_steps", 0) for line in lines)
     lease = newest(folder)
     return RunStatus(
         cell_key=folder.parent.name,
@@ -69,10 +90,15 @@ def status_of(
         state=_state(folder, patience) if finished is None else _known(finished.status),
         round=int(lines[-1]["round"]) if lines else 0,
         rounds=rounds,
-        attempt=lease.attempt if lease is not None else 0,
+        attempt=_attempts(lease),
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=fmean(line["time/round_seconds"] for line in lines) if lines else None,
+        share_done=min(1.0, taken / total) if total else None,
     )
+
+
+def _attempts(lease: Found | None) -> int:
+    return 0 if lease is None else lease.attempt - (lease.abandoned is not None)
 
 
 def _state(folder: Path, patience: float) -> State:
@@ -84,6 +110,8 @@ def _state(folder: Path, patience: float) -> State:
         return "stopped" if (folder / "experiment.json").exists() else "missing"
     if lease.held(time.time(), patience):
         return "running"
+    if lease.abandoned:
+        return "given up"
     return "stopped" if lease.beat == GIVEN_UP else "dead"
 
 
@@ -107,14 +135,13 @@ def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
 
 def summary(runs: Sequence[RunStatus]) -> Summary:
     """Counts and the time left. A run's rounds take what its own took; else what its cell's took, else the mean's."""
-    order = ("done", "diverged", "failed", "running", "stopped", "dead", "missing")
-    counts = {state: sum(run.state == state for run in runs) for state in order}
-    paces = [run.seconds_per_round for run in runs if run.seconds_per_round is not None]
-    by_cell = {run.cell_key: run.seconds_per_round for run in runs if run.seconds_per_round is not None}
+    counts = {state: sum(run.state == state for run in runs) for state in get_args(State)}
+    paces = [run.pace for run in runs if run.pace is not None]
+    by_cell = {run.cell_key: run.pace for run in runs if run.pace is not None}
     left = None
     if paces and counts["running"]:
         usual = fmean(paces)
-        work = [run.rounds_left * (run.seconds_per_round or by_cell.get(run.cell_key, usual)) for run in runs]
+        work = [run.seconds_left(run.pace or by_cell.get(run.cell_key, usual)) for run in runs]
         left = sum(work) / counts["running"]
     done = sum(run.rounds if run.state == "done" else run.round for run in runs)
     return Summary(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)

@@ -13,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from benchmark.papers.catalogue import ITEMS
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = (ROOT / ".lock" / "requirements.txt").read_text()
@@ -114,6 +116,18 @@ def test_make_calls_fssl(desk: Path, arguments: list[str], command: str) -> None
     (desk / ".venv" / ".installed").touch()
     outcome = make(desk, *arguments)
     assert (outcome.returncode, outcome.stdout.strip()) == (0, command), outcome.stderr
+
+
+def test_every_item_has_its_target(desk: Path) -> None:
+    """The target's name with its first dash as a slash is the item's, and each is one that `fssl` knows."""
+    stand_in = desk / ".venv" / "bin" / "fssl"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text('#!/bin/sh\necho "$2"\n')
+    stand_in.chmod(0o755)
+    (desk / ".venv" / ".installed").touch()
+    outcome = make(desk, *(f"reproduce-{name.replace('/', '-')}" for name in (*ITEMS, "ssfl", "all")))
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.split() == [*ITEMS, "ssfl", "all"]
 
 
 def test_make_without_a_python_says_which_it_needs(desk: Path) -> None:

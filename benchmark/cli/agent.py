@@ -40,6 +40,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="the sweep file, such as sweeps/wandb/ssfl/tab2.yaml")
     command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="as `wandb sweep` printed it")
     command.add_argument("--count", type=int, help="so many runs, then end")
+    command.add_argument("--yes", action="store_true", help="take a sweep file of more than 10,000 runs")
     command.add_argument("--offline", action="store_true", help="the agent online, its runs' histories offline")
     add_places(command)
     command.set_defaults(act=act)
@@ -50,7 +51,7 @@ def act(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.sweep!r}: ENTITY/PROJECT/ID would be right, as `wandb sweep` printed it")
     if options.count is not None and options.count < 1:
         raise ConfigError(f"--count: {options.count}; at least 1 would be right")
-    runs = checked(read(options.file), many=True)
+    runs = checked(read(options.file), many=options.yes)
     if (why := unreachable()) is not None:
         raise ConfigError(f"W&B: {why}; `fssl work` runs a sweep's cells without it")
     if told := same(_of_server(options.sweep), config(options.file)):

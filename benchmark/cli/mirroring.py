@@ -29,7 +29,7 @@ def mirrored(
         return
     folder, place = run_folder(options.results, experiment), Path(options.results) / "wandb"
     mirror = WandbMirror(
-        experiment, lambda: read_run(folder), labels=labels_of(experiment, words), mode=mode, place=place
+        experiment, lambda: read_run(folder), labels=labels_of(experiment, words), mode=mode, place=place, folder=folder
     )
     try:
         yield [mirror]

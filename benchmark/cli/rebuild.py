@@ -7,16 +7,18 @@ from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_json
 from benchmark.papers.catalogue import items
-from benchmark.tracking.mirror import WandbMirror, labels_of
+from benchmark.tracking.mirror import WandbMirror, labels_of, made_by_agent
 from benchmark.tracking.reading import read_run
 from benchmark.tracking.record import RunRecord
+from benchmark.tracking.recorder import run_folder
 from sweeps.plan import plan
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Sends every recorded round that W&B lacks, under the run's own name (cell_key-seed): a second call sends "
-        "nothing. Without ITEMs: all runs of this folder; with ITEMs also the committed copies of theirs."
+        "Sends every recorded round that W&B lacks, under the id that a sweep's agent gave the run, else under its own "
+        "(cell_key-seed): a second call sends nothing. Without ITEMs: all runs of this folder; with ITEMs also the "
+        "committed copies of theirs."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
@@ -59,6 +61,8 @@ def _mirrored(record: RunRecord, words: dict[str, str], options: argparse.Namesp
         labels=labels_of(experiment, words),
         mode="offline" if options.offline else "online",
         place=options.results / "wandb",
+        folder=run_folder(options.results, experiment),
+        known_as=made_by_agent(record),
     )
     mirror.finish(0 if record.status in ("done", "unfinished") else 1)
     return mirror.whole

@@ -65,14 +65,22 @@ def act(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> Path:
     survey = Survey()
     results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results, survey)
-    if not options.items and not options.profile:
+    whole = not options.items and not options.profile
+    others: Sequence[tuple[Item, Records]] = ()
+    if whole:
         results = [*results, *_unplanned(options.results, survey)]
+    else:
+        asked = {(item.name, item.profile) for item, _ in results}
+        every = on_disk(ITEMS, PROFILES, options.results, survey)
+        others = [(item, records) for item, records in every if (item.name, item.profile) not in asked]
     return build(
         results,
         options.site,
+        others=others,
         troubles=survey.troubles,
         benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
+        whole=whole,
     )
 
 
@@ -118,7 +126,7 @@ def on_disk(
         profile_named(profile)
         for item in items(names, profile):
             planned = plan([item], results, with_reference=profile != "demo", read=read)
-            records = restricted(planned.records, planned.runs)
+            records = restricted(planned.records, planned.shown)
             if any(records.values()):
                 found.append((planned.items[0], records))
     return found

@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from benchmark.cli.budgeted import add_budget, budget_of, spend
 from benchmark.cli.main import add_places
 from benchmark.cli.report import DEFAULT_SITE, on_disk
 from benchmark.cli.train import add_launch, checked_launch, diverged, train
@@ -18,7 +20,7 @@ from benchmark.tracking.survey import Survey
 from reports.join import item_result
 from reports.site import build, item_page
 from reports.terminal import print_item
-from sweeps.plan import plan, restricted
+from sweeps.plan import Plan, plan, restricted
 
 TABLE_WIDTH = 100  # columns
 
@@ -39,13 +41,23 @@ def add_scope(
     )
 
 
+def add_quoted(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--also-quoted",
+        action="store_true",
+        help="train also the cells whose numbers the paper quotes from others' settings (else only shown)",
+    )
+
+
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."
+        "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing. With --budget "
+        "it ends in time with 0, tells what is missing, and the next call goes on from the checkpoints."
     )
     add_scope(command)
-    command.add_argument("--launcher", choices=["local"], default="local", help="where runs are trained")
+    add_quoted(command)
     add_launch(command)
+    add_budget(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
     add_reference(command)
     command.add_argument("--site", type=Path, default=DEFAULT_SITE, help="where the report is built")
@@ -72,16 +84,25 @@ def checked_seeds(seeds: int | None) -> int | None:
 
 
 def act(options: argparse.Namespace) -> int:
+    start = time.monotonic()
     checked_launch(options)
-    chosen = items(options.items, options.profile, options.also)
+    budget = budget_of(options)
+    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted)
     with_reference = uses_reference(options)
     seeds = checked_seeds(options.seeds)
-    planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
+
+    def look() -> Plan:
+        return plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
+
     console = Console(stderr=True)
-    while planned.missing:  # once, or twice where trials choose what comes after them
-        train(planned, options, console)
-        planned = plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
-    results = [(with_seeds(item, seeds), restricted(planned.records, planned.runs)) for item in planned.items]
+    if budget is not None:
+        planned = spend(budget, look, options, console, start=start)
+    else:
+        planned = look()
+        while planned.missing:  # once, or twice where trials choose what comes after them
+            train(planned, options, console)
+            planned = look()
+    results = [(with_seeds(item, seeds), restricted(planned.records, planned.shown)) for item in planned.items]
     mine = {(item.name, item.profile) for item, _ in results}
     survey = Survey()
     found = on_disk(ITEMS, PROFILES, options.results, survey)

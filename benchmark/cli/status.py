@@ -1,7 +1,9 @@
 """`fssl status`: how far everything is, from another shell or another machine."""
 
 import argparse
+import contextlib
 import time
+from functools import partial
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,6 +14,8 @@ from benchmark.cli.main import add_places
 from benchmark.cli.reproduce import add_reference, add_scope, checked_seeds, uses_reference
 from benchmark.papers.catalogue import items
 from benchmark.tracking.recorder import run_folder
+from sweeps.budgets import newest_line
+from sweeps.cost import local_steps
 from sweeps.plan import plan
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json
 
@@ -23,7 +27,8 @@ WIDTH = 100  # columns where there is no terminal
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Reads the folder of results and changes nothing. Without ITEMs: every run that was ever begun here. A dead "
-        "run's process is gone: the next worker takes it over and goes on from its checkpoint."
+        "run's process is gone: the next worker takes it over and goes on from its checkpoint. One that died three "
+        "times is given up, until the command that trained it is called again."
     )
     add_scope(command, items="*")
     add_reference(command)
@@ -38,16 +43,24 @@ def act(options: argparse.Namespace) -> int:
     console = Console()
     if options.json:
         print(to_json(_look(options)))
-    elif options.watch and console.is_terminal:
-        _live(options, console)
     elif options.watch:
-        while _left(runs := _look(options)):
-            print(summary(runs).line(), flush=True)
-            time.sleep(SECONDS_BETWEEN_LINES)
-        print(summary(runs).line())
+        with contextlib.suppress(KeyboardInterrupt):  # who stops looking stops nothing
+            _watch(options, console)
     else:
         (console if console.is_terminal else Console(width=WIDTH)).print(_view(_look(options)))
+        if (line := newest_line(options.results)) is not None:
+            print(line)
     return 0
+
+
+def _watch(options: argparse.Namespace, console: Console) -> None:
+    if console.is_terminal:
+        _live(options, console)
+        return
+    while _left(runs := _look(options)):
+        print(summary(runs).line(), flush=True)
+        time.sleep(SECONDS_BETWEEN_LINES)
+    print(summary(runs).line())
 
 
 def _look(options: argparse.Namespace) -> list[RunStatus]:
@@ -64,13 +77,14 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
             rounds=run.federation.rounds,
             # A committed copy counts as the record of a run that was never begun here.
             finished=None if run in missing else planned.records[run.cell_key][run.seed],
+            steps=partial(local_steps, run, options.data_root),
         )
         for run in planned.runs
     ]
 
 
 def _left(runs: list[RunStatus]) -> bool:
-    return any(run.state not in FINISHED for run in runs)
+    return any(run.state not in FINISHED | {"given up"} for run in runs)
 
 
 def _live(options: argparse.Namespace, console: Console) -> None:
@@ -87,7 +101,7 @@ def _view(runs: list[RunStatus]) -> Group:
     for column in ("cell", "seed", "state", "round", "accuracy", "attempt"):
         table.add_column(column, justify="left" if column in ("cell", "state") else "right")
     for run in runs:
-        if run.state in ("running", "stopped", "dead", "diverged", "failed"):
+        if run.state not in ("done", "missing"):
             accuracy = "" if run.accuracy is None else f"{100 * run.accuracy:.2f} %"
             progress = f"{run.round}/{run.rounds}"
             table.add_row(Text(run.name), str(run.seed), run.state, progress, accuracy, str(run.attempt))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from benchmark.cli.launchers import LAUNCHERS
 from benchmark.cli.main import ROOT, add_places
 from benchmark.cli.train import add_launch, checked_launch
 from benchmark.errors import ConfigError
@@ -91,13 +92,15 @@ def _tuned(plan: Plan, options: argparse.Namespace) -> "Book":
     load(plan.default.data.name, options.data_root)  # a missing data set is told before anything is written
     console = Console(stderr=True)
     console.print(f"{plan.study.name} ({plan.profile}): {plan.trials} trials of {plan.seeds} seeds, {place.shown}")
-    with TuneProgress(plan, options.results, console) as progress:
+    with (
+        LAUNCHERS[options.launcher](options, plan.trials) as crew,
+        TuneProgress(plan, options.results, console) as progress,
+    ):
         return tune(
             plan,
             place,
             options.results,
-            data_root=options.data_root,
-            jobs=options.jobs,
+            crew=crew,
             watch=progress.watch,
             timeout=options.timeout,
             patience=options.takeover_after,

@@ -27,6 +27,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--no-wait", action="store_false", dest="wait", help="end (with 75) when others are at all the runs left"
     )
+    command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
     add_reference(command)
     add_places(command)
     command.set_defaults(act=act)
@@ -55,5 +56,5 @@ def _looker(options: argparse.Namespace) -> Callable[[], Plan]:
         return lambda: plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     if len(files) < len(options.items) or seeds is not None or options.also:
         raise ConfigError("a sweep file names all its runs; without ITEM, --seeds and --also would be right")
-    runs = list(dict.fromkeys(run for path in files for run in checked(read(path), many=True)))
+    runs = list(dict.fromkeys(run for path in files for run in checked(read(path), many=options.yes)))
     return lambda: plan_of_runs(runs, options.results, with_reference=with_reference)

@@ -17,11 +17,12 @@ ITEMS: Mapping[str, Callable[..., Item]] = {
 OURS = frozenset({"ssfl/departures"})  # beside a paper's own items: by its name, or with all, but not with the paper
 
 
-def items(names: Iterable[str], profile: str, also: Sequence[str] = ()) -> list[Item]:
+def items(names: Iterable[str], profile: str, also: Sequence[str] = (), *, also_quoted: bool = False) -> list[Item]:
     """The items of these names ("ssfl/tab2", "ssfl" for a whole paper, "all"), each once; a paper's name
     stands for what the paper has, not for OURS beside it. Raises ConfigError.
 
     `also`: more methods for the arena's items, by name ("my_module:MyMethod"); other items know no such thing.
+    `also_quoted`: cells that are else only shown, because the paper quotes them, are trained too.
     """
     entries = [entry_of(name) for name in also]
     chosen: dict[str, None] = {}
@@ -32,4 +33,5 @@ def items(names: Iterable[str], profile: str, also: Sequence[str] = ()) -> list[
         chosen.update(dict.fromkeys(found))
     if others := [name for name in chosen if not name.startswith("arena/")] if entries else []:
         raise ConfigError(f"--also: {others[0]} compares what its paper compares; arena/digits would be right")
-    return [ITEMS[name](profile, *([entries] if entries else [])) for name in chosen]
+    built = [ITEMS[name](profile, *([entries] if entries else [])) for name in chosen]
+    return [item.with_quoted() for item in built] if also_quoted else built

@@ -20,7 +20,8 @@ class Cell:
     published: float | None = None  # as the paper prints it, percent; None: the paper has no such number
     published_spread: float | None = None  # standard deviation over its runs, percent, where the paper prints one
     published_runs: int = 1  # that the published number is a mean of
-    role: Literal["published", "control", "ladder", "bound"] = "published"  # bound: beside the ranking, not in it
+    # bound: beside the ranking, not in it; quoted: shown, and trained on request alone (`Item.with_quoted`)
+    role: Literal["published", "quoted", "control", "ladder", "bound"] = "published"
     note: str = ""  # what a reader has to know of this cell: "the server's labels are one more client's"
 
     @property
@@ -96,6 +97,16 @@ class Item:
         cells = tuple(cell for cell in chosen.values() if cell is not None)
         waiting = tuple(choice for choice in self.choices if chosen[choice.label] is None)
         return replace(self, cells=(*self.cells, *cells), choices=waiting)
+
+    @property
+    def trained(self) -> tuple[Cell, ...]:
+        """The cells that a plan runs: all but those that are only shown."""
+        return tuple(cell for cell in self.cells if cell.role != "quoted")
+
+    def with_quoted(self) -> "Item":
+        """The item with its quoted cells trained like the others."""
+        cells = (replace(cell, role="published") if cell.role == "quoted" else cell for cell in self.cells)
+        return replace(self, cells=tuple(cells))
 
     def cell(self, label: str) -> Cell:
         """The cell of that label. Raises KeyError."""

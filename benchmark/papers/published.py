@@ -1,7 +1,7 @@
 """What the papers print, read from `results/published/PAPER/ITEM.toml`, and the claims fixed beside it.
 
 A file holds what is printed, one line a cell with its whole setting; `quoted` marks numbers of another paper
-(`also_quoted`: trained on request alone), `not_yet`
+(`also_quoted`: trained on request alone, `--also-quoted`), `not_yet`
 cells that no method of the suite can train, `notes` what the paper contradicts itself in. A claim that names `data`
 sets is one claim for each of them, "{data}" in its cells' labels standing for the data set.
 """

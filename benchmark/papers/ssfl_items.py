@@ -11,7 +11,7 @@ from typing import Any
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.published import claims_of, read_published
-from benchmark.papers.ssfl_scales import SCALES, scaled_experiment
+from benchmark.papers.ssfl_scales import SCALES, T_OF_PROFILES, scaled_experiment
 from benchmark.papers.ssfl_settings import EPOCHS, Setting, control_of, setting_of
 
 NAMES = {"cifar10": "CIFAR-10", "svhn": "SVHN", "emnist_balanced": "EMNIST", "stl10": "STL-10"}
@@ -22,15 +22,15 @@ SEEDS = {"demo": 3, "laptop": 5}
 SELECTION = "Selection: the last round's model. Test data chose nothing."
 
 
-def table(name: str, profile: str, also_quoted: bool = False) -> Item:
+def table(name: str, profile: str) -> Item:
     """The item of a transcribed table or figure under a profile. Raises ConfigError for an unknown profile.
 
-    `also_quoted`: with the cells that are trained on request alone (FedMatch's in Table 3).
+    Cells that are trained on request alone (`also_quoted`: FedMatch's in Table 3) have the role "quoted".
     """
     published = read_published(f"ssfl/{name}")
-    cells = list(_unique(_cells(published, profile, also_quoted)))
+    cells = list(_unique(_cells(published, profile)))
     scale = SCALES.get(profile)
-    found = {setting_of(raw).data for raw in trainable(published)}
+    found = {setting_of(raw).data for raw in shown(published)}
     return Item(
         name=f"ssfl/{name}",
         title=published["title"] + (f" (stand-in: {scale.data})" if scale else ""),
@@ -43,17 +43,17 @@ def table(name: str, profile: str, also_quoted: bool = False) -> Item:
     )
 
 
-def trainable(published: Mapping[str, Any], also_quoted: bool = False) -> list[Mapping[str, Any]]:
-    """The cells that are trained; those quoted from a paper in another setting (`also_quoted`) only on request."""
-    return [raw for raw in published["cells"] if "not_yet" not in raw and (also_quoted or "also_quoted" not in raw)]
+def shown(published: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The cells of the item: all that some method of the suite can train."""
+    return [raw for raw in published["cells"] if "not_yet" not in raw]
 
 
 def data_name(data: str, profile: str) -> str:
     return SCALES[profile].data if profile in SCALES else NAMES[data]
 
 
-def _cells(published: Mapping[str, Any], profile: str, also_quoted: bool) -> Iterator[Cell]:
-    for raw in trainable(published, also_quoted):
+def _cells(published: Mapping[str, Any], profile: str) -> Iterator[Cell]:
+    for raw in shown(published):
         setting = setting_of(raw)
         words, numbers = _place(raw, published["rows"], profile)
         experiment = scaled_experiment(setting, profile, measured=published.get("measured", False))
@@ -62,6 +62,7 @@ def _cells(published: Mapping[str, Any], profile: str, also_quoted: bool) -> Ite
             setting={"method": setting.method, **words, **_shown(numbers, experiment, profile, setting)},
             experiment=experiment,
             published=raw.get("value"),
+            role="quoted" if raw.get("also_quoted") else "published",
             note="; ".join(_notes(raw, setting, experiment)),
         )
 
@@ -144,7 +145,8 @@ def notes_of(published: Mapping[str, Any], profile: str) -> tuple[str, ...]:
     scale = SCALES[profile]
     return (
         f"{scale.data} stands in for the paper's data sets; where it has more than one, the first one's settings are "
-        "taken. N_s keeps its ratios, T its values, and a run its number of local steps.",
+        "taken. N_s keeps its ratios, T its values, and a run its number of local steps: "
+        f"{scale.rounds * T_OF_PROFILES}, whatever T.",
         f"K and C are the paper's times {scale.share:g}. K is capped at {scale.most_clients}, so that every client "
         f"holds 8 images, and C at {scale.largest_cohort}; where all clients take part, they still do. Groups: 2.",
         "A warm start, in which the server trains alone, comes first.",

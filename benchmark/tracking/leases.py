@@ -5,6 +5,7 @@
 
 Attempt n + 1 begins by creating its file, which the file system lets one process do. Attempt n publishes its result by
 linking it under that same name, n + 1: so either the result is out, or another process has the run, and never both.
+A launcher that gives a run up takes a number, too, and says so under it; whoever takes the run up has the one after.
 The number is the fence: who finds the next one taken has lost the run, however long it stood still (SIGSTOP, a machine
 asleep, a network folder away), and writes nothing any more. Lease files are kept; no number is ever given twice.
 
@@ -58,9 +59,14 @@ class Found:
     def is_result(self) -> bool:
         return "status" in self.content
 
+    @property
+    def abandoned(self) -> str | None:
+        """Why a launcher gave the run up (`abandon`); None where none did since the last attempt."""
+        return self.content.get("abandoned")
+
     def held(self, now: float, patience: float) -> bool:
         """Whether its process counts as being at work; `now`: seconds since 1970 by the file system's clock."""
-        if self.is_result or self.beat == GIVEN_UP:
+        if self.is_result or self.abandoned or self.beat == GIVEN_UP:
             return False
         there = Process.from_json(self.content["process"]).is_working() if "process" in self.content else None
         return there if there is not None else now - self.beat < patience
@@ -87,6 +93,16 @@ def is_held(folder: Path, patience: float = PATIENCE) -> bool:
     """Whether another process is at this run, as far as reading tells: by this machine's clock."""
     found = newest(folder)
     return found is not None and found.held(time.time(), patience)
+
+
+def abandon(folder: Path, why: str, patience: float = PATIENCE) -> None:
+    """Say for all to see that no more attempts are made at the run in `folder`, unless somebody is at it or has been
+    faster. The next attempt, whoever makes it, takes that back. A disk that does not take it is passed over."""
+    found = newest(folder)
+    if found is None or found.is_result or found.held(time.time(), patience):
+        return
+    with contextlib.suppress(OSError), open(_path(folder, found.attempt + 1), "x") as file:
+        file.write(json.dumps({"abandoned": why}))
 
 
 class Lease:

@@ -6,6 +6,7 @@ the first failure is told in one line, and the mirror is left. Offline, W&B keep
 `fssl wandb-rebuild` makes its runs again from the records.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -19,9 +20,10 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.catalogue import method_name
+from benchmark.tracking.files import write_atomically
 from benchmark.tracking.provenance import commit
 from benchmark.tracking.reach import unreachable
-from benchmark.tracking.record import RunRecord
+from benchmark.tracking.record import MIRROR_FILE, RunRecord
 from benchmark.tracking.signals import Preempted
 
 PROJECT = "fssl"
@@ -73,11 +75,22 @@ class WandbMirror(pl.Callback):
     """Logs each round when it is recorded. `finish` comes after the run, whatever became of it."""
 
     def __init__(
-        self, experiment: Experiment, record: Callable[[], RunRecord | None], *, labels: Labels, mode: Mode, place: Path
+        self,
+        experiment: Experiment,
+        record: Callable[[], RunRecord | None],
+        *,
+        labels: Labels,
+        mode: Mode,
+        place: Path,
+        folder: Path | None = None,
+        known_as: Mapping[str, str] | None = None,
     ) -> None:
-        """`record`: what is recorded at that moment; `place`: where W&B puts its files."""
+        """`record`: what is recorded at that moment; `place`: where W&B puts its files; `folder`: the run's, where its
+        address on W&B is noted. `known_as`: the id, and maybe the project, that the run has in W&B already
+        (`made_by_agent`)."""
         self._experiment, self._record, self._labels = experiment, record, labels
-        self._mode, self._place = mode, place
+        self._mode, self._place, self._folder = mode, place, folder
+        self._known_as = {"project": PROJECT, "id": run_id(experiment), **(known_as or {})}
         self._run: Any = None  # wandb is imported only where it is wanted
         self._next = 1  # the round that W&B lacks
         self._left = False
@@ -126,8 +139,8 @@ class WandbMirror(pl.Callback):
         under_agent = "WANDB_SWEEP_ID" in os.environ  # then the run's id and project are the agent's
         self._place.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
-            project=None if under_agent else PROJECT,
-            id=None if under_agent else run_id(self._experiment),
+            project=None if under_agent else self._known_as["project"],
+            id=None if under_agent else self._known_as["id"],
             resume="allow",
             group=self._labels.group,
             name=self._labels.name,
@@ -144,10 +157,17 @@ class WandbMirror(pl.Callback):
                 disable_job_creation=True,
             ),
         )
+        self._note_address()
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
         self._next = max(1, int(self._run.step))  # W&B counts from the round after the last one it has
         self._send_recorded()
+
+    def _note_address(self) -> None:
+        """Where the run is found, beside its record, for the report; offline it is nowhere."""
+        url = self._run.url
+        if self._folder is not None and self._folder.is_dir() and isinstance(url, str) and url:
+            write_atomically(self._folder / MIRROR_FILE, (json.dumps({"url": url}) + "\n").encode())
 
     def _send_recorded(self) -> None:
         record = self._record()
@@ -178,6 +198,12 @@ class WandbMirror(pl.Callback):
 def run_id(experiment: Experiment) -> str:
     """The name of a run in W&B that no agent has named: one and the same however often it is begun."""
     return f"{experiment.cell_key}-{experiment.seed}"
+
+
+def made_by_agent(record: RunRecord) -> Mapping[str, str] | None:
+    """The W&B run of the last sweep agent that was at this run: {"id", "project"}; None where there was none."""
+    attempts = record.manifest.get("attempts", [])
+    return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
 
 
 def measured(name: str) -> bool:

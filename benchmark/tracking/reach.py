@@ -1,11 +1,21 @@
-"""Whether W&B can be reached at all: its own client waits for half a minute, and then raises."""
+"""Whether W&B can be reached at all (its own client waits for half a minute, and then raises), and its agent's word."""
 
 import netrc
 import os
 import socket
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 SECONDS = 3.0
+
+
+def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:
+    """The W&B run that a sweep's agent has made for this process: {"id", "project"}; None without an agent. The entity
+    may be a person's name, and is not told."""
+    if "WANDB_SWEEP_ID" not in environ or not environ.get("WANDB_RUN_ID"):
+        return None
+    project = environ.get("WANDB_PROJECT")
+    return {"id": environ["WANDB_RUN_ID"], **({"project": project} if project else {})}
 
 
 def unreachable() -> str | None:

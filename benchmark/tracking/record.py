@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MIRROR_FILE = "wandb.json"  # in a run's folder: {"url": its page on W&B}; beside the record and in no digest
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:

@@ -17,8 +17,10 @@ from benchmark.errors import CannotWrite
 from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.tracking.checkpoints import Checkpoint, newest, save
+from benchmark.tracking.cputime import CpuClock
 from benchmark.tracking.files import json_bytes, read_json, remove_temporaries, write_atomically, write_json
 from benchmark.tracking.leases import Lease, LeaseLost
+from benchmark.tracking.reach import agents_run
 from benchmark.tracking.reading import read_rounds
 from benchmark.tracking.verify import digest
 
@@ -35,9 +37,16 @@ class Recorder(pl.Callback):
 
     Its folder has to be held: what a killed process left half written there is removed, and whatever is written comes
     after a look at the lease. Raises ConfigError for checkpoints of another run, LeaseLost from any method that writes.
+    `clock`: runs since the run was begun, so that the first round's CPU time holds what went into the data.
     """
 
-    def __init__(self, lease: Lease, experiment: Experiment, seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS):
+    def __init__(
+        self,
+        lease: Lease,
+        experiment: Experiment,
+        seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
+        clock: CpuClock | None = None,
+    ) -> None:
         folder = lease.folder
         self.folder, self.experiment, self._lease = folder, experiment, lease
         self._lines: BinaryIO | None = None  # rounds.jsonl, while the record is `opened`
@@ -52,6 +61,7 @@ class Recorder(pl.Callback):
         self._finished = self.checkpoint  # the last round that has its line
         self._saved = self.rounds_done  # the last round that is on disk
         self._saved_at = self._round_started = time.monotonic()
+        self._clock = clock or CpuClock()
 
     def check(self) -> None:
         """Raises LeaseLost where another process has taken the run over."""
@@ -70,7 +80,9 @@ class Recorder(pl.Callback):
         for warning in self.warnings:
             print(f"fssl: warning: {self.folder / 'checkpoints'}: {warning}", file=sys.stderr)
         write_json(self.folder / "experiment.json", to_json(self.experiment))
-        attempt = {"from_round": self.rounds_done, "started": _now()}
+        attempt: dict[str, Any] = {"from_round": self.rounds_done, "started": _now()}
+        if (mirrored := agents_run(os.environ)) is not None:
+            attempt["wandb"] = mirrored
         if self.warnings:
             attempt["warnings"] = list(self.warnings)
         previous = read_json(self.folder / "manifest.json") or {}
@@ -136,6 +148,7 @@ class Recorder(pl.Callback):
             "round": round_number,
             **dict(sorted(metrics.items())),
             "time/round_seconds": round(time.monotonic() - self._round_started, 6),
+            "time/cpu_seconds": round(self._clock.lap(), 3),  # since the line before: with what is between rounds
         }
         assert self._lines is not None  # `opened` comes first
         text = json.dumps(line, allow_nan=False) + "\n"
@@ -193,6 +206,7 @@ class Recorder(pl.Callback):
             },
             "exchange": self.exchange.summary(),
             "wall_seconds": round(sum(line["time/round_seconds"] for line in rounds), 3),
+            "cpu_seconds": round(sum(line.get("time/cpu_seconds", 0.0) for line in rounds) + self._clock.lap(), 3),
             **({"error": error} if error else {}),
         }
         result["digest"] = digest(self.folder, result)

@@ -18,6 +18,7 @@ from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.ranks import Ranks
 from benchmark.federated.trainer import build_trainer, fit
+from benchmark.tracking.cputime import CpuClock
 from benchmark.tracking.export import export
 from benchmark.tracking.files import read_json
 from benchmark.tracking.leases import PATIENCE, claimed, is_held
@@ -58,7 +59,7 @@ def run(
     finished = read_json(folder / "result.json")
     if finished is not None:
         return finished
-    stop = StopOnSignal()
+    stop, clock = StopOnSignal(), CpuClock()
     try:
         with stop.listening():
             keep_freed_memory()
@@ -69,7 +70,7 @@ def run(
                 finished = read_json(folder / "result.json")  # another process may have been at it until now
                 if finished is not None:
                     return finished
-                recorder = Recorder(lease, experiment, seconds_between)
+                recorder = Recorder(lease, experiment, seconds_between, clock)
                 start = recorder.checkpoint
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
                 same = identity(environment) if ranks is not None else None

@@ -14,7 +14,7 @@ from typing import Any, overload
 from benchmark.errors import FsslError
 from benchmark.experiment import NUMERICS
 from benchmark.tracking.reading import Records, read_rounds, unpack
-from benchmark.tracking.record import RunRecord
+from benchmark.tracking.record import MIRROR_FILE, RunRecord
 from benchmark.tracking.verify import digest_of
 
 Round = Mapping[str, Any]
@@ -121,7 +121,8 @@ def _run(folder: Path) -> RunRecord | None:
     told = _object(json.loads(result), "result.json") if result else {}
     facts = _object(json.loads(manifest), "manifest.json") if manifest else {}
     own = digest_of(experiment, rounds, facts, told)
-    content = hashlib.sha256(own.encode() + manifest).hexdigest()
+    mirror = _bytes(folder / MIRROR_FILE)
+    content = hashlib.sha256(own.encode() + manifest + mirror).hexdigest()
     number = rounds.count(b"\n")
     if rounds and not told:
         _object(json.loads(rounds[: rounds.index(b"\n")]) if number else {}, "rounds.jsonl")
@@ -129,7 +130,7 @@ def _run(folder: Path) -> RunRecord | None:
         cell_key=folder.parent.name,
         seed=int(found["seed"]),
         experiment=found,
-        manifest=facts,
+        manifest={**facts, **({"wandb": _object(json.loads(mirror), MIRROR_FILE)} if mirror else {})},
         result=told,
         rounds=RoundsOnDisk(folder / "rounds.jsonl", content, number),
         content=content,

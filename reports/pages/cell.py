@@ -11,12 +11,16 @@ from reports.cells import ACCURACY, SELECTED_ON_TEST, CellResult, Records, seeds
 from reports.chart import chart
 from reports.figures import variant_name
 from reports.files import slug
-from reports.series import seeds_series
+from reports.ink import pdf, svg
+from reports.numbers import series_csv
+from reports.pages.paper import paper_page
+from reports.plate import cell_plate
+from reports.series import Series, seeds_series
 from reports.statistics import summary
-from reports.style import looks
+from reports.style import Look, looks
 from reports.trust import marks_of, remarks
 from reports.views import PROFILES, Fact, provenance, resolved, run_view, value_view
-from reports.words import metric_name, number
+from reports.words import aligned, metric_name, number
 
 CURVES = (
     ACCURACY,
@@ -29,6 +33,7 @@ CURVES = (
     "server/loss",
     "client/loss",
 )
+ALWAYS = (ACCURACY, "pseudo/kept", "pseudo/accuracy", "pseudo/kl_uniform", "diversity/delta/l2/squared/clients")
 PAGE_POINTS = 160  # a line; a chart on a page has no more pixels to show them
 HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}
 
@@ -38,20 +43,31 @@ def run_page(record: RunRecord) -> str:
     return f"runs/{slug(record.cell_key)}/seed-{record.seed}.html"
 
 
-def cell_values(item: Item, result: CellResult, records: Records, config_file: str) -> dict[str, Any]:
-    """Everything the template shows, but the config file's own content, which `resolved` gives."""
+def cell_values(
+    item: Item,
+    result: CellResult,
+    records: Records,
+    series: Mapping[str, Series],
+    config_file: str,
+    figures: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Everything the template shows, but the config file's own content, which `resolved` gives. `series`: those of
+    `cell_series`; `figures`: the files beside the page."""
     runs = seeds_of(records, result.cell)
     return {
         "item": item,
         "paper": item.name.split("/")[0],
+        "paper_page": paper_page(item.name.split("/")[0]),
         "profile_text": PROFILES.get(item.profile, ""),
         "cell": result.cell,
         "value": value_view(item, result),
         "selection": SELECTED_ON_TEST if result.selected_on_test else None,
         "setting": {key: str(value) for key, value in result.cell.setting.items()},
-        "runs": [{**run_view(r), "href": run_page(r), "marks": "; ".join(marks_of(r, item.profile))} for r in runs],
+        "runs": _run_lines(runs, item.profile),
         "missing": [seed for seed in range(item.seeds) if seed not in {record.seed for record in runs}],
-        "charts": charts(result, records),
+        "charts": charts(result, series),
+        "unmeasured": [metric_name(name) for name in ALWAYS if name not in series],
+        "figures": figures,
         "command": f"fssl run --config {config_file} --seed=0",
         "config": resolved(result, records),
         "config_file": config_file,
@@ -63,20 +79,48 @@ def cell_values(item: Item, result: CellResult, records: Records, config_file: s
     }
 
 
-def charts(result: CellResult, records: Records) -> list[dict[str, Any]]:
-    """A chart a metric that some run of the cell measured; every seed thin, their mean and its band over it."""
-    runs = seeds_of(records, result.cell)
-    seen = {name for record in runs for line in record.rounds for name in line}
+def _run_lines(runs: Sequence[RunRecord], profile: str) -> list[dict[str, str]]:
+    """The table of runs, numbers aligned on their decimal points."""
+    shown = [run_view(run) for run in runs]
+    columns = {name: aligned([line[name] for line in shown]) for name in ("accuracy", "loss", "kept", "pseudo", "wall")}
+    return [
+        {**line, **{name: column[place] for name, column in columns.items()},
+         "href": run_page(run), "marks": "; ".join(marks_of(run, profile))}
+        for place, (run, line) in enumerate(zip(runs, shown, strict=True))
+    ]  # fmt: skip
+
+
+def cell_series(result: CellResult, records: Records) -> dict[str, Series]:
+    """What the page draws: the metrics that some run of the cell measured."""
+    seen = {name for record in seeds_of(records, result.cell) for line in record.rounds for name in line}
+    return {name: seeds_series(result, records, name, PAGE_POINTS) for name in CURVES if name in seen}
+
+
+def look_of(result: CellResult) -> Look:
+    """The method's, or where the cell has none, its own."""
     method = str(result.cell.setting.get("method", result.cell.label))
-    look = looks([method])[method]
+    return looks([method])[method]
+
+
+def cell_figure(result: CellResult, series: Mapping[str, Series], name: str) -> dict[str, bytes]:
+    """The page's curves for print and the numbers behind them, by file name; empty where nothing was measured."""
+    if not series:
+        return {}
+    drawn = cell_plate(result.cell.label, look_of(result), series)
+    numbers = series_csv((result.cell.label, metric, line) for metric, line in series.items())
+    return {f"{name}.svg": svg(drawn), f"{name}.pdf": pdf(drawn), f"{name}.csv": numbers.encode()}
+
+
+def charts(result: CellResult, series: Mapping[str, Series]) -> list[dict[str, Any]]:
+    """A chart a measured metric; every seed thin, their mean and its band over it."""
+    look = look_of(result)
     return [
         {
             "title": metric_name(metric),
             "variant": variant_name(metric) if metric.startswith("diversity/") else "",
-            "svg": chart(metric, {"": (seeds_series(result, records, metric, PAGE_POINTS), look)}, seeds=True),
+            "svg": chart(metric, {"": (line, look)}, seeds=True),
         }
-        for metric in CURVES
-        if metric in seen
+        for metric, line in series.items()
     ]
 
 
@@ -104,7 +148,7 @@ def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
     ended = [run for run in runs if run.status == "done"]
     costs = [cost for run in ended if isinstance(cost := run.result.get("cost"), Mapping)]
     walls = [run.result["wall_seconds"] for run in ended if isinstance(run.result.get("wall_seconds"), int | float)]
-    named = {"local_steps": "Local steps", "bytes_up": "MB up", "bytes_down": "MB down"}
+    named = {"local_steps": "local steps", "bytes_up": "MB up", "bytes_down": "MB down"}
     found = []
     for key, name in named.items():
         values = [float(cost[key]) for cost in costs if isinstance(cost.get(key), int | float)]
@@ -112,7 +156,7 @@ def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
             mean = summary(values).mean
             found.append((name, thousands(mean) if key == "local_steps" else megabytes(mean)))
     if walls:
-        found.append(("Minutes on its machine", number(summary(walls).mean / 60)))
+        found.append(("minutes on its machine", number(summary(walls).mean / 60)))
     return found
 
 

@@ -12,8 +12,11 @@ from markupsafe import Markup
 
 from benchmark.papers.item import Item
 from reports.cells import ACCURACY, CellResult, Records
+from reports.chart import SHAPES
+from reports.pages.cell import look_of
 from reports.series import seeds_series
 from reports.statistics import t_factor
+from reports.style import MARKERS
 
 MOST = 8  # cells beside each other
 MOST_SEEDS = 40  # more have this many's t factors, which are a little too wide
@@ -22,18 +25,20 @@ FAMILY = 0.05
 
 
 def entry(result: CellResult, records: Records, page: str) -> dict[str, Any] | None:
-    """One cell: what names it, seed -> accuracy in percent, and [round, percent] of its mean (or only run). None
-    without a finished run."""
+    """One cell: what names it, seed -> accuracy in percent, [round, percent] of its mean (or only run), and the places
+    of its method's colour and marker. None without a finished run."""
     if not result.values:
         return None
     series = seeds_series(result, records, ACCURACY, CURVE_POINTS)
     line = series.mean or next(iter(series.runs.values()), [])
+    look = look_of(result)
     return {
         "l": result.cell.label,
         "h": page,
         "v": {str(seed): round(100 * value, 4) for seed, value in result.values.items()},
         "d": len(result.diverged),
         "c": [[x, round(100 * y, 3)] for x, y in line],
+        "k": [look.colour, look.marker],
     }
 
 
@@ -61,6 +66,8 @@ def compare_values(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`groups`: the items' entries."""
     shown = [group for group in groups if group["cells"]]
     return {
-        "data": as_script({"groups": shown, "factors": factors(), "most": MOST}),
+        "data": as_script(
+            {"groups": shown, "factors": factors(), "most": MOST, "shapes": [SHAPES[name] for name in MARKERS]}
+        ),
         "cells": sum(len(g["cells"]) for g in shown),
     }

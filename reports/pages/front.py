@@ -1,7 +1,6 @@
 """The front page: the four papers as cards, the arena's ranking, when and on what it was made, and every item."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from benchmark.papers.item import Item
@@ -10,52 +9,17 @@ from reports.aggregate import aggregate
 from reports.agreement import largest_gap
 from reports.arena.table import columns, method_of, methods
 from reports.cells import Records, collect, counted
+from reports.chart import swatch
+from reports.files import slug
 from reports.pages.item import heading
+from reports.pages.paper import PAPERS, Paper, arena_entries, declared, paper_page
 from reports.style import looks
-from reports.trust import commits
+from reports.trust import commits, remarks
 from reports.verdicts import judge
 from reports.views import MARKS, PROFILES, cell_page, points_free
 from reports.words import percent, points
 
 Result = tuple[Item, Records]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paper:
-    """What a card says of a paper before any run."""
-
-    name: str  # as in "ssfl/tab2"
-    short: str
-    title: str
-    where: str
-
-
-PAPERS = (
-    Paper(
-        name="ssfl",
-        short="SSFL",
-        title="Improving Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models",
-        where="Zhang et al., arXiv:2008.11364",
-    ),
-    Paper(
-        name="semifl",
-        short="SemiFL",
-        title="SemiFL: Communication Efficient Semi-Supervised Federated Learning with Unlabeled Clients",
-        where="Diao, Ding, Tarokh, arXiv:2106.01432",
-    ),
-    Paper(
-        name="rscfed",
-        short="RSCFed",
-        title="RSCFed: Random Sampling Consensus Federated Semi-supervised Learning",
-        where="Liang et al., CVPR 2022, arXiv:2203.13993",
-    ),
-    Paper(
-        name="fedswitch",
-        short="FedSwitch",
-        title="When does the student surpass the teacher? Federated Semi-supervised Learning with Teacher-Student EMA",
-        where="Zhao et al., 2023",
-    ),
-)
 
 
 def front_values(results: Sequence[Result], hrefs: Mapping[tuple[str, str], str], troubles: Sequence[str]) -> dict:
@@ -77,7 +41,6 @@ def front_values(results: Sequence[Result], hrefs: Mapping[tuple[str, str], str]
         "made": made(record for _, records in shown for runs in records.values() for record in runs.values()),
         "troubles": list(troubles),
         "marks": MARKS,
-        "departures": _in_order(item.name.split("/")[0] for item, _ in shown),
     }
 
 
@@ -86,16 +49,23 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 def _row(item: Item, records: Records, hrefs: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-    results = collect(item, records)
-    seen = heading(item, results, judge(item, records))
+    results, judged = collect(item, records), judge(item, records)
+    seen = heading(item, results, judged)
     gap = largest_gap(item, list(results.values()))
     return {
         **seen,
+        "judged": judged,
         "href": hrefs[item.name, item.profile],
+        "remarks": remarks((run for runs in records.values() for run in runs.values()), item.profile),
         "share": f"{100 * seen['runs_done'] / max(1, seen['runs_wanted']):.1f}",
         "methods": _in_order(str(c.setting["method"]) for c in item.cells if "method" in c.setting),
         "data": _in_order(cell.experiment.data.name for cell in item.cells),
-        "gap": {"text": points(gap[1].difference), "size": abs(gap[1].difference), "cell": gap[0].cell.label}
+        "gap": {
+            "text": points(gap[1].difference),
+            "size": abs(gap[1].difference),
+            "cell": gap[0].cell.label,
+            "href": f"{hrefs[item.name, item.profile].rsplit('/', 1)[0]}/{cell_page(gap[0].cell.label)}.html",
+        }
         if gap
         else None,
         "same_as": "",
@@ -115,7 +85,24 @@ def _card(paper: Paper, shown: Sequence[Result], rows: Sequence[dict[str, Any]])
     """A paper over all its items, a line a profile."""
     mine = [row for (item, _), row in zip(shown, rows, strict=True) if item.name.split("/")[0] == paper.name]
     profiles = [_summed(profile, [r for r in mine if r["item"].profile == profile]) for profile in PROFILES]
-    return {"paper": paper, "profiles": [line for line in profiles if line["items"]]}
+    return {
+        "paper": paper,
+        "href": paper_page(paper.name),
+        "departures": f"{slug(paper.name)}/departures.html",
+        "declared": declared(paper.name),
+        "profiles": [line for line in profiles if line["items"]],
+        "arena": {} if mine else _by_method(arena_entries(paper, shown, rows)),
+    }
+
+
+def _by_method(entries: Sequence[dict[str, str]]) -> dict[str, list[dict[str, str]]]:
+    """Method -> one entry an item; where it has several cells there, the entry leads to the item's page."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for entry in entries:
+        first = found.setdefault(entry["method"], {}).setdefault(f"{entry['item']} {entry['profile']}", entry)
+        if first is not entry:
+            found[entry["method"]][f"{entry['item']} {entry['profile']}"] = {**entry, "href": entry["page"]}
+    return {method: list(places.values()) for method, places in found.items()}
 
 
 def _summed(profile: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -159,8 +146,12 @@ def _ranking(item: Item, records: Records, href: str) -> dict[str, Any] | None:
         "rows": [
             {
                 "method": name,
-                "href": f"{href.rsplit('/', 1)[0]}/{cell_page(cells[found[0].name][name].cell.label)}.html",
+                # a number over several cells leads to the page that has them all beside each other
+                "href": href
+                if found[1:]
+                else f"{href.rsplit('/', 1)[0]}/{cell_page(cells[found[0].name][name].cell.label)}.html",
                 "colour": chosen[name].colour,
+                "key": swatch(chosen[name]),
                 "mean": percent(one.mean),
                 "interval": points_free(one.interval) or "no interval",
                 "n": one.n,
@@ -179,6 +170,7 @@ def made(records: Iterable[RunRecord]) -> dict[str, Any]:
     days = sorted(day for record in runs if (day := _day(record)))
     return {
         "runs": len(runs),
+        "profiles": sorted({str(record.experiment.get("profile", "unknown")) for record in runs}),
         "first": days[0] if days else "",
         "last": days[-1] if days else "",
         "processors": sorted({_at(record, "hardware", "processor") for record in runs} - {""}),

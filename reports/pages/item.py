@@ -1,7 +1,7 @@
 """An item's page: the table in the paper's layout, figures, claims, what is ambiguous, and what makes it again."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -25,8 +25,10 @@ from reports.cells import (
     notes_of,
     seeds_of,
 )
-from reports.chart import chart, legend
+from reports.chart import chart, legend, swatch
 from reports.figures import DIVERSITY, measured, panels, variant_name
+from reports.pages.explained import item_gains
+from reports.pages.paper import paper_page
 from reports.series import finished_runs, seeds_series
 from reports.style import Look, looks, series_looks
 from reports.trust import remarks
@@ -35,10 +37,13 @@ from reports.views import (
     AGREEMENT_MARKS,
     MARKS,
     PROFILES,
+    Scale,
     claim_view,
     grid_view,
     points_free,
     provenance,
+    scale_of,
+    scale_text,
     value_view,
 )
 from reports.words import mean_spread, metric_name, percent
@@ -47,15 +52,18 @@ KEPT = ("pseudo/kept", "pseudo/accuracy")
 WIDEST_GRID = 8  # methods beside each other; a list reads better than a wider table
 MOST_LINES = 16  # a chart; more say nothing
 PANEL_POINTS = 120
+MOST_CHOICES = 30  # values of a setting that a list is filtered by
 
 
 def heading(item: Item, results: Mapping[str, CellResult], judged: Sequence[Judged]) -> dict[str, Any]:
     """What the front page and the item's own say of it in numbers."""
+    results = {label: result for label, result in results.items() if result.awaited}
     statuses = [result.status for result in results.values()]
     agreed = [seen for result in results.values() if (seen := agreement(item, result)) is not None]
     return {
         "item": item,
         "paper": item.name.split("/")[0],
+        "paper_page": paper_page(item.name.split("/")[0]),
         "profile_text": PROFILES.get(item.profile, ""),
         "done": sum(status == "done" for status in statuses),
         "total": len(statuses) + len(item.choices),
@@ -75,16 +83,21 @@ def item_values(item: Item, records: Records, arena: Mapping[str, Any] | None) -
     if arena or (cells and len(cells.methods) > WIDEST_GRID):
         cells = None
     runs = [record for cell in item.cells for record in seeds_of(records, cell)]
+    scale = scale_of(result.summary for result in results.values())
     return {
         **heading(item, results, judged),
         "arena": arena,
         "grid": grid_view(item, cells) if cells else None,
         "notes": notes_of(item, results.values()),
         "selection": SELECTED_ON_TEST if any(r.selected_on_test for r in results.values()) else None,
-        "cells": [_listed(item, result) for result in results.values() if result.cell.role != "ladder"],
-        "ladder": [_rung(item, result, records) for result in ladder(results.values())],
-        "claims": [claim_view(one) for one in judged],
+        "cells": [_listed(item, result, scale) for result in results.values() if result.cell.role != "ladder"],
+        "scale": scale_text(scale),
+        "choices": list_filters(results.values()),
+        "ladder": [_rung(item, result, records, scale) for result in ladder(results.values())],
+        "claims": [claim_view(one, results) for one in judged],
+        "margin": margin_text(item),
         "aggregates": aggregates(item, results),
+        "gains": item_gains(item, records),
         "charts": charts(item, records),
         "ambiguities": ambiguities(item),
         "open_questions": open_questions(item),
@@ -119,7 +132,7 @@ def aggregates(item: Item, results: Mapping[str, CellResult]) -> list[dict[str, 
     return [
         {
             "method": name,
-            "colour": chosen[name].colour,
+            "key": swatch(chosen[name]),
             "mean": percent(seen.mean),
             "sort": seen.mean,
             "interval": points_free(seen.interval) or "",
@@ -226,15 +239,38 @@ def open_questions(item: Item) -> list[str]:
     return [str(note) for note in found.get("notes", ()) if note not in item.notes]
 
 
-def _listed(item: Item, result: CellResult) -> dict[str, Any]:
-    return {"setting": {key: str(v) for key, v in result.cell.setting.items()}, "value": value_view(item, result)}
+def margin_text(item: Item) -> str:
+    """Whose choice it is that two numbers count as equal; empty where none are compared."""
+    compared = any(cell.published is not None for cell in item.cells)
+    if item.profile != "paper" or item.margin is None or not compared:
+        return ""
+    return (
+        f"A published and a reproduced accuracy count as equal within \u00b1{100 * item.margin:.1f} points. "
+        "That margin is our choice, fixed in the file of published numbers before any run; the paper names none."
+    )
 
 
-def _rung(item: Item, result: CellResult, records: Records) -> dict[str, Any]:
+def list_filters(results: Iterable[CellResult]) -> dict[str, list[str]]:
+    """What a list can be filtered by: each key of the settings with a few values, and those."""
+    values: dict[str, dict[str, None]] = {}
+    for result in results:
+        for key, value in result.cell.setting.items() if result.cell.role != "ladder" else ():
+            values.setdefault(key, {})[str(value)] = None
+    return {key: list(found) for key, found in values.items() if 2 <= len(found) <= MOST_CHOICES}
+
+
+def _listed(item: Item, result: CellResult, scale: Scale | None) -> dict[str, Any]:
+    return {
+        "setting": {key: str(v) for key, v in result.cell.setting.items()},
+        "value": value_view(item, result, scale),
+    }
+
+
+def _rung(item: Item, result: CellResult, records: Records, scale: Scale | None) -> dict[str, Any]:
     """A ladder cell: accuracy, and the means of what its finished runs measured of their pseudo-labels."""
     quality = {}
     for metric in KEPT:
         values = [value for run in finished_runs(records, result) if (value := run.selected(metric)) is not None]
         quality[metric_name(metric)] = percent(sum(values) / len(values)) if values else "-"
     text = mean_spread(result.summary) if result.summary else None
-    return {"value": value_view(item, result), "text": text, "quality": quality}
+    return {"value": value_view(item, result, scale), "text": text, "quality": quality}

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.words import number
+from reports.prose import prose
+from reports.words import aligned, number
 
 HEAD = ("what", "command")
 
@@ -18,7 +19,7 @@ def performance_values(benchmarks: Path, written: Path) -> dict[str, Any]:
     """`benchmarks`: a folder of JSON files; `written`: a page in Markdown that may be absent."""
     return {
         "files": [_file(path) for path in sorted(benchmarks.glob("*.json"))] if benchmarks.is_dir() else [],
-        "written": written.read_text() if written.is_file() else "",
+        "written": prose(written.read_text()) if written.is_file() else "",
     }
 
 
@@ -55,10 +56,11 @@ def _rows(value: Any) -> dict[str, Mapping[str, Any]]:
 
 def _table(name: str, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     columns = list(dict.fromkeys(str(key) for row in rows.values() for key in row))
+    down = [aligned([_text(row.get(column, "")) for row in rows.values()]) for column in columns]
     return {
         "name": name.replace("_", " "),
         "columns": [column.replace("_", " ") for column in columns],
-        "rows": [(key, [_text(row.get(column, "")) for column in columns]) for key, row in rows.items()],
+        "rows": [(key, list(fields)) for key, *fields in zip(rows, *down, strict=True)],
     }
 
 

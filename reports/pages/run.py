@@ -1,5 +1,6 @@
 """A run's page: where its numbers come from, what became of its attempts, and how to run it again."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -7,7 +8,7 @@ from urllib.parse import urlsplit
 from benchmark.tracking.record import RunRecord
 from reports.trust import marks_of
 from reports.views import provenance, run_view
-from reports.words import is_fraction, metric_name, number, percent
+from reports.words import aligned, is_fraction, metric_name, number, percent
 
 Place = Mapping[str, str]  # "href" of a cell's page and "text" that names it
 
@@ -32,9 +33,11 @@ def run_values(record: RunRecord, places: Sequence[Place], config_file: str) -> 
 def metrics_of(record: RunRecord) -> list[dict[str, str]]:
     """Every number of the result: after the last round, and in the round that was best."""
     last, best = (_numbers(record.result.get(name)) for name in ("last", "best"))
+    names = sorted({*last, *best} - {"round"})
+    columns = [aligned([_text(name, found) for name in names]) for found in (last, best)]
     return [
-        {"name": metric_name(name), "metric": name, "last": _text(name, last), "best": _text(name, best)}
-        for name in sorted({*last, *best} - {"round"})
+        {"name": metric_name(name), "metric": name, "last": of_last, "best": of_best}
+        for name, of_last, of_best in zip(names, *columns, strict=True)
     ]
 
 
@@ -47,7 +50,10 @@ def _numbers(found: object) -> dict[str, float]:
 def _text(name: str, found: Mapping[str, float]) -> str:
     if name not in found:
         return ""
-    return percent(found[name]) if is_fraction(name) else number(found[name])
+    if is_fraction(name):
+        return percent(found[name])
+    whole = math.isfinite(found[name]) and found[name] == int(found[name])
+    return f"{int(found[name]):,}" if whole else number(found[name])
 
 
 def attempts_of(record: RunRecord) -> list[dict[str, str]]:

@@ -4,6 +4,30 @@ const source = JSON.parse(document.getElementById("data").textContent);
 const chosen = [];
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
+const DASHES = ["", "7 3", "2 2", "8 2 2 2", "12 3", "4 4", "1 3", "10 2 2 2 2 2"];
+
+// A cell has its method's colour and marker; further cells of the same method differ by their dashes.
+function look(index) {
+  const [colour, marker] = chosen[index].k;
+  const before = chosen.slice(0, index).filter((entry) => entry.k[0] === colour && entry.k[1] === marker).length;
+  return { colour, shape: source.shapes[marker], dash: DASHES[before] };
+}
+
+function drawn(svg, name, attributes, text) {
+  const made = svg.appendChild(document.createElementNS(SVG, name));
+  for (const [key, v] of Object.entries(attributes)) if (v !== "") made.setAttribute(key, v);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function swatch(index) {
+  const { colour, shape, dash } = look(index);
+  const svg = document.createElementNS(SVG, "svg");
+  for (const [key, v] of Object.entries({ viewBox: "-14 -6 28 12", class: "key", "aria-hidden": "true" })) svg.setAttribute(key, v);
+  drawn(svg, "path", { class: `l s${colour}`, "stroke-dasharray": dash, d: "M-14 0H14" });
+  drawn(svg, "path", { class: `m s${colour}`, d: `M0 0${shape}` });
+  return svg;
+}
 
 function option(text, value) {
   return Object.assign(document.createElement("option"), { textContent: text, value });
@@ -39,10 +63,8 @@ function line(entry, index) {
   const head = document.createElement("th");
   head.className = "first";
   head.scope = "row";
-  const swatch = Object.assign(document.createElement("i"), { className: "swatch" });
-  swatch.style.background = `var(--series-${index})`;
   const link = Object.assign(document.createElement("a"), { textContent: entry.l, href: entry.h });
-  head.append(swatch, link, Object.assign(document.createElement("small"), { textContent: entry.from }));
+  head.append(swatch(index), link, Object.assign(document.createElement("small"), { textContent: entry.from }));
   const texts = [
     mean(values).toFixed(2) + (values.length > 1 ? ` \u00b1${spread(values).toFixed(2)}` : ""),
     `n=${values.length}` + (entry.d ? `, ${entry.d} diverged` : ""),
@@ -71,11 +93,7 @@ function plot() {
   const px = (v) => 46 + ((v - x.from) / (x.to - x.from)) * 404;
   const py = (v) => 206 - ((v - y.from) / (y.to - y.from)) * 196;
   const svg = document.createElementNS(SVG, "svg");
-  const put = (name, attributes, text) => {
-    const made = svg.appendChild(document.createElementNS(SVG, name));
-    for (const [key, v] of Object.entries(attributes)) made.setAttribute(key, v);
-    if (text !== undefined) made.textContent = text;
-  };
+  const put = (name, attributes, text) => drawn(svg, name, attributes, text);
   svg.setAttribute("viewBox", "0 0 460 230");
   svg.setAttribute("class", "chart");
   svg.setAttribute("role", "img");
@@ -93,7 +111,11 @@ function plot() {
   chosen.forEach((entry, index) => {
     if (!entry.c.length) return;
     const path = entry.c.map(([a, b]) => `${px(a).toFixed(1)} ${py(b).toFixed(2)}`).join("L");
-    put("path", { class: `l s${index}`, "data-n": entry.l, d: `M${path}`, ...(index % 2 ? { "stroke-dasharray": "6 2.5" } : {}) });
+    const { colour, shape, dash } = look(index);
+    put("path", { class: `l s${colour}`, "data-n": entry.l, d: `M${path}`, "stroke-dasharray": dash });
+    const step = Math.max(1, Math.floor(entry.c.length / 5));
+    const at = entry.c.filter((_, i) => i % step === index % step);
+    put("path", { class: `m s${colour}`, d: at.map(([a, b]) => `M${px(a).toFixed(1)} ${py(b).toFixed(2)}${shape}`).join("") });
   });
   const title = Object.assign(document.createElement("figcaption"), { textContent: "Test accuracy (%) over rounds, means over seeds" });
   byId("plot").append(title, svg);
@@ -102,9 +124,10 @@ function plot() {
 
 function show() {
   byId("chosen").tBodies[0].replaceChildren(...chosen.map(line));
-  byId("said").textContent = chosen.length < 2 ? "Choose at least two cells." : `${chosen.length} cells, ${chosen.length - 1} comparisons.`;
+  byId("said").textContent = chosen.length < 2 ? "Choose at least two cells." : `${chosen.length} cells, ${chosen.length - 1} comparison${chosen.length > 2 ? "s" : ""}.`;
   byId("add").disabled = chosen.length >= source.most;
   plot();
+  try { history.replaceState(null, "", `#${chosen.map((entry) => entry.h).join(",")}`); } catch { /* a choice without an address */ }
 }
 
 function fill() {
@@ -119,13 +142,22 @@ function add(group, index) {
   chosen.push(entry);
 }
 
+// What the address names after its "#", the pages of cells; without any, the first two cells.
+function start() {
+  for (const page of location.hash.slice(1).split(",")) {
+    const group = source.groups.findIndex((one) => one.cells.some((entry) => entry.h === page));
+    if (group >= 0) add(group, source.groups[group].cells.findIndex((entry) => entry.h === page));
+  }
+  if (!chosen.length) { add(0, 0); add(0, 1); }
+  show();
+}
+
 if (byId("group")) {
   byId("group").append(...source.groups.map((group, index) => option(`${group.item} (${group.profile})`, index)));
   byId("group").addEventListener("change", fill);
   byId("add").addEventListener("click", () => { add(byId("group").value, byId("cell").value); show(); });
   byId("clear").addEventListener("click", () => { chosen.length = 0; show(); });
   fill();
-  add(0, 0);
-  add(0, 1);
-  show();
+  addEventListener("hashchange", () => { chosen.length = 0; start(); });
+  start();
 }

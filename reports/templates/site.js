@@ -7,7 +7,8 @@ function matches(entry) {
   return filters.every((input) => {
     const key = input.dataset.filterKey;
     if (!key) return entry.textContent.toLowerCase().includes(input.value.trim().toLowerCase());
-    const found = entry.dataset[key];
+    const found = input.dataset.part ? JSON.parse(entry.dataset[key])[input.dataset.part] ?? "" : entry.dataset[key];
+    if (input.dataset.part) return !input.value || found === input.value;
     return !input.value || (found.startsWith("[") ? JSON.parse(found).includes(input.value) : found === input.value);
   });
 }
@@ -109,3 +110,35 @@ function readout(chart) {
 }
 
 for (const chart of document.querySelectorAll("svg.chart")) readout(chart);
+
+// The switch shows what is seen. A choice that is the system's own is forgotten, so that the page follows it again.
+const system = matchMedia("(prefers-color-scheme: dark)");
+const theme = document.getElementById("theme");
+const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
+
+function keep(choice) {
+  try {
+    if (choice) localStorage.setItem(KEY, choice);
+    else localStorage.removeItem(KEY);
+  } catch { /* this page's alone */ }
+}
+
+function showTheme() { theme.setAttribute("aria-checked", String(isDark())); }
+
+theme.addEventListener("click", () => {
+  const wanted = isDark() ? "light" : "dark";
+  const own = (wanted === "dark") === system.matches;
+  if (own) delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = wanted;
+  keep(own ? null : wanted);
+  showTheme();
+});
+system.addEventListener("change", showTheme);
+addEventListener("storage", (event) => {
+  if (event.key !== KEY) return;
+  if (event.newValue) document.documentElement.dataset.theme = event.newValue;
+  else delete document.documentElement.dataset.theme;
+  showTheme();
+});
+theme.hidden = false;
+showTheme();

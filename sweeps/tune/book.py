@@ -252,5 +252,7 @@ class Book:
 
 def best_of(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
     """The finished trial with the highest mean; the first of equals (.93 + .98 and .94 + .97 are, but for rounding)."""
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    return max(complete, key=lambda trial: (round(trial.value, 9), -trial.number)) if complete else None
+    complete = [
+        (round(t.value, 9), -t.number, t) for t in trials if t.state == TrialState.COMPLETE and t.value is not None
+    ]
+    return max(complete, key=lambda entry: entry[:2])[2] if complete else None

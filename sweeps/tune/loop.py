@@ -15,8 +15,8 @@ from benchmark.experiment import Experiment
 from benchmark.tracking.files import read_json
 from benchmark.tracking.leases import BEAT, PATIENCE, RESULT, is_held
 from benchmark.tracking.recorder import run_folder
-from sweeps.crew import Crew, Ended, RunFailed
-from sweeps.local import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, sigterm_as_interrupt
+from sweeps.crew import Ended, RunFailed
+from sweeps.local import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, Hands, sigterm_as_interrupt
 from sweeps.tune.book import Book, Counts, Taken
 from sweeps.tune.storage import OUTAGE, Place, quiet
 from sweeps.tune.study import METRIC, Plan
@@ -42,26 +42,24 @@ def tune(
     place: Place,
     results: Path,
     *,
-    data_root: Path | None,
-    jobs: int,
+    crew: Hands,
     watch: Watch,
     timeout: float | None = None,
     patience: float = PATIENCE,
     outage: float = OUTAGE,
 ) -> Book:
-    """Take trials until as many as are wanted have ended, here or in other workers, and return the study.
+    """Take trials until as many as are wanted have ended, here or in other workers; close the crew and return the study.
 
     `timeout`: seconds; then, as for Ctrl-C and SIGTERM, runs stop at their last finished round and Stopped is raised;
     the same call goes on. `patience`: see `tracking.run`. `outage`: seconds for which a storage may be away.
     Raises what `storage.Patient` does, the errors of `tracking.run`, and the first failure of a trial in the end.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    crew = Crew(jobs, results, data_root, patience)
     with quiet(), sigterm_as_interrupt(), contextlib.closing(crew):
         try:
             work = _Work(Book(plan=plan, place=place, patience=patience, outage=outage), crew, results, patience)
             with contextlib.closing(work):
-                while work.step(jobs):
+                while work.step():
                     watch(work.standing())
                     if deadline is not None and time.monotonic() > deadline:
                         raise Stopped(f"stopped after {timeout:g} seconds (--timeout); the same command goes on")
@@ -80,7 +78,7 @@ def tune(
 class _Work:
     """Which trial's run is next, and what became of the others."""
 
-    def __init__(self, book: Book, crew: Crew, results: Path, patience: float) -> None:
+    def __init__(self, book: Book, crew: Hands, results: Path, patience: float) -> None:
         self.book, self.failures = book, list[FsslError]()
         self._crew, self._results, self._patience = crew, results, patience
         self._beaten = time.monotonic()
@@ -96,9 +94,9 @@ class _Work:
         mine = tuple(self.book.mine.values())
         return Standing(counts=self._counts, wanted=self.book.plan.trials, mine=mine, failed=len(self.failures))
 
-    def step(self, jobs: int) -> bool:
+    def step(self) -> bool:
         """Half a second's work; False when the study is done."""
-        self._fill(jobs)
+        self._fill()
         if not self.book.mine and self._counts.finished >= self.book.plan.trials:
             return False
         if self.failures and not self.book.mine and len(self.failures) >= MOST_FAILURES:
@@ -114,10 +112,10 @@ class _Work:
             self.book.beat()
         return True
 
-    def _fill(self, jobs: int) -> None:
+    def _fill(self) -> None:
         """Take trials while there is room for them."""
         while (
-            len(self.book.mine) < jobs
+            len(self.book.mine) < self._crew.size
             and len(self.failures) < MOST_FAILURES
             and time.monotonic() - self._looked > SECONDS_BETWEEN_LOOKS
         ):
@@ -175,8 +173,8 @@ class _Work:
         self._counts = self.book.counts()
 
 
-def _killed(run: Experiment, code: int) -> str:
+def _killed(run: Experiment, died: str) -> str:
     return (
-        f"cell {run.cell_key}, seed {run.seed}: its process ended {MOST_DEATHS} times, last with {code} "
-        "(-9: killed, by too little memory?); the trial has no value"
+        f"cell {run.cell_key}, seed {run.seed}: its process ended {MOST_DEATHS} times, last by {died}; "
+        "the trial has no value"
     )

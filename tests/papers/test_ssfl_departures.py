@@ -74,7 +74,7 @@ def test_the_profile_s_own_way_comes_first():
         assert item.cell("norm/default").experiment.model.norm == norm
         assert item.cell("flips/default").experiment.data.augmentation.weak.flip == flip
         words = item.cell("flips/default").note.split(";")[0]
-        assert item.cell("flips/default").setting["switch"].split(": ")[1].startswith(words)
+        assert str(item.cell("flips/default").setting["switch"]).split(": ")[1].startswith(words)
 
 
 def test_the_schedules_are_cifar_10_s():

@@ -1,4 +1,8 @@
-"""Items and records that several of the reports' tests show."""
+"""Items and records that several of the reports' tests show, and the browser that some of them use."""
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,3 +15,31 @@ from tests.reports.fakes import table2
 def laptop_table() -> tuple[Item, Records]:
     """The realistic item of tests/reports/fakes.py under profile laptop."""
     return table2()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next((found for name in names if (found := shutil.which(name))), None)
+    if chromium is None:
+        pytest.skip("no chromium on the PATH (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page that collects what must not happen: console errors, and requests other than for files."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    opened = context.new_page()
+    opened.wrong = []
+    opened.on("console", lambda message: opened.wrong.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: opened.wrong.append(str(error)))
+    opened.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else opened.wrong.append(r.url))
+    yield opened
+    assert opened.wrong == []
+    context.close()

@@ -1,4 +1,5 @@
-"""The pictures of the site that the README shows: front, table, cell and arena, at desk and phone width.
+"""The pictures of the site that the README shows: front, paper, table, cell, arena and compare, at desk and phone
+width, and the front page in the dark.
 
 fssl report && python -m tests.reports.screenshots reports/site reports/screenshots
 """
@@ -20,7 +21,8 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     cell = next((options.site / TABLE).glob("cell-fedavg-full-*.html"))
-    pages = {"front": options.site / "index.html", "cell": cell}
+    pages = {"front": options.site / "index.html", "cell": cell, "paper": options.site / "ssfl" / "index.html"}
+    pages["compare"] = options.site / "compare.html"
     pages |= {name: options.site / item / "index.html" for name, item in (("table", TABLE), ("arena", ARENA))}
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -32,6 +34,9 @@ def main() -> None:
                 page.screenshot(path=options.out / f"{name}-{size}.png")
                 page.close()
             context.close()
+        page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="dark")
+        page.goto((options.site / "index.html").resolve().as_uri())
+        page.screenshot(path=options.out / "front-dark.png")
         browser.close()
 
 

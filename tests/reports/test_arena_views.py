@@ -193,20 +193,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pages_are_well_formed_and_their_links_lead_somewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
-    assert len([path for path in pages if path.parent.parent.name != "runs"]) == 1 + 2 * (1 + 5)
+    # the arena's own and its departures; two items of five cells each
+    assert len([path for path in pages if path.parent.parent.name != "runs"]) == 2 + 2 * (1 + 5)
     for path in pages:
         page = Page(path)
         assert page.open == [], path
         assert [link for link in page.files() if not (path.parent / link).resolve().is_file()] == [], path
     hostile_page = Page(site / "hostile/demo/index.html")
-    assert [tag for tag, _ in hostile_page.tags].count("script") == 1
+    assert [tag for tag, _ in hostile_page.tags].count("script") == 2
 
 
 def test_page_says_what_is_compared_and_how_sure_it_is(site: Path) -> None:
     text = words(site / "toy/demo/index.html")
     assert "Own hyperparameters 3 common seeds, below the 5 that ranks need." in text
     assert "Equal rounds 2 rounds Equal local steps 20 local steps Equal bytes 1 MB" in text
-    assert "A 91.00 ±1.00 a 90.0 91.0 92.0" in text and "n=0/3, 1 diverged" in text
+    # t of 2 degrees of freedom is 4.303: 91 +- 4.303 / sqrt(3)
+    assert "A 91.00 ±1.00 a [88.5, 93.5] 90.0 91.0 92.0" in text and "n=0/3, 1 diverged" in text
     assert "waits for trials" in text and "bounds, not in the ranking" in text
     assert "2/6 cells done" not in text and "3/6 cells done" in text  # A, B and the bound; what waits counts
     assert "Six settings a method." in text
@@ -234,7 +236,14 @@ def test_cell_pages_show_their_note(site: Path) -> None:
 def test_files_stand_beside_the_page(site: Path) -> None:
     CURVES = ("curves.svg", "curves.pdf", "curves.csv")
     names = {path.name for path in (site / "toy/demo").iterdir() if not path.name.startswith("cell")}
-    assert names == {"index.html", "table.csv", "table.tex", "table.md", "dots-own.svg", *CURVES}
+    assert names == {
+        "index.html",
+        "table.csv",
+        "table.tex",
+        "table.md",
+        *(f"dots-own.{end}" for end in ("svg", "pdf", "csv")),
+        *CURVES,
+    }
 
 
 @pytest.mark.parametrize(("number", "text"), [(1.84e6, "1.84"), (5.04e8, "504"), (1.008e9, "1,008"), (0.0, "0")])

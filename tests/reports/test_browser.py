@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,9 @@ from benchmark.papers.item import Cell, Item
 from reports.cells import Records
 from reports.site import build, item_page
 from tests.reports.arena_fakes import small
+from tests.reports.browsing import show
 from tests.reports.fakes import make_cell, make_record, pair, table2
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the dev extra)")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH (Debian: apt-get install chromium)")
 AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
 HOSTILE = (
     "<script>document.title='run'</script>",
@@ -54,35 +49,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A page that collects what must not happen: console errors, and requests other than for files."""
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    opened = context.new_page()
-    opened.wrong = []
-    opened.on("console", lambda message: opened.wrong.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: opened.wrong.append(str(error)))
-    opened.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else opened.wrong.append(r.url))
-    yield opened
-    assert opened.wrong == []
-    context.close()
-
-
-def show(page: Any, path: Path) -> None:
-    page.goto(path.as_uri())
-
-
 def pages_of_each_kind(site: Path) -> list[Path]:
     table, arena, bad = (site / item_page(item) for item, _ in (table2(), small(), hostile()))
-    names = ("index", "compare", "glossary", "performance")
+    names = ("index", "compare", "glossary", "performance", "ssfl/index", "semifl/index")
     cells = [next(folder.parent.glob("cell-*.html")) for folder in (table, arena, bad)]
     runs = next((site / "runs").rglob("*.html"))
     return [*(site / f"{name}.html" for name in names), site / "ssfl/departures.html", table, arena, bad, *cells, runs]

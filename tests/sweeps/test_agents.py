@@ -1,56 +1,17 @@
 """W&B for real: its own client and agent, unmodified, against the server of `tests.tracking.wandb_server`."""
 
 import json
-import os
+import shutil
 import socket
 import subprocess
-import sys
 import time
-from pathlib import Path
 from signal import SIGTERM
 
 import pytest
 import yaml
 
-from benchmark.tracking.mirror import measured
-from benchmark.tracking.reading import read_rounds
-from sweeps.grid import Grid
-from sweeps.sweep_file import written
-from tests.conftest import ROOT
-from tests.tracking.wandb_server import ENTITY, PROJECT, Faults, Server
-
-SWEEP = f"{ENTITY}/{PROJECT}/s1"
-FSSL = [sys.executable, "-m", "benchmark.cli.main"]
-WANDB = [sys.executable, "-m", "wandb"]
-
-
-def environment(server: Server | None, folder: Path, **more: str) -> dict[str, str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{plain['PATH']}"  # agents start `python`
-    places = {"PATH": path, "PYTHONPATH": str(ROOT), "WANDB_DIR": str(folder), "FSSL_RESULTS": str(folder / "results")}
-    return {**plain, **places, **(server.environment if server else {}), **more}
-
-
-def sweep_file(folder: Path, T: list[int]) -> Path:
-    path = folder / "sweep.yaml"
-    grid: Grid = {"T": T, "method": ["grouping"], "profile": ["demo"], "seed": [0]}
-    path.write_text(written(grid, name="small", made_by="a test"))
-    return path
-
-
-def called(words: list[str], env: dict[str, str], seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, env=env, cwd=env["WANDB_DIR"], capture_output=True, text=True, timeout=seconds)
-
-
-def metrics_of(folder: Path) -> list[dict[str, float]]:
-    """What W&B should have: the recorded rounds."""
-    lines = read_rounds(folder / "rounds.jsonl")
-    return [{"round": line["round"], **{k: v for k, v in line.items() if measured(k)}} for line in lines]
-
-
-def history_of(server: Server, name: str) -> list[dict[str, float]]:
-    """What W&B has, without what its client adds."""
-    return [{k: v for k, v in line.items() if not k.startswith("_")} for line in server.runs[name].history]
+from tests.sweeps.agents import FSSL, SWEEP, WANDB, called, environment, history_of, metrics_of, sweep_file
+from tests.tracking.wandb_server import PROJECT, Faults, Server
 
 
 @pytest.mark.slow
@@ -109,17 +70,24 @@ def test_a_preempted_run_is_marked_and_resumes_under_its_id_without_duplicate_ro
 
 
 def test_wandb_runs_are_made_again_from_the_records(preempted):
-    """Into an empty W&B: every round, with its own name; a second time nothing is added."""
+    """Into an empty W&B: every round, under the id that the agent had given the run; a second time nothing is added.
+    What the agents never saw gets a name of its own."""
     _, folder, _, _ = preempted
     (record,) = folder.glob("results/runs/*/seed=0")
+    shutil.copytree(record, (other := folder / "own" / "runs" / record.parent.name / "seed=0"))
+    plain = json.loads((other / "manifest.json").read_text())
+    for attempt in plain["attempts"]:
+        assert attempt.pop("wandb") == {"id": "given", "project": PROJECT}
+    (other / "manifest.json").write_text(json.dumps(plain))
     with Server() as server:
         env = environment(server, folder)
-        for _ in range(2):
-            done = called([*FSSL, "wandb-rebuild"], env)
-            assert done.returncode == 0 and "1 of 1 runs mirrored" in done.stdout, done.stderr
-            (name,) = server.runs
-            assert name == f"{record.parent.name}-0"
-            assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
+        for results, name in ((folder / "results", "given"), (folder / "own", f"{record.parent.name}-0")):
+            server.runs.clear()
+            for _ in range(2):
+                done = called([*FSSL, "wandb-rebuild", "--results", str(results)], env)
+                assert done.returncode == 0 and "1 of 1 runs mirrored" in done.stdout, done.stderr
+                assert list(server.runs) == [name]
+                assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
 
 
 @pytest.mark.parametrize("change", [{"command": ["rm", "-rf", "x"]}, {"parameters": {"T": {"values": [1, 2, 3]}}}])

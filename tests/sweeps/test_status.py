@@ -78,8 +78,29 @@ def test_the_time_left_is_the_work_left_shared_by_those_at_work():
     found = summary(runs)
     assert found.seconds_left == pytest.approx(82.0)
     assert (found.rounds_done, found.rounds) == (4 + 10 + 3, 50)
-    assert found.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 1.4 min left"
+    assert found.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 82 s left"
     assert summary(runs[1:]).seconds_left is None  # nobody is at work
+
+
+def test_a_warm_start_is_not_taken_for_the_pace_of_what_comes():
+    """20 of 100 rounds in 20 s, in which the server alone trained: 40 of 1000 local steps. The other 960 take 480 s,
+    where rounds alone would say 80; a run of the same cell that is missing takes 500."""
+    run = replace(status("running", round=20, rounds=100, pace=1.0), share_done=0.04)
+    other = status("missing", round=0, rounds=100, seed=1)
+    assert summary([run]).seconds_left == pytest.approx(480.0)
+    assert summary([replace(run, share_done=None)]).seconds_left == pytest.approx(80.0)
+    assert summary([run, other]).seconds_left == pytest.approx(980.0)
+
+
+def test_the_share_of_a_run_on_its_way_goes_by_its_local_steps(tiny, tmp_path):
+    """Two of three rounds are recorded, of 10 steps each (2 x 4 at clients, 2 at the server): 20 of 30."""
+    run(tiny, tmp_path)
+    folder = run_folder(tmp_path, tiny)
+    (folder / "result.json").unlink()
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_text("".join(lines[:2]))
+    assert status_of(folder, name="", rounds=3, steps=lambda: 30).share_done == pytest.approx(2 / 3)
+    assert status_of(folder, name="", rounds=3).share_done is None
 
 
 def test_the_command_from_another_shell(tiny, tmp_path, capsys):
@@ -93,6 +114,20 @@ def test_the_command_from_another_shell(tiny, tmp_path, capsys):
         assert main(["status", "--results", str(tmp_path)]) == 0
         shown = capsys.readouterr().out
     assert "2 runs: 1 done, 1 running; 3/6 rounds, about" in shown and f"{tiny.cell_key}" in shown
+
+
+def test_who_stops_watching_stops_nothing(tiny, tmp_path, capsys, monkeypatch):
+    """Ctrl-C at the first pause between two lines: what was seen so far, exit 0, and no word of checkpoints."""
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with claimed(run_folder(tmp_path, tiny)):
+        (run_folder(tmp_path, tiny) / "experiment.json").write_text(json.dumps(to_json(tiny)))
+        monkeypatch.setattr("benchmark.cli.status.time.sleep", interrupted)
+        assert main(["status", "--watch", "--results", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "1 runs: 1 running; 0/3 rounds\n" and captured.err == ""
 
 
 def test_of_an_item_everything_is_missing_at_first(tmp_path, capsys):

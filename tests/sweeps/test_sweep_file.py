@@ -27,7 +27,7 @@ def test_the_committed_file_of_an_item_is_what_the_generator_writes(name):
     (item,) = items([name], "laptop")
     path = COMMITTED / f"{name}.yaml"
     assert path.read_text() == of_item(item)
-    assert {run.cell_key for run in checked(read(path))} == {cell.cell_key for cell in item.cells}
+    assert {run.cell_key for run in checked(read(path))} == {cell.cell_key for cell in item.trained}
 
 
 def test_no_other_file_is_committed():

@@ -17,7 +17,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from benchmark.errors import Stopped
+from benchmark.tracking.leases import PATIENCE
 from benchmark.tracking.recorder import run_folder
+from sweeps.crew import Crew
 from sweeps.tune.book import Book
 from sweeps.tune.loop import tune
 from sweeps.tune.storage import Journal, SQLite, quiet
@@ -33,7 +35,8 @@ def told(book: Book) -> list[tuple]:
 
 def tuned(plan: Plan, results: Path, **changes) -> Book:
     place = changes.pop("place", Journal(path=results / "tuning" / "s.journal"))
-    return tune(plan, place, results, data_root=None, jobs=1, watch=lambda standing: None, **changes)
+    crew = Crew(1, results, None, PATIENCE)
+    return tune(plan, place, results, crew=crew, watch=lambda standing: None, **changes)
 
 
 def command(results: Path, *words: str) -> subprocess.Popen:

@@ -29,6 +29,7 @@ class Faults:
     drops: int = 0  # so many requests of file streams are cut off
     freeze: float = 0.0  # seconds that each file stream request takes
     stop_first: bool = False  # the first run is told to stop once it has a line of history, and then handed out again
+    exit_first: bool = False  # the agent is told to exit, once, as soon as its run has a line of history
     command: list[str] | None = None  # what the sweep is said to run
 
 
@@ -91,6 +92,23 @@ class Server:
         self._http.shutdown()
         self._http.server_close()
 
+    def begin(self, sweep: dict[str, Any]) -> None:
+        """What `wandb sweep` does: every cell of the grid waits to be handed out."""
+        with self._lock:
+            self.sweep = sweep
+            parameters = sweep["parameters"]
+            lists = [entry.get("values", [entry.get("value")]) for entry in parameters.values()]
+            for values in product(*lists):
+                arguments = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}
+                for _ in range(2 if self.faults.duplicate else 1):
+                    self._waiting.append(arguments)
+
+    def hand_out_again(self) -> None:
+        """The run that was handed out last is handed out once more, to the next agent that has nothing to do."""
+        with self._lock:
+            last = self.handed_out[-1]
+            self._waiting.append({"run_id": last["run_id"], **last["args"]})
+
     def answer(self, operation: str, variables: dict[str, Any]) -> Any:
         """The data of a GraphQL answer; None: no such operation."""
         with self._lock:
@@ -124,26 +142,12 @@ class Server:
 
     def _upsert_sweep(self, given: dict[str, Any]) -> Any:
         if given.get("config"):
-            self.sweep = yaml.safe_load(given["config"])
-            parameters = self.sweep["parameters"]
-            lists = [entry.get("values", [entry.get("value")]) for entry in parameters.values()]
-            for values in product(*lists):
-                arguments = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}
-                for _ in range(2 if self.faults.duplicate else 1):
-                    self._waiting.append(arguments)
+            self.begin(yaml.safe_load(given["config"]))
         return {"upsertSweep": {"sweep": {"name": "s1", "project": self._project()}, "configValidationWarnings": []}}
 
     def _sweep(self, given: dict[str, Any]) -> Any:
         config = {**self.sweep, **({"command": self.faults.command} if self.faults.command else {})}
-        empty = (
-            "description",
-            "displayName",
-            "earlyStopJobRunning",
-            "bestLoss",
-            "controller",
-            "scheduler",
-            "updatedAt",
-        )
+        empty = ("description", "displayName", "bestLoss", "controller", "scheduler", "updatedAt")
         sweep = {
             **dict.fromkeys(empty),
             "earlyStopJobRunning": False,
@@ -164,8 +168,11 @@ class Server:
         running = [name for name, is_running in json.loads(given["runState"]).items() if is_running]
         commands: list[dict[str, Any]] = []
         if running:
-            stoppable = self.faults.stop_first and not self._stopped and self.runs.get(running[0], Run()).lines
-            if stoppable:
+            begun = bool(self.runs.get(running[0], Run()).lines)
+            if begun and self.faults.exit_first:
+                self.faults.exit_first = False
+                commands = [{"type": "exit"}]
+            elif begun and self.faults.stop_first and not self._stopped:
                 self._stopped = True
                 commands = [{"type": "stop", "run_id": running[0]}]
                 self._waiting.append({"run_id": running[0], **self.handed_out[-1]["args"]})

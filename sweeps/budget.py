@@ -1,0 +1,159 @@
+"""A budget of time, and the runs that fit into it: pure arithmetic over estimates, and a gate that keeps to it.
+
+Wall time counts runs side by side, a core-hour is an hour of CPU time of all processes together, a GPU-hour an hour
+for which a run holds a device. What does not fit is passed over, and what comes after it may still fit.
+"""
+
+import heapq
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
+
+Kind = Literal["wall", "core", "gpu"]
+RIGHT = "90m, 2h, 4core-h or 2gpu-h would be right"
+UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+SECONDS_TO_STOP = 3.0  # of wall time, from the signal to the last checkpoint, on an idle machine
+SECONDS_TO_START = 4.0  # of CPU time, for a process that has to import torch, as measured
+TRUSTED_AS = 1.0  # finished runs that the estimates weigh as much as, when they are corrected by what runs cost
+_WORD = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(core|gpu)-?)?(s|min|m|h)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """So many seconds: of the clock, of CPU time, or of devices held."""
+
+    seconds: float
+    kind: Kind = "wall"
+
+    def __str__(self) -> str:
+        of = {"wall": "wall time", "core": "CPU time", "gpu": "GPU time"}[self.kind]
+        return f"{in_words(self.seconds)} of {of}"
+
+
+def parsed(word: str) -> Budget:
+    """ "2h", "90m", "30s", "4core-h", "2gpu-h". Raises ConfigError."""
+    found = _WORD.fullmatch(word.strip())
+    if found is None:
+        raise ConfigError(f"--budget: {word!r} is no time; {RIGHT}")
+    number, of, unit = found.groups()
+    seconds = float(number) * UNITS[unit.lower()]
+    if seconds <= 0:
+        raise ConfigError(f"--budget: {word!r} is nothing; {RIGHT}")
+    kind: Kind = "core" if of and of.lower() == "core" else "gpu" if of else "wall"
+    return Budget(seconds=seconds, kind=kind)
+
+
+def in_words(seconds: float) -> str:
+    """ "40 s", "2.5 min", "12 min", "2 h": an estimate has no more digits."""
+    if round(seconds) < 100:
+        return f"{seconds:.0f} s"
+    number, unit = (seconds / 60, "min") if round(seconds / 60) < 100 else (seconds / 3600, "h")
+    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f}".removesuffix(".0") + f" {unit}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Which runs of a list fit into what is left of a budget, in the list's order."""
+
+    taken: tuple[Experiment, ...]
+    left_out: tuple[Experiment, ...]
+    seconds: float  # of the budget that those taken are estimated to use
+
+
+def fitting(
+    runs: Sequence[Experiment], seconds: Callable[[Experiment], float], left: float, kind: Kind, lanes: int
+) -> Fit:
+    """`seconds`: what is estimated of a run, in the budget's unit. `lanes`: runs side by side, each on the lane that is
+    free first; they share a budget of wall time, and use up any other one after the other."""
+    ends = [0.0] * (lanes if kind == "wall" else 1)
+    taken, left_out = [], []
+    for run in runs:
+        if ends[0] + seconds(run) <= left:
+            heapq.heapreplace(ends, ends[0] + seconds(run))
+            taken.append(run)
+        else:
+            left_out.append(run)
+    return Fit(taken=tuple(taken), left_out=tuple(left_out), seconds=max(ends))
+
+
+class Gate:
+    """What of a budget is used up, whether a run may still be started, and when those at work have to stop.
+
+    Estimates are corrected by the runs that have ended: by the sum of what they cost over the sum of what they were
+    estimated at, in which the estimates count as much as `TRUSTED_AS` runs.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] | None = None,
+        start: float | None = None,
+    ) -> None:
+        """`used`: seconds of CPU or devices so far, where the budget is not of wall time. `start`: by `clock`."""
+        self.budget = budget
+        self._clock, self._used = clock, used
+        self._start = clock() if start is None else start
+        self._estimates: dict[Experiment, float] = {}  # of the runs at hand, what is left of them
+        self._whole: dict[Experiment, tuple[float, float]] = {}  # ended runs: estimate and outcome
+        self._begun: dict[Experiment, float] = {}
+        self.refused: set[Experiment] = set()
+
+    def expect(self, estimates: Mapping[Experiment, float]) -> None:
+        """What is left of the runs that may be asked for, in the budget's unit, uncorrected."""
+        self._estimates.update(estimates)
+
+    def ended(self, run: Experiment, estimate: float, outcome: float) -> None:
+        """A run's cost as estimated and as it was, from its first round to its last."""
+        self._whole[run] = (estimate, outcome)
+        self._begun.pop(run, None)
+
+    @property
+    def correction(self) -> float:
+        """What estimates are to be multiplied with."""
+        if not self._whole:
+            return 1.0
+        estimates, outcomes = map(sum, zip(*self._whole.values(), strict=True))
+        prior = TRUSTED_AS * estimates / len(self._whole)
+        return (outcomes + prior) / (estimates + prior) if estimates > 0 else 1.0
+
+    @property
+    def used(self) -> float:
+        """Seconds of the budget that are gone."""
+        if self.budget.kind == "wall" or self._used is None:
+            return self._clock() - self._start
+        return self._used()
+
+    @property
+    def left(self) -> float:
+        spare = SECONDS_TO_STOP if self.budget.kind == "wall" else 0.0
+        return self.budget.seconds - self.used - spare
+
+    def left_for(self, lanes: int) -> float:
+        """What is left once processes for so many runs side by side have started."""
+        return self.left - SECONDS_TO_START * (1 if self.budget.kind == "wall" else lanes)
+
+    def admits(self, run: Experiment) -> bool:
+        """Whether the run fits into what is left; one that does not is not asked for again."""
+        needed = self._estimates.get(run, 0.0) * self.correction
+        if self.budget.kind != "wall":  # those at work have a claim on what is left
+            now = self._clock()
+            needed += sum(
+                max(0.0, self._estimates.get(other, 0.0) * self.correction - (now - begun))
+                for other, begun in self._begun.items()
+            )
+        if needed > self.left:
+            self.refused.add(run)
+            return False
+        self._begun[run] = self._clock()
+        return True
+
+    def is_closed(self) -> bool:
+        """Whether nothing is left: what is at work stops at its last finished round."""
+        return self.left <= 0

@@ -1,0 +1,148 @@
+"""`--budget` from the plan to the outcome, with real workers on tiny runs."""
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmark.cli.budgeted import budget_of, spend
+from benchmark.cli.main import main
+from benchmark.errors import ConfigError, FsslError
+from benchmark.experiment import Experiment
+from benchmark.methods.averaging import Grouping
+from benchmark.methods.protocol import State
+from benchmark.methods.server_only import ServerOnly
+from benchmark.papers.item import Cell, Item
+from benchmark.tracking.checkpoints import newest
+from benchmark.tracking.files import read_json
+from benchmark.tracking.leases import PATIENCE
+from benchmark.tracking.reading import read_rounds
+from benchmark.tracking.recorder import run_folder
+from sweeps.budget import Gate
+from sweeps.budgets import newest_line
+from sweeps.local import launch
+from sweeps.plan import Plan, plan
+from tests.conftest import tiny_experiment
+
+LONG = tiny_experiment(federation=replace(tiny_experiment().federation, rounds=4000))
+
+
+def item_of(**experiments: Experiment) -> Item:
+    cells = tuple(Cell(label=name, setting={"name": name}, experiment=e) for name, e in experiments.items())
+    return Item(name="test/item", title="t", profile="demo", cells=cells, seeds=2)
+
+
+def spent(word: str, item: Item, folder: Path) -> tuple[Plan, str]:
+    options = argparse.Namespace(
+        budget=word, results=folder, data_root=None, launcher="local", jobs=1, devices=("cpu",), takeover_after=PATIENCE
+    )
+    said, budget = StringIO(), budget_of(options)
+    assert budget is not None
+    console = Console(file=said, width=200)
+    left = spend(budget, lambda: plan([item], folder), options, console, start=time.monotonic())
+    return left, said.getvalue()
+
+
+def test_what_fits_is_trained_and_what_does_not_is_named(tiny, tmp_path):
+    """Two seeds of two small cells fit into ten minutes, a million rounds do not: told before anything starts."""
+    other = replace(tiny, method=replace(tiny.method, averaging=Grouping(S=2)))
+    endless = replace(tiny, federation=replace(tiny.federation, rounds=1_000_000))
+    planned, said = spent("10m", item_of(a=tiny, endless=endless, b=other), tmp_path)
+    assert {(run.cell_key, run.seed) for run in planned.missing} == {(endless.cell_key, 0), (endless.cell_key, 1)}
+    before, _, after = said.partition("runs to train")
+    assert "4 of 6 missing runs fit" in before and "left out: test/item endless, seeds 0 to 1" in before
+    assert "2 runs are left" in after and "missing: test/item endless, seeds 0 to 1" in after
+    (folder,) = (tmp_path / "budgets").iterdir()
+    plan_of, outcome = read_json(folder / "plan.json"), read_json(folder / "outcome.json")
+    # First seeds go before second ones, cells in the item's order.
+    assert [(row["cell_key"], row["seed"]) for row in plan_of["runs"]] == [
+        (tiny.cell_key, 0),
+        (other.cell_key, 0),
+        (tiny.cell_key, 1),
+        (other.cell_key, 1),
+    ]
+    assert [row["cell_key"] for row in plan_of["left_out"]] == [endless.cell_key] * 2
+    assert len(outcome["runs"]) == 4 and len(outcome["missing"]) == 2 and outcome["in_time"]
+    for row in outcome["runs"]:
+        assert row["status"] == "done" and row["rounds"] == 3 and row["cpu_seconds"] > 0
+        assert row["estimated_cpu_seconds"] > 0
+    line = newest_line(tmp_path)
+    assert line is not None and "4 runs planned" in line and "4 done in" in line and "2 missing" in line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fails(ServerOnly):
+    """A method with a mistake that only its training shows."""
+
+    def round(self, state: State, world: Any) -> tuple[State, Mapping[str, float]]:
+        if multiprocessing.parent_process() is not None:
+            raise RuntimeError("a mistake")
+        return super().round(state, world)
+
+
+def test_a_run_that_fails_costs_later_waves_nothing(tiny, tmp_path):
+    """Seed 0 of both cells, then seed 1: one cell fails each time, and is told in the end."""
+    wrong = replace(tiny, method=Fails(batch_size=8))
+    with pytest.raises(FsslError, match=f"cell {wrong.cell_key}, seed 0: failed with RuntimeError"):
+        spent("10m", item_of(wrong=wrong, a=tiny), tmp_path)
+    assert plan([item_of(wrong=wrong, a=tiny)], tmp_path).missing == (wrong, wrong.with_seed(1))
+    (outcome,) = tmp_path.glob("budgets/*/outcome.json")
+    assert [row["cell_key"] for row in read_json(outcome)["missing"]] == [wrong.cell_key] * 2
+
+
+def test_a_budget_into_which_nothing_fits_starts_nothing(tmp_path):
+    with pytest.raises(ConfigError, match="is too short: the least missing run takes about .* more would be right"):
+        spent("8s", item_of(long=LONG), tmp_path)
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "budgets").exists()
+
+
+class ClosesOnceBegun:
+    """A gate that closes as soon as a run has two rounds on disk: a run that took longer than was estimated."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = folder / "rounds.jsonl"
+
+    def admits(self, run: Experiment) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return len(read_rounds(self._lines)) >= 2
+
+
+def test_a_run_that_overruns_is_stopped_at_a_finished_round_with_its_checkpoint(tmp_path):
+    folder = run_folder(tmp_path, LONG)
+    end = launch([LONG], tmp_path, data_root=None, workers=1, watch=lambda standing: None, gate=ClosesOnceBegun(folder))
+    assert (end.trained, end.failed) == (0, 0) and not (folder / "result.json").exists()
+    rounds = len(read_rounds(folder / "rounds.jsonl"))
+    kept = newest(folder / "checkpoints", f"{LONG.cell_key}/seed=0").checkpoint
+    assert kept is not None and 2 <= kept.round == rounds < 4000
+    assert read_json(folder / "manifest.json")["attempts"][-1]["stopped"]["after_round"] == rounds
+
+
+def test_a_run_that_the_gate_refuses_is_not_started_and_is_no_failure(tiny, tmp_path):
+    gate = Gate(budget=budget("5s"), start=time.monotonic() - 60)
+    end = launch([tiny], tmp_path, data_root=None, workers=1, watch=lambda standing: None, gate=gate)
+    assert (end.trained, end.failed, gate.refused) == (0, 0, {tiny}) and not (tmp_path / "runs").exists()
+
+
+def budget(word: str):
+    found = budget_of(argparse.Namespace(budget=word))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("soon", "'soon' is no time; 90m, 2h"), ("2gpu-h", "runs are trained on the CPU; 4core-h or 2h would be right")],
+)
+@pytest.mark.parametrize("verb", ["reproduce", "plan"])
+def test_a_budget_that_cannot_be_is_one_line_before_anything_else(verb, word, said, tmp_path, capsys):
+    assert main([verb, "ssfl/tab2", "--profile", "demo", "--budget", word, "--results", str(tmp_path)]) == 65
+    assert said in capsys.readouterr().err and not list(tmp_path.iterdir())

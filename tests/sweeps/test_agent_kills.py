@@ -1,0 +1,105 @@
+"""kill -9 of a W&B agent, and of the run under it: the table is completed, and nothing is trained twice."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+import pytest
+import yaml
+
+from benchmark.tracking.leases import newest
+from benchmark.tracking.recorder import run_folder
+from sweeps.grid import checked
+from sweeps.sweep_file import read
+from tests.conftest import record_of
+from tests.sweeps.agents import FSSL, SWEEP, called, environment, history_of, metrics_of, sweep_file
+from tests.tracking.wandb_server import Server
+
+ROUNDS = 5  # before the kill
+
+
+@contextmanager
+def begun(server: Server, folder: Path) -> Iterator[tuple["subprocess.Popen[str]", Path, list[str]]]:
+    """`fssl agent` on a sweep of one run that has done its first rounds; the run's folder, and the command."""
+    path = sweep_file(folder, [4])
+    (experiment,) = checked(read(path))
+    run = run_folder(folder / "results", experiment)
+    words, env = [*FSSL, "agent", str(path), SWEEP], environment(server, folder)
+    server.begin(yaml.safe_load(path.read_text()))
+    with subprocess.Popen(words, env=env, cwd=folder, stderr=subprocess.PIPE, text=True) as agent:
+        wait_for(lambda: (run / "rounds.jsonl").exists() and (run / "rounds.jsonl").read_bytes().count(b"\n") >= ROUNDS)
+        try:
+            yield agent, run, words
+        finally:
+            for pid in (agent.pid, pid_of(run)):  # where the test has failed
+                with suppress(ProcessLookupError):
+                    os.kill(pid, SIGKILL)
+
+
+def wait_for(condition, seconds: float = 400.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def pid_of(run: Path) -> int:
+    """The process that has the run's newest lease."""
+    lease = newest(run)
+    assert lease is not None
+    return int(lease.content["process"]["pid"])
+
+
+def agent_under(pid: int) -> int:
+    """The `wandb agent` that this process has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    (agent,) = [child for child in children if b"\0agent\0" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return int(agent)
+
+
+def is_gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+@pytest.mark.slow
+def test_an_orphan_keeps_its_run_from_the_next_agents_child_and_finishes_it(tmp_path):
+    """The agent is killed; its child trains on, alone. Handed to a second agent, the run is refused (75) and nothing
+    is begun; while that is tried the orphan stands still, so that it cannot be done before. Then it goes on."""
+    with Server() as server, begun(server, tmp_path) as (agent, run, words):
+        orphan = pid_of(run)
+        under = agent_under(agent.pid)
+        os.kill(under, SIGKILL)
+        wait_for(lambda: is_gone(under))  # a process that its parent leaves behind stopped gets SIGHUP from the system
+        os.kill(orphan, SIGSTOP)
+        assert agent.wait(200) == 75
+        server.hand_out_again()
+        second = called(words, environment(server, tmp_path), seconds=400)
+        assert second.returncode == 75 and "1 runs are left, and others are at them" in second.stderr, second.stderr
+        assert "another process is at this run" in second.stderr
+        assert pid_of(run) == orphan and len(list((run / "leases").iterdir())) == 1
+        os.kill(orphan, SIGCONT)
+        wait_for(lambda: (run / "result.json").exists())
+        third = called(words, environment(server, tmp_path), seconds=400)
+        assert third.returncode == 0 and "1 of 1 runs have their record" in third.stdout, third.stderr
+    assert len(record_of(run).manifest["attempts"]) == 1 and len(record_of(run).rounds) == 60
+
+
+@pytest.mark.slow
+def test_a_killed_child_is_taken_over_and_the_history_has_each_round_once(tmp_path):
+    """W&B hands the run out again, and the same agent's next child goes on with it."""
+    with Server() as server, begun(server, tmp_path) as (agent, run, _):
+        server.hand_out_again()
+        os.kill(pid_of(run), SIGKILL)
+        _, said = agent.communicate(timeout=300)
+        assert agent.returncode == 0, said
+        record = record_of(run)
+        assert record.status == "done" and len(record.manifest["attempts"]) == 2
+        assert len(list((run / "leases").iterdir())) == 2
+        assert [line["round"] for line in record.rounds] == list(range(1, 61))
+        (name,) = server.runs
+        assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(run)]

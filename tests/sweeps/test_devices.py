@@ -1,0 +1,134 @@
+"""Which device a run gets, with a real crew on the CPU; and what becomes of a run whose process dies three times."""
+
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.cli.launchers import devices_named
+from benchmark.cli.main import main
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment, Federation
+from benchmark.tracking.leases import PATIENCE, abandon, claimed, newest
+from benchmark.tracking.recorder import run_folder
+from sweeps.crew import Crew, Ended, RunFailed, least_used
+from sweeps.local import launch
+from sweeps.status import status_of, summary
+from tests.conftest import record_of, tiny_experiment
+from tests.sweeps.gates import Gated, begun
+
+TWO = ("cpu", "cpu:0")  # one processor under two names; under the second the gpu engine runs on it
+
+
+def gated(folder: Path, lr: float = 0.05) -> Experiment:
+    method = Gated(**vars(tiny_experiment().method), folder=str(folder), rounds="2")
+    tiny = replace(tiny_experiment(), method=method, federation=Federation(K=4, C=4, T=2, rounds=2))
+    return replace(tiny, optimizer=replace(tiny.optimizer, lr=lr))
+
+
+def ends(crew: Crew, number: int) -> list[Ended]:
+    found: list[Ended] = []
+    while len(found) < number:
+        found.extend(crew.ended(timeout=60.0))
+    return found
+
+
+@pytest.mark.slow
+def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(tmp_path):
+    """Two runs wait on two devices; the process on the first is killed, and the run goes on there in a new one."""
+    one, other = gated(tmp_path), gated(tmp_path, lr=0.06)
+    crew = Crew(2, tmp_path, None, PATIENCE, TWO)
+    try:
+        crew.start(one)
+        crew.start(other)
+        assert tuple(crew.places.values()) == TWO and not crew.has_room
+        first, second = crew.places
+        os.kill(first, SIGKILL)
+        (end,) = ends(crew, 1)
+        assert (end.run, end.died) == (one, "SIGKILL (too little memory?)") and crew.places == {second: "cpu:0"}
+        crew.start(one)
+        assert sorted(crew.places.values()) == sorted(TWO) and first not in crew.places
+        (tmp_path / "GATE.2").touch()
+        assert {(end.run, end.error, end.here) for end in ends(crew, 2)} == {(one, None, True), (other, None, True)}
+    finally:
+        (tmp_path / "GATE.2").touch()
+        crew.close()
+    engines = [record_of(run_folder(tmp_path, run)).manifest["engine"] for run in (one, other)]
+    assert [engine["name"] for engine in engines] == ["reference", "gpu"]
+
+
+@given(st.lists(st.text(max_size=2), min_size=1, max_size=5, unique=True), st.integers(0, 20))
+def test_processes_are_shared_out_evenly_and_in_order(devices, number):
+    """n processes on d devices: each has n // d of them, and the first n % d one more."""
+    hired: list[str] = []
+    for _ in range(number):
+        hired.append(least_used(devices, hired))
+    assert hired[: len(devices)] == devices[:number]
+    counts = Counter(hired)
+    most = number % len(devices)
+    assert [counts[device] - number // len(devices) for device in devices] == [1] * most + [0] * (len(devices) - most)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cuda:99", "--devices: 'cuda:99' in 'cuda:99'; "),
+        ("0,99", "'cuda:" if not torch.cuda.is_available() else "'cuda:99' in '0,99'"),
+        ("cpu,cpu", "'cpu' in 'cpu,cpu'"),
+        ("tpu", "'tpu' in 'tpu'"),
+        ("", "'' in ''"),
+    ],
+)
+def test_devices_that_are_not_there(text, said, tmp_path, capsys):
+    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--results", str(tmp_path), "--devices", text]) == 65
+    assert said in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_devices_by_name():
+    """Without a CUDA device there is the CPU, and the line says so; with some, they are what "auto" takes."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    assert devices_named("cpu") == ("cpu",)
+    assert devices_named("auto") == (tuple(f"cuda:{index}" for index in range(count)) or ("cpu",))
+    if not count:
+        with pytest.raises(ConfigError, match="'cuda:0' in '0'; this machine has no CUDA device; cpu would be right"):
+            devices_named("0")
+    else:
+        assert devices_named("0") == devices_named("cuda:0") == ("cuda:0",)
+        with pytest.raises(ConfigError, match="names one twice"):
+            devices_named("0,cuda:0")
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_dies_three_times_is_given_up(tmp_path):
+    """Its process is killed whenever it waits before round 2."""
+    run, killed = gated(tmp_path), list[int]()
+    folder = run_folder(tmp_path, run)
+
+    def kill(standing: object) -> None:
+        if begun(folder) > len(killed) and (lease := newest(folder)) is not None:
+            killed.append(lease.content["process"]["pid"])
+            os.kill(killed[-1], SIGKILL)
+
+    with pytest.raises(RunFailed, match="ended 3 times, last by SIGKILL"):
+        launch([run], tmp_path, data_root=None, workers=1, watch=kill)
+    found = status_of(folder, name="", rounds=2)
+    assert (found.state, found.attempt, len(killed)) == ("given up", 3, 3)
+    assert summary([found]).line() == "1 runs: 1 given up; 1/2 rounds"
+
+
+def test_a_run_that_somebody_is_at_is_not_given_up_for_them(tmp_path):
+    abandon(tmp_path, "SIGKILL")
+    assert newest(tmp_path) is None  # nobody has begun it
+    with claimed(tmp_path):
+        abandon(tmp_path, "SIGKILL")
+        assert (lease := newest(tmp_path)) is not None and lease.attempt == 1
+    abandon(tmp_path, "SIGKILL")
+    assert (lease := newest(tmp_path)) is not None and lease.attempt == 2 and lease.abandoned == "SIGKILL"
+    with claimed(tmp_path) as own:
+        assert own.attempt == 3

@@ -1,0 +1,88 @@
+"""The worked examples of `sweeps/README.md` and `sweeps/slurm.sh`: their commands are understood, the script runs."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from signal import SIGTERM
+
+import pytest
+
+from benchmark.cli.main import parser
+from benchmark.tracking.recorder import run_folder
+from sweeps.grid import checked
+from sweeps.sweep_file import read, written
+from tests.conftest import ROOT
+from tests.sweeps.gates import begun
+
+SCRIPT = ROOT / "sweeps" / "slurm.sh"
+README = (ROOT / "sweeps" / "README.md").read_text()
+
+
+def commands(text: str) -> list[list[str]]:
+    """Every `fssl ...`, to the end of its line, comment or clause, with variables set."""
+    found = re.findall(r"^[^#]*?\bfssl ([a-z]+ [^#;`\n]*)", text, re.MULTILINE)
+    plain = [re.sub(r'"\$\{\w+:-(\w+)\}"', r"\1", words).replace('"$@"', "ssfl/tab2").rstrip(" &") for words in found]
+    return [shlex.split(words) for words in plain]
+
+
+SHELL = "\n".join(re.findall(r"```(?:sh|ini)\n(.*?)```", README, re.DOTALL))
+
+
+def test_all_commands_are_found():
+    """Lines with a command of `fssl`, by counting the word where it is one: 3 + 1 + 1 + 1 + 4; in the script, 1."""
+    assert len(commands(SHELL)) == 10 and len(commands(SCRIPT.read_text())) == 1
+
+
+@pytest.mark.parametrize("words", [*commands(SHELL), *commands(SCRIPT.read_text())], ids=" ".join)
+def test_the_commands_are_understood(words):
+    options, rest = parser(words[0]).parse_known_args(words)
+    assert rest == [] and options.items and all(item == "grid.yaml" or "/" in item for item in options.items)
+
+
+def test_what_the_script_is_submitted_with_is_understood():
+    """What follows the script's name goes to `fssl work`, in the README and in the script's own comment."""
+    asked = re.findall(r"sbatch .*?sweeps/slurm\.sh ([^#\n]*)", README + SCRIPT.read_text())
+    assert len(asked) == 4
+    for words in asked:
+        assert parser("work").parse_known_args(["work", *shlex.split(words)])[1] == []
+
+
+def test_the_script_parses():
+    subprocess.run(["bash", "-n", SCRIPT], check=True)
+
+
+@pytest.mark.slow
+def test_sigterm_to_the_script_stops_the_worker_with_76_and_queues_the_job_again(tmp_path):
+    """As Slurm starts it, but for `scontrol`, which is a stand-in that writes down what it was asked for."""
+    path, called = tmp_path / "sweep.yaml", tmp_path / "called"
+    path.write_text(written({"T": [8], "profile": ["demo"], "seed": [0]}, name="small", made_by="a test"))
+    (experiment,) = checked(read(path))
+    bin_folder = tmp_path / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "activate").write_text(f'PATH="{bin_folder}:$PATH"\n')
+    for name, does in (
+        ("fssl", f'exec {sys.executable} -m benchmark.cli.main "$@"'),
+        ("scontrol", f'echo "$@" > {called}'),
+    ):
+        (bin_folder / name).write_text(f"#!/bin/bash\n{does}\n")
+        (bin_folder / name).chmod(0o755)
+    slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "42", "SLURM_CPUS_PER_TASK": "1"}
+    env = {**os.environ, **slurm, "FSSL_RESULTS": str(tmp_path / "results"), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(["bash", SCRIPT, str(path)], env=env, stderr=subprocess.PIPE, text=True) as job:
+        wait_for_a_round(run_folder(tmp_path / "results", experiment), job)
+        job.send_signal(SIGTERM)
+        _, said = job.communicate(timeout=300)
+    assert job.returncode == 76 and "fssl: stopped" in said, said
+    assert called.read_text() == "requeue 42\n"
+    assert list(tmp_path.glob("results/runs/*/*/checkpoints/*"))
+
+
+def wait_for_a_round(folder: Path, job: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 400
+    while not begun(folder):
+        assert time.monotonic() < deadline and job.poll() is None
+        time.sleep(0.05)

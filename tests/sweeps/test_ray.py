@@ -1,0 +1,252 @@
+"""The Ray launcher on a real cluster: a head without room and two nodes of one run each, all on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.cli.main import main
+from benchmark.errors import CannotWrite, ConfigError, Stopped
+from benchmark.experiment import Experiment, Federation
+from benchmark.tracking.leases import PATIENCE
+from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.run import run
+from sweeps.grid import checked as checked_grid
+from sweeps.local import Standing, launch_by
+from sweeps.ray_cluster import STORE, Shares, checked, joined
+from sweeps.ray_crew import RayCrew, orders_of
+from sweeps.sweep_file import read, written
+from tests.conftest import ROOT, record_of, tiny_experiment
+from tests.sweeps.gates import Gated, begun
+from tests.tracking.equality import differences
+
+pytest.importorskip("ray", reason="pip install 'fssl-bench[ray]'")
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    of_ray: Any
+    nodes: list[Any]
+
+    @property
+    def address(self) -> str:
+        return str(self.of_ray.address)
+
+    def remove_node_of(self, pid: int) -> None:
+        """The node whose raylet started this process is gone at once, as if its machine had lost its power."""
+        raylet = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        (node,) = [node for node in self.nodes if raylet in [p.process.pid for p in node.all_processes["raylet"]]]
+        self.of_ray.remove_node(node, allow_graceful=False)
+        self.nodes.remove(node)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="r") as short, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", short)  # a socket's path takes 107 characters: pytest's folders are too long
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        from ray.cluster_utils import Cluster as OfRay
+
+        head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False}
+        of_ray = OfRay(initialize_head=True, head_node_args=head)
+        try:
+            nodes = [of_ray.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
+            yield Cluster(of_ray=of_ray, nodes=nodes)
+        finally:
+            of_ray.shutdown()
+
+
+def gated(folder: Path) -> list[Experiment]:
+    """Two cells of 6 rounds, which wait before rounds 3 and 5."""
+    method = Gated(**vars(tiny_experiment().method), folder=str(folder), rounds="3,5")
+    tiny = replace(tiny_experiment(), method=method, federation=Federation(K=4, C=4, T=2, rounds=6))
+    return [tiny, replace(tiny, optimizer=replace(tiny.optimizer, lr=0.06))]
+
+
+def lines(results: Path, experiment: Experiment) -> int:
+    path = run_folder(results, experiment) / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def leases(results: Path, experiment: Experiment) -> list[dict[str, Any]]:
+    """What each attempt wrote when it began."""
+    paths = sorted((run_folder(results, experiment) / "leases").iterdir())
+    return [json.loads(path.read_text() or "{}") for path in paths]
+
+
+def launched(results: Path, runs: list[Experiment], watch: Callable[[Standing], None]) -> Standing:
+    crew = RayCrew(results, None, PATIENCE, shares=Shares())
+    assert crew.size == 2
+    return launch_by(crew, runs, results, watch=watch)
+
+
+def first(runs: list[Experiment], results: Path) -> Callable[[Standing], None]:
+    """Ctrl-C once both runs wait before round 3."""
+
+    def watch(standing: Standing) -> None:
+        if all(lines(results, run) == 2 for run in runs):
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def second(runs: list[Experiment], results: Path, gates: Path, cluster: Cluster) -> Callable[[Standing], None]:
+    """Both wait before round 5: the process of one run is killed. It waits there again, begun for the third time: the
+    node of the other one is removed, and the gate opened. The other one has to wait for the only place left."""
+    one, other = runs
+    done: list[str] = []
+
+    def watch(standing: Standing) -> None:
+        attempts = leases(results, one)
+        if any(lines(results, run) != 4 for run in runs) or "process" not in attempts[-1]:
+            return
+        if not done:
+            os.kill(attempts[-1]["process"]["pid"], SIGKILL)
+            done.append("killed")
+        elif done == ["killed"] and len(attempts) == 3:
+            cluster.remove_node_of(leases(results, other)[-1]["process"]["pid"])
+            (gates / "GATE.5").touch()
+            done.append("removed")
+
+    return watch
+
+
+@pytest.mark.slow
+def test_ctrl_c_a_killed_worker_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_path):
+    """Attempts of each run: to Ctrl-C, to its end by kill -9 or with its node, to the end of its rounds. All but the
+    first go on from the checkpoint that Ctrl-C left after round 2."""
+    results, runs = tmp_path / "ray", gated(tmp_path)
+    with joined(cluster.address):
+        with pytest.raises(Stopped, match="goes on from the checkpoints"):
+            launched(results, runs, first(runs, results))
+        assert [lines(results, run) for run in runs] == [2, 2]
+        (tmp_path / "GATE.3").touch()
+        end = launched(results, runs, second(runs, results, tmp_path, cluster))
+    assert (set(end.finished), end.trained, end.failed) == (set(runs), 2, 0)
+    assert not list(results.glob(".*"))  # the file that nodes look for
+    for experiment in runs:
+        record = record_of(run_folder(results, experiment))
+        assert record.status == "done" and len(leases(results, experiment)) == 3
+        assert [attempt["from_round"] for attempt in record.manifest["attempts"]] == [0, 2, 2]
+        run(experiment, tmp_path / "whole")
+        assert differences(results, tmp_path / "whole", experiment) == []
+
+
+@pytest.mark.slow
+def test_the_command_outlives_a_killed_worker_and_stops_with_76_at_sigterm(cluster, tmp_path):
+    """Standard output stays free for results, whatever Ray says of its workers."""
+    path = tmp_path / "sweep.yaml"
+    path.write_text(written({"T": [8], "profile": ["demo"], "seed": [0]}, name="small", made_by="a test"))
+    words = [sys.executable, "-m", "benchmark.cli.main", "work", str(path), "--results", str(tmp_path / "results")]
+    words += ["--launcher", "ray", "--address", cluster.address]
+    results = tmp_path / "results"
+    (experiment,) = checked_grid(read(path))
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        for attempt in (1, 2):
+            deadline = time.monotonic() + 400
+            while begun(run_folder(results, experiment)) != attempt:
+                assert time.monotonic() < deadline and command.poll() is None
+                time.sleep(0.05)
+            if attempt == 1:
+                os.kill(leases(results, experiment)[0]["process"]["pid"], SIGKILL)
+        command.send_signal(SIGTERM)
+        told, said = command.communicate(timeout=300)
+    assert (command.returncode, told) == (76, "") and "fssl: stopped" in said, said
+    assert list(tmp_path.glob("results/runs/*/*/checkpoints/*"))
+
+
+def test_nodes_that_cannot_take_part_are_told_before_anything_runs(cluster, tmp_path):
+    orders = orders_of(tmp_path, None, PATIENCE, "cpu")
+    with joined(cluster.address):
+        checked(Shares(), orders)
+        for wrong, said in (
+            ({"results": tmp_path / "elsewhere"}, r"node .* \(.*\) does not see .*elsewhere"),
+            ({"code": {"commit": "f" * 40, "changes": None}}, r"node .* has other code .*; ffffffffff as here"),
+        ):
+            with pytest.raises((CannotWrite, ConfigError), match=said):
+                checked(Shares(), replace(orders, **wrong))
+        with pytest.raises(ConfigError, match="no node of the cluster takes a run of 64 CPUs .*1 CPUs, 0 GPUs"):
+            checked(Shares(cpus=64), orders)
+
+
+@pytest.mark.slow
+def test_without_any_node_left_the_launch_ends_and_can_go_on(cluster, tmp_path):
+    """Its node is gone: the run has not failed, and another node could take it; none comes."""
+    (one, _), results = gated(tmp_path), tmp_path / "ray"
+
+    def watch(standing: Standing) -> None:
+        assert standing.failed == 0
+        if cluster.nodes and lines(results, one) == 2:
+            for _ in list(cluster.nodes):
+                cluster.of_ray.remove_node(cluster.nodes.pop(), allow_graceful=False)
+
+    with joined(cluster.address):
+        crew = RayCrew(results, None, PATIENCE, shares=Shares(), seconds_without_nodes=1.0)
+        with pytest.raises(Stopped, match="no node of the cluster takes a run of 1 CPUs any more"):
+            launch_by(crew, [one], results, watch=watch)
+    assert not list(results.glob(".*"))
+
+
+def test_an_address_where_no_cluster_is_is_refused_in_bounded_time():
+    began = time.monotonic()
+    with (
+        pytest.raises(ConfigError, match="'127.0.0.1:1': no Ray cluster answers within 3 seconds"),
+        joined("127.0.0.1:1", seconds=3.0),
+    ):
+        pass
+    assert time.monotonic() - began < 30
+    with pytest.raises(ConfigError, match="'nonsense': Invalid address format"), joined("nonsense"):
+        pass
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)  # what makes `import ray` raise ImportError
+    words = ["ssfl/tab2", "--profile", "demo", "--seeds", "1", "--results", str(tmp_path), "--launcher", "ray"]
+    assert main(["reproduce", *words]) == 65
+    assert "pip install 'fssl-bench[ray]'" in capsys.readouterr().err
+
+
+def test_ray_is_imported_by_its_launcher_only():
+    code = "import sys, benchmark, sweeps.ray_crew, benchmark.cli.main as m; m.parser('reproduce').parse_args"
+    code += "(['reproduce', 'all']); print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--address", "auto"], "--address: not with --launcher local"),
+        (["--gpus-per-run", "1"], "--gpus-per-run: not with --launcher local"),
+        (["--launcher", "ray", "--devices", "cpu"], "--devices: not with --launcher ray"),
+        (["--launcher", "ray", "--cpus-per-run", "0"], "--cpus-per-run: 0; more than 0"),
+        (["--launcher", "ray", "--gpus-per-run", "1.5"], "--gpus-per-run: 1.5; a share of one"),
+        (["--launcher", "slurm"], "invalid choice: 'slurm'"),
+    ],
+)
+def test_options_that_cannot_be_right(tmp_path, capsys, words, said):
+    assert main(["work", "ssfl/tab2", "--results", str(tmp_path), *words]) == 65
+    assert said in capsys.readouterr().err
+
+
+@given(runs=st.integers(1, 64), more=st.floats(0.0, 0.99), denominator=st.integers(1, 64))
+def test_a_node_takes_as_many_runs_as_fit(runs, more, denominator):
+    """With `runs` shares and less than one more, that many; a GPU cut in n takes n; what a node lacks takes none."""
+    share = 1.0 / denominator
+    assert Shares(cpus=share).fit_in({"CPU": (runs + more * 0.99) * share}) == runs
+    assert Shares(cpus=1.0, gpus=share).fit_in({"CPU": 1000.0, "GPU": 1.0}) == denominator
+    assert Shares(cpus=1.0, gpus=share).fit_in({"CPU": 3.0, "GPU": 1000.0}) == 3
+    assert Shares(cpus=1.0, gpus=share).fit_in({"CPU": 8.0}) == 0
