@@ -48,7 +48,7 @@ def tune(
     patience: float = PATIENCE,
     outage: float = OUTAGE,
 ) -> Book:
-    """Take trials until as many as are wanted have ended, here or in other workers; close the crew and return the study.
+    """Take trials until as many as are wanted have ended, here or in other workers; close the crew; return the study.
 
     `timeout`: seconds; then, as for Ctrl-C and SIGTERM, runs stop at their last finished round and Stopped is raised;
     the same call goes on. `patience`: see `tracking.run`. `outage`: seconds for which a storage may be away.
