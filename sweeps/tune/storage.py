@@ -213,6 +213,8 @@ class Patient:
             except json.JSONDecodeError as error:
                 raise DataError(f"{self.place.shown}: is damaged ({error})") from None
             except OSError as error:
+                if interrupted(error):  # between taking a journal's lock and noting it: the release then finds none
+                    raise KeyboardInterrupt from None
                 raise self._down(error.strerror or type(error).__name__) from None
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
@@ -230,6 +232,14 @@ class Patient:
             for secret in (url.password, *([queried] if isinstance(queried, str) else queried or ())):
                 text = text.replace(str(secret), "***") if secret else text
         return text
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether the error came of clearing up after Ctrl-C."""
+    found = error.__context__
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__context__
+    return found is not None
 
 
 def reason(error: BaseException) -> str:

@@ -82,7 +82,8 @@ def lean(profile: str = "laptop", **changes: Any) -> tuple[Item, Records]:
 def site(laptop_table: tuple[Item, Records], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The realistic item, and the lean one under two profiles."""
     out = tmp_path_factory.mktemp("site")
-    assert build([laptop_table, lean(), lean("paper")], out) == out / "index.html"
+    nowhere = out / "no studies"
+    assert build([laptop_table, lean(), lean("paper")], out, studies=nowhere) == out / "index.html"
     return out
 
 
@@ -121,7 +122,7 @@ def test_building_twice_gives_the_same_bytes(site: Path, laptop_table: tuple[Ite
     """Also from records that come in another order."""
     item, records = laptop_table
     turned = {key: dict(reversed(list(runs.items()))) for key, runs in reversed(list(records.items()))}
-    build([(item, turned), lean(), lean("paper")], tmp_path)
+    build([(item, turned), lean(), lean("paper")], tmp_path, studies=tmp_path / "no studies")
     first = {path.relative_to(site): path.read_bytes() for path in site.rglob("*") if path.is_file()}
     second = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert first.keys() == second.keys()
@@ -200,7 +201,7 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
         record, manifest={"code": {"commit": HOSTILE}, HOSTILE: HOSTILE}, experiment={**record.experiment, "x": HOSTILE}
     )
     out = tmp_path / "site"
-    build([(item, {cells[0].cell_key: {0: record}})], out)
+    build([(item, {cells[0].cell_key: {0: record}})], out, studies=tmp_path / "no studies")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["site"]
     pages = list(out.rglob("*.html"))
     # front, compare, glossary, performance; five papers with departures; item, two cells, run

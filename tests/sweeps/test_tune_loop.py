@@ -137,7 +137,7 @@ def test_ctrl_c_is_exit_76_and_resumable(unbroken, tmp_path):
     _until(lambda: (tmp_path / "tuning" / "toy-tiny-demo.journal.trials").exists(), process)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
-    assert process.returncode == 76 and "goes on" in err and "Traceback" not in err and out == ""
+    assert (process.returncode, out) == (76, "") and "goes on" in err and "Traceback" not in err, err
 
 
 def test_a_timeout_stops_resumably(tmp_path):

@@ -163,3 +163,16 @@ def test_a_file_that_is_no_database(tmp_path):
     (tmp_path / "s.db").write_text("no database, but long enough to be read as the header of one " * 20)
     with pytest.raises(CannotWrite, match="file is not a database"):
         opened(SQLite(path=tmp_path / "s.db"), outage=0.0)
+
+
+def test_ctrl_c_within_a_call_is_ctrl_c(tmp_path):
+    """Also where giving back the journal's lock, on the way out, finds none."""
+
+    def cleared_up_after():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            (tmp_path / "lock").unlink()
+
+    with pytest.raises(KeyboardInterrupt):
+        Patient(place=Journal(path=tmp_path / "s.journal"))(cleared_up_after)
