@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from benchmark.errors import DataError
 from benchmark.papers.item import Cell, Item
 from benchmark.tracking.files import write_atomically
 from reports.cells import Records
@@ -19,20 +20,36 @@ def summary_csv(results: Iterable[tuple[Item, Records]]) -> str:
     A run that has not ended (or a wanted seed that was never started: status "missing") has one row with metric and
     value empty: what is absent is counted as well. Values are in the record's unit, accuracies are fractions.
     """
-    rows = sorted(
-        (row for item, records in results for cell in item.cells for row in _rows(item, cell, records)),
-        key=lambda row: tuple((isinstance(field, str), field) for field in row[:6]),
-    )
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([csv_safe(field) for field in row] for row in rows)
-    return text.getvalue()
+    return _written(_lines(results))
 
 
 def write_summary(results: Iterable[tuple[Item, Records]], path: Path) -> None:
-    """Writes `summary_csv` to `path`, whole or not at all. Raises CannotWrite."""
-    write_atomically(path, summary_csv(results).encode())
+    """Writes the lines of `summary_csv` to `path`, whole or not at all, in place of those that it has of these items
+    in these profiles; lines of others stay. Raises CannotWrite, DataError for a file of other columns."""
+    results = list(results)
+    again = {(item.name, item.profile) for item, _ in results}
+    before: list[list[str]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            head, *before = csv.reader(file)
+        if tuple(head) != COLUMNS:
+            raise DataError(f"{path}: its columns are {', '.join(head)}; {', '.join(COLUMNS)} would be right")
+    others = [line for line in before if (line[0], line[1]) not in again]
+    write_atomically(path, _written([*others, *_lines(results)]).encode())
+
+
+def _lines(results: Iterable[tuple[Item, Records]]) -> list[list[str]]:
+    rows = (row for item, records in results for cell in item.cells for row in _rows(item, cell, records))
+    return [[str(csv_safe(field)) for field in row] for row in rows]
+
+
+def _written(lines: Iterable[list[str]]) -> str:
+    """By item, profile, cell, seed (a number), metric."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(sorted(lines, key=lambda line: (*line[:4], int(line[4]), line[5])))
+    return text.getvalue()
 
 
 def _rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[str | int | float, ...]]:

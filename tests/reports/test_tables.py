@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.errors import CannotWrite
+from benchmark.errors import CannotWrite, DataError
 from benchmark.papers.item import Item
 from benchmark.tracking.files import write_atomically
 from reports.cells import Records
@@ -54,6 +54,20 @@ def test_summary_does_not_depend_on_the_order_of_its_input(tmp_path: Path) -> No
     turned = {key: dict(reversed(list(runs.items()))) for key, runs in reversed(list(records.items()))}
     write_summary([(item, records), (other, records)], tmp_path / "summary.csv")
     assert (tmp_path / "summary.csv").read_text() == summary_csv([(other, turned), (item, turned)])
+
+
+def test_summary_keeps_the_lines_of_other_items(tmp_path: Path) -> None:
+    """The other profile's stay; the item's own come anew: with seed 0 of b, then without it, and with 10 after 9."""
+    item, records = two_cells()
+    other = replace(item, profile="paper", seeds=11)
+    path = tmp_path / "summary.csv"
+    write_summary([(item, records), (other, records)], path)
+    fewer = {key: runs for key, runs in records.items() if key == item.cells[0].cell_key}
+    write_summary([(item, fewer)], path)
+    assert path.read_text() == summary_csv([(item, fewer), (other, records)])
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="its columns are a, b; item, profile"):
+        write_summary([(item, records)], path)
 
 
 @pytest.mark.parametrize(
