@@ -201,7 +201,7 @@ class State:
     """Everything a method carries from round to round; a checkpoint is this and the round's number."""
 
     server: Tree
-    clients: dict[str, Tree] = field(default_factory=dict)  # private state by keeper, created on first use
+    clients: Mapping[str, Tree] = field(default_factory=dict)  # private state by keeper, created on first use
 
 
 @dataclass(frozen=True, kw_only=True)

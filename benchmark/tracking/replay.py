@@ -1,8 +1,6 @@
 """Rounds of a finished run done once more from a checkpoint that was kept, and compared bit by bit."""
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,14 +88,11 @@ def _other_packages(recorded: Mapping[str, str]) -> str | None:
 
 def kept(folder: Path, run: str) -> Iterator[Checkpoint]:
     """The run's whole checkpoints, newest first. Raises ConfigError for one of another run."""
-    with tempfile.TemporaryDirectory() as name:
-        copy = Path(name) / "checkpoints"
-        shutil.copytree(folder / "checkpoints", copy) if (folder / "checkpoints").is_dir() else copy.mkdir()
-        recorded = len(read_rounds(folder / "rounds.jsonl"))
-        while (found := newest(copy, run, recorded).checkpoint) is not None:
-            yield found
-            for path in copy.glob(f"round-{found.round:06d}-*"):
-                path.unlink()
+    recorded = len(read_rounds(folder / "rounds.jsonl"))
+    found = newest(folder / "checkpoints", run, recorded).checkpoint
+    while found is not None:
+        yield found
+        found = newest(folder / "checkpoints", run, recorded, before=found.round).checkpoint
 
 
 def _replayed(

@@ -17,6 +17,8 @@ from benchmark.errors import FsslError
 from benchmark.experiment import NUMERICS, from_json, to_json
 from benchmark.papers.item import Item
 from benchmark.tracking.files import read_json
+from benchmark.tracking.kept import FOLDER as CLIENTS
+from benchmark.tracking.kept import is_whole
 from benchmark.tracking.reading import Records, read_rounds, unpack
 from benchmark.tracking.record import RunRecord
 
@@ -229,6 +231,9 @@ def _of_checkpoints(folder: Path) -> Iterator[str]:
         named = _CHECKPOINT.fullmatch(path.name)
         if named is not None and hashlib.sha256(path.read_bytes()).hexdigest()[:16] != named.group(1):
             yield f"checkpoints/{path.name}: is damaged, its content has another hash"
+    for path in sorted((folder / "checkpoints" / CLIENTS).glob("*.pt")):
+        if not is_whole(path):
+            yield f"checkpoints/{CLIENTS}/{path.name}: is damaged, its content has another hash"
 
 
 def _of_digest(record: RunRecord, folder: Path) -> Iterator[str]:
