@@ -113,7 +113,9 @@ def newest(
             missing = shelf.missing(names.values())
             if not missing:
                 store = ClientStore(found.state.clients, names=names, shelf=shelf, memory=memory)
-                return Found(checkpoint=replace(found, state=replace(found.state, clients=store)), warnings=(*warnings,))
+                return Found(
+                    checkpoint=replace(found, state=replace(found.state, clients=store)), warnings=(*warnings,)
+                )
             warnings.append(f"{path.name} needs {FOLDER}/{missing[0]}, which is damaged or gone: passed over")
     if warnings:
         warnings.append("no checkpoint is left: the run starts from round 1")

@@ -15,6 +15,7 @@ from benchmark.federated.choice import engine_again
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.parts import IN_PARTS
 from benchmark.methods.protocol import State
 from benchmark.tracking.checkpoints import Checkpoint, newest
 from benchmark.tracking.files import read_json
@@ -56,6 +57,8 @@ def replay(folder: Path, data_root: Path | None = None) -> Replay:
         return Replay(folder=folder, rounds=nothing, skipped=str(error))
     except FsslError as error:
         return Replay(folder=folder, rounds=nothing, troubles=(str(error),))
+    if any(IN_PARTS in line for line in read_rounds(folder / "rounds.jsonl")):
+        return Replay(folder=folder, rounds=nothing, skipped="memory was short, and batches were taken in parts")
     threads = torch.get_num_threads()
     try:
         with contextlib.closing(engine_again(recorded["engine"], environment, workers=1)) as engine:

@@ -51,8 +51,8 @@ def run(
     process is the first), `device` and `gpu_candidate`: see `build_engine`. How many workers or ranks there are moves
     no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is
     killed does so much again. `patience`: seconds without a sign of life after which a run that another machine, or a
-    stopped process, is at is taken over. `client_memory`: bytes of what clients keep between rounds that stay in memory,
-    beside the state of the round's clients; the rest lies in files beside the checkpoints. It moves no bit.
+    stopped process, is at is taken over. `client_memory`: bytes of what clients keep between rounds that stay in
+    memory, beside the state of the round's clients; the rest lies in files beside the checkpoints. It moves no bit.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C, a
