@@ -1,62 +1,69 @@
-"""One round in a process whose address space may grow by so many MB: python -m tests.faults.short_of_memory [MB] [NORM]
+"""A job in a process whose address space may grow by 1.2 GB: python -m tests.faults.short_of_memory limited|free NORM
 
-Prints one line of JSON: how many jobs were taken in parts and sums of the weights, or the error.
+Its loss takes 256 MB an image beside what training needs, of which nothing is ever touched: a batch of 8 asks the
+system for 2 GB and is refused, for real, by torch's allocator; 4 images fit. (With an address space that is all but
+full, oneDNN itself ends the process by a segmentation fault instead of an error; nothing can name a client then.)
+Prints one line of JSON.
 """
 
 import json
 import resource
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from benchmark.errors import FsslError
-from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
-from benchmark.federated.environment import prepare
-from benchmark.federated.module import FederatedModule
+from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.parts import IN_PARTS
-from tests.methods.golden import TRACES
+from benchmark.methods.objectives import ServerUpdate
+from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit, Networks, Stream
+from tests.conftest import tiny_experiment
 
-UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-
-
-def experiment(batch_size: int, norm: str) -> Experiment:
-    """A small network of many layers: few weights, and activations of 0.15 MB an image."""
-    crl = TRACES["crl-fedavg"]
-    return replace(
-        crl,
-        method=replace(crl.method, batch_size=batch_size, server_batch_size=8),
-        model=replace(crl.model, network="resnet8", norm=norm),
-        federation=replace(crl.federation, T=1),
-    )
+ROOM = 1_200_000_000  # bytes
+AN_IMAGE = 1 << 26  # float32 numbers
 
 
-def one_round(chosen: Experiment) -> FederatedModule:
-    environment = prepare(chosen)
-    module = FederatedModule(environment, ReferenceEngine(environment))
-    module.training_step(1, 0)
-    return module
+@dataclass(frozen=True, kw_only=True)
+class Hungry(ServerUpdate):
+    mean_over_images: ClassVar[bool] = True
+
+    def loss(
+        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        torch.empty(len(batch["labelled"].views["weak"]), AN_IMAGE)
+        return super().loss(trainable, frozen, batch, draw)
 
 
-def main(megabytes: int | None, norm: str) -> dict[str, object]:
+def main(limited: bool, norm: str) -> dict[str, object]:
     torch.set_num_threads(1)
-    one_round(experiment(8, norm))  # what the libraries load once is then loaded
-    if megabytes is not None:
+    tiny = tiny_experiment()
+    environment = prepare(replace(tiny, model=replace(tiny.model, norm=norm)))
+    job = Job(
+        key=Key(client=SERVER),
+        update=Hungry(),
+        receives={"student": weights_of(environment.network())},
+        data={"labelled": Stream(part="labelled", batch_size=8, views=("weak",))},
+        limit=Limit(steps=3),
+    )
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    if limited:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + megabytes * 1_000_000, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, before[1]))
     try:
-        module = one_round(experiment(256, norm))
+        (outcome,) = ReferenceEngine(environment).fit([job], 1, {})
     except FsslError as error:
         return {"error": str(error)}
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, UNLIMITED)
-    weights = next(iter(module.models().values()))
-    sums = [float(value.double().sum()) for value in weights.values()]
-    return {"parts": module.metrics.get(IN_PARTS, 0), "weights": sums}
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    sums = [float(value.double().sum()) for value in outcome.sends["student"].values()]
+    return {"in_parts": outcome.metrics.get(IN_PARTS, 0.0), "steps": outcome.steps, "weights": sums}
 
 
 if __name__ == "__main__":
-    limit = int(sys.argv[1]) if len(sys.argv) > 1 else None
-    print(json.dumps(main(limit, sys.argv[2] if len(sys.argv) > 2 else "gn")))
+    print(json.dumps(main(sys.argv[1] == "limited", sys.argv[2])))
