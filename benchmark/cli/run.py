@@ -185,7 +185,7 @@ def read_config(path: Path) -> dict[str, Any]:
             found = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"--config: {path} is not whole ({error})") from None
     if not isinstance(found, dict):
         raise ConfigError(f"--config: {path} holds {type(found).__name__}; a table of fields would be right")

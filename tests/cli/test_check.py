@@ -145,8 +145,8 @@ def damage_rounds(folder: Path, change) -> None:
     [
         (lambda lines: [lines[0], lines[2]], "rounds.jsonl: rounds [1, 3]... are not 1 to 2, each once"),
         (lambda lines: [*lines, lines[2]], "are not 1 to 4, each once"),
-        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: a line is no JSON object"),
-        (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: a line is no JSON object (it is a list)"),
+        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: line 2 is no JSON object"),
+        (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: line 2 is no JSON object (it is a list)"),
         (lambda lines: [lines[0], lines[1].replace('"seed": 0', '"seed": 4'), lines[2]], "round 2 is of seed 4, not 0"),
         (lambda lines: [lines[0].replace('"client/loss": ', '"client/loss": NaN, "x": '), *lines[1:]], "loss is nan"),
     ],

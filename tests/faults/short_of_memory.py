@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Hungry(ServerUpdate):
         return super().loss(trainable, frozen, batch, draw)
 
 
-def main(limited: bool, norm: str) -> dict[str, object]:
+def main(limited: bool, norm: Any) -> dict[str, object]:
     torch.set_num_threads(1)
     tiny = tiny_experiment()
     environment = prepare(replace(tiny, model=replace(tiny.model, norm=norm)))
