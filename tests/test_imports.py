@@ -5,8 +5,6 @@ import resource
 import subprocess
 import sys
 
-import pytest
-
 from benchmark.cli.main import VERBS
 from tests.conftest import ROOT
 
@@ -45,8 +43,7 @@ def test_doctor_begins_without_torch():
     assert loaded("from benchmark.cli.main import parser\nparser('doctor')", HEAVY + OPTIONAL) == set()
 
 
-@pytest.mark.parametrize(
-    "code", ["import benchmark.tracking.run", "from benchmark.cli.main import parser\nparser('reproduce')"]
-)
-def test_what_trains_brings_no_package_that_only_a_few_need(code):
+def test_what_trains_brings_no_package_that_only_a_few_need():
+    """The command that trains tables, with all that it imports: the engines, the recorder, the report."""
+    code = "import benchmark.tracking.run\nfrom benchmark.cli.main import parser\nparser('reproduce')"
     assert loaded(code, (*OPTIONAL, "optuna")) == set()
