@@ -24,14 +24,14 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmark.cli.run import resolve
-from benchmark.errors import FsslError
+from benchmark.errors import DataError, FsslError
 from benchmark.experiment import to_json
 from benchmark.tracking.checkpoints import newest
 from benchmark.tracking.kept import ClientFiles, digest_of
@@ -97,12 +97,18 @@ class Bench:
 
     def words(self, draw: random.Random) -> None:
         """`--a.b=c`, as a sweep agent or a hand writes them."""
-        names = ["--" + ".".join(path) for path in leaves(self.plain)] + ["--", "--=", "x", "--a.b.c", "--method"]
-        words = [f"{draw.choice(names)}={draw.choice(ODD)}" for _ in range(draw.randint(1, 3))]
-        resolve(None, [changed_bytes(draw, word.encode()).decode(errors="replace") for word in words])
+        names = ["--" + ".".join(path) for path in leaves(self.plain)]
+        words = []
+        for _ in range(draw.randint(1, 3)):
+            name = draw.choice(names) if draw.random() < 0.9 else draw.choice(("--", "--=", "x", "--a.b.c", "--method"))
+            value = draw.choice(ODD) if draw.random() < 0.5 else draw.choice((1, 2, 3, 0.5, "fedavg", "null", "true"))
+            word = f"{name}={value}"
+            broken = changed_bytes(draw, word.encode()).decode(errors="replace")
+            words.append(broken if draw.random() < 0.3 else word)
+        resolve(None, words)
 
     def record_files(self, draw: random.Random) -> None:
-        """A run's folder, by the strict reader and by `verify`'s."""
+        """A run's folder, by the strict reader and by that of `fssl verify`."""
         for name, content in self.record.items():
             (self.place / name).write_bytes(content)
         name = draw.choice(RECORD)
@@ -110,19 +116,23 @@ class Bench:
         chosen = draw.randrange(len(lines))
         lines[chosen] = changed_text(draw, json.loads(lines[chosen]))
         (self.place / name).write_bytes(b"\n".join(lines) + b"\n" * draw.randint(0, 2))
-        self._verify(self.place)
+        troubles = self._troubles(self.place)
         read_run(self.place)
+        refuse(troubles)
 
     def compact_copy(self, draw: random.Random) -> None:
         path = self.folder / "seed=0.json"
         path.write_bytes(changed_text(draw, self.copy))
-        self._verify(path)
+        refuse(self._troubles(path))
 
-    def _verify(self, path: Path) -> None:
-        record = read(path, [])
+    def _troubles(self, path: Path) -> list[str]:
+        """What `fssl verify` says."""
+        troubles: list[str] = []
+        record = read(path, troubles)
         if record is not None:
-            troubles_of(record, path)
-            disagreements([(record, path), (record, path)])
+            troubles += troubles_of(record, path)
+            troubles += disagreements([(record, path), (record, path)])
+        return troubles
 
     def checkpoints(self, draw: random.Random) -> None:
         """Changed bytes, or another tree in torch's own format."""
@@ -152,6 +162,11 @@ READERS: Mapping[str, Callable[[Bench, random.Random], None]] = {
     "checkpoints": Bench.checkpoints,
     "clients' files": Bench.client_files,
 }
+
+
+def refuse(troubles: Sequence[str]) -> None:
+    if troubles:
+        raise DataError(troubles[0])
 
 
 def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

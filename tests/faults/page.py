@@ -1,8 +1,8 @@
 """reports/reliability.md from the tests of faults: python -m tests.faults.page [--run]
 
---run runs these tests first (about ten minutes; `make faults`); their outcomes are kept in results/benchmarks/faults.json.
-The page is made from that file and from those of the long campaigns beside it (soak.json, once.json, fuzz.json), where
-they were run.
+--run runs these tests first (`make faults`, about ten minutes) and keeps their outcomes in
+results/benchmarks/faults.json. The page is made from that file and, where they were run, from those of the long
+campaigns beside it: soak.json, once.json, fuzz.json.
 """
 
 import argparse
@@ -21,8 +21,8 @@ PAGE = ROOT / "reports" / "reliability.md"
 
 HEAD = """# What goes wrong, and what happens then
 
-Every fault of the list below is a test that makes it happen for real: processes are killed, disks filled, bytes
-flipped, ranks stopped, servers cut off. This page is written by `make faults` from what became of these tests.
+Every fault of the list below is made by a test: processes are killed, disks filled, bytes flipped, ranks stopped,
+servers cut off. `make faults` runs these tests and writes this page from what became of them.
 """
 UNSHOWN = """## What is not shown
 
@@ -81,7 +81,7 @@ def name_of(test: str) -> str:
 def _figures(outcomes: Mapping[str, Any], campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
     head = ["## Figures", "", "| what | how often | what was lost | by |", "| --- | --- | --- | --- |"]
     count = outcomes["figures"]
-    lost = "nothing: a case counts only where its test held"
+    lost = "nothing; a case counts where its test held"
     rows = [f"| {name} | {count[name]:,} | {lost} | `make faults` |" for name in sorted(count)]
     return head + rows + [CAMPAIGNS[name](found) for name, found in campaigns.items()]
 
@@ -94,9 +94,8 @@ def _soak(found: Mapping[str, Any]) -> str:
 
 
 def _once(found: Mapping[str, Any]) -> str:
-    twice = found["trained_twice"] if "trained_twice" in found else found.get("wrong", [])
-    what = f"cells raced for by {found['workers']} workers, {found['killed']} of them killed"
-    return f"| {what} | {found['cells']:,} | {len(twice) or 'nothing'} | `python -m tests.soak.once` |"
+    what = f"cells raced for by {found['workers']} workers, {found['killed']} kills"
+    return f"| {what} | {found['cells']:,} | {len(found['wrong']) or 'nothing'} | `python -m tests.soak.once` |"
 
 
 def _fuzz(found: Mapping[str, Any]) -> str:

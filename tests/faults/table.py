@@ -21,7 +21,7 @@ def _fault(what: str, expected: str, unless: str = "") -> Fault:
 FAULTS: Mapping[int, Fault] = {
     1: _fault("SIGKILL at random moments, then started again", "weights, state and rounds equal to the bit"),
     2: _fault("SIGKILL within the writing of a checkpoint, after each system call", "the last whole one counts"),
-    3: _fault("checkpoints on another device than TMPDIR, and kills", "written beside their place, never across"),
+    3: _fault("results on another device than temporary files, and kills", "written beside their place, never across"),
     4: _fault("newest checkpoint truncated, or a bit flipped", "named, the one before counts, the result unchanged"),
     5: _fault("all checkpoints damaged", "from round 1, with a warning in the record; never a crash loop"),
     6: _fault("checkpoint of another cell, seed or newer format", "refused (65), both named"),

@@ -1,4 +1,4 @@
-"""`federation.on_divergence=drop` in every engine: one client's update is not finite in every round, and is left out."""
+"""`federation.on_divergence=drop` in every engine: what one client sends is not finite, in every round."""
 
 import json
 from dataclasses import dataclass, replace

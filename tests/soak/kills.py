@@ -153,9 +153,12 @@ def soak(
         cases = [case for case in planned(turn, pairs) if tuple(case.pair.split(" x ")) in lacking]
         cases = [case for case in cases if (case.trace, case.engine, case.turn) not in seen]
         with ThreadPoolExecutor(jobs) as pool:
-            for future in as_completed([pool.submit(survived, case, seed) for case in cases]):
-                done.append(future.result())
-                _note(done, header, file)
+            try:
+                for future in as_completed([pool.submit(survived, case, seed) for case in cases]):
+                    done.append(future.result())
+                    _note(done, header, file)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, runs that have begun end, and no more
     return _note(done, header, file)
 
 
