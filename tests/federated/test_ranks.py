@@ -112,6 +112,7 @@ def test_a_stopped_rank_is_named_and_more_ranks_go_on(start, whole):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.fault(8)
 def test_a_signal_to_one_rank_stops_all(start, whole, rank):
     """As a scheduler sends it to one machine; rank 1 asks rank 0 to stop, which names it. One process goes on."""
     ranks = start(KEEPS, KEEPS, faults={-1: {"sleep_in_round": 3}})

@@ -15,6 +15,7 @@ from tests.tracking.wandb_server import PROJECT, Faults, Server
 
 
 @pytest.mark.slow
+@pytest.mark.fault(18)
 def test_the_real_agent_runs_a_sweep_end_to_end(tmp_path):
     """`wandb sweep` and `wandb agent` as W&B ships them; one heartbeat fails, one upload is cut off."""
     with Server(Faults(heartbeat_errors=1, drops=1)) as server:

@@ -105,6 +105,7 @@ def test_a_stopped_process_is_waited_for_and_publishes_nothing_when_it_wakes(tmp
     assert json.loads((tmp_path / "result.json").read_text()) == {"status": "mine"}
 
 
+@pytest.mark.fault(12)
 def test_a_stopped_process_that_nobody_replaced_goes_on(tmp_path, holder):
     holder.send_signal(SIGSTOP)
     holder.send_signal(SIGCONT)
@@ -114,6 +115,7 @@ def test_a_stopped_process_that_nobody_replaced_goes_on(tmp_path, holder):
 
 
 @pytest.mark.parametrize(("silence", "taken"), [(110.0, False), (130.0, True)])
+@pytest.mark.fault(11, 13)
 def test_of_another_machine_only_the_heartbeat_is_known(tmp_path, silence, taken):
     """A live process number means nothing there. 120 s are the default patience."""
     (tmp_path / "leases").mkdir()
