@@ -28,10 +28,10 @@ def kind_of(cls: type) -> str:
     return declared if isinstance(declared, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
-def nearest(word: str, right: Iterable[str]) -> str:
+def nearest(word: object, right: Iterable[str]) -> str:
     """A hint that names the nearest right spelling, and all of them where they are few."""
     names = sorted(right)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     few = f"one of {', '.join(names)} would be right"
     if not close:
         return few

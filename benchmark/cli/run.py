@@ -194,8 +194,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Set nested fields; dotted keys are taken apart; another kind drops the old kind's fields."""
+    """Set nested fields; dotted keys are taken apart; another kind drops the old kind's fields. Raises ConfigError."""
     for key, value in changes.items():
+        if not isinstance(key, str):  # YAML's may be numbers
+            raise ConfigError(f"key {key!r} is no text; the name of a field would be right")
         if "." in key:
             head, _, tail = key.partition(".")
             value, key = {tail: value}, head

@@ -101,7 +101,7 @@ class Bench:
         words = []
         for _ in range(draw.randint(1, 3)):
             name = draw.choice(names) if draw.random() < 0.9 else draw.choice(("--", "--=", "x", "--a.b.c", "--method"))
-            value = draw.choice(ODD) if draw.random() < 0.5 else draw.choice((1, 2, 3, 0.5, "fedavg", "null", "true"))
+            value = draw.choice(ODD) if draw.random() < 0.5 else draw.choice((1, 2, 0.5, "null", "true", "{1: 2}"))
             word = f"{name}={value}"
             broken = changed_bytes(draw, word.encode()).decode(errors="replace")
             words.append(broken if draw.random() < 0.3 else word)

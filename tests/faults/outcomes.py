@@ -1,4 +1,4 @@
-"""Collects what became of the tests that name a fault: pytest --faults FILE runs these tests alone and writes FILE."""
+"""Collects what became of the tests that name a fault: pytest --faults=FILE runs these tests alone and writes FILE."""
 
 import json
 import time
@@ -46,7 +46,7 @@ class Outcomes:
             for number in mark.args:
                 of_faults[number].add(node.partition("[")[0])
         found: dict[str, Any] = {
-            "command": f"python -m pytest --faults {self.file}",
+            "command": f"python -m pytest --faults={self.file}",
             "seconds": round(time.monotonic() - self.began),
             "figures": dict(sorted(self.figures.items())),
             "tests": {

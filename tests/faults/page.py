@@ -104,8 +104,8 @@ def _fuzz(found: Mapping[str, Any]) -> str:
     what = (
         f"broken inputs of the long fuzz, {refused:,} refused, the others read, in {found['seconds'] / 60:.0f} minutes"
     )
-    wrong = f"{len(found['wrong'])} crashed, hung or raised what is not ours"
-    return f"| {what} | {found['inputs']:,} | {wrong} | `python -m tests.faults.fuzz` |"
+    wrong = f"{len(found['wrong']) or 'none'} crashed, hung or raised what is not ours"
+    return f"| {what} | {found['inputs']:,} | {wrong} | `{found['command']}` |"
 
 
 CAMPAIGNS = {"soak": _soak, "once": _once, "fuzz": _fuzz}
@@ -124,7 +124,7 @@ def main() -> int:
     code = 0
     if parser.parse_args().run:
         file = BENCHMARKS.relative_to(ROOT) / "faults.json"
-        code = subprocess.run([sys.executable, "-m", "pytest", "-q", "--faults", str(file)], cwd=ROOT).returncode
+        code = subprocess.run([sys.executable, "-m", "pytest", "-q", f"--faults={file}"], cwd=ROOT).returncode
     PAGE.write_text(made())
     print(PAGE.relative_to(ROOT), file=sys.stderr)
     return code

@@ -136,6 +136,10 @@ def test_an_archive_that_would_leave_its_folder(tmp_path, monkeypatch, name, wri
         "method: {kind: 'os:system'}",
         "&loop [*loop]",
         "data: &loop {name: *loop}",
+        "federation: {1: 2}",
+        "optimizer: {kind: sgd, 1e3: 2, schedule: {kind: cosine, 3: 4}}",
+        "yes: 1",
+        "method: [{null: 1}]",
         "federation: {K: .nan}",
         "federation: {K: .inf}",
         "federation: {T: no}",
@@ -153,6 +157,15 @@ def test_a_configuration_file_runs_nothing_and_is_refused_in_one_line(tmp_path, 
     assert code in (65, 66) and captured.out == ""
     assert captured.err.startswith("fssl: ") and captured.err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml"]
+
+
+@pytest.mark.fault(27, counts="bad inputs refused")
+@pytest.mark.parametrize("word", ["--optimizer={1: 2}", "--federation.K={1: 2}", "--method={null: ssfl}"])
+def test_a_table_in_a_word_whose_keys_are_no_text(tmp_path, capsys, word):
+    code = main(["run", word, "--results", str(tmp_path / "results")])
+    captured = capsys.readouterr()
+    assert code == 65 and captured.err.startswith("fssl: ") and captured.err.count("\n") == 1
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.fault(28)

@@ -27,7 +27,7 @@ def marks_in(file: str) -> dict[str, set[int]]:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = [mark for mark in node.decorator_list if ast.unparse(mark).startswith("pytest.mark.fault(")]
             numbers = [argument for mark in marks if isinstance(mark, ast.Call) for argument in mark.args]
-            marked[node.name] = {number.value for number in numbers if isinstance(number, ast.Constant)}
+            marked[node.name] = {int(ast.unparse(number)) for number in numbers}
     return marked
 
 
@@ -83,7 +83,7 @@ def collected(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", "-c", os.devnull]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = ["--faults", str(folder / "found.json"), "test_it.py"]
+    words = [f"--faults={folder}/found.json", "test_it.py"]
     return subprocess.run([*command, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
 
 

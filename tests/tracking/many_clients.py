@@ -8,6 +8,7 @@ import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.store import ClientStore
+from benchmark.methods.protocol import World
 from benchmark.tracking.checkpoints import Checkpoint, save
 from benchmark.tracking.kept import FOLDER, ClientFiles
 from tests.methods.golden import TRACES
@@ -39,11 +41,12 @@ def measured(folder: Path) -> dict[str, float]:
     module = FederatedModule(environment, ReferenceEngine(environment), store=store)
     world = module._world
 
-    def in_turn(number: int):  # so that 50 rounds meet all
+    def in_turn(number: int) -> World:  # so that 50 rounds meet all
         first = (number - 1) * COHORT
-        return replace(world(number), generator=lambda *names: _Turn(first))
+        generator: Any = lambda *names: _Turn(first)  # noqa: E731
+        return replace(world(number), generator=generator)
 
-    module._world = in_turn  # type: ignore[method-assign]
+    module._world = in_turn  # type: ignore[method-assign, assignment]
     for number in range(1, CLIENTS // COHORT + 1):
         if number == 4:
             before = peak()
