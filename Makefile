@@ -29,7 +29,7 @@ soak: $(STAMP) ## three kills or more of every method under every engine, each r
 	$(BIN)/python -m tests.soak.kills --json results/benchmarks/soak.json $(ARGS) && code=0 || code=$$?; \
 	    $(BIN)/python -m tests.faults.page; exit $$code
 
-faults: $(STAMP) ## the tests of all faults, and reports/reliability.md from what became of them (about ten minutes)
+faults: $(STAMP) ## the tests of all faults, and reports/reliability.md from what became of them (about a quarter of an hour)
 	$(BIN)/python -m tests.faults.page --run
 
 fuzz: $(STAMP) ## 100,000 broken inputs for everything that reads a file

@@ -1,7 +1,9 @@
-"""Collects what became of the tests that name a fault: pytest --faults=FILE runs these tests alone and writes FILE."""
+"""Collects what became of the tests that name a fault: pytest --faults=FILE runs these tests alone and writes FILE.
+
+With fewer tests (pytest --faults=FILE tests/x/test_y.py) their outcomes replace those that the file has of them.
+"""
 
 import json
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,10 @@ class Outcomes:
     each of its cases adds (`each`: by how much; default 1)."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self.began = file, time.monotonic()
+        self.file = file
         self.marks: dict[str, pytest.Mark] = {}
         self.cases: dict[str, Counter[str]] = defaultdict(Counter)
         self.reasons: dict[str, str] = {}
-        self.figures: Counter[str] = Counter()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,32 +31,24 @@ class Outcomes:
         items[:] = [item for item in items if item.nodeid in self.marks]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = report.nodeid.partition("[")[0]
         if report.when != "call" and report.passed:
             return
-        test = report.nodeid.partition("[")[0]
         self.cases[test][report.outcome] += 1
         if report.skipped and isinstance(report.longrepr, tuple):
             self.reasons[test] = report.longrepr[2].removeprefix("Skipped: ")
-        counts = self.marks[report.nodeid].kwargs
-        if report.passed and "counts" in counts:
-            self.figures[counts["counts"]] += counts.get("each", 1)
 
     def pytest_sessionfinish(self) -> None:
-        of_faults: dict[int, set[str]] = defaultdict(set)
-        for node, mark in self.marks.items():
-            for number in mark.args:
-                of_faults[number].add(node.partition("[")[0])
-        found: dict[str, Any] = {
-            "command": f"python -m pytest --faults={self.file}",
-            "seconds": round(time.monotonic() - self.began),
-            "figures": dict(sorted(self.figures.items())),
-            "tests": {
-                test: {**dict(sorted(cases.items())), **({"why": self.reasons[test]} if test in self.reasons else {})}
-                for test, cases in sorted(self.cases.items())
-            },
-            "faults": {str(number): sorted(tests) for number, tests in sorted(of_faults.items())},
-        }
-        self.file.write_text(json.dumps(found, indent=1) + "\n")
+        before = json.loads(self.file.read_text()) if self.file.exists() else {"tests": {}}
+        found = {**before["tests"], **{test: self._of(test) for test in self.cases}}
+        self.file.write_text(json.dumps({"tests": dict(sorted(found.items()))}, indent=1) + "\n")
+
+    def _of(self, test: str) -> dict[str, Any]:
+        """What is kept of a test: its faults, its cases by outcome, and what it adds to a figure."""
+        mark = next(mark for node, mark in self.marks.items() if node.partition("[")[0] == test)
+        counts = {mark.kwargs["counts"]: mark.kwargs.get("each", 1)} if "counts" in mark.kwargs else {}
+        why = {"why": self.reasons[test]} if test in self.reasons else {}
+        return {"faults": list(mark.args), **self.cases[test], **why, "counts": counts}
 
 
 def check(item: pytest.Item) -> None:

@@ -1,6 +1,6 @@
 """reports/reliability.md from the tests of faults: python -m tests.faults.page [--run]
 
---run runs these tests first (`make faults`, about ten minutes) and keeps their outcomes in
+--run runs these tests first (`make faults`, about a quarter of an hour) and keeps their outcomes in
 results/benchmarks/faults.json. The page is made from that file and, where they were run, from those of the long
 campaigns beside it: soak.json, once.json, fuzz.json.
 """
@@ -9,6 +9,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,13 @@ UNSHOWN = """## What is not shown
 
 def page(outcomes: Mapping[str, Any], campaigns: Mapping[str, Mapping[str, Any]]) -> str:
     """The page as Markdown; `campaigns`: what the long runs found, by their names, as far as they were run."""
-    seconds = round(outcomes["seconds"] / 60)
     tests = outcomes["tests"].values()
     cases = sum(case.get("passed", 0) for case in tests)
     failed = sum(case.get("failed", 0) for case in tests)
     skipped = sum(case.get("skipped", 0) for case in tests)
     said = (
         f"Last run: {cases} cases of {len(outcomes['tests'])} tests held, {failed} failed, {skipped} could not be run "
-        f"on that machine ({seconds} minutes)."
+        "on that machine."
     )
     rows = [_row(number, outcomes) for number in FAULTS]
     table = ["| | what goes wrong | what has to happen | outcome | tests |", "| --- | --- | --- | --- | --- |", *rows]
@@ -54,13 +54,14 @@ def page(outcomes: Mapping[str, Any], campaigns: Mapping[str, Mapping[str, Any]]
 
 
 def _row(number: int, outcomes: Mapping[str, Any]) -> str:
-    fault, tests = FAULTS[number], outcomes["faults"].get(str(number), [])
+    fault = FAULTS[number]
+    tests = [test for test, found in outcomes["tests"].items() if number in found["faults"]]
     cells = (str(number), fault.what, fault.expected, _outcome(tests, outcomes) or fault.unless, _links(tests))
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
 
 def _outcome(tests: Sequence[str], outcomes: Mapping[str, Any]) -> str:
-    found = [outcomes["tests"][test] for test in tests if test in outcomes["tests"]]
+    found = [outcomes["tests"][test] for test in tests]
     failed, passed, skipped = (sum(one.get(key, 0) for one in found) for key in ("failed", "passed", "skipped"))
     whys = sorted({one["why"] for one in found if "why" in one})
     parts = [f"**{failed} failed**"] if failed else []
@@ -80,7 +81,9 @@ def name_of(test: str) -> str:
 
 def _figures(outcomes: Mapping[str, Any], campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
     head = ["## Figures", "", "| what | how often | what was lost | by |", "| --- | --- | --- | --- |"]
-    count = outcomes["figures"]
+    count: Counter[str] = Counter()
+    for test in outcomes["tests"].values():
+        count.update({name: each * test.get("passed", 0) for name, each in test["counts"].items()})
     lost = "nothing; a case counts where its test held"
     rows = [f"| {name} | {count[name]:,} | {lost} | `make faults` |" for name in sorted(count)]
     return head + rows + [CAMPAIGNS[name](found) for name, found in campaigns.items()]
@@ -124,6 +127,7 @@ def main() -> int:
     code = 0
     if parser.parse_args().run:
         file = BENCHMARKS.relative_to(ROOT) / "faults.json"
+        (ROOT / file).unlink(missing_ok=True)
         code = subprocess.run([sys.executable, "-m", "pytest", "-q", f"--faults={file}"], cwd=ROOT).returncode
     PAGE.write_text(made())
     print(PAGE.relative_to(ROOT), file=sys.stderr)

@@ -44,19 +44,17 @@ def test_every_fault_has_a_row_with_a_test_that_held_or_says_why_there_is_none()
 
 
 def test_every_test_on_the_page_is_there_and_names_that_fault():
-    for number, tests in OUTCOMES["faults"].items():
-        for test in tests:
-            assert int(number) in marks_in(test.partition("::")[0])[name_of(test)], test
+    for test, found in OUTCOMES["tests"].items():
+        assert set(found["faults"]) == marks_in(test.partition("::")[0])[name_of(test)], test
     links = re.findall(r"\[(test_\w+)\]\(\.\./(\S+?)\)", PAGE.read_text())
     assert links and all(name in marks_in(file) for name, file in links)
 
 
 def test_a_failed_and_a_skipped_case_are_on_the_page():
-    tests = {"a.py::test_x": {"passed": 2, "failed": 1}, "a.py::test_y": {"skipped": 1, "why": "no disk"}}
-    found = page(
-        {"seconds": 60, "tests": tests, "figures": {"kills": 5}, "faults": {"1": ["a.py::test_x", "a.py::test_y"]}}, {}
-    )
-    assert "2 cases of 2 tests held, 1 failed, 1 could not be run" in found and "| kills | 5 |" in found
+    x = {"faults": [1], "passed": 2, "failed": 1, "counts": {"kills": 5}}
+    y = {"faults": [1], "skipped": 1, "why": "no disk", "counts": {}}
+    found = page({"tests": {"a.py::test_x": x, "a.py::test_y": y}}, {})
+    assert "2 cases of 2 tests held, 1 failed, 1 could not be run" in found and "| kills | 10 |" in found
     assert "| **1 failed**, held, 2 cases, 1 not run: no disk | [test_x](../a.py)<br>[test_y](../a.py) |" in found
 
 
@@ -88,14 +86,16 @@ def collected(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_outcomes_are_collected_case_by_case(tmp_path):
-    """Two of three cases pass and count two bytes each; what names no fault is not run."""
-    done = collected(tmp_path, MARKED)
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert done.returncode == 1 and found["figures"] == {"bytes": 4}
-    one, other = "test_it.py::test_of_two_faults", "test_it.py::test_skipped"
-    assert found["tests"] == {one: {"failed": 1, "passed": 2}, other: {"skipped": 1, "why": "no such disk"}}
-    assert found["faults"] == {"4": [one], "5": [one], "7": [other]}
+def test_outcomes_are_collected_case_by_case_and_those_of_other_tests_kept(tmp_path):
+    """Two of three cases pass; what names no fault is not run; an older outcome of a test that is run is replaced."""
+    one, two, other = "test_it.py::test_of_two_faults", "test_it.py::test_skipped", "test_other.py::test_z"
+    old = {other: {"faults": [1], "passed": 1}, one: {"faults": [4], "failed": 3}}
+    (tmp_path / "found.json").write_text(json.dumps({"tests": old}))
+    assert collected(tmp_path, MARKED).returncode == 1
+    found = json.loads((tmp_path / "found.json").read_text())["tests"]
+    assert found.pop(other) == old[other]
+    assert found.pop(one) == {"faults": [4, 5], "failed": 1, "passed": 2, "counts": {"bytes": 2}}
+    assert found.pop(two) == {"faults": [7], "skipped": 1, "why": "no such disk", "counts": {}} and not found
 
 
 @pytest.mark.slow
