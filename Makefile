@@ -12,7 +12,7 @@ LOCK := .lock/requirements.txt
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: help demo test soak lint report clean lock setup FORCE
+.PHONY: help demo test soak faults fuzz audit lint report clean lock setup FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,8 +24,24 @@ demo: $(STAMP) ## Table 2 of SSFL on handwritten digits, in minutes on two CPU c
 test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest -q $(ARGS)
 
-soak: $(STAMP) ## 100 kills at random moments, each followed by a bit-equal resume (about 40 minutes)
-	$(BIN)/python -m tests.soak.kills $(ARGS)
+# Both keep their figures beside the page that shows them; an interrupted soak goes on from its file.
+soak: $(STAMP) ## three kills or more of every method under every engine, each resumed (about 40 minutes)
+	$(BIN)/python -m tests.soak.kills --json results/benchmarks/soak.json $(ARGS) && code=0 || code=$$?; \
+	    $(BIN)/python -m tests.faults.page; exit $$code
+
+faults: $(STAMP) ## the tests of all faults, and reports/reliability.md from what became of them (about a quarter of an hour)
+	$(BIN)/python -m tests.faults.page --run
+
+fuzz: $(STAMP) ## 100,000 broken inputs for everything that reads a file
+	$(BIN)/python -m tests.faults.fuzz --json results/benchmarks/fuzz.json $(ARGS) && code=0 || code=$$?; \
+	    $(BIN)/python -m tests.faults.page; exit $$code
+
+# --strict: a package that cannot be looked up is an error, too. pip-audit comes unlocked and stays in a folder of its
+# own; nothing that it audits is installed.
+audit: $(STAMP) ## known vulnerabilities of what the lock pins (asks the package index; makes .audit)
+	$(BIN)/python -m venv .audit
+	.audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	.audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement $(LOCK) $(ARGS)
 
 lint: $(STAMP) ## style, types, and the direction of imports
 	$(BIN)/ruff check .
@@ -43,7 +59,7 @@ report: $(STAMP) ## the site under reports/site from the records
 setup: $(STAMP) ## only make .venv (about 7 GB: torch brings its accelerator libraries)
 
 clean: ## remove .venv, caches and the built site; records stay
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info reports/site
+	rm -rf .venv .audit .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info reports/site
 	find benchmark sweeps reports tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: ## write the lock anew after a change of pyproject.toml (needs uv on the PATH; ARGS=--upgrade raises versions)

@@ -28,10 +28,10 @@ def kind_of(cls: type) -> str:
     return declared if isinstance(declared, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
-def nearest(word: str, right: Iterable[str]) -> str:
+def nearest(word: object, right: Iterable[str]) -> str:
     """A hint that names the nearest right spelling, and all of them where they are few."""
     names = sorted(right)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     few = f"one of {', '.join(names)} would be right"
     if not close:
         return few
@@ -128,7 +128,7 @@ def _read_union(args: tuple[Any, ...], raw: Any, path: str) -> Any:
         return raw
     kinds = {kind_of(option): option for option in options}
     kind = raw if isinstance(raw, str) else raw.get("kind") if isinstance(raw, Mapping) else None
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise ConfigError(f"{path}.kind: {kind!r} is not right; {nearest(str(kind), kinds)}")
     return from_plain(kinds[kind], {} if isinstance(raw, str) else raw, path)
 
@@ -200,12 +200,12 @@ def scalar(text: str) -> Any:
         return {"None": None, "True": True, "False": False}[text]
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         pass
     if text[:1] in "{[(":
         try:
             return ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
             return text
     return text
 

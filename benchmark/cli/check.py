@@ -1,10 +1,7 @@
-"""`fssl doctor` (what is wrong with this machine) and `fssl verify` (whether the records are whole)."""
+"""`fssl verify`: whether the records are whole."""
 
 import argparse
-import importlib
-import importlib.metadata
 import json
-import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +11,6 @@ from typing import Any
 from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
-from benchmark.tracking.provenance import PACKAGES, hardware
 from benchmark.tracking.record import RunRecord
 from benchmark.tracking.replay import Replay, replay
 from benchmark.tracking.verify import disagreements, read, troubles_of, troubles_of_item
@@ -22,41 +18,9 @@ from sweeps.plan import plan
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    if verb == "verify":
-        _add_verify(command)
+    _add_verify(command)
     add_places(command)
-    command.set_defaults(act={"doctor": act_doctor, "verify": act_verify}[verb])
-
-
-def act_doctor(options: argparse.Namespace) -> int:
-    findings = list(_findings(options))
-    for name, trouble, text in findings:
-        print(f"{'!!' if trouble else 'ok'}  {name}: {text}")
-    return 1 if any(trouble for _, trouble, _ in findings) else 0
-
-
-def _findings(options: argparse.Namespace) -> Iterator[tuple[str, bool, str]]:
-    for package in PACKAGES:
-        yield package, False, importlib.metadata.version(package)
-    try:
-        importlib.import_module("torchvision")
-        yield "torch and torchvision", False, "a matching pair"
-    except (ImportError, RuntimeError) as error:
-        yield "torch and torchvision", True, f"do not match ({error}); install both from the lock file"
-    import torch
-
-    yield "accelerator", False, "CUDA" if torch.cuda.is_available() else "none: runs go to the CPU"
-    machine = hardware()
-    yield "processor", False, f"{machine['processor']}, {machine['cores']} cores"
-    writable = os.access(options.results if options.results.exists() else options.results.parent, os.W_OK)
-    yield "results folder", not writable, str(options.results) if writable else f"{options.results} is not writable"
-    root = options.data_root or os.environ.get("FSSL_DATA")
-    exists = root is None or Path(root).is_dir()
-    yield "data root", not exists, f"{root or 'not set: the cache is searched'}{'' if exists else ' is no folder'}"
-    import sweeps
-
-    ours = Path(sweeps.__file__).resolve().parents[1] == Path(__file__).resolve().parents[2]
-    yield "package sweeps", not ours, "ours" if ours else f"{sweeps.__file__} hides ours: pip uninstall sweeps"
+    command.set_defaults(act=act_verify)
 
 
 def _add_verify(command: argparse.ArgumentParser) -> None:

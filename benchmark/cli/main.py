@@ -37,7 +37,7 @@ VERBS = {
     "report": ("report", "build the site from the records"),
     "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
     "data": ("data", "data sets and partitions"),
-    "doctor": ("check", "what is wrong with this machine"),
+    "doctor": ("doctor", "what is wrong with this machine"),
     "verify": ("check", "whether the records are whole"),
 }
 

@@ -185,7 +185,7 @@ def read_config(path: Path) -> dict[str, Any]:
             found = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"--config: {path} is not whole ({error})") from None
     if not isinstance(found, dict):
         raise ConfigError(f"--config: {path} holds {type(found).__name__}; a table of fields would be right")
@@ -194,8 +194,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Set nested fields; dotted keys are taken apart; another kind drops the old kind's fields."""
+    """Set nested fields; dotted keys are taken apart; another kind drops the old kind's fields. Raises ConfigError."""
     for key, value in changes.items():
+        if not isinstance(key, str):  # YAML's may be numbers
+            raise ConfigError(f"key {key!r} is no text; the name of a field would be right")
         if "." in key:
             head, _, tail = key.partition(".")
             value, key = {tail: value}, head

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -14,9 +14,11 @@ from benchmark.federated.divergence import holder_name, judged
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
-from benchmark.federated.memory import memory_named
+from benchmark.federated.memory import is_lack_of_memory, memory_named
+from benchmark.federated.parts import IN_PARTS, most_parts, why_whole
 from benchmark.federated.products import faster_products
 from benchmark.federated.pseudo import PseudoLabelQuality
+from benchmark.federated.store import copied
 from benchmark.losses.kept import leave_out_rejected
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
@@ -112,13 +114,26 @@ class JobRunner:
         """The job's outcome, from nothing but the job, the round and the holder's private state.
 
         Raises Diverged where it is not finite, or gives that of a client that sat out (`Federation.on_divergence`);
-        FsslError where memory does not suffice.
+        FsslError where memory does not suffice, even for the job's batches in parts (`parts`).
         """
-        with memory_named(holder_name(job.key.client), round_number), self._products():
-            found, losses = self._run(job, round_number, private)
+        why = why_whole(job, self._network(job.network), self._environment.experiment.precision)
+        with memory_named(holder_name(job.key.client), round_number, why), self._products():
+            found, losses = self._fitted(job, round_number, private, 1 if why else most_parts(job))
         return judged(found, losses, job, round_number, self._environment.experiment.federation.on_divergence)
 
-    def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
+    def _fitted(self, job: Job, round_number: int, private: Tree | None, most: int) -> tuple[Outcome, list[Tensor]]:
+        """As `_run`, from the start again with batches in twice as many parts where memory did not suffice."""
+        parts = 1
+        while True:
+            try:
+                own = copied(private) if parts < most else private  # local work may change it in place
+                return self._run(job, round_number, own, parts)
+            except (MemoryError, RuntimeError) as error:
+                if parts >= most or not is_lack_of_memory(error):
+                    raise
+            parts *= 2  # outside, where the error no longer holds the tensors of what failed
+
+    def _run(self, job: Job, round_number: int, private: Tree | None, parts: int = 1) -> tuple[Outcome, list[Tensor]]:
         """The job's outcome, and the loss of each of its local steps."""
         local = job.update.start(job.receives, private, self._reader(job, round_number, "train"))
         if local is None:
@@ -130,7 +145,10 @@ class JobRunner:
         batches = JobBatches(self._environment, job, round_number, selected=local.selected)
         module = self._module(job, local, round_number, len(batches))
         module.pseudo = given
-        return outcome(job, module, train(module, batches)), module.losses
+        found = outcome(job, module, train(module, batches, parts))
+        if parts > 1:
+            found = replace(found, metrics={**found.metrics, IN_PARTS: 1.0})
+        return found, module.losses
 
     def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
         """The gradient at the weights that the job receives; nothing where it would sit out."""

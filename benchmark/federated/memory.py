@@ -43,20 +43,28 @@ def shared_memory_left() -> float:
     return room.f_bavail * room.f_frsize
 
 
-@contextlib.contextmanager
-def memory_named(holder: str, round_number: int) -> Iterator[None]:
-    """Name the holder whose job did not fit into memory. Raises FsslError.
+# What torch's allocator, C++ and oneDNN say; the last tells no reasons, and a shortage is the one seen.
+SHORT = ("can't allocate memory", "bad_alloc", "could not create a primitive", "could not create a memory object")
 
-    The job is not tried again in smaller parts: passes that only read are in small parts already, and a local step in
-    parts would add up in another order (and with batch norm see other batches), which are other numbers.
-    """
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether the error says that memory did not suffice, in any of the ways that torch and its libraries say so."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    said = str(error)
+    return isinstance(error, RuntimeError) and any(words in said for words in SHORT)
+
+
+@contextlib.contextmanager
+def memory_named(holder: str, round_number: int, why: str | None = None) -> Iterator[None]:
+    """Name the holder whose job did not fit into memory, and `why` smaller parts are no way out. Raises FsslError."""
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-        if not known:
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
             raise
+        tried = f" ({why})" if why else ""
         raise FsslError(
-            f"round {round_number}, {holder}: its job does not fit into memory; a smaller batch size or network, or "
-            "fewer workers, would be right"
+            f"round {round_number}, {holder}: its job does not fit into memory{tried}; a smaller batch size or "
+            "network, or fewer workers, would be right"
         ) from error

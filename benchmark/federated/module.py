@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytorch_lightning as pl
 from torch import Tensor
@@ -13,7 +13,8 @@ from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
 from benchmark.federated.ledger import Ledger
-from benchmark.methods.protocol import Job, Limit, Outcome, State, Tree, World
+from benchmark.federated.store import ClientStore, Draft
+from benchmark.methods.protocol import Job, Limit, Outcome, State, World
 from benchmark.streams import numpy_stream
 
 
@@ -28,19 +29,28 @@ class Observer(Protocol):
 class FederatedModule(pl.LightningModule):
     """Drives a method's rounds over an engine.
 
-    `metrics` holds the current round's numbers, by the names of design section 7; callbacks add theirs to it.
+    `metrics` holds the current round's numbers, by the names of design section 7; callbacks add theirs to it. What
+    clients keep goes into `store` (where it is None, it all stays in memory).
     """
 
     def __init__(
-        self, environment: Environment, engine: Engine, state: State | None = None, rounds_done: int = 0
+        self,
+        environment: Environment,
+        engine: Engine,
+        state: State | None = None,
+        rounds_done: int = 0,
+        store: ClientStore | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.environment, self.engine = environment, engine
         self.experiment = environment.experiment
-        self.state = self.experiment.method.init(environment.setup()) if state is None else state
+        began = self.experiment.method.init(environment.setup()) if state is None else state
+        kept = began.clients
+        self._store = kept if isinstance(kept, ClientStore) else (ClientStore() if store is None else store).after(kept)
+        self.state = replace(began, clients=self._store)
         self.rounds_done = rounds_done
-        self._kept = Draft(self.state.clients)
+        self._kept = Draft(self._store)
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
         self.evaluator = Evaluator(environment, getattr(engine, "device", None))
@@ -57,11 +67,11 @@ class FederatedModule(pl.LightningModule):
         round_number = int(batch)
         self._ledger = Ledger(self.environment.data.num_classes)
         world = self._world(round_number)
-        self._kept = Draft(self.state.clients)  # a round that is abandoned leaves the state as it was
+        self._kept = Draft(self._store)  # a round that is abandoned leaves the state as it was
         state, reported = self.experiment.method.round(replace(self.state, clients=self._kept), world)
-        state = replace(state, clients=dict(state.clients))
         self._check_finite(state, round_number)
-        self.state, self.rounds_done = state, round_number
+        self._store = self._store.after(state.clients)
+        self.state, self.rounds_done = replace(state, clients=self._store), round_number
         self.metrics = {**reported, **self._ledger.metrics()}
         if self.evaluation_due(round_number):
             self.metrics.update(self.evaluator.measure(next(iter(self.models().values()))))
@@ -105,23 +115,6 @@ class FederatedModule(pl.LightningModule):
             name = first_not_finite(tree)
             if name is not None:
                 raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
-
-
-class Draft(dict[str, Tree]):
-    """What clients keep, as a round in progress sees and changes it.
-
-    A tree is copied when it is read, because local work may change its tensors in place (`Training.private`).
-    """
-
-    def get(self, keeper: str, default: Any = None) -> Any:
-        return copied(self[keeper]) if keeper in self else default
-
-
-def copied(tree: Any) -> Any:
-    """The tree with tensors of its own, in the layout they had."""
-    if isinstance(tree, Mapping):
-        return {name: copied(value) for name, value in tree.items()}
-    return tree.clone() if isinstance(tree, Tensor) else tree
 
 
 class Rounds:

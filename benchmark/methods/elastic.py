@@ -29,6 +29,8 @@ from benchmark.methods.proximal_fixmatch import mean_of_labelled
 class ElasticUpdate(StudentUpdate):
     """T local steps from the client's own model, then the pull x <- x - alpha (x - z)."""
 
+    mean_over_images: ClassVar[bool] = True
+
     alpha: float = 0.0
     # Which x the server gets: that of the local steps (EASGD Eq. 6), or the pulled one (Overlap-Local-SGD).
     sends: Literal["trained", "pulled"] = "trained"

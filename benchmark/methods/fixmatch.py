@@ -23,6 +23,7 @@ from benchmark.methods.protocol import CENTRAL, Batch, Job, Key, Limit, Networks
 class FixMatchUpdate(StudentUpdate):
     """Supervised loss on weak labelled views + lambda_u x consistency loss on the unlabelled ones."""
 
+    mean_over_images: ClassVar[bool] = True
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}  # without, with gradient; for plans
 
     threshold: float = 0.95

@@ -29,6 +29,7 @@ Loss = tuple[Tensor, Mapping[str, Tensor]]
 class LabelledConsistencyUpdate(ConsistencyUpdate):
     """Eq. 3 + Eq. 4: the paper's."""
 
+    mean_over_images: ClassVar[bool] = True
     # Labelled images pass with gradient; of the others the weak view labels and the strong one learns.
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}
 
@@ -42,6 +43,7 @@ class LabelledConsistencyUpdate(ConsistencyUpdate):
 class LabelledSelfTrainingUpdate(SelfTrainingUpdate):
     """Eq. 3 + Eq. 5."""
 
+    mean_over_images: ClassVar[bool] = True
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 1)}
 
     def loss(
@@ -53,6 +55,8 @@ class LabelledSelfTrainingUpdate(SelfTrainingUpdate):
 @dataclass(frozen=True, kw_only=True)
 class TwoViewSelfTrainingUpdate(StudentUpdate):
     """Eq. 3, and self-training on weak and strong views alike: the released code's."""
+
+    mean_over_images: ClassVar[bool] = True
 
     threshold: float = 0.95  # tau
 
@@ -72,6 +76,8 @@ class TwoViewSelfTrainingUpdate(StudentUpdate):
 @dataclass(frozen=True, kw_only=True)
 class LabelsAloneUpdate(StudentUpdate):
     """Eq. 3 at a client, for a warm start."""
+
+    mean_over_images: ClassVar[bool] = True
 
     def loss(
         self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator

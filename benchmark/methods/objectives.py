@@ -42,6 +42,8 @@ class StudentUpdate:
 class ServerUpdate(StudentUpdate):
     """Eq. 3: cross-entropy of the weak view with the server's labels."""
 
+    mean_over_images: ClassVar[bool] = True
+
     def loss(
         self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -51,6 +53,8 @@ class ServerUpdate(StudentUpdate):
 @dataclass(frozen=True, kw_only=True)
 class SupervisedUpdate(StudentUpdate):
     """Eq. 6: what a client could do with oracle labels; an upper bound."""
+
+    mean_over_images: ClassVar[bool] = True
 
     def loss(
         self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
@@ -69,6 +73,7 @@ def supervised_step(trainable: Networks, batch: Batch, name: str) -> tuple[Tenso
 class ConsistencyUpdate(StudentUpdate):
     """Eq. 4, consistency regularization (CRL): the strong view has to give the weak view's confident label."""
 
+    mean_over_images: ClassVar[bool] = True
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {"weak": (1, 0)}  # without and with gradient, for plans
 
     threshold: float = 0.95  # tau
@@ -98,6 +103,7 @@ class ConsistencyUpdate(StudentUpdate):
 class SelfTrainingUpdate(StudentUpdate):
     """Eq. 5: the weak view has to give its own confident label."""
 
+    mean_over_images: ClassVar[bool] = True
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {"weak": (1, 1)}
 
     threshold: float = 0.95  # tau

@@ -155,8 +155,9 @@ class LocalUpdate(Protocol):
     (FedMatch: first sigma on labels, then psi without); a weight set that a loss does not reach is not stepped.
 
     An update may say in `passes` how often a view (or "stream/view") goes through a network without and with gradient,
-    where that is not (0, 1), by which plans count FLOPs; and with `sends_changes = True` that it sends only what has
-    changed.
+    where that is not (0, 1), by which plans count FLOPs; with `sends_changes = True` that it sends only what has
+    changed; and with `mean_over_images = True`, in its own class, that its losses are means over a batch's images of
+    terms that depend on one image each (and terms of the weights alone), so that a batch may be taken in parts.
     """
 
     phases: ClassVar[tuple[str, ...]] = ("loss",)
@@ -201,7 +202,7 @@ class State:
     """Everything a method carries from round to round; a checkpoint is this and the round's number."""
 
     server: Tree
-    clients: dict[str, Tree] = field(default_factory=dict)  # private state by keeper, created on first use
+    clients: Mapping[str, Tree] = field(default_factory=dict)  # private state by keeper, created on first use
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ Proximal = Literal["half", "full"]
 class ProximalFixMatchUpdate(StudentUpdate):
     """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
 
+    mean_over_images: ClassVar[bool] = True
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}  # without, with gradient; for plans
     observes: ClassVar[bool] = False
 

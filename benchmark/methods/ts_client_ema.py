@@ -14,7 +14,7 @@ Departures and switches (besides those of `proximal_fixmatch`; the teacher label
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from benchmark.methods.averaging import RunningMean, ema
 from benchmark.methods.protocol import Local, State, Tree, World
@@ -24,6 +24,8 @@ from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherS
 @dataclass(frozen=True, kw_only=True)
 class TSClientUpdate(ProximalFixMatchUpdate):
     """ClientUpdate with a local teacher that is sent back."""
+
+    mean_over_images: ClassVar[bool] = True
 
     def finish(self, local: Local) -> Tree:
         return {**super().finish(local), "teacher": local.frozen["teacher"]}

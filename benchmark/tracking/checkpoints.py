@@ -5,26 +5,32 @@ that counts. It is a plain tree of tensors and numbers in torch's own format, wh
 that was put there by somebody else runs no code.
 
 Size: the bytes of all tensors that the method carries (`State`: weight sets at the server, and what each client keeps),
-and less than 300 bytes for each of them and 8 kB in all. On disk are `KEPT` of them, for a moment one more.
+and less than 300 bytes for each of them and 8 kB in all. On disk are `KEPT` of them, for a moment one more. Where the
+clients keep more than stays in memory (`ClientStore`), a checkpoint has but the names of their files (`kept`): it
+writes those that changed, and on disk are at most `KEPT` states of each client, and what left memory since.
+
+Plain trees in torch's format rather than safetensors: `weights_only` loading runs no code either, the trees are nested
+and hold numbers beside tensors, and no further library stands between a run and its state.
 """
 
-import hashlib
 import io
-import pickle
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmark.errors import ConfigError
-from benchmark.methods.protocol import State
+from benchmark.federated.store import MEMORY, ClientStore
+from benchmark.methods.protocol import State, Tree
 from benchmark.tracking.files import write_atomically
+from benchmark.tracking.kept import FOLDER, UNREADABLE, ClientFiles, compact, digest_of, first_line
 
-FORMAT = 1  # raised when the content changes its meaning; files without a number are of format 1
+# Raised when the content changes its meaning. Files without a number are of format 1; format 2 has names of clients'
+# files, and is written only where there are some.
+FORMAT = 2
 KEPT = 2  # checkpoints left on disk
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.pt")
 
@@ -54,74 +60,106 @@ def save(folder: Path, checkpoint: Checkpoint, run: str) -> int:
     Raises CannotWrite; the checkpoints that were there are then whole.
     """
     buffer = io.BytesIO()
+    shelf = ClientFiles(folder=folder / FOLDER, run=run)
+    trees, names = _parted(checkpoint.state.clients, shelf)
     content = {
-        "format": FORMAT,
+        "format": FORMAT if names else 1,
         "run": run,
         "round": checkpoint.round,
-        "server": _compact(checkpoint.state.server),
-        "clients": _compact(checkpoint.state.clients),
+        "server": compact(checkpoint.state.server),
+        "clients": compact(trees),
+        **({"names": names} if names else {}),
         "best": checkpoint.best,
         "last": checkpoint.last,
     }
     torch.save(content, buffer)
     data = buffer.getbuffer()
-    path = folder / f"round-{checkpoint.round:06d}-{_digest(data)}.pt"
+    path = folder / f"round-{checkpoint.round:06d}-{digest_of(data)}.pt"
     write_atomically(path, data)
     older = [other for other in _files(folder) if _round(other) <= checkpoint.round and other != path]
     for other in set(_files(folder)) - {path, *older[len(older) - (KEPT - 1) :]}:
         other.unlink(missing_ok=True)
+    if shelf.folder.is_dir():
+        shelf.drop_all_but(name for other in _files(folder) for name in _names_in(other))
     return len(data)
 
 
-def newest(folder: Path, run: str, recorded: int | None = None) -> Found:
-    """The newest checkpoint that is whole, and what was passed over. `recorded`: rounds that the run has lines for.
+def _parted(clients: Mapping[str, Tree], shelf: ClientFiles) -> tuple[Mapping[str, Tree], dict[str, str]]:
+    """What the checkpoint itself holds, and the names of the files beside it; those of another folder are no use."""
+    if isinstance(clients, ClientStore) and clients.shelf == shelf:
+        return clients.shelved()
+    return dict(clients), {}
 
-    Raises ConfigError for a file of another run or of a newer format, and for one that only looks like a checkpoint.
+
+def newest(
+    folder: Path, run: str, recorded: int | None = None, *, before: int | None = None, memory: int = MEMORY
+) -> Found:
+    """The newest checkpoint that is whole, and what was passed over.
+
+    `recorded`: rounds that the run has lines for; `before`: only checkpoints of earlier rounds; `memory`: bytes of what
+    clients keep that stay in memory. Raises ConfigError for a file of another run or of a newer format, and for one
+    that only looks like a checkpoint.
     """
     warnings: list[str] = []
-    for path in reversed(_files(folder)):
+    shelf = ClientFiles(folder=folder / FOLDER, run=run)
+    for path in reversed([path for path in _files(folder) if before is None or _round(path) < before]):
         data = path.read_bytes()
-        if _digest(data) != _NAME.fullmatch(path.name).group(2):  # type: ignore[union-attr]  # it is one of _files
+        if digest_of(data) != _NAME.fullmatch(path.name).group(2):  # type: ignore[union-attr]  # it is one of _files
             warnings.append(f"{path.name} is damaged ({len(data)} bytes with another checksum): passed over")
         elif recorded is not None and _round(path) > recorded:
             warnings.append(f"{path.name} is ahead of rounds.jsonl, which ends at round {recorded}: passed over")
         else:
-            return Found(checkpoint=_read(path, data, run), warnings=tuple(warnings))
+            found, names = _read(path, data, run)
+            missing = shelf.missing(names.values())
+            if not missing:
+                store = ClientStore(found.state.clients, names=names, shelf=shelf, memory=memory)
+                return Found(
+                    checkpoint=replace(found, state=replace(found.state, clients=store)), warnings=(*warnings,)
+                )
+            warnings.append(f"{path.name} needs {FOLDER}/{missing[0]}, which is damaged or gone: passed over")
     if warnings:
         warnings.append("no checkpoint is left: the run starts from round 1")
     return Found(checkpoint=None, warnings=tuple(warnings))
 
 
-def _read(path: Path, data: bytes, run: str) -> Checkpoint:
+def _read(path: Path, data: bytes, run: str) -> tuple[Checkpoint, dict[str, str]]:
+    """The checkpoint, and the names of clients' files by keeper."""
     try:
         content = torch.load(io.BytesIO(data), weights_only=True)
         found_format, found_run = content.get("format", 1), content["run"]
-    except (pickle.UnpicklingError, RuntimeError, AttributeError, LookupError, TypeError, EOFError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        if found_run == run and found_format in range(1, FORMAT + 1):
+            return _checkpoint(content), {str(keeper): str(name) for keeper, name in content.get("names", {}).items()}
+    except UNREADABLE as error:
         raise ConfigError(
-            f"{path}: is no checkpoint of a run ({reason}); without this file the run can start"
+            f"{path}: is no checkpoint of a run ({first_line(error)}); without this file the run can start"
         ) from None
-    if found_format != FORMAT:
-        raise ConfigError(
-            f"{path}: has format {found_format}, this version reads format {FORMAT}; that which wrote it can go on"
-        )
     if found_run != run:
         raise ConfigError(f"{path}: belongs to run {found_run}, not to {run}; it was put here by hand")
+    raise ConfigError(
+        f"{path}: has format {found_format}, this version reads format {FORMAT}; that which wrote it can go on"
+    )
+
+
+def _checkpoint(content: Mapping[str, Any]) -> Checkpoint:
+    """Raises one of UNREADABLE for content of another form."""
+    if not isinstance(content["round"], int) or content["round"] < 1:
+        raise ValueError(f"round {content['round']!r}")
+    for name in ("server", "clients", "last"):
+        if not isinstance(content[name], dict):
+            raise TypeError(f"{name} is a {type(content[name]).__name__}")
+    if not isinstance(content["best"], dict | None):
+        raise TypeError(f"best is a {type(content['best']).__name__}")
     state = State(server=content["server"], clients=content["clients"])
     return Checkpoint(round=content["round"], state=state, best=content["best"], last=content["last"])
 
 
-def _compact(tree: Any) -> Any:
-    """The tree without the rest of a storage that a tensor is only a view of, which torch would write, too."""
-    if isinstance(tree, Mapping):
-        return {name: _compact(value) for name, value in tree.items()}
-    if isinstance(tree, Tensor) and tree.untyped_storage().nbytes() > tree.numel() * tree.element_size():
-        return tree.clone()
-    return tree
-
-
-def _digest(data: bytes | memoryview) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+def _names_in(path: Path) -> Iterator[str]:
+    """The clients' files that a checkpoint needs; none where it cannot be read."""
+    try:
+        content = torch.load(path, weights_only=True, mmap=True)
+        yield from content.get("names", {}).values()
+    except (OSError, *UNREADABLE):
+        return
 
 
 def _files(folder: Path) -> list[Path]:

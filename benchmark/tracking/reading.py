@@ -15,27 +15,46 @@ Records = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
 
 
 def read_run(folder: Path) -> RunRecord | None:
-    """The record in a run's folder, finished or not; None where no run has been started."""
-    experiment = read_json(folder / "experiment.json")
+    """The record in a run's folder, finished or not; None where no run has been started.
+
+    Raises DataError for a file that is damaged or holds something else.
+    """
+    names = ("experiment.json", "manifest.json", "result.json")
+    experiment, manifest, result = (read_json(folder / name) for name in names)
     if experiment is None:
         return None
+    for name, value in zip(names, (experiment, manifest, result), strict=True):
+        if not isinstance(value, dict | None):
+            raise DataError(f"{folder / name}: is a {type(value).__name__}; a JSON object would be right")
+    if not isinstance(experiment.get("seed"), int):
+        raise DataError(f"{folder / names[0]}: seed is {experiment.get('seed')!r}; a whole number would be right")
     return RunRecord(
         cell_key=folder.parent.name,
-        seed=int(experiment["seed"]),
+        seed=experiment["seed"],
         experiment=experiment,
-        manifest=read_json(folder / "manifest.json") or {},
-        result=read_json(folder / "result.json") or {},
+        manifest=manifest or {},
+        result=result or {},
         rounds=read_rounds(folder / "rounds.jsonl"),
     )
 
 
 def read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
-    """The whole lines of `rounds.jsonl`; a last line still being written is left out."""
+    """The whole lines of `rounds.jsonl`; a last line still being written is left out. Raises DataError."""
     try:
-        lines = path.read_text().splitlines(keepends=True)
+        lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return ()
-    return tuple(json.loads(line) for line in lines if line.endswith("\n"))
+    return tuple(_round(line, path, number) for number, line in enumerate(lines, 1) if line.endswith(b"\n"))
+
+
+def _round(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: line {number} is no JSON object ({error})") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: line {number} is no JSON object (it is a {type(found).__name__})")
+    return found
 
 
 def last_round(folder: Path) -> dict[str, Any] | None:
@@ -51,7 +70,7 @@ def read_records(results: Path, cell_keys: Iterable[str], *, with_reference: boo
         seeds: dict[int, RunRecord] = {}
         if with_reference:
             for path in sorted((results / "reference" / cell_key).glob("seed=*.json")):
-                record = unpack(json.loads(path.read_text()), path)
+                record = unpack(read_json(path), path)
                 if record.result.get("numerics") == NUMERICS:
                     seeds[record.seed] = record
         for folder in sorted((results / "runs" / cell_key).glob("seed=*")):
@@ -79,6 +98,9 @@ def pack(record: RunRecord) -> dict[str, Any]:
 def unpack(data: Mapping[str, Any], path: Path) -> RunRecord:
     """The record of a compact copy. Raises DataError for a file that is none."""
     try:
+        for name in ("experiment", "manifest", "result", "rounds"):
+            if not isinstance(data[name], dict):
+                raise TypeError(f"{name} is a {type(data[name]).__name__}")
         columns = data["rounds"]
         rounds = [
             {name: column[index] for name, column in columns.items() if column[index] is not None}

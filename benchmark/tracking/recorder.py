@@ -16,9 +16,12 @@ from benchmark.diagnostics.exchange import Exchange
 from benchmark.errors import CannotWrite
 from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.store import MEMORY, ClientStore
 from benchmark.tracking.checkpoints import Checkpoint, newest, save
 from benchmark.tracking.cputime import CpuClock
 from benchmark.tracking.files import json_bytes, read_json, remove_temporaries, write_atomically, write_json
+from benchmark.tracking.kept import FOLDER as CLIENTS
+from benchmark.tracking.kept import ClientFiles
 from benchmark.tracking.leases import Lease, LeaseLost
 from benchmark.tracking.reach import agents_run
 from benchmark.tracking.reading import read_rounds
@@ -46,13 +49,17 @@ class Recorder(pl.Callback):
         experiment: Experiment,
         seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
         clock: CpuClock | None = None,
+        client_memory: int = MEMORY,
     ) -> None:
         folder = lease.folder
         self.folder, self.experiment, self._lease = folder, experiment, lease
         self._lines: BinaryIO | None = None  # rounds.jsonl, while the record is `opened`
         self.run = f"{experiment.cell_key}/seed={experiment.seed}"
         remove_temporaries(folder)
-        found = newest(folder / "checkpoints", self.run, len(_whole_lines(folder / "rounds.jsonl")))
+        recorded = len(_whole_lines(folder / "rounds.jsonl"))
+        found = newest(folder / "checkpoints", self.run, recorded, memory=client_memory)
+        shelf = ClientFiles(folder=folder / "checkpoints" / CLIENTS, run=self.run)
+        self.store = ClientStore(shelf=shelf, memory=client_memory)  # for a run that starts from round 1
         self.checkpoint, self.warnings = found.checkpoint, found.warnings
         self.best = self.checkpoint.best if self.checkpoint else None
         self.last: dict[str, float] = dict(self.checkpoint.last) if self.checkpoint else {}

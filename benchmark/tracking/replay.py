@@ -1,8 +1,6 @@
 """Rounds of a finished run done once more from a checkpoint that was kept, and compared bit by bit."""
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from benchmark.federated.choice import engine_again
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.parts import IN_PARTS
 from benchmark.methods.protocol import State
 from benchmark.tracking.checkpoints import Checkpoint, newest
 from benchmark.tracking.files import read_json
@@ -58,6 +57,8 @@ def replay(folder: Path, data_root: Path | None = None) -> Replay:
         return Replay(folder=folder, rounds=nothing, skipped=str(error))
     except FsslError as error:
         return Replay(folder=folder, rounds=nothing, troubles=(str(error),))
+    if any(IN_PARTS in line for line in read_rounds(folder / "rounds.jsonl")):
+        return Replay(folder=folder, rounds=nothing, skipped="memory was short, and batches were taken in parts")
     threads = torch.get_num_threads()
     try:
         with contextlib.closing(engine_again(recorded["engine"], environment, workers=1)) as engine:
@@ -90,14 +91,11 @@ def _other_packages(recorded: Mapping[str, str]) -> str | None:
 
 def kept(folder: Path, run: str) -> Iterator[Checkpoint]:
     """The run's whole checkpoints, newest first. Raises ConfigError for one of another run."""
-    with tempfile.TemporaryDirectory() as name:
-        copy = Path(name) / "checkpoints"
-        shutil.copytree(folder / "checkpoints", copy) if (folder / "checkpoints").is_dir() else copy.mkdir()
-        recorded = len(read_rounds(folder / "rounds.jsonl"))
-        while (found := newest(copy, run, recorded).checkpoint) is not None:
-            yield found
-            for path in copy.glob(f"round-{found.round:06d}-*"):
-                path.unlink()
+    recorded = len(read_rounds(folder / "rounds.jsonl"))
+    found = newest(folder / "checkpoints", run, recorded).checkpoint
+    while found is not None:
+        yield found
+        found = newest(folder / "checkpoints", run, recorded, before=found.round).checkpoint
 
 
 def _replayed(

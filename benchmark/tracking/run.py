@@ -17,6 +17,7 @@ from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.ranks import Ranks
+from benchmark.federated.store import MEMORY
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.tracking.cputime import CpuClock
 from benchmark.tracking.export import export
@@ -42,6 +43,7 @@ def run(
     gpu_candidate: str = "measured",
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
     patience: float = PATIENCE,
+    client_memory: int = MEMORY,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
@@ -49,7 +51,8 @@ def run(
     process is the first), `device` and `gpu_candidate`: see `build_engine`. How many workers or ranks there are moves
     no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is
     killed does so much again. `patience`: seconds without a sign of life after which a run that another machine, or a
-    stopped process, is at is taken over.
+    stopped process, is at is taken over. `client_memory`: bytes of what clients keep between rounds that stay in
+    memory, beside the state of the round's clients; the rest lies in files beside the checkpoints. It moves no bit.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C, a
@@ -70,7 +73,7 @@ def run(
                 finished = read_json(folder / "result.json")  # another process may have been at it until now
                 if finished is not None:
                     return finished
-                recorder = Recorder(lease, experiment, seconds_between, clock)
+                recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
                 start = recorder.checkpoint
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
                 same = identity(environment) if ranks is not None else None
@@ -109,6 +112,7 @@ def _train(
         engine,
         state=start.state if start else None,
         rounds_done=start.round if start else 0,
+        store=recorder.store,
     )
     diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
     trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])

@@ -83,7 +83,7 @@ class Survey:
         try:
             found: RunRecord | None = read(path)
             return found
-        except (FsslError, ValueError, TypeError, KeyError, OSError) as error:
+        except (FsslError, ValueError, TypeError, KeyError, RecursionError, OSError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             self.troubles.append(f"{path.parent.name}/{path.name}: {text}")
             return None

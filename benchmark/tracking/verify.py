@@ -7,7 +7,6 @@ and the field. A record made before digests existed is checked in every other wa
 import hashlib
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,8 @@ from benchmark.errors import FsslError
 from benchmark.experiment import NUMERICS, from_json, to_json
 from benchmark.papers.item import Item
 from benchmark.tracking.files import read_json
+from benchmark.tracking.kept import FOLDER as CLIENTS
+from benchmark.tracking.kept import is_whole
 from benchmark.tracking.reading import Records, read_rounds, unpack
 from benchmark.tracking.record import RunRecord
 
@@ -44,7 +45,6 @@ RESULT: Mapping[tuple[str, ...], tuple[type, ...]] = {
 FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance")  # last parts of metric names
 COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 ROUNDING = 1e-5  # compact copies have six significant digits
-_CHECKPOINT = re.compile(r"round-\d{6}-([0-9a-f]{16})\.pt")
 
 
 def digest(folder: Path, result: Mapping[str, Any]) -> str:
@@ -81,7 +81,7 @@ def read(path: Path, troubles: list[str]) -> RunRecord | None:
     if path.suffix == ".json":
         try:
             return unpack(json.loads(path.read_text()), path)
-        except (FsslError, ValueError, OSError) as error:
+        except (FsslError, ValueError, RecursionError, OSError) as error:
             troubles.append(f"{path}: {_line(error)}")
             return None
     found: dict[str, Any] = {}
@@ -93,9 +93,9 @@ def read(path: Path, troubles: list[str]) -> RunRecord | None:
             troubles.append(f"{path / name}: is no JSON object ({_line(error)})")
     rounds: tuple[dict[str, Any], ...] = ()
     try:
-        rounds = tuple(map(_table, read_rounds(path / "rounds.jsonl")))
-    except (FsslError, ValueError, OSError) as error:
-        troubles.append(f"{path / 'rounds.jsonl'}: a line is no JSON object ({_line(error)})")
+        rounds = read_rounds(path / "rounds.jsonl")
+    except (FsslError, OSError) as error:
+        troubles.append(_line(error))
     if not found["experiment.json"]:
         return None
     _, _, seed = path.name.partition("=")
@@ -139,8 +139,9 @@ def _of_experiment(record: RunRecord) -> Iterator[str]:
         yield f"experiment.json: seed {experiment.seed}, its name says {record.seed}"
     if experiment.cell_key != record.cell_key and record.result.get("numerics") == NUMERICS:
         yield f"experiment.json has cell_key {experiment.cell_key}, its folder {record.cell_key}"
-    if record.manifest.get("data", {}).get("name", experiment.data.name) != experiment.data.name:
-        yield f"manifest.json: data.name {record.manifest['data']['name']!r}, experiment.json {experiment.data.name!r}"
+    data = record.manifest.get("data")
+    if isinstance(data, Mapping) and data.get("name", experiment.data.name) != experiment.data.name:
+        yield f"manifest.json: data.name {data['name']!r}, experiment.json {experiment.data.name!r}"
 
 
 def _of_rounds(record: RunRecord, exact: bool) -> Iterator[str]:
@@ -195,7 +196,7 @@ def _of_result(record: RunRecord, tolerance: float) -> list[str]:
         if not _equal(value, latest.get(name), tolerance)
     ]
     found += _of_best(result.get("best"), rounds, tolerance)
-    sums = {name: sum(line.get(metric, 0) for line in rounds) for name, metric in COSTS.items()}
+    sums = {name: sum(_numbers(metric, rounds)) for name, metric in COSTS.items()}
     found += [
         f"cost.{name} is {result['cost'].get(name)}, the rounds make {total}"
         for name, total in sums.items()
@@ -204,18 +205,24 @@ def _of_result(record: RunRecord, tolerance: float) -> list[str]:
     return [f"result.json: {trouble}" for trouble in found]
 
 
-def _of_best(best: Mapping[str, Any] | None, rounds: Iterable[Mapping[str, Any]], tolerance: float) -> Iterator[str]:
-    if best is None:
+def _of_best(best: Any, rounds: Iterable[Mapping[str, Any]], tolerance: float) -> Iterator[str]:
+    if not isinstance(best, Mapping):
+        if best is not None:
+            yield f"best is {best!r}; a JSON object would be right"
         return
-    by_number = {line.get("round"): line for line in rounds}
-    line = by_number.get(best.get("round"), {})
+    line = next((line for line in rounds if line.get("round") == best.get("round")), {})
     for name, value in best.items():
         if not _equal(value, line.get(name), tolerance):
             yield f"best.{name} is {value}, round {best.get('round')} has {line.get(name)}"
     for name in best:
-        highest = max((other[name] for other in by_number.values() if name in other), default=None)
+        highest = max(_numbers(name, rounds), default=None)
         if name.endswith("/accuracy") and not _equal(best[name], highest, tolerance):
             yield f"best.{name} is {best[name]}, the highest of the rounds is {highest}"
+
+
+def _numbers(name: str, rounds: Iterable[Mapping[str, Any]]) -> list[float]:
+    """The metric's values that are numbers; the others are told where their round is."""
+    return [line[name] for line in rounds if isinstance(line.get(name), int | float)]
 
 
 def _equal(left: Any, right: Any, tolerance: float) -> bool:
@@ -225,10 +232,10 @@ def _equal(left: Any, right: Any, tolerance: float) -> bool:
 
 
 def _of_checkpoints(folder: Path) -> Iterator[str]:
-    for path in sorted((folder / "checkpoints").glob("round-*.pt")):
-        named = _CHECKPOINT.fullmatch(path.name)
-        if named is not None and hashlib.sha256(path.read_bytes()).hexdigest()[:16] != named.group(1):
-            yield f"checkpoints/{path.name}: is damaged, its content has another hash"
+    place = folder / "checkpoints"
+    for path in sorted([*place.glob("round-??????-*.pt"), *(place / CLIENTS).glob("*.pt")]):
+        if not is_whole(path):
+            yield f"checkpoints/{path.relative_to(place)}: is damaged, its content has another hash"
 
 
 def _of_digest(record: RunRecord, folder: Path) -> Iterator[str]:
@@ -243,8 +250,9 @@ def disagreements(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
     data: dict[str, dict[str, Path]] = defaultdict(dict)
     partitions: dict[str, dict[str, Path]] = defaultdict(dict)
     for record, path in records:
-        found, experiment = record.manifest.get("data", {}), _resolved(record.experiment)
-        if not experiment or not {"hash", "partition"} <= found.keys():
+        experiment, told = _resolved(record.experiment), record.manifest.get("data")
+        found: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+        if not experiment or not all(isinstance(found.get(name), str) for name in ("hash", "partition")):
             continue
         settings = {name: experiment["data"][name] for name in ("name", "pooled_test")}
         pool = json.dumps({**settings, "seed": record.seed if settings["pooled_test"] else None}, sort_keys=True)

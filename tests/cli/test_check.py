@@ -72,6 +72,7 @@ def test_sound_records_have_no_trouble(capsys, results):
     assert verify(capsys, results) == (0, "4 records, 0 troubles\n")
 
 
+@pytest.mark.fault(34, counts="edits of records found")
 @pytest.mark.parametrize(
     ("file", "keys", "to", "says"),
     [
@@ -105,6 +106,7 @@ def test_a_wrong_value_is_named_even_where_the_digest_fits(capsys, results, file
     assert code == 66 and says in out and "digest" not in out
 
 
+@pytest.mark.fault(34, counts="edits of records found")
 @pytest.mark.parametrize(
     ("file", "keys", "to"),
     [
@@ -137,13 +139,14 @@ def damage_rounds(folder: Path, change) -> None:
     (folder / "rounds.jsonl").write_text("".join(change(lines)))
 
 
+@pytest.mark.fault(34, counts="edits of records found")
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (lambda lines: [lines[0], lines[2]], "rounds.jsonl: rounds [1, 3]... are not 1 to 2, each once"),
         (lambda lines: [*lines, lines[2]], "are not 1 to 4, each once"),
-        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: a line is no JSON object"),
-        (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: a line is no JSON object (it is a list)"),
+        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: line 2 is no JSON object"),
+        (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: line 2 is no JSON object (it is a list)"),
         (lambda lines: [lines[0], lines[1].replace('"seed": 0', '"seed": 4'), lines[2]], "round 2 is of seed 4, not 0"),
         (lambda lines: [lines[0].replace('"client/loss": ', '"client/loss": NaN, "x": '), *lines[1:]], "loss is nan"),
     ],
@@ -154,6 +157,7 @@ def test_damaged_rounds_are_named(capsys, results, change, says):
     assert code == 66 and says in out
 
 
+@pytest.mark.fault(34, counts="files damaged and caught")
 @pytest.mark.parametrize("file", ["result.json", "manifest.json", "experiment.json"])
 def test_a_truncated_file_is_named(capsys, results, file):
     path = folder_of(results) / file
@@ -162,6 +166,7 @@ def test_a_truncated_file_is_named(capsys, results, file):
     assert code == 66 and f"{path}: is no JSON object" in out
 
 
+@pytest.mark.fault(34, counts="files damaged and caught", each=2)
 def test_a_flipped_byte_in_a_checkpoint_or_a_compact_copy(capsys, results):
     checkpoint = max((folder_of(results) / "checkpoints").glob("*.pt"))
     content = bytearray(checkpoint.read_bytes())
@@ -199,6 +204,7 @@ def records_of(results: Path) -> dict[str, dict[int, Any]]:
     return {tiny_experiment().cell_key: {seed: record_of(folder_of(results, seed)) for seed in (0, 1)}}
 
 
+@pytest.mark.fault(34)
 def test_a_table_needs_every_seed_and_one_code_version(results, item):
     records = records_of(results)
     assert troubles_of_item(item, records) == []
@@ -252,6 +258,7 @@ def test_kept_state_is_compared_too(tmp_path):
     assert found.troubles == () and len(found.rounds) == 2
 
 
+@pytest.mark.fault(34, counts="edits of records found", each=2)
 def test_one_changed_digit_or_weight_is_found_by_doing_it_again(results, monkeypatch):
     """A loss that was edited in every place where it stands, digest included; a checkpoint with a hash that fits."""
     folder = folder_of(results)

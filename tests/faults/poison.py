@@ -21,10 +21,13 @@ from benchmark.methods.protocol import (
     Tree,
 )  # fmt: skip
 
+SPOILED = ("student", "psi")  # what clients send of what they trained; the latter by FedMatch
+
 
 @dataclass(frozen=True, kw_only=True)
 class Poisoned:
-    """The update `inner`, whose last sent weight set gets a NaN, or whose loss is infinite from a local step on."""
+    """The update `inner`, of which a sent weight set (`SPOILED`) gets a NaN, or whose loss is infinite from a local
+    step on."""
 
     inner: LocalUpdate
     loss_from_step: int | None = None  # 1: from the first
@@ -54,11 +57,12 @@ class Poisoned:
 
     def finish(self, local: Local) -> Tree:
         sends = self.inner.finish(local)
-        if self.loss_from_step is None and "student" in sends:
-            name = list(sends["student"])[-1]
-            spoiled = sends["student"][name].clone()
+        trained = next((name for name in SPOILED if name in sends), None)
+        if self.loss_from_step is None and trained is not None:
+            name, last = list(sends[trained].items())[-1]
+            spoiled = last.clone()
             spoiled.view(-1)[-1] = torch.nan
-            sends = {**sends, "student": {**sends["student"], name: spoiled}}
+            sends = {**sends, trained: {**sends[trained], name: spoiled}}
         return sends
 
 

@@ -35,6 +35,7 @@ def untimed(folder: Path) -> list[dict]:
     return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
 
 
+@pytest.mark.fault(10, counts="results that processes raced for", each=3)
 def test_every_cell_is_trained_once_however_many_workers_ask_for_it(crowd):
     """Whoever came second found the lock, or the result; or got the lock just then, and found all rounds done."""
     folder, found = crowd
@@ -47,6 +48,7 @@ def test_every_cell_is_trained_once_however_many_workers_ask_for_it(crowd):
         assert not (place / "attempts").exists()
 
 
+@pytest.mark.fault(37)
 def test_a_report_built_while_runs_write_reads_nothing_torn(crowd):
     """Built from the first run to the last without an error; the last build is what one build alone gives."""
     folder, found = crowd
@@ -57,6 +59,7 @@ def test_a_report_built_while_runs_write_reads_nothing_torn(crowd):
     assert all((folder / "site" / page).read_bytes() == (folder / "once" / page).read_bytes() for page in pages)
 
 
+@pytest.mark.fault(12, 13)
 @pytest.mark.parametrize(("how", "first"), [("woken", 0), ("killed", -9)])
 def test_a_stopped_worker_keeps_its_run_until_it_is_gone_whatever_the_clock_says(crowd, tmp_path, how, first):
     """No takeover while the process lives, however old its files look; at once when it is killed; the same numbers."""
@@ -68,6 +71,7 @@ def test_a_stopped_worker_keeps_its_run_until_it_is_gone_whatever_the_clock_says
     assert len(read_json(place / "manifest.json")["attempts"]) == (1 if how == "woken" else 2)
 
 
+@pytest.mark.fault(46)
 @pytest.mark.slow
 def test_ten_thousand_records_are_indexed_in_ten_seconds(tmp_path):
     """100 cells of 100 seeds, 20 rounds each, as folders; also the memory that they take."""

@@ -97,6 +97,15 @@ def patience(seconds: float) -> None:
     ranks.SILENCE = seconds
 
 
+def seconds_between_checkpoints(seconds: float) -> None:
+    """The command has no word for it."""
+    from benchmark.tracking.run import run
+
+    defaults = run.__kwdefaults__
+    assert defaults is not None and "seconds_between" in defaults
+    defaults["seconds_between"] = seconds
+
+
 def other_data(wanted: bool) -> None:
     """This rank's images have been damaged, or exchanged: their hash is another."""
     from benchmark.federated import helper

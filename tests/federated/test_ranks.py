@@ -55,6 +55,7 @@ def start(tmp_path) -> Iterator:
         ranks.kill()
 
 
+@pytest.mark.fault(41)
 @pytest.mark.parametrize("experiment", [PLAIN, KEEPS], ids=["nothing kept", "state at clients"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_any_number_of_ranks_gives_the_bits_of_worker_processes(start, whole, tmp_path, experiment, count):
@@ -78,6 +79,7 @@ def goes_on(start, ranks: RanksHere, whole: Path, count: int) -> bool:
     return differences(ranks.folder, whole, KEEPS) == []
 
 
+@pytest.mark.fault(41, counts="kills in the tests")
 def test_a_killed_rank_is_named_within_seconds_and_fewer_ranks_go_on(start, whole):
     """In round 3 all sleep in jobs of a minute, rank 0 too; rank 2 is killed; the others are gone 5 s later."""
     ranks = start(KEEPS, KEEPS, KEEPS, faults={-1: {"sleep_in_round": 3}})
@@ -96,6 +98,7 @@ def test_a_killed_rank_is_named_within_seconds_and_fewer_ranks_go_on(start, whol
     assert goes_on(start, ranks, whole, 2)
 
 
+@pytest.mark.fault(41)
 def test_a_stopped_rank_is_named_and_more_ranks_go_on(start, whole):
     """A process that is stopped keeps its connections: it is its silence that is noticed, here after 2 s."""
     ranks = start(KEEPS, KEEPS, faults={-1: {"sleep_in_round": 3}, 0: {"patience": 2.0}})
@@ -109,6 +112,7 @@ def test_a_stopped_rank_is_named_and_more_ranks_go_on(start, whole):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.fault(8)
 def test_a_signal_to_one_rank_stops_all(start, whole, rank):
     """As a scheduler sends it to one machine; rank 1 asks rank 0 to stop, which names it. One process goes on."""
     ranks = start(KEEPS, KEEPS, faults={-1: {"sleep_in_round": 3}})
@@ -123,6 +127,7 @@ def test_a_signal_to_one_rank_stops_all(start, whole, rank):
     assert goes_on(start, ranks, whole, 1)
 
 
+@pytest.mark.fault(41, counts="kills in the tests")
 def test_without_rank_0_the_others_end(start):
     ranks = start(KEEPS, KEEPS, faults={-1: {"sleep_in_round": 3}})
     ranks.wait_for_lines(2)
@@ -131,6 +136,7 @@ def test_without_rank_0_the_others_end(start):
     assert f"rank 1: rank 0 (host {os.uname().nodename}, process {ranks.pids[0]}) has ended" in ranks.said[1]
 
 
+@pytest.mark.fault(41)
 @pytest.mark.parametrize(
     ("other", "fault", "code", "named"),
     [
@@ -156,6 +162,7 @@ def test_a_finished_run_is_not_trained_again(start, whole):
     assert ranks.wait(15) == [0, 0], ranks.said
 
 
+@pytest.mark.fault(15, 41)
 @pytest.mark.parametrize("how", [pytest.param("a killed rank", marks=pytest.mark.slow), "Ctrl-C"])
 def test_nothing_is_left_of_torchrun(whole, tmp_path, how):
     """The real launcher: it ends within seconds, nothing of its session is there, round 2 is on disk."""

@@ -14,7 +14,7 @@ import torch.multiprocessing
 from benchmark.federated import engines, workers
 from benchmark.federated.worker import work
 from benchmark.methods.protocol import Job, Outcome, Tree
-from benchmark.tracking import checkpoints, files, recorder
+from benchmark.tracking import checkpoints, files, kept, recorder
 
 # What writing a file takes, in order; "write" twice: half of the content, then the rest.
 STEPS = ("mkstemp", "fdopen", "write", "write", "fsync", "chmod", "replace", "open", "fsync", "close")
@@ -39,6 +39,15 @@ def forked_workers() -> None:
 
 def die_in_write(where: list[int]) -> None:
     """SIGKILL in the checkpoint number `where[0]` that this process writes, after step `where[1]` of STEPS."""
+    _die_in_write_of(checkpoints, where)
+
+
+def die_in_client_write(where: list[int]) -> None:
+    """The same in the file of what a client keeps."""
+    _die_in_write_of(kept, where)
+
+
+def _die_in_write_of(module: types.ModuleType, where: list[int]) -> None:
     number, last = where
     written = 0
 
@@ -51,7 +60,7 @@ def die_in_write(where: list[int]) -> None:
             files.tempfile = countdown.around(files.tempfile)
         files.write_atomically(path, content)
 
-    checkpoints.write_atomically = write  # type: ignore[assignment]
+    vars(module)["write_atomically"] = write
 
 
 class Countdown:

@@ -42,6 +42,7 @@ class Forks:
         engine: str = "reference",
         workers: int | None = None,
         spawned: bool = False,
+        options: dict[str, Any] | None = None,
         faults: dict[str, Any] | None = None,
         lines: int = 0,
         delay: float = 0.0,
@@ -52,15 +53,17 @@ class Forks:
         """Run in a child, with a checkpoint after every round; its end.
 
         The `signals` are sent, `apart` seconds, when rounds.jsonl has `lines` lines and `delay` seconds have passed;
-        to the whole `group` where so asked. `faults` are functions of `tests.tracking.faults` and their argument.
+        to the whole `group` where so asked. `options` are further ones of `tracking.run`. `faults` are functions of
+        `tests.tracking.faults` and their argument.
         Workers are forked, too, unless they are to be `spawned` as in production, which takes seconds.
         The answer: "code" (as `subprocess` has it), "said" (standard error), "seconds" from the first signal to the
-        end, "left" (processes that were still there three seconds later).
+        end, "left" (processes that were still there three seconds later; thirty, where spawned ones may be importing
+        torch, which they do before they look for their parent).
         """
         request = {
             "experiment": to_json(experiment),
             "results": str(results),
-            "engine": {"engine": engine, "workers": workers},
+            "engine": {"engine": engine, "workers": workers, **(options or {})},
             "spawned": spawned,
             "faults": faults or {},
             "lines": lines,
@@ -159,7 +162,7 @@ def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
         "code": os.waitstatus_to_exitcode(status),
         "seconds": seconds,
         "said": said.read_text() if said.exists() else "",
-        "left": survivors(pid),
+        "left": survivors(pid, 30.0 if request["spawned"] else 3.0),
     }
 
 

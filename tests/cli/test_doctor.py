@@ -1,0 +1,176 @@
+"""`fssl doctor` on machines with a fault each: the line that says so, what to do, and the exit code."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark.cli import doctor
+from benchmark.cli.main import main
+from tests.conftest import ROOT
+from tests.tracking.wandb_server import Server
+
+LINES = ("Python", "torch and torchvision", "packages", "processor", "vector units", "accelerator", "data sets",
+         "data folder", "results folder", "disk", "W&B", "Ray", "package sweeps")  # fmt: skip
+BROKEN = 'raise RuntimeError("operator torchvision::nms does not exist")\n'  # what a wrong pair says
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def found_here(results: Path, data_root: Path | None = None) -> dict[str, doctor.Finding]:
+    return {finding.name: finding for finding in doctor.findings(results, data_root)}
+
+
+def elsewhere(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`fssl doctor` in a process of its own, with the packages in `folder` before all others."""
+    command = [sys.executable, "-m", "benchmark.cli.main", "doctor", "--results", str(folder / "results")]
+    paths = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    return subprocess.run(
+        command, env={**os.environ, **paths, **environment}, cwd=folder, capture_output=True, text=True, timeout=60
+    )
+
+
+def package(folder: Path, name: str, content: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(content)
+
+
+def torchvision(folder: Path, *, version: str, needs: str) -> None:
+    """One that does not load, with the metadata that pip leaves."""
+    package(folder, "torchvision", BROKEN)
+    told = folder / f"torchvision-{version}.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: torchvision\nVersion: {version}\nRequires-Dist: torch (=={needs})\n"
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_named(monkeypatch):
+    for name in ("RAY_ADDRESS", "WANDB_API_KEY", "WANDB_BASE_URL", "FSSL_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", os.devnull)
+
+
+def test_every_line_is_there_and_the_exit_code_follows_from_them(capsys, tmp_path):
+    code = main(["doctor", "--results", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.split(r"[:] ", line[4:])[0] for line in lines] == list(LINES)
+    assert all(line[:4] in ("ok  ", "!!  ") for line in lines)
+    assert code == (1 if any(line.startswith("!!") for line in lines) else 0)
+    text = "\n".join(lines)
+    assert f"a matching pair: torch {metadata.version('torch')}" in text and "Ray: " in text
+    assert f"{len(os.sched_getaffinity(0))} of them for this process" in text
+    assert re.search(r"data sets: digits", text), "scikit-learn brings the digits"
+
+
+@pytest.mark.fault(43)
+def test_a_torchvision_for_another_torch_is_named_in_words(tmp_path):
+    """The real doctor beside a torchvision that says that it was made for torch 2.5.0: Lightning cannot be imported
+    then, and the doctor has to answer all the same; what lies in torch is left out."""
+    torchvision(tmp_path, version="0.20.0", needs="2.5.0")
+    package(tmp_path, "sweeps", "")
+    found = elsewhere(tmp_path)
+    assert found.returncode == 1 and found.stderr == ""
+    lines = found.stdout.splitlines()
+    here = metadata.version("torch")
+    pair = f"!!  torch and torchvision: no pair: torch {here}, torchvision 0.20.0, which was made for torch 2.5.0; "
+    assert f"{pair}Lightning does not even import then; `make setup` installs both from the lock file" in lines
+    assert f"!!  package sweeps: {tmp_path / 'sweeps' / '__init__.py'} hides ours: `pip uninstall sweeps`" in lines
+    assert len(lines) == len(LINES) - 3 and "vector units" not in found.stdout
+
+
+@pytest.mark.fault(43)
+def test_a_pair_that_only_importing_shows_to_be_none(tmp_path):
+    """First Lightning itself, to see that this torchvision does break it."""
+    torchvision(tmp_path, version="0.29.2", needs=torch.__version__.partition("+")[0])
+    lightning = [sys.executable, "-c", "import pytorch_lightning"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert subprocess.run(lightning, env=environment, capture_output=True, timeout=60).returncode != 0
+    said = elsewhere(tmp_path).stdout
+    assert "no pair" in said and "operator torchvision::nms does not exist" in said and "`make setup`" in said
+
+
+@pytest.mark.skipif(doctor.platform.machine() not in ("x86_64", "AMD64"), reason="names x86's vector units")
+def test_a_processor_without_vector_units_is_told(tmp_path):
+    found = elsewhere(tmp_path, ATEN_CPU_CAPABILITY="default")
+    assert "!!  vector units: torch computes with DEFAULT" in found.stdout and "without AVX2 runs take" in found.stdout
+
+
+@pytest.mark.fault(43)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that works")
+def test_no_gpu_is_no_trouble_and_a_driver_that_torch_cannot_use_is_one(tmp_path, monkeypatch):
+    assert doctor.accelerator() == doctor.Finding(name="accelerator", text="none: runs go to the CPU")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.157\nGCC version: 9\n")
+    monkeypatch.setattr(doctor, "NVIDIA", tmp_path / "version")
+    found = doctor.accelerator()
+    assert found.trouble and "Module  390.157" in found.text and "too old a driver" in found.text
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "says"),
+    [
+        (lambda patch: patch.setattr(doctor, "PYTHONS", ((3, 98), (3, 99))), "Python", "3.98 to 3.99 would be right"),
+        (lambda patch: patch.setattr(doctor, "PACKAGES", ("numpy", "no-such")), "no-such", "`make setup` installs it"),
+        (lambda patch: patch.setattr(doctor, "LEAST_ROOM", 1 << 60), "disk", "when it is full: make room"),
+        (lambda patch: patch.setenv("FSSL_DATA", "/nowhere/at/all"), "data folder", "/nowhere/at/all is no folder"),
+        (lambda patch: patch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port()}"), "Ray", "does not answer"),
+        (lambda patch: patch.setenv("RAY_ADDRESS", "cluster"), "Ray", "$RAY_ADDRESS cluster does not answer"),
+    ],
+)
+def test_what_lacks_is_named_with_what_to_do(
+    tmp_path, monkeypatch, change: Callable[[pytest.MonkeyPatch], None], name: str, says: str
+):
+    before = {finding.name for finding in found_here(tmp_path).values() if finding.trouble}
+    change(monkeypatch)
+    found = found_here(tmp_path)
+    assert says in found[name].text
+    assert {finding.name for finding in found.values() if finding.trouble} - before == {name}
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("place", ["a file", "a file/below", "/proc/results"])
+def test_results_that_cannot_be_written(tmp_path, place):
+    (tmp_path / "a file").touch()
+    found = found_here(tmp_path / place)["results folder"]
+    assert found.trouble and str(tmp_path / place) in found.text and "--results or $FSSL_RESULTS" in found.text
+    assert not found_here(tmp_path / "made" / "later")["results folder"].trouble and not (tmp_path / "made").exists()
+
+
+@pytest.mark.fault(20)
+def test_whether_wandb_answers(monkeypatch):
+    """No key, an address where nobody listens, a server that does: each within the time that `unreachable` states."""
+    assert "runs would be mirrored offline: there is no API key" in doctor.wandb().text
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed_port()}")
+    began = time.monotonic()
+    assert "offline: 127.0.0.1 cannot be reached" in doctor.wandb().text and time.monotonic() - began < 5
+    with Server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        assert doctor.wandb().text.endswith("can be reached") and not doctor.wandb().trouble
+
+
+@pytest.mark.skipif(doctor.importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.parametrize("form", ["{}", "ray://{}"])
+def test_whether_a_ray_cluster_answers(monkeypatch, form):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", form.format(f"127.0.0.1:{server.getsockname()[1]}"))
+        assert doctor.ray().text.endswith("answers") and not doctor.ray().trouble
+
+
+def test_ray_that_is_not_installed_is_a_trouble_only_where_a_cluster_is_named(monkeypatch):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    assert not doctor.ray().trouble and "pip install 'fssl-bench[ray]'" in doctor.ray().text
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    assert doctor.ray().trouble
