@@ -45,8 +45,8 @@ def page(outcomes: Mapping[str, Any], campaigns: Mapping[str, Mapping[str, Any]]
     failed = sum(case.get("failed", 0) for case in tests)
     skipped = sum(case.get("skipped", 0) for case in tests)
     said = (
-        f"As they last ended: {cases} cases of {len(outcomes['tests'])} tests held, {failed} failed, {skipped} could not be run "
-        "on that machine."
+        f"As they last ended: {cases} cases of {len(outcomes['tests'])} tests held, {failed} failed, "
+        f"{skipped} could not be run on that machine."
     )
     rows = [_row(number, outcomes) for number in FAULTS]
     table = ["| | what goes wrong | what has to happen | outcome | tests |", "| --- | --- | --- | --- | --- |", *rows]
