@@ -31,7 +31,8 @@ def write_summary(results: Iterable[tuple[Item, Records]], path: Path) -> None:
     before: list[list[str]] = []
     if path.exists():
         with path.open(newline="") as file:
-            head, *before = csv.reader(file)
+            lines = list(csv.reader(file))
+        head, before = lines[0], lines[1:]
         if tuple(head) != COLUMNS:
             raise DataError(f"{path}: its columns are {', '.join(head)}; {', '.join(COLUMNS)} would be right")
     others = [line for line in before if (line[0], line[1]) not in again]
@@ -48,7 +49,8 @@ def _written(lines: Iterable[list[str]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(sorted(lines, key=lambda line: (*line[:4], int(line[4]), line[5])))
+    ordered = sorted(lines, key=lambda line: (*line[:4], int(line[4]), line[5]))
+    writer.writerows(ordered)
     return text.getvalue()
 
 
