@@ -61,9 +61,9 @@ def agent_under(pid: int) -> int:
     return int(agent)
 
 
-def is_gone(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+def stat_of(pid: int) -> list[str]:
+    """State, parent, and what else the system says of a process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 @pytest.mark.slow
@@ -75,9 +75,11 @@ def test_an_orphan_keeps_its_run_from_the_next_agents_child_and_finishes_it(tmp_
         orphan = pid_of(run)
         under = agent_under(agent.pid)
         os.kill(under, SIGKILL)
-        wait_for(lambda: is_gone(under))  # a process that its parent leaves behind stopped gets SIGHUP from the system
+        # A process that is stopped when its parent's last thread ends gets SIGHUP from the system.
+        wait_for(lambda: stat_of(orphan)[1] != str(under))
         os.kill(orphan, SIGSTOP)
-        assert agent.wait(200) == 75
+        _, said = agent.communicate(timeout=200)
+        assert agent.returncode == 75, said
         server.hand_out_again()
         second = called(words, environment(server, tmp_path), seconds=400)
         assert second.returncode == 75 and "1 runs are left, and others are at them" in second.stderr, second.stderr
