@@ -109,7 +109,7 @@ function readout(chart) {
   chart.addEventListener("blur", hide);
 }
 
-for (const chart of document.querySelectorAll("svg.chart")) readout(chart);
+for (const chart of document.querySelectorAll("svg.chart[data-x]")) readout(chart);
 
 // The switch shows what is seen. A choice that is the system's own is forgotten, so that the page follows it again.
 const system = matchMedia("(prefers-color-scheme: dark)");
