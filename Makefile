@@ -26,14 +26,14 @@ test: $(STAMP) ## all tests
 
 # Both keep their figures beside the page that shows them; an interrupted soak goes on from its file.
 soak: $(STAMP) ## three kills or more of every method under every engine, each resumed (about 40 minutes)
-	$(BIN)/python -m tests.soak.kills --json results/benchmarks/soak.json $(ARGS) && code=0 || code=$$?; \
+	$(BIN)/python -m tests.soak.kills --json results/reliability/soak.json $(ARGS) && code=0 || code=$$?; \
 	    $(BIN)/python -m tests.faults.page; exit $$code
 
 faults: $(STAMP) ## the tests of all faults, and reports/reliability.md from what became of them (about a quarter of an hour)
 	$(BIN)/python -m tests.faults.page --run
 
 fuzz: $(STAMP) ## 100,000 broken inputs for everything that reads a file
-	$(BIN)/python -m tests.faults.fuzz --json results/benchmarks/fuzz.json $(ARGS) && code=0 || code=$$?; \
+	$(BIN)/python -m tests.faults.fuzz --json results/reliability/fuzz.json $(ARGS) && code=0 || code=$$?; \
 	    $(BIN)/python -m tests.faults.page; exit $$code
 
 # --strict: a package that cannot be looked up is an error, too. pip-audit comes unlocked and stays in a folder of its

@@ -1,7 +1,7 @@
 """reports/reliability.md from the tests of faults: python -m tests.faults.page [--run]
 
 --run runs these tests first (`make faults`, about a quarter of an hour) and keeps their outcomes in
-results/benchmarks/faults.json. The page is made from that file and, where they were run, from those of the long
+results/reliability/faults.json. The page is made from that file and, where they were run, from those of the long
 campaigns beside it: soak.json, once.json, fuzz.json.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from tests.faults.table import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ROOT / "results" / "benchmarks"
+FIGURES = ROOT / "results" / "reliability"
 PAGE = ROOT / "reports" / "reliability.md"
 
 HEAD = """# What goes wrong, and what happens then
@@ -114,7 +114,7 @@ def _fuzz(found: Mapping[str, Any]) -> str:
 CAMPAIGNS = {"soak": _soak, "once": _once, "fuzz": _fuzz}
 
 
-def made(folder: Path = BENCHMARKS) -> str:
+def made(folder: Path = FIGURES) -> str:
     """The page of what lies in the folder."""
     outcomes = json.loads((folder / "faults.json").read_text())
     files = {name: folder / f"{name}.json" for name in CAMPAIGNS}
@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("--run", action="store_true", help="run the tests first")
     code = 0
     if parser.parse_args().run:
-        file = BENCHMARKS.relative_to(ROOT) / "faults.json"
+        file = FIGURES.relative_to(ROOT) / "faults.json"
         (ROOT / file).unlink(missing_ok=True)
         code = subprocess.run([sys.executable, "-m", "pytest", "-q", f"--faults={file}"], cwd=ROOT).returncode
     PAGE.write_text(made())

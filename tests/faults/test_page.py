@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.faults.page import BENCHMARKS, PAGE, made, name_of, page
+from tests.faults.page import FIGURES, PAGE, made, name_of, page
 from tests.faults.table import FAULTS
 
-OUTCOMES: dict[str, Any] = json.loads((BENCHMARKS / "faults.json").read_text())
+OUTCOMES: dict[str, Any] = json.loads((FIGURES / "faults.json").read_text())
 
 
 @cache
