@@ -86,7 +86,8 @@ class Crew:
         device = least_used(self._devices, [worker.device for worker in self._workers])
         arguments = (theirs, self._results, self._data_root, self._patience, device)
         process = context.Process(target=_serve, args=arguments, daemon=False)
-        process.start()
+        with _interrupts_held():
+            process.start()
         theirs.close()
         worker = _Worker(process=process, connection=mine, device=device)
         self._workers.append(worker)
@@ -143,9 +144,21 @@ def _said(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A process begun in here is born without ears for Ctrl-C, which would else end it, with a traceback, while it
+    loads Python. What comes meanwhile is heard afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(connection: Connection, results: Path, data_root: Path | None, patience: float, device: str) -> None:
     """A worker's life: runs come in; whether it trained, and None or an error, go out, until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all: the parent passes it on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     while True:
         try:
             experiment = connection.recv()

@@ -21,6 +21,8 @@ def environment(server: Server | None, folder: Path, **more: str) -> dict[str, s
     plain = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{plain['PATH']}"  # agents start `python`
     places = {"PATH": path, "PYTHONPATH": str(ROOT), "WANDB_DIR": str(folder), "FSSL_RESULTS": str(folder / "results")}
+    # Seconds between the agent's questions and between uploads of the history: five and fifteen are a whole run here.
+    places |= {"WANDB_AGENT_REPORT_INTERVAL": "1", "WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": "1"}
     return {**plain, **places, **(server.environment if server else {}), **more}
 
 

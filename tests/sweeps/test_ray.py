@@ -160,7 +160,8 @@ def test_the_command_outlives_a_killed_worker_and_stops_with_76_at_sigterm(clust
         for attempt in (1, 2):
             deadline = time.monotonic() + 400
             while begun(run_folder(results, experiment)) != attempt:
-                assert time.monotonic() < deadline and command.poll() is None
+                assert time.monotonic() < deadline
+                assert command.poll() is None, command.communicate()
                 time.sleep(0.05)
             if attempt == 1:
                 os.kill(leases(results, experiment)[0]["process"]["pid"], SIGKILL)
