@@ -105,16 +105,20 @@ def checked(shares: Shares, orders: Orders) -> None:
     if not nodes:
         there = "; ".join(_said(node["Resources"]) for node in ray.nodes() if node["Alive"]) or "none"
         raise ConfigError(f"no node of the cluster takes a run of {shares} (nodes: {there})")
-    for node, (unseen, other) in zip(nodes, _on_each(nodes, looked, orders), strict=True):
+    for node, (unseen, other) in _on_each(nodes, looked, orders):
         if unseen is not None:
             raise CannotWrite(f"node {_name(node)} {unseen}")
         if other is not None:
             raise ConfigError(f"node {_name(node)} {other}")
 
 
-def _on_each(nodes: Sequence[dict[str, Any]], task: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What the task returns on each node. Raises ConfigError where it cannot run there."""
+def _on_each(
+    nodes: Sequence[dict[str, Any]], task: Callable[..., Any], *arguments: Any
+) -> list[tuple[dict[str, Any], Any]]:
+    """Each node with what the task returns there, but for nodes that are gone and that the cluster has not missed yet.
+    Raises ConfigError where the task cannot run."""
     import ray
+    from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     remote = ray.remote(max_retries=0, num_cpus=0)(task)
@@ -123,8 +127,10 @@ def _on_each(nodes: Sequence[dict[str, Any]], task: Callable[..., Any], *argumen
     found = []
     for node, reference in zip(nodes, waiting, strict=True):
         try:
-            found.append(ray.get(reference, timeout=SECONDS_TO_LOOK))
-        except ray.exceptions.RayError as error:
+            found.append((node, ray.get(reference, timeout=SECONDS_TO_LOOK)))
+        except (NodeDiedError, TaskUnschedulableError):
+            continue
+        except RayError as error:
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(f"node {_name(node)} cannot run fssl: {said[-1]}") from None
     return found
