@@ -23,7 +23,7 @@ demo: $(STAMP) ## Table 2 of SSFL on handwritten digits, in minutes on two CPU c
 
 # A file's tests stay together: they share what is slow to set up. ARGS="-n 0" runs them one after another.
 test: $(STAMP) ## all tests, as many files at a time as there are cores
-	$(BIN)/python -m pytest -q -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Both keep their figures beside the page that shows them; an interrupted soak goes on from its file.
 soak: $(STAMP) ## three kills or more of every method under every engine, each resumed (about 40 minutes)

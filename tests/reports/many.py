@@ -14,11 +14,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmark.experiment import Experiment, Federation, to_json
 from benchmark.papers.item import Cell, Item
+from benchmark.tracking.files import write_json
+from benchmark.tracking.provenance import hardware
 from benchmark.tracking.survey import Survey
 from benchmark.tracking.verify import digest_of
 from reports.cells import Records
@@ -123,7 +126,7 @@ def measure(what: str, runs: int, folder: Path) -> dict[str, float]:
     results = read(made, folder)
     if what == "index":
         hrefs = {(item.name, item.profile): item_page(item).as_posix() for item, _ in results}
-        render(Path("index.html"), "index.html", front_values(results, hrefs, []))
+        render(Path("index.html"), "index.html", {**front_values(results, hrefs, []), "tuned": []})
     else:
         build(results, folder / "site")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -135,12 +138,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--measure", choices=["index", "all"], help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write it there")
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure(options.measure, options.runs, options.folder)))
         return
     made = items(options.runs)
     print(json.dumps({"runs": write(made, options.folder), "items": len(made)}), flush=True)
+    taken: dict[str, Any] = {}
     steps = [("the index", "index"), ("everything", "all"), ("nothing changed", "all"), ("one new run", "all")]
     for name, what in steps:
         if name == "one new run":
@@ -150,7 +155,12 @@ def main() -> None:
         command = [sys.executable, "-m", "tests.reports.many", str(options.folder), "--runs", str(options.runs)]
         command += ["--measure", what]
         found = subprocess.run(command, capture_output=True, text=True, check=True)
-        print(json.dumps({"what": name, **json.loads(found.stdout)}), flush=True)
+        taken[name] = {key: round(value, 1) for key, value in json.loads(found.stdout).items()}
+        print(json.dumps({"what": name, **taken[name]}), flush=True)
+    if options.json:
+        what = f"a report of {options.runs} runs, each step in a process of its own"
+        again = "python -m tests.reports.many FOLDER --json results/benchmarks/report.json"
+        write_json(options.json, {"what": what, "command": again, "hardware": hardware(), "steps": taken})
 
 
 def _first_folder(results: Path, cell: Cell) -> Path:

@@ -70,7 +70,7 @@ def test_a_cell_that_is_stopped_handed_out_twice_and_resumed_has_one_record(tmp_
     and shows what is recorded. W&B has each round once in each; the record, and what is counted, is one.
     """
     with Server(Faults(duplicate=True, stop_first=True, heartbeat_errors=1)) as server:
-        _, words, env = agent_session(server, tmp_path, T=32)
+        _, words, env = agent_session(server, tmp_path, T=16)
         done = called(words, env, SECONDS)
         assert done.returncode == 0 and "1 of 1 runs have their record" in done.stdout, done.stderr
         assert [command["type"] for command in server.handed_out] == ["run", "run", "resume"]
@@ -92,7 +92,7 @@ def test_an_agent_told_to_exit_kills_its_run_and_a_sweep_deleted_under_the_next_
     """`exit` is SIGKILL for the child: the cell is missing, and the exit code says so whatever the agent's was. The
     next session takes the cell over; its sweep is deleted (404) while it runs: the run ends, and is stored."""
     with Server(Faults(exit_first=True)) as server:
-        path, words, env = agent_session(server, tmp_path, T=32)
+        path, words, env = agent_session(server, tmp_path, T=16)
         killed = called(words, env, SECONDS)
         assert killed.returncode == 1 and "1 runs are missing" in killed.stderr, killed.stderr
         (folder,) = (tmp_path / "results").glob("runs/*/seed=0")
