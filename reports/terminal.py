@@ -34,6 +34,7 @@ from reports.words import (
     without_dollars,
 )
 
+LONGEST_SETTING = 40  # characters of a row's head on one line
 MOST_METHODS = 3  # what fits beside each other in WIDTH columns
 VERDICT_STYLE = {"holds": "bold green", "contradicted": "bold red", "undecided": "bold yellow"}
 
@@ -84,7 +85,9 @@ def _caption(item: Item, cells: Grid | None, results: dict[str, CellResult]) -> 
 def _grid_table(item: Item, cells: Grid, console: Console) -> Table:
     """Rows of the setting that varies; per method the published number, ours, and the difference to the baseline."""
     table = new_table()
-    table.add_column(Text(plain(cells.corner.replace(", ", "\n"), console)), no_wrap=True)
+    longest = max(len(line) for row in cells.rows for line in setting_text(row.setting, "\n").splitlines())
+    corner = Text(plain(cells.corner.replace(", ", "\n"), console))
+    table.add_column(corner, no_wrap=longest <= LONGEST_SETTING, max_width=LONGEST_SETTING)  # numbers are never broken
     grey = "" if item.profile == "paper" else "dim"
     for method in cells.published_methods:
         table.add_column(Text(plain(f"{method}\npaper", console)), justify="right", style=grey, no_wrap=True)

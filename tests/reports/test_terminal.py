@@ -130,3 +130,18 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
     item, records = small()
     text = printed(replace(item, title="[red]x[/red] \x1b[2J", notes=("[bold]n",)), records)
     assert "[red]x[/red] [2J" in text and "note: [bold]n" in text and "\x1b" not in text
+
+
+def test_long_heads_of_rows_are_broken_and_numbers_are_not() -> None:
+    """Rows whose heads take 90 characters: with both methods' 50 points and their difference, in 100 columns."""
+    heads = [f"{word} " + "and more words of this kind " * 3 for word in ("first", "second")]
+    cells = [
+        make_cell(f"{m}/{i}", {"method": m, "switch": head}, 700 + 10 * i + len(m))
+        for i, head in enumerate(heads)
+        for m in ("FedAvg", "Grouping")
+    ]
+    records = {cell.cell_key: {0: make_record(cell, 0, {"test/accuracy": 0.5})} for cell in cells}
+    item = Item(name="toy/tab9", title="Toy", profile="demo", cells=tuple(cells), claims=(), seeds=1)
+    text = printed(item, records)
+    assert text.count("50.00") == 4 and text.count("+0.00") == 2 and text.count("n=1, no spread") == 2
+    assert max(map(len, text.splitlines())) <= 100 and text.count("of this kind") >= 1
