@@ -97,23 +97,16 @@ def launch_by(
     at work in the same way, without an error.
     """
     queue = _Queue(runs, results, patience, gate)
-    with sigterm_as_interrupt(), contextlib.closing(crew):
-        try:
-            while crew.running or (queue.waiting if wait else queue.free()):
-                while crew.has_room and (run := queue.next()) is not None:
-                    crew.start(run)
-                for ended in crew.ended(timeout=0.5):
-                    queue.note(ended)
-                watch(queue.standing(crew.running))
-                if queue.stopped or (gate is not None and gate.is_closed()):
-                    crew.stop()
-                    break
-        except KeyboardInterrupt:
-            crew.stop()
-            raise Stopped("stopped; the same command goes on from the checkpoints") from None
-        except BaseException:
-            crew.stop()
-            raise
+    with at_work(crew):
+        while crew.running or (queue.waiting if wait else queue.free()):
+            while crew.has_room and (run := queue.next()) is not None:
+                crew.start(run)
+            for ended in crew.ended(timeout=0.5):
+                queue.note(ended)
+            watch(queue.standing(crew.running))
+            if queue.stopped or (gate is not None and gate.is_closed()):
+                crew.stop()
+                break
     if queue.failures:
         raise queue.failures[0]
     return queue.standing(set())
@@ -203,7 +196,24 @@ def _killed(run: Experiment, died: str) -> str:
 
 
 @contextlib.contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
+def at_work(crew: Hands) -> Iterator[None]:
+    """The crew is closed in the end, and stopped where anything goes wrong: its runs keep their last finished rounds.
+
+    Raises Stopped for Ctrl-C and SIGTERM.
+    """
+    with _sigterm_as_interrupt(), contextlib.closing(crew):
+        try:
+            yield
+        except KeyboardInterrupt:
+            crew.stop()
+            raise Stopped("stopped; the same command goes on from the checkpoints") from None
+        except BaseException:
+            crew.stop()
+            raise
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
     """SIGTERM, which would end this process at once and leave its workers waiting, does what Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only

@@ -23,7 +23,8 @@ from benchmark.errors import ConfigError
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.workers import usable_cores
 from benchmark.tracking.files import write_atomically
-from benchmark.tracking.provenance import PACKAGES, commit, hardware
+from benchmark.tracking.hardware import hardware
+from benchmark.tracking.provenance import PACKAGES, commit
 
 PARTS = ("ratios", "share", "cost", "memory", "outside", "all")
 PEAK_SECONDS = 1.0

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark.cli.main import add_places
+from benchmark.tracking.hardware import hardware
 
 PYTHONS = ((3, 11), (3, 13))  # the first and the last that are supported
 LEAST_ROOM = 1 << 30  # bytes: less holds few records and checkpoints
@@ -123,14 +124,11 @@ def version_of(package: str) -> str | None:
 
 
 def processor() -> Finding:
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    except OSError:
-        pass  # not Linux: the plain name has to do
+    found = hardware()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding(name="processor", text=f"{name}, {os.cpu_count()} cores, {usable} of them for this process")
+    return Finding(
+        name="processor", text=f"{found['processor']}, {found['cores']} cores, {usable} of them for this process"
+    )
 
 
 def features_and_threads() -> Finding:

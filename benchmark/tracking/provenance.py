@@ -3,7 +3,6 @@
 import hashlib
 import importlib.metadata
 import inspect
-import os
 import platform
 import subprocess
 from functools import cache
@@ -15,6 +14,7 @@ import torch
 from benchmark.experiment import NUMERICS
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
+from benchmark.tracking.hardware import hardware
 
 PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "scipy", "scikit-learn")
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,14 +67,3 @@ def commit() -> dict[str, Any]:
         }
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "changes": None}
-
-
-def hardware() -> dict[str, Any]:
-    """Processor and cores as the operating system names them."""
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    except OSError:
-        pass  # not Linux: the plain name has to do
-    return {"processor": name, "cores": os.cpu_count() or 1}

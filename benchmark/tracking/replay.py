@@ -19,7 +19,8 @@ from benchmark.federated.parts import IN_PARTS
 from benchmark.methods.protocol import State
 from benchmark.tracking.checkpoints import Checkpoint, newest
 from benchmark.tracking.files import read_json
-from benchmark.tracking.provenance import PACKAGES, hardware, manifest
+from benchmark.tracking.hardware import hardware
+from benchmark.tracking.provenance import PACKAGES, manifest
 from benchmark.tracking.reading import read_rounds
 
 # Metrics that callbacks add and the rounds themselves do not: they are not made again here.

@@ -16,7 +16,7 @@ from benchmark.tracking.files import read_json
 from benchmark.tracking.leases import BEAT, PATIENCE, RESULT, is_held
 from benchmark.tracking.recorder import run_folder
 from sweeps.crew import Ended, RunFailed
-from sweeps.local import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, Hands, sigterm_as_interrupt
+from sweeps.local import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, Hands, at_work
 from sweeps.tune.book import Book, Counts, Taken
 from sweeps.tune.storage import OUTAGE, Place, quiet
 from sweeps.tune.study import METRIC, Plan
@@ -55,21 +55,14 @@ def tune(
     Raises what `storage.Patient` does, the errors of `tracking.run`, and the first failure of a trial in the end.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    with quiet(), sigterm_as_interrupt(), contextlib.closing(crew):
-        try:
-            work = _Work(Book(plan=plan, place=place, patience=patience, outage=outage), crew, results, patience)
-            with contextlib.closing(work):
-                while work.step():
-                    watch(work.standing())
-                    if deadline is not None and time.monotonic() > deadline:
-                        raise Stopped(f"stopped after {timeout:g} seconds (--timeout); the same command goes on")
+    with quiet(), at_work(crew):
+        work = _Work(Book(plan=plan, place=place, patience=patience, outage=outage), crew, results, patience)
+        with contextlib.closing(work):
+            while work.step():
                 watch(work.standing())
-        except KeyboardInterrupt:
-            crew.stop()
-            raise Stopped("stopped; the same command goes on from the checkpoints") from None
-        except BaseException:
-            crew.stop()
-            raise
+                if deadline is not None and time.monotonic() > deadline:
+                    raise Stopped(f"stopped after {timeout:g} seconds (--timeout); the same command goes on")
+            watch(work.standing())
     if work.failures:
         raise work.failures[0]
     return work.book

@@ -21,7 +21,7 @@ import numpy as np
 from benchmark.experiment import Experiment, Federation, to_json
 from benchmark.papers.item import Cell, Item
 from benchmark.tracking.files import write_json
-from benchmark.tracking.provenance import hardware
+from benchmark.tracking.hardware import hardware
 from benchmark.tracking.survey import Survey
 from benchmark.tracking.verify import digest_of
 from reports.cells import Records

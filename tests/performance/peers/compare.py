@@ -25,7 +25,8 @@ from typing import Any
 from benchmark.errors import FsslError
 from benchmark.federated.workers import usable_cores
 from benchmark.tracking.files import write_atomically
-from benchmark.tracking.provenance import commit, hardware
+from benchmark.tracking.hardware import hardware
+from benchmark.tracking.provenance import commit
 from tests.performance.peers.contenders import ROOT, WANTED, Contender, in_turn, interpreters
 from tests.performance.peers.laps import DROPPED, check_rounds
 from tests.performance.peers.work import Work
