@@ -73,3 +73,11 @@ def packed_data() -> Path | None:
         if place and (Path(place) / "mnist" / "train.npz").exists():
             return Path(place)
     return None
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended but was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

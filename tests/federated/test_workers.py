@@ -22,7 +22,7 @@ from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.workers import CpuEngine
 from benchmark.methods.protocol import Job, Key, Limit, Tree
-from tests.conftest import ROOT, tiny_experiment
+from tests.conftest import ROOT, alive, tiny_experiment
 from tests.methods.toys import UNLABELLED, Counting, ToConstant, equal_trees
 
 BASE = tiny_experiment()
@@ -288,14 +288,6 @@ def test_no_worker_outlives_its_parent(how, tmp_path):
     parent.send_signal(how)
     wait_until(lambda: not alive(pid), seconds=3)
     parent.communicate(timeout=10)
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended but was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

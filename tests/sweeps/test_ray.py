@@ -27,7 +27,7 @@ from sweeps.local import Standing, launch_by
 from sweeps.ray_cluster import STORE, Shares, checked, joined
 from sweeps.ray_crew import RayCrew, orders_of
 from sweeps.sweep_file import read, written
-from tests.conftest import ROOT, record_of, tiny_experiment
+from tests.conftest import ROOT, alive, record_of, tiny_experiment
 from tests.sweeps.gates import Gated, begun
 from tests.tracking.equality import differences
 
@@ -105,21 +105,23 @@ def first(runs: list[Experiment], results: Path) -> Callable[[Standing], None]:
 
 def second(runs: list[Experiment], results: Path, gates: Path, cluster: Cluster) -> Callable[[Standing], None]:
     """Both wait before round 5: the process of one run is killed. It waits there again, begun for the third time: the
-    node of the other one is removed, and the gate opened. The other one has to wait for the only place left."""
+    node of the other one is removed, and the gate opened once that one's process has missed its node and ended, which
+    takes it a moment. The other one has to wait for the only place left."""
     one, other = runs
-    done: list[str] = []
+    ended: list[int] = []
 
     def watch(standing: Standing) -> None:
         attempts = leases(results, one)
         if any(lines(results, run) != 4 for run in runs) or "process" not in attempts[-1]:
             return
-        if not done:
-            os.kill(attempts[-1]["process"]["pid"], SIGKILL)
-            done.append("killed")
-        elif done == ["killed"] and len(attempts) == 3:
-            cluster.remove_node_of(leases(results, other)[-1]["process"]["pid"])
+        if not ended:
+            ended.append(attempts[-1]["process"]["pid"])
+            os.kill(ended[0], SIGKILL)
+        elif len(ended) == 1 and len(attempts) == 3:
+            ended.append(leases(results, other)[-1]["process"]["pid"])
+            cluster.remove_node_of(ended[1])
+        elif len(ended) == 2 and not alive(ended[1]):
             (gates / "GATE.5").touch()
-            done.append("removed")
 
     return watch
 
