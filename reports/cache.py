@@ -3,7 +3,7 @@ it was made from, and with the files that came of it."""
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,23 @@ class Built:
         """A file of a page, both relative to the site. Raises CannotWrite."""
         put(self.out / path, content)
         self.files.setdefault(page.as_posix(), {})[path.as_posix()] = _hash(content)
+
+    def told(self) -> dict[str, Any]:
+        """All that this build has found of its pages so far, for `join`."""
+        return {
+            "pages": {page: self.known[page] for page in self.files if page in self.known},
+            "notes": {page: self.notes[page] for page in self.files if page in self.notes},
+            "files": self.files,
+            "made": self.made,
+        }
+
+    def join(self, told: Mapping[str, Any]) -> None:
+        """What another process has built of the same site, from the same beginning, counts as built here."""
+        self.known |= told["pages"]
+        self.notes |= told["notes"]
+        self.made += told["made"]
+        for page, files in told["files"].items():
+            self.files.setdefault(page, {}).update(files)
 
     def clear(self, inside: Iterable[Path]) -> None:
         """Removes what an earlier build wrote below the folders `inside` and this one did not: pages that are gone, and

@@ -6,7 +6,7 @@ A line ends where its run does; a diverged one is dotted to a cross.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -44,7 +44,11 @@ class Axis:
         return (self.end - self.start) / (self.high - self.low)
 
     def place(self, value: float) -> float:
-        return self.start + ((math.log10(value) if self.log else value) - self.low) * self.scale
+        return self.places([value])[0]
+
+    def places(self, values: Sequence[float]) -> list[float]:
+        start, low, scale = self.start, self.low, self.scale  # looked up once: lines are long
+        return [start + (value - low) * scale for value in (map(math.log10, values) if self.log else values)]
 
     def ticks(self, most: int) -> list[float]:
         if self.log:
@@ -149,6 +153,12 @@ def axes(
     return x, Axis(low=low - pad, high=max(highest, low - pad + 1e-9), start=up[0], end=up[1])
 
 
+def on_axes(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> list[tuple[float, float]]:
+    """The places of these points, but for those that a logarithmic axis cannot show."""
+    shown = [point for point in points if point[1] > 0] if y.log else points
+    return list(zip(x.places([a for a, _ in shown]), y.places([b for _, b in shown]), strict=True))
+
+
 def _frame(x: Axis, y: Axis) -> str:
     grid, text = [], []
     for value in y.ticks(5):
@@ -166,9 +176,9 @@ def _number(value: float) -> str:
     return f"{round(value, 6) + 0.0:g}"
 
 
-def _path(points: Iterable[tuple[float, float]], x: Axis, y: Axis) -> str:
-    placed = [(x.place(a), y.place(b)) for a, b in points if not (y.log and b <= 0)]
-    return "M" + "L".join(f"{a:.1f} {b:.2f}" for a, b in placed) if placed else ""
+def _path(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> str:
+    placed = on_axes(points, x, y)
+    return "M" + "L".join([f"{a:.1f} {b:.2f}" for a, b in placed]) if placed else ""
 
 
 def _band(series: Series, look: Look, x: Axis, y: Axis) -> list[str]:

@@ -69,7 +69,7 @@ def _svg_mark(mark: Stroke | Text) -> str:
         bold = ' font-weight="bold"' if mark.bold else ""
         place = f'x="{mark.x:.2f}" y="{mark.y:.2f}" font-size="{mark.size:g}" text-anchor="{anchor}"'
         return f'<text {place}{bold}{turn} fill="{mark.colour}">{escape(_printable(mark.text))}</text>'
-    data = "".join("M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in line) for line in mark.lines if line)
+    data = "".join(["M" + "L".join([f"{x:.2f} {y:.2f}" for x, y in line]) for line in mark.lines if line])
     fill = f'fill="{mark.colour}"' if mark.filled else 'fill="none"'
     stroke = f' stroke="{mark.colour}" stroke-width="{mark.width:g}" stroke-linejoin="round"' if mark.width else ""
     dash = f' stroke-dasharray="{" ".join(f"{part:g}" for part in mark.dash)}"' if mark.dash else ""
@@ -121,7 +121,7 @@ def _pdf_mark(mark: Stroke | Text, height: float, names: dict[float, str]) -> st
     for line in mark.lines:
         if line:
             (x, y), *rest = line
-            paths.append(f"{x:.2f} {height - y:.2f} m " + " ".join(f"{a:.2f} {height - b:.2f} l" for a, b in rest))
+            paths.append(f"{x:.2f} {height - y:.2f} m " + " ".join([f"{a:.2f} {height - b:.2f} l" for a, b in rest]))
     colour = _rgb(mark.colour)
     dash = f"[{' '.join(f'{part:g}' for part in mark.dash)}] 0 d"
     paint = ("b" if mark.width else "f") if mark.filled else ("S" if mark.width else "n")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from reports.cells import CellResult, Records
-from reports.chart import Axis, axes, scaled
+from reports.chart import Axis, axes, on_axes, scaled
 from reports.figures import variant_name
 from reports.ink import Plate, Point, Stroke, Text, text_width
 from reports.series import Series, seeds_series
@@ -135,13 +135,9 @@ def _panel(
         _band(found, series, styles[name], x, y, (top, bottom))
     for name, series in panel.items():
         if every and series.mean:
-            runs = [_placed(run, x, y) for run in series.runs.values() if run not in series.diverged]
+            runs = [on_axes(run, x, y) for run in series.runs.values() if run not in series.diverged]
             found.marks.append(Stroke(lines=runs, colour=PALETTE[styles[name].colour], width=0.4, alpha=0.5))
         _lines(found, series, styles[name], x, y)
-
-
-def _placed(line: Sequence[tuple[float, float]], x: Axis, y: Axis) -> list[Point]:
-    return [(x.place(a), y.place(b)) for a, b in line if not (y.log and b <= 0)]
 
 
 def _band(found: Plate, series: Series, look: Look, x: Axis, y: Axis, limits: Point) -> None:
@@ -149,8 +145,8 @@ def _band(found: Plate, series: Series, look: Look, x: Axis, y: Axis, limits: Po
     if len(rounds) < 2:
         return
     floor = 10.0**y.low if y.log else -math.inf
-    lower = _placed([(a, max(b, floor)) for a, b in zip(rounds, low, strict=True)], x, y)
-    upper = _placed(list(zip(rounds, high, strict=True)), x, y)
+    lower = on_axes([(a, max(b, floor)) for a, b in zip(rounds, low, strict=True)], x, y)
+    upper = on_axes(list(zip(rounds, high, strict=True)), x, y)
     outline = [(a, min(max(b, limits[0]), limits[1])) for a, b in [*lower, *reversed(upper)]]
     found.marks.append(Stroke(lines=[outline], colour=PALETTE[look.colour], filled=True, alpha=0.16))
 
@@ -158,15 +154,15 @@ def _band(found: Plate, series: Series, look: Look, x: Axis, y: Axis, limits: Po
 def _lines(found: Plate, series: Series, look: Look, x: Axis, y: Axis) -> None:
     colour, dash = PALETTE[look.colour], _dash(look)
     for run in series.single:
-        found.marks.append(Stroke(lines=[_placed(run, x, y)], colour=colour, width=0.7, dash=dash))
+        found.marks.append(Stroke(lines=[on_axes(run, x, y)], colour=colour, width=0.7, dash=dash))
     for run in series.diverged:
-        placed = _placed(run, x, y)
+        placed = on_axes(run, x, y)
         found.marks.append(Stroke(lines=[placed], colour=colour, width=0.7, dash=(1.0, 2.0)))
         for a, b in placed[-1:]:
             cross = [[(a - 2, b - 2), (a + 2, b + 2)], [(a - 2, b + 2), (a + 2, b - 2)]]
             found.marks.append(Stroke(lines=cross, colour=colour, width=1.2))
     if series.mean:
-        placed = _placed(series.mean, x, y)
+        placed = on_axes(series.mean, x, y)
         found.marks.append(Stroke(lines=[placed], colour=colour, width=1.3, dash=dash))
         step = max(1, len(placed) // 5)
         found.marks.append(_markers(placed[(look.colour * step // 8) % step :: step], look))

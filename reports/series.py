@@ -34,9 +34,9 @@ def seeds_series(result: CellResult, records: Records, metric: str, most: int = 
     """The lines of a cell, of at most `most` points each. Unfinished runs show beside finished ones as far as they
     got, but join no mean."""
     runs = seeds_of(records, result.cell)
-    longest = max((len(_points(record.rounds, metric)) for record in runs), default=0)
-    size = max(1, math.ceil(longest / most))
-    lines = {record.seed: _binned(_points(record.rounds, metric), size) for record in runs}
+    points = {record.seed: _points(record.rounds, metric) for record in runs}
+    size = max(1, math.ceil(max(map(len, points.values()), default=0) / most))
+    lines = {seed: _binned(line, size) for seed, line in points.items()}
     finished = [lines[r.seed] for r in runs if r.seed not in result.diverged and r.status == "done"]
     others = [lines[r.seed] for r in runs if r.seed not in result.diverged and r.status != "done"]
     finished = [line for line in finished if line]
@@ -53,11 +53,11 @@ def seeds_series(result: CellResult, records: Records, metric: str, most: int = 
 
 def _points(rounds: Sequence[Mapping[str, Any]], metric: str) -> Line:
     """The rounds that measured the metric with a finite value; a diverged run ends where its numbers do."""
-    return [(line["round"], float(line[metric])) for line in rounds if _finite(line.get(metric))]
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return [
+        (line["round"], float(value))
+        for line in rounds
+        if isinstance(value := line.get(metric), (int, float)) and math.isfinite(value)
+    ]
 
 
 def _binned(points: Line, size: int) -> Line:

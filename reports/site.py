@@ -5,8 +5,9 @@ bytes; a page whose inputs are as they were is left alone. Pages open from a fil
 carry a content policy that forbids them to.
 """
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from reports.pages.paper import PAPERS, paper_page, paper_values
 from reports.pages.performance import performance_values
 from reports.pages.run import Place, run_values
 from reports.pages.tuning import StudyPage, study_pages
+from reports.parts import Part, build_parts, processes_for
 from reports.render import render
 from reports.views import cell_page
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parent / "results" / "benchmarks"
 STUDIES = HERE.parent / "results" / "studies"
+EXPLAINED = 6  # runs are explained in the time that one takes to be shown with its cell, measured
 Result = tuple[Item, Records]
 
 
@@ -49,21 +52,22 @@ def build(
     benchmarks: Path = BENCHMARKS,
     studies: Path = STUDIES,
     whole: bool = False,
+    processes: int | None = None,
 ) -> Path:
     """Writes the site of these items under `out` and returns its index page. Files are replaced one by one, each whole;
     pages of items that are not in `results` stay as they are, and of `others` the index lists those that have one.
     What an earlier build wrote of these items (with `whole`: of anything) and this one did not is removed.
     `departures` has a handwritten `<paper>/departures.md` for each paper. `troubles`: what could not be read, for the
-    front page. `benchmarks`: a folder of measurements of speed; `studies`: of tuning studies. Raises CannotWrite."""
+    front page. `benchmarks`: a folder of measurements of speed; `studies`: of tuning studies. `processes`: by default
+    as many as there is work for; the bytes are the same. Raises CannotWrite."""
     site = _Site(out, departures)
     known = [*results, *(other for other in others if (out / item_page(other[0])).is_file())]
     places = _places(known)
-    for item, records in results:
-        site.item(item, counted(item, records), places)
     papers = dict.fromkeys((*(one.name for one in PAPERS), *(item.name.split("/")[0] for item, _ in known)))
+    parts = [*site.items(results, places), *site.explained_pages(papers, known)]
+    build_parts(parts, site.built, processes or processes_for(sum(part.runs for part in parts)))
     for paper in papers:
         site.departures_page(paper, known)
-        site.explained_page(paper, known)
     site.further_pages(known, benchmarks)
     tuned, unread = study_pages(studies)
     site.study_pages(tuned)
@@ -147,12 +151,29 @@ class _Site:
         values = departures_values(paper, file.read_text() if file.is_file() else "", results)
         self.write(Path(slug(paper), "departures.html"), "departures.html", values)
 
-    def explained_page(self, paper: str, results: Sequence[Result]) -> None:
-        """For a paper whose items compare grouping with FedAvg: SSFL's."""
-        mine = explaining(paper, results)
+    def items(self, results: Sequence[Result], places: Mapping[str, Sequence[Place]]) -> list[Part]:
+        found = []
+        for item, records in results:
+            own = counted(item, records)
+            build_item = functools.partial(self.item, item, own, places)
+            found.append(Part(runs=sum(map(len, own.values())), build=build_item))
+        return found
+
+    def explained_pages(self, papers: Iterable[str], results: Sequence[Result]) -> list[Part]:
+        """Of papers whose items compare grouping with FedAvg: SSFL's."""
+        mine = {paper: found for paper in papers if (found := explaining(paper, results))}
+        return [
+            Part(
+                runs=sum(len(seeds) for _, records in found for seeds in records.values()) // EXPLAINED,
+                build=functools.partial(self._explained_page, paper, found),
+            )
+            for paper, found in mine.items()
+        ]
+
+    def _explained_page(self, paper: str, mine: Sequence[Result]) -> None:
         page = Path(slug(paper), "explained", "index.html")
         runs = [run for item, records in mine for cell in item.cells for run in seeds_of(records, cell)]
-        if not mine or self.built.fresh(page, repr([item for item, _ in mine]), contents(runs)):
+        if self.built.fresh(page, repr([item for item, _ in mine]), contents(runs)):
             return
         values, files = explained_values(mine)
         for name, content in files.items():
