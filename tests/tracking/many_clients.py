@@ -1,4 +1,4 @@
-"""2,000 clients that keep their models, and what that takes: python -m tests.tracking.many_clients FOLDER
+"""1,000 clients that keep their models, and what that takes: python -m tests.tracking.many_clients FOLDER
 
 Prints one line of JSON. The clients share the images of the embedded digits.
 """
@@ -23,7 +23,7 @@ from benchmark.tracking.checkpoints import Checkpoint, save
 from benchmark.tracking.kept import FOLDER, ClientFiles
 from tests.methods.golden import TRACES
 
-CLIENTS, COHORT, RUN = 2000, 40, "x/seed=0"
+CLIENTS, COHORT, RUN = 1000, 40, "x/seed=0"
 
 
 def measured(folder: Path) -> dict[str, float]:
@@ -41,7 +41,7 @@ def measured(folder: Path) -> dict[str, float]:
     module = FederatedModule(environment, ReferenceEngine(environment), store=store)
     world = module._world
 
-    def in_turn(number: int) -> World:  # so that 50 rounds meet all
+    def in_turn(number: int) -> World:  # so that 25 rounds meet all
         first = (number - 1) * COHORT
         generator: Any = lambda *names: _Turn(first)  # noqa: E731
         return replace(world(number), generator=generator)
