@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.faults.table import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,13 +126,22 @@ def made(folder: Path = FIGURES) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="run the tests first")
-    code = 0
-    if parser.parse_args().run:
-        file = FIGURES.relative_to(ROOT) / "faults.json"
-        (ROOT / file).unlink(missing_ok=True)
-        code = subprocess.run([sys.executable, "-m", "pytest", "-q", f"--faults={file}"], cwd=ROOT).returncode
+    code = run() if parser.parse_args().run else 0
     PAGE.write_text(made())
     print(PAGE.relative_to(ROOT), file=sys.stderr)
+    return code
+
+
+def run(folder: Path = FIGURES, words: Sequence[str] = ()) -> int:
+    """All tests of faults (`words`: of these files), and pytest's exit code. Their outcomes replace those in the folder
+    once the tests have ended; if they are interrupted or cannot be collected, the folder is as it was."""
+    new = folder / "faults.new.json"
+    new.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", f"--faults={new}", *words]
+    code = subprocess.run(command, cwd=ROOT).returncode
+    if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        new.replace(folder / "faults.json")
+    new.unlink(missing_ok=True)
     return code
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.faults.page import FIGURES, PAGE, made, name_of, page
+from tests.faults.page import FIGURES, PAGE, made, name_of, page, run
 from tests.faults.table import FAULTS
 
 OUTCOMES: dict[str, Any] = json.loads((FIGURES / "faults.json").read_text())
@@ -103,3 +103,15 @@ def test_outcomes_are_collected_case_by_case_and_those_of_other_tests_kept(tmp_p
 def test_a_fault_that_is_not_in_the_table_is_refused(tmp_path, words):
     done = collected(tmp_path, f"import pytest\n@pytest.mark.fault({words})\ndef test_it():\n    pass\n")
     assert done.returncode == 4 and "numbers of tests/faults/table.py would be right" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_outcomes_are_replaced_when_the_tests_have_ended_and_not_before(tmp_path):
+    """A file that is not there is a run that could not begin, as one that was interrupted."""
+    kept = tmp_path / "faults.json"
+    kept.write_text(json.dumps({"tests": {"gone.py::test_gone": {"faults": [1], "passed": 1}}}))
+    before = kept.read_bytes()
+    assert run(tmp_path, ["tests/nowhere.py"]) == pytest.ExitCode.USAGE_ERROR and kept.read_bytes() == before
+    assert run(tmp_path, ["tests/reports/test_chart.py"]) == 0 and list(tmp_path.iterdir()) == [kept]
+    (test,) = json.loads(kept.read_text())["tests"]
+    assert test.startswith("tests/reports/test_chart.py::")
