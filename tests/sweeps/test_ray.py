@@ -24,7 +24,7 @@ from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from sweeps.grid import checked as checked_grid
 from sweeps.local import Standing, launch_by
-from sweeps.ray_cluster import STORE, Shares, checked, joined
+from sweeps.ray_cluster import STORE, Shares, _on_each, able, checked, joined
 from sweeps.ray_crew import RayCrew, orders_of
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
@@ -185,6 +185,17 @@ def test_nodes_that_cannot_take_part_are_told_before_anything_runs(cluster, tmp_
                 checked(Shares(), replace(orders, **wrong))
         with pytest.raises(ConfigError, match="no node of the cluster takes a run of 64 CPUs .*1 CPUs, 0 GPUs"):
             checked(Shares(cpus=64), orders)
+
+
+@pytest.mark.fault(11)
+def test_a_node_that_is_gone_and_not_missed_yet_is_passed_over(cluster):
+    """The cluster's list still has it; nothing can be asked of it."""
+    with joined(cluster.address):
+        there, *_ = able(Shares())
+        gone = {**there, "NodeID": "f" * len(there["NodeID"])}
+        assert _on_each([gone, there], os.path.join, "a", "b") == [(there, "a/b")]
+        with pytest.raises(ConfigError, match="cannot run fssl: .*must be str"):
+            _on_each([there], os.path.join, "a", 1)
 
 
 @pytest.mark.slow
