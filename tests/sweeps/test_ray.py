@@ -192,7 +192,7 @@ def test_a_node_that_is_gone_and_not_missed_yet_is_passed_over(cluster):
     """The cluster's list still has it; nothing can be asked of it."""
     with joined(cluster.address):
         there, *_ = able(Shares())
-        gone = {**there, "NodeID": "f" * len(there["NodeID"])}
+        gone = {**there, "NodeID": "a" * len(there["NodeID"])}
         assert _on_each([gone, there], os.path.join, "a", "b") == [(there, "a/b")]
         with pytest.raises(ConfigError, match="cannot run fssl: .*must be str"):
             _on_each([there], os.path.join, "a", 1)
