@@ -11,8 +11,9 @@ without its square; here it has it, so that the quotient has no unit: a departur
 Only trained parameters count. Sums are streamed: one accumulated vector, never C of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.averaging import is_statistic
-from benchmark.methods.protocol import SERVER, Job, Limit, Outcome, Weights
+from benchmark.methods.protocol import SERVER, Job, Limit, Outcome, Tree, Weights
+from benchmark.methods.sparse import applied
 
 
 class StreamingDiversity:
@@ -109,8 +111,8 @@ class GradientDiversity(pl.Callback):
             self._jobs.append(job)
 
     def on_outcome(self, job: Job, outcome: Outcome) -> None:
-        if job.key.draw == 0 and "student" in outcome.sends:
-            self._delta.add(job.key.client, weight_change(outcome.sends["student"], job.receives["student"]))
+        if job.key.draw == 0 and (change := change_of_network(job, outcome.sends)):
+            self._delta.add(job.key.client, change)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -125,9 +127,22 @@ class GradientDiversity(pl.Callback):
         jobs = list(on_all_images(self._jobs))
         with torch.enable_grad():
             for job, found in zip(jobs, module.engine.gradients(jobs, self._round), strict=True):
-                if "student" in found:  # a client that would sit out has no gradient
-                    cohort.add(job.key.client, found["student"])
+                if trained := [found[name] for name in found if name == "student" or job.begins is not None]:
+                    cohort.add(job.key.client, summed(trained))  # a client that would sit out has no gradient
         return cohort.metrics()
+
+
+def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:
+    """What a holder's local steps changed of the network; empty for one that sat out, or that trains none. Where the
+    network is a sum of weight sets (`Job.begins`), their changes add up, as the server sees them."""
+    before: Mapping[str, Any] = job.receives if job.begins is None else job.begins
+    names = [name for name in sends if name == "student" or (job.begins is not None and name in job.begins)]
+    return summed([weight_change(applied(before[name], sends[name]), before[name]) for name in names])
+
+
+def summed(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    first, *others = parts or [{}]
+    return {name: sum((part[name] for part in others), start=value) for name, value in first.items()}
 
 
 def weight_change(after: Weights, before: Weights) -> dict[str, Tensor]:
@@ -136,7 +151,8 @@ def weight_change(after: Weights, before: Weights) -> dict[str, Tensor]:
 
 
 def on_all_images(jobs: Iterable[Job]) -> Iterable[Job]:
-    """The same jobs as one pass over all of the holder's images, in which no incomplete batch is left out."""
+    """The same jobs as one pass over all of the holder's images, in which no incomplete batch is left out, from the
+    weights that they began with."""
     for job in jobs:
         data = {name: replace(stream, drop_last=False) for name, stream in job.data.items()}
-        yield replace(job, data=data, limit=Limit(epochs=1))
+        yield replace(job, receives={**job.receives, **(job.begins or {})}, data=data, limit=Limit(epochs=1))

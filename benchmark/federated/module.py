@@ -103,7 +103,8 @@ class FederatedModule(pl.LightningModule):
         for job in jobs:
             for observer in self.observers:
                 observer.on_job(job, round_number)
-        for job, outcome in zip(jobs, self.engine.fit(jobs, round_number, self._kept), strict=True):
+        sent = [job if job.begins is None else replace(job, begins=None) for job in jobs]
+        for job, outcome in zip(jobs, self.engine.fit(sent, round_number, self._kept), strict=True):
             self._ledger.enter(job, outcome)
             for observer in self.observers:
                 observer.on_outcome(job, outcome)

@@ -132,6 +132,7 @@ class FedMatch:
             receives={**current},
             data={"labelled": self._labelled(self.server_batch_size)},
             limit=world.limit,
+            begins=current,
         )
         (outcome,) = world.fit([job])
         return outcome.sends["sigma"]
@@ -156,6 +157,7 @@ class FedMatch:
                     receives=receives,
                     data=self._streams(update),
                     limit=world.limit,
+                    begins=start,
                 )
             )
         ends: dict[int, Sets] = {}

@@ -195,6 +195,9 @@ class Job:
     keeps: str | None = None  # under which name private state is kept; None: the client's own number
     network: Model | None = None  # None: the experiment's; another one for a sub-network (HeteroFL)
     learning_rate: Literal["client", "server"] | None = None  # None: the holder's; "server" for labels at a client
+    # For measurements, where `receives` does not say it: the whole weight sets that the job begins with, whose sum is
+    # what is trained. It crosses no network and reaches no local work.
+    begins: Mapping[str, Weights] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

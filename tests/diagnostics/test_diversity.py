@@ -17,6 +17,7 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.methods.protocol import SERVER
 from tests.federated.helpers import equal, module_of
+from tests.methods.test_fedmatch import experiment as fedmatch
 
 VECTORS = [(3.0, 4.0), (-3.0, 0.0), (0.0, 1.0)]
 BY_HAND = {"l2/squared": 1.4, "l2/plain": 1.8, "l1/squared": 2.36, "l1/plain": 2.2}
@@ -119,3 +120,56 @@ def test_gradient_diversity_of_identical_clients_is_one_over_c(tiny):
     for metrics in seen:
         assert metrics["diversity/gradient/l2/squared/clients"] == pytest.approx(1.0)
         assert metrics["diversity/delta/l1/plain/clients"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("setting", ["server", "every_client"])
+def test_a_network_that_is_a_sum_of_weight_sets(setting):
+    """FedMatch sends changes to what a client kept. The change of sigma + psi is that of what the client keeps."""
+    module, deltas, seen = module_of(fedmatch(setting)), {}, []
+
+    class Watch(GradientDiversity):
+        def on_outcome(self, job, outcome):
+            super().on_outcome(job, outcome)
+            if job.key.draw == 0:
+                after = outcome.private or {**job.begins, **outcome.sends}
+                deltas[job.key.client] = theta(after) - theta(job.begins)
+
+        def on_train_batch_end(self, trainer, pl_module, *args):
+            super().on_train_batch_end(trainer, pl_module, *args)
+            vectors = torch.stack([delta for client, delta in deltas.items() if client != SERVER])
+            seen.append((dict(pl_module.metrics), quotients(vectors.tolist())))
+
+    def theta(sets):
+        return torch.cat([(sets["sigma"][n] + sets["psi"][n]).double().flatten() for n in sets["sigma"]])
+
+    received = sent_to_engine(module)
+    fit(module, build_trainer([Watch(1)]))
+    assert len(seen) == 3 and received and all(job.begins is None for job in received)
+    for metrics, expected in seen:
+        for norm, value in expected.items():
+            assert metrics[f"diversity/delta/{norm}/clients"] == pytest.approx(value, rel=1e-6)
+        assert metrics["diversity/gradient/l2/squared/clients"] > 0
+        assert ("diversity/gradient/l2/squared/with_server" in metrics) == (setting == "server")
+
+
+def test_equal_gradients_of_psi_have_a_diversity_of_one_over_c():
+    """With the regularizers alone psi's gradient is 2 lambda_l2 (psi - sigma) + lambda_l1 sign(psi) at every client."""
+    e = fedmatch("server")
+    alone = replace(e.method, lambdas=replace(e.method.lambdas, i=0.0, a=0.0, l2=0.01))
+    _, seen = run_with(replace(e, method=alone), 1)
+    for metrics in seen:
+        assert metrics["diversity/gradient/l2/squared/clients"] == pytest.approx(1 / e.federation.C, rel=1e-5)
+        assert metrics["diversity/gradient/l1/plain/clients"] == pytest.approx(1.0, rel=1e-5)
+        assert metrics["diversity/gradient/l2/squared/with_server"] != pytest.approx(1 / e.federation.C, rel=1e-2)
+
+
+def sent_to_engine(module):
+    """The jobs that the module's engine is given from now on."""
+    jobs, plain = [], module.engine.fit
+
+    def watched(some, round_number, kept):
+        jobs.extend(some)
+        return plain(some, round_number, kept)
+
+    module.engine.fit = watched
+    return jobs
