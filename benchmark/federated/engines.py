@@ -22,6 +22,7 @@ from benchmark.federated.store import copied
 from benchmark.losses.kept import leave_out_rejected
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
+from benchmark.models.fast_group_norm import use_fast_group_norms
 from benchmark.optim.sgd import Place
 from benchmark.streams import torch_stream
 
@@ -49,7 +50,9 @@ class Engine(Protocol):
 class Speed:
     """What an engine does otherwise than the plain local step, to the same numbers but for their last bits."""
 
-    kernels: bool = True  # the optimizer's step in one kernel, matrix products by oneDNN where they are float32
+    # The optimizer's step in one kernel; matrix products by oneDNN, and group norms of few channels our own way, where
+    # they are float32.
+    kernels: bool = True
     confident_only: bool = True  # images below tau pass no network where that changes nothing (`loss_of_kept`)
 
 
@@ -168,6 +171,8 @@ class JobRunner:
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:
             network = self._networks[model] = self._environment.network(model)
+            if self._speed.kernels:
+                use_fast_group_norms(network)
             if self._speed.confident_only:
                 leave_out_rejected(network)
         return self._networks[model]

@@ -1,0 +1,112 @@
+"""The fast group norm by hand, against PyTorch's in float64, and where it stays out of the way.
+
+Legend: N images, C channels, H rows, W columns.
+"""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from benchmark.federated.engines import PLAIN, JobRunner, Speed
+from benchmark.federated.environment import prepare
+from benchmark.models.fast_group_norm import FastGroupNorm, _GroupNorm, use_fast_group_norms
+from tests.conftest import tiny_experiment
+
+
+def norm_and_images(N, groups, per_group, side, mean=0.0, seed=0):
+    """A fast norm with random scale and shift, and float32 images with channels last."""
+    torch.manual_seed(seed)
+    C = groups * per_group
+    norm = nn.Sequential(nn.GroupNorm(groups, C))
+    for weights in norm.parameters():
+        nn.init.normal_(weights)
+    use_fast_group_norms(norm)
+    assert type(norm[0]) is FastGroupNorm
+    images_NCHW = torch.randn(N, C, side, side + 1) + mean
+    return norm[0], images_NCHW.to(memory_format=torch.channels_last)
+
+
+def test_by_hand():
+    """Two channels in one group, one pixel: (1, 3) has mean 2 and variance 1: -1 and 1, times 2 and 3, plus 10."""
+    images_NCHW = torch.tensor([1.0, 3.0]).view(1, 2, 1, 1).to(memory_format=torch.channels_last)
+    scale, shift = torch.tensor([2.0, 3.0]), torch.tensor([10.0, 10.0])
+    found = _GroupNorm.apply(images_NCHW, scale, shift, 1, 0.0)
+    assert found.flatten().tolist() == [8.0, 13.0]
+
+
+@given(
+    N=st.integers(1, 5),
+    groups=st.integers(1, 4),
+    per_group=st.integers(1, 7),
+    side=st.integers(1, 9),
+    mean=st.sampled_from([0.0, 3.0, -100.0]),
+)
+def test_outputs_and_gradients_are_pytorchs(N, groups, per_group, side, mean):
+    """Its float64 results. Rounding of a mean grows by r = 1 / sqrt(v + eps), in the gradient twice."""
+    norm, images_NCHW = norm_and_images(N, groups, per_group, side, mean)
+    dy_NCHW = torch.randn_like(images_NCHW)
+    exact = nn.GroupNorm(groups, groups * per_group).double()
+    exact.load_state_dict(norm.state_dict())
+    both = []
+    for module, images in ((norm, images_NCHW), (exact, images_NCHW.double())):
+        leaf = images.detach().clone().requires_grad_()
+        found = module(leaf)
+        found.backward(dy_NCHW.to(found.dtype))
+        both.append((found, leaf.grad, module.weight.grad, module.bias.grad))
+    values_NGM = images_NCHW.double().reshape(N, groups, -1)
+    r = float((values_NGM.var(dim=2, correction=0) + exact.eps).rsqrt().max())
+    for ours, theirs in zip(*both, strict=True):
+        size = float(theirs.detach().abs().max()) + 1.0
+        off = float((ours.double() - theirs).detach().abs().max())
+        assert off < 1e-6 * (1 + abs(mean)) * (1 + r) ** 2 * size
+
+
+def test_the_gradient_is_that_of_the_function():
+    """Central differences in float64."""
+    torch.manual_seed(1)
+    images = torch.randn(2, 6, 3, 2, dtype=torch.float64, requires_grad=True)
+    scale, shift = (torch.randn(6, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(lambda x, w, b: _GroupNorm.apply(x, w, b, 3, 1e-5), (images, scale, shift))
+
+
+def test_no_image_at_all_has_gradients_of_zero():
+    norm, images_NCHW = norm_and_images(3, 2, 2, 4)
+    norm(images_NCHW[:0]).sum().backward()
+    assert norm.weight.grad.tolist() == norm.bias.grad.tolist() == [0.0] * 4
+
+
+def test_the_result_stays_channels_last():
+    norm, images_NCHW = norm_and_images(3, 2, 2, 4)
+    leaf = images_NCHW.requires_grad_()
+    found = norm(leaf)
+    found.square().sum().backward()
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert leaf.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.double, torch.Tensor.bfloat16, torch.Tensor.contiguous])
+def test_elsewhere_it_is_pytorchs_own_to_the_bit(change):
+    norm, images_NCHW = norm_and_images(3, 2, 2, 4)
+    images = change(images_NCHW)
+    norm = norm.to(images.dtype)
+    own = nn.GroupNorm(2, 4).to(images.dtype)
+    own.load_state_dict(norm.state_dict())
+    assert torch.equal(norm(images), own(images))
+
+
+def test_many_channels_a_group_and_other_norms_are_left_alone():
+    without = nn.GroupNorm(2, 4, affine=False)
+    network = nn.Sequential(nn.GroupNorm(2, 16), nn.BatchNorm2d(4), without, nn.GroupNorm(2, 4))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    use_fast_group_norms(network)
+    assert [type(module) for module in network] == [nn.GroupNorm, nn.BatchNorm2d, nn.GroupNorm, FastGroupNorm]
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize(("speed", "kind"), [(Speed(), FastGroupNorm), (PLAIN, nn.GroupNorm)])
+def test_fast_local_steps_have_it_and_plain_ones_do_not(speed, kind):
+    """The tiny network's second norm has 8 channels a group."""
+    network = JobRunner(prepare(tiny_experiment()), speed)._network(None)
+    assert [type(module) for module in network.modules() if isinstance(module, nn.GroupNorm)] == [kind, nn.GroupNorm]
