@@ -209,7 +209,7 @@ def download(name: str, searched: str) -> Path:
     fetching = cache_folder() / f".fetching-{name}-{os.getpid()}"
     try:
         fetching.mkdir(parents=True, exist_ok=True)
-        with _impatient(), contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
+        with _impatient(), _inside_only(), contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
             ORIGINALS[name].read(str(fetching), True)
         with contextlib.suppress(OSError):  # another process was faster: its copy is as good
             fetching.rename(target)
@@ -221,6 +221,28 @@ def download(name: str, searched: str) -> Path:
     finally:
         shutil.rmtree(fetching, ignore_errors=True)
     return target
+
+
+@contextlib.contextmanager
+def _inside_only() -> Iterator[None]:
+    """Before Python 3.11.4 tar archives have no filter, and torchvision unpacks them wherever they say: members are
+    looked at first here."""
+    plain: Any = tarfile.TarFile.extractall
+
+    def checked(archive: tarfile.TarFile, path: str | Path = ".", *args: Any, **options: Any) -> None:
+        root = Path(path).resolve()
+        for member in archive.getmembers():
+            inside = (root / member.name).resolve().is_relative_to(root)
+            if not inside or not (member.isfile() or member.isdir()):
+                raise tarfile.ReadError(f"{member.name!r} would leave its folder")
+        plain(archive, path, *args, **options)
+
+    if not hasattr(tarfile, "data_filter"):
+        tarfile.TarFile.extractall = checked  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        tarfile.TarFile.extractall = plain  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
