@@ -109,7 +109,7 @@ def _commit_reference(options: argparse.Namespace) -> None:
     results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results)
     kept = [(item, records) for item, records in results if item.profile != "demo"]
     for item, records in kept:
-        _commit(plan([item], options.results), options.results)
+        _commit(plan(items([item.name], item.profile), options.results), options.results)  # with what it was chosen by
         paper, name = item.name.split("/")
         curves(item, records, path=options.pictures / paper / f"{name}-{item.profile}")
     write_summary(kept, options.results / "summary.csv")

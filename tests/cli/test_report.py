@@ -10,7 +10,8 @@ from benchmark.cli.main import main
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.tracking.run import run
-from tests.conftest import tiny_experiment
+from sweeps.plan import plan
+from tests.conftest import ROOT, tiny_experiment
 
 
 def small_item(profile: str) -> Item:
@@ -59,3 +60,11 @@ def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path):
     assert [cell["n"] for cell in found["cells"]] == [2, 2] and not (tmp_path / "runs").exists()
     assert {"item", "profile", "cells", "claims", "report"} <= found.keys()
     assert main(["verify", "--results", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("arena", ["arena/mnist", "arena/alpha"])
+def test_committed_trials_choose_the_committed_cells(tmp_path, arena):
+    """A clone has no runs: what tuned cells were chosen by is in the copies, as the cells are."""
+    (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
+    planned = plan(catalogue.items([arena], "laptop"), tmp_path)
+    assert (planned.waiting, planned.missing) == (0, ())
