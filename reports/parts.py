@@ -5,7 +5,6 @@ import contextlib
 import gc
 import heapq
 import multiprocessing
-import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkProcess
 
+from benchmark.federated.workers import usable_cores
 from reports.cache import Built
 
 LEAST_RUNS = 500  # fewer are built before the processes are up
@@ -30,7 +30,7 @@ def processes_for(runs: int) -> int:
     """One a core for many runs; none beside this one where a fork is not to be had, or other threads may hold a lock at
     that moment (the live view's; a launcher's)."""
     possible = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    return len(os.sched_getaffinity(0)) if possible and runs >= LEAST_RUNS else 1
+    return usable_cores() if possible and runs >= LEAST_RUNS else 1
 
 
 def build_parts(parts: Sequence[Part], built: Built, processes: int) -> None:
