@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
+from benchmark.federated.births import born_deaf
 
 CPU = "cpu"  # the device of runs that need no other: any number of processes share it
 
@@ -86,7 +87,7 @@ class Crew:
         device = least_used(self._devices, [worker.device for worker in self._workers])
         arguments = (theirs, self._results, self._data_root, self._patience, device)
         process = context.Process(target=_serve, args=arguments, daemon=False)
-        with _interrupts_held():
+        with born_deaf():
             process.start()
         theirs.close()
         worker = _Worker(process=process, connection=mine, device=device)
@@ -142,17 +143,6 @@ def _said(code: int) -> str:
     if code == -signal.SIGKILL:
         return "SIGKILL (too little memory?)"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """A process begun in here is born without ears for Ctrl-C, which would else end it, with a traceback, while it
-    loads Python. What comes meanwhile is heard afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection, results: Path, data_root: Path | None, patience: float, device: str) -> None:

@@ -20,6 +20,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from benchmark.errors import ConfigError, FsslError
+from benchmark.federated.births import born_deaf
 from benchmark.federated.dispatch import Call, name_of
 from benchmark.federated.engines import PLAIN, Speed
 from benchmark.federated.environment import Environment
@@ -181,17 +182,16 @@ def end(workers: list[Worker]) -> None:
 def threads_without_interrupts(threads: int) -> Iterator[None]:
     """Processes started in here have so many threads, and leave the keyboard's interrupt to their parent."""
     before = {name: os.environ.get(name) for name in THREADS}
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.update(dict.fromkeys(THREADS, str(threads)))
     try:
-        yield
+        with born_deaf():
+            yield
     finally:
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def shared_tensors(environment: Environment) -> dict[int, Tensor]:
