@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkProcess
 
-from benchmark.federated.workers import usable_cores
+from benchmark.federated.processes import usable_cores
 from reports.cache import Built
 
 LEAST_RUNS = 500  # fewer are built before the processes are up

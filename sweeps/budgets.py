@@ -14,10 +14,10 @@ from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
 from benchmark.tracking.cputime import cpu_seconds
 from benchmark.tracking.files import read_json, write_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.hardware import hardware
 from benchmark.tracking.provenance import commit
 from benchmark.tracking.reading import last_round
-from benchmark.tracking.recorder import run_folder
 from sweeps.budget import Budget, Fit, Gate, in_words
 
 FOLDER = "budgets"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
-from benchmark.federated.births import born_deaf
+from benchmark.federated.processes import born_deaf
 
 CPU = "cpu"  # the device of runs that need no other: any number of processes share it
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmark.experiment import Experiment
 from benchmark.tracking.files import read_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.hardware import hardware
 from benchmark.tracking.reading import read_rounds
-from benchmark.tracking.recorder import run_folder
 from sweeps.cost import counted
 from sweeps.speed import Stopwatch
 

@@ -17,8 +17,8 @@ from typing import Protocol
 
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import PATIENCE, RESULT, abandon, is_held
-from benchmark.tracking.recorder import run_folder
 from sweeps.crew import CPU, Crew, Ended, RunFailed
 
 MOST_DEATHS = 3  # of a run's process; then the run is left alone and the others go on

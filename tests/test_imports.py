@@ -47,3 +47,10 @@ def test_what_trains_brings_no_package_that_only_a_few_need():
     """The command that trains tables, with all that it imports: the engines, the recorder, the report."""
     code = "import benchmark.tracking.run\nfrom benchmark.cli.main import parser\nparser('reproduce')"
     assert loaded(code, (*OPTIONAL, "optuna")) == set()
+
+
+def test_what_trains_nothing_loads_no_trainer():
+    """Lightning takes seconds to load; an agent, which starts runs, and a report need none of it."""
+    for verb in ("agent", "report", "sweep"):
+        code = f"from benchmark.cli.main import parser\nparser({verb!r})"
+        assert loaded(code, ("pytorch_lightning", "torchvision")) == set()

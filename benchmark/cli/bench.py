@@ -21,7 +21,7 @@ from benchmark.bench.works import WORKS
 from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError
 from benchmark.federated.memory import keep_freed_memory
-from benchmark.federated.workers import usable_cores
+from benchmark.federated.processes import usable_cores
 from benchmark.tracking.files import write_atomically
 from benchmark.tracking.hardware import hardware
 from benchmark.tracking.provenance import PACKAGES, commit

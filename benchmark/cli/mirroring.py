@@ -10,9 +10,9 @@ import pytorch_lightning as pl
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.mirror import WandbMirror, labels_of, mode_asked
 from benchmark.tracking.reading import read_run
-from benchmark.tracking.recorder import run_folder
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ def act(options: argparse.Namespace) -> int:
     if options.threads < 1:
         raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
     from benchmark.federated.choice import place_among_ranks
-    from benchmark.tracking.recorder import run_folder
+    from benchmark.tracking.folders import run_folder
 
     place = place_among_ranks(options.engine, os.environ)
     if place is not None and place.rank > 0:
@@ -102,7 +102,7 @@ def act(options: argparse.Namespace) -> int:
 def _lead(place: "Place | None", experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
     """The run itself, in the one process or in rank 0: the only one that writes."""
     from benchmark.cli.mirroring import mirrored
-    from benchmark.cli.progress import RunProgress
+    from benchmark.cli.run_progress import RunProgress
     from benchmark.federated.ranks import join
     from benchmark.tracking.run import run
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from benchmark.cli.main import add_places
 from benchmark.cli.reproduce import add_reference, add_scope, checked_seeds, uses_reference
 from benchmark.papers.catalogue import items
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from sweeps.budgets import newest_line
 from sweeps.cost import local_steps
 from sweeps.plan import plan

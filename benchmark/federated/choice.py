@@ -11,8 +11,9 @@ from benchmark.federated.distributed import DistributedEngine, Identity
 from benchmark.federated.engines import PLAIN, Engine, ReferenceEngine, Speed
 from benchmark.federated.environment import Environment
 from benchmark.federated.gpu import GpuEngine, device_named
+from benchmark.federated.processes import usable_cores
 from benchmark.federated.ranks import Place, Ranks, place_of
-from benchmark.federated.workers import CpuEngine, usable_cores
+from benchmark.federated.workers import CpuEngine
 
 ENGINES = ("auto", "reference", "cpu", "distributed", "gpu")
 # Local steps below which starting workers (seconds each, for importing torch) costs more than they save.

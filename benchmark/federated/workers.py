@@ -20,13 +20,13 @@ import torch.multiprocessing
 from torch import Tensor
 
 from benchmark.errors import ConfigError, FsslError
-from benchmark.federated.births import born_deaf
 from benchmark.federated.dispatch import Call, name_of
 from benchmark.federated.engines import PLAIN, Speed
 from benchmark.federated.environment import Environment
 from benchmark.federated.leader import Hand, Leader
 from benchmark.federated.memory import shared_memory_left
 from benchmark.federated.parcels import Numbers, pack, receive, send
+from benchmark.federated.processes import born_deaf, usable_cores
 from benchmark.federated.worker import work
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when a worker loads torch
@@ -207,8 +207,3 @@ def shared_tensors(environment: Environment) -> dict[int, Tensor]:
     for tensor in to_move:
         tensor.share_memory_()
     return numbers.tensors
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

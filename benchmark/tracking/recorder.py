@@ -31,10 +31,6 @@ SECONDS_BETWEEN_CHECKPOINTS = 20.0
 MOST_OF_A_RUN = 0.02  # that checkpoints may take: where one takes longer than 0.4 s, they are further apart
 
 
-def run_folder(results: Path, experiment: Experiment) -> Path:
-    return results / "runs" / experiment.cell_key / f"seed={experiment.seed}"
-
-
 class Recorder(pl.Callback):
     """Writes `rounds.jsonl` as rounds end, and checkpoints by the clock, at the end, and when the run is broken off.
 

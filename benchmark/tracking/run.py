@@ -22,9 +22,10 @@ from benchmark.federated.trainer import build_trainer, fit
 from benchmark.tracking.cputime import CpuClock
 from benchmark.tracking.export import export
 from benchmark.tracking.files import read_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import PATIENCE, claimed, is_held
 from benchmark.tracking.provenance import identity, manifest
-from benchmark.tracking.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder, run_folder
+from benchmark.tracking.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder
 from benchmark.tracking.signals import Preempted, StopOnSignal
 
 

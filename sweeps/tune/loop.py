@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.tracking.files import read_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import BEAT, PATIENCE, RESULT, is_held
-from benchmark.tracking.recorder import run_folder
 from sweeps.crew import Ended, RunFailed
 from sweeps.local import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, Hands, at_work
 from sweeps.tune.book import Book, Counts, Taken

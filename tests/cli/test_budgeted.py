@@ -22,9 +22,9 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.tracking.checkpoints import newest
 from benchmark.tracking.files import read_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import PATIENCE
 from benchmark.tracking.reading import read_rounds
-from benchmark.tracking.recorder import run_folder
 from sweeps.budget import Gate
 from sweeps.budgets import newest_line
 from sweeps.local import launch

@@ -16,8 +16,8 @@ from benchmark.papers.item import Cell, Item
 from benchmark.tracking import replay as replaying
 from benchmark.tracking.checkpoints import save
 from benchmark.tracking.files import read_json, write_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.reading import write_reference
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from benchmark.tracking.verify import digest, disagreements, read, troubles_of, troubles_of_item
 from tests.conftest import record_of, tiny_experiment

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from benchmark.cli.progress import TableProgress, TimeLeft
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.run import run
 from sweeps.local import Standing
 

@@ -13,7 +13,7 @@ from benchmark.methods.objectives import ServerUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.run import run
 from tests.conftest import record_of, tiny_experiment
 from tests.tracking.test_run import Interrupt

@@ -20,8 +20,8 @@ from benchmark.errors import RunningElsewhere
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
 from benchmark.papers.item import Cell, Item
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.reading import read_records
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from reports.site import build
 from tests.conftest import tiny_experiment

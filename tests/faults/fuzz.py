@@ -34,9 +34,9 @@ from benchmark.cli.run import resolve
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import to_json
 from benchmark.tracking.checkpoints import newest
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.kept import ClientFiles, digest_of
 from benchmark.tracking.reading import pack, read_run
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from benchmark.tracking.verify import disagreements, read, troubles_of
 from tests.conftest import record_of, tiny_experiment

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmark.tracking.files import read_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.reading import read_records
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from tests.conftest import ROOT
 from tests.faults.crowd import CELLS, TINY, WORKERS, cell

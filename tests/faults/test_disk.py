@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment
 from benchmark.tracking.checkpoints import newest
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.run import run
 from reports.site import build
 from tests.conftest import tiny_experiment

@@ -21,7 +21,13 @@ from tests.tracking import faults as common_faults
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["benchmark.cli.run", "benchmark.tracking.run", "benchmark.federated.helper", "benchmark.cli.progress", __name__]
+    [
+        "benchmark.cli.run",
+        "benchmark.tracking.run",
+        "benchmark.federated.helper",
+        "benchmark.cli.run_progress",
+        __name__,
+    ]
 )
 Faults = Mapping[int, Mapping[str, Any]]
 

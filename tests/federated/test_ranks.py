@@ -15,7 +15,7 @@ import pytest
 from benchmark.errors import Stopped
 from benchmark.experiment import Experiment
 from benchmark.tracking.files import read_json
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.run import run
 from tests.conftest import ROOT, tiny_experiment
 from tests.federated.ranks_here import Faults, RanksHere

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmark.experiment import Experiment
 from benchmark.papers.ssfl import tab2
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from reports.statistics import paired
 from sweeps.local import launch
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from benchmark.methods.semifl import SemiFL
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.record import RunRecord
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from reports.properties import Mark, fedswitch_table1, seen_by_method, semifl_table2
 from tests.conftest import record_of, tiny_experiment

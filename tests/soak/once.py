@@ -22,8 +22,8 @@ from signal import SIGKILL
 from typing import Any
 
 from benchmark.experiment import Experiment, Federation
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.reading import read_run
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.verify import troubles_of
 from sweeps.local import Standing, launch
 from tests.conftest import tiny_experiment

@@ -14,8 +14,8 @@ import yaml
 
 from benchmark.experiment import Experiment
 from benchmark.tracking.files import read_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import claimed
-from benchmark.tracking.recorder import run_folder
 from sweeps.factors import experiment_of
 from tests.sweeps.test_agents import FSSL, SWEEP, called, environment, history_of, metrics_of, sweep_file
 from tests.tracking.wandb_server import Faults, Server

@@ -11,8 +11,8 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 import yaml
 
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import newest
-from benchmark.tracking.recorder import run_folder
 from sweeps.grid import checked
 from sweeps.sweep_file import read
 from tests.conftest import record_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmark.errors import DataError
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.run import run
 from sweeps.local import launch
 from tests.conftest import record_of

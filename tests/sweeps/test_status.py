@@ -11,8 +11,8 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import claimed
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from sweeps.status import RunStatus, on_disk, status_of, summary
 from tests.conftest import ROOT

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmark.experiment import Experiment
 from benchmark.tracking.checkpoints import Checkpoint, newest
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 
 
 def untimed(folder: Path) -> list[str]:

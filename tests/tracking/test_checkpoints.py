@@ -17,8 +17,8 @@ from benchmark.errors import CannotWrite, ConfigError, Stopped
 from benchmark.methods.protocol import State
 from benchmark.tracking import checkpoints, files, recorder
 from benchmark.tracking.checkpoints import FORMAT, KEPT, Checkpoint, newest, save
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import Lease
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from tests.conftest import tiny_experiment
 from tests.tracking.equality import differences

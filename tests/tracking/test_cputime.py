@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from benchmark.federated.workers import usable_cores
+from benchmark.federated.processes import usable_cores
 from benchmark.tracking.cputime import CpuClock, cpu_seconds
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.run import run
 from tests.conftest import record_of
 

@@ -12,7 +12,7 @@ from benchmark.data.datasets import load
 from benchmark.errors import CannotWrite, Diverged
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.tracking.export import _safe
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.run import run
 from tests.conftest import tiny_experiment
 

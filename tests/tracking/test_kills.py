@@ -12,7 +12,7 @@ import pytest
 
 from benchmark.experiment import Experiment
 from benchmark.methods.catalogue import METHODS, method_name
-from benchmark.tracking.recorder import run_folder
+from benchmark.tracking.folders import run_folder
 from tests.conftest import tiny_experiment
 from tests.methods.golden import TRACES
 from tests.tracking.equality import differences, last_checkpoint

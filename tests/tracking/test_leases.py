@@ -15,9 +15,9 @@ import pytest
 
 from benchmark.errors import RunningElsewhere
 from benchmark.experiment import Federation, to_json
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import Lease, LeaseLost, claimed, is_held, newest
 from benchmark.tracking.process import Process, this_process
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from benchmark.tracking.verify import troubles_of
 from tests.conftest import ROOT, record_of, tiny_experiment

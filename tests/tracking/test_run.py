@@ -14,9 +14,10 @@ import torch
 
 from benchmark.errors import CannotWrite, Diverged, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, Federation
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.leases import Lease, claimed
 from benchmark.tracking.reading import pack, read_records, unpack, write_reference
-from benchmark.tracking.recorder import Recorder, run_folder
+from benchmark.tracking.recorder import Recorder
 from benchmark.tracking.run import run
 from tests.conftest import ROOT, record_of, tiny_experiment
 from tests.tracking.equality import differences, untimed

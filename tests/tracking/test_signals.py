@@ -19,7 +19,8 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.workers import CpuEngine
 from benchmark.methods.protocol import Job, Key, Limit, Outcome, State, Training
-from benchmark.tracking.recorder import Recorder, run_folder
+from benchmark.tracking.folders import run_folder
+from benchmark.tracking.recorder import Recorder
 from benchmark.tracking.run import run
 from benchmark.tracking.signals import Preempted, StopOnSignal
 from tests.conftest import tiny_experiment

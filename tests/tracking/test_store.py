@@ -18,8 +18,8 @@ from benchmark.experiment import Experiment
 from benchmark.federated.store import ClientStore, Draft
 from benchmark.tracking import recorder
 from benchmark.tracking.checkpoints import newest
+from benchmark.tracking.folders import run_folder
 from benchmark.tracking.kept import ClientFiles, is_whole
-from benchmark.tracking.recorder import run_folder
 from benchmark.tracking.run import run
 from benchmark.tracking.verify import troubles_of
 from tests.conftest import ROOT, record_of

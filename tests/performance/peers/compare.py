@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import FsslError
-from benchmark.federated.workers import usable_cores
+from benchmark.federated.processes import usable_cores
 from benchmark.tracking.files import write_atomically
 from benchmark.tracking.hardware import hardware
 from benchmark.tracking.provenance import commit

@@ -8,7 +8,7 @@ from tests.conftest import ROOT
 
 SCRIPT = """
 import multiprocessing, pathlib, signal, time
-from benchmark.federated.births import born_deaf
+from benchmark.federated.processes import born_deaf
 
 if __name__ == "__main__":
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
