@@ -21,10 +21,10 @@ help: ## this list
 demo: $(STAMP) ## Table 2 of SSFL on handwritten digits, in minutes on two CPU cores
 	$(BIN)/fssl reproduce ssfl/tab2 --profile demo $(ARGS)
 
-# A file's tests stay together: they share what is slow to set up. Two files more than there are cores, since many tests
+# A file's tests stay together: they share what is slow to set up. One file more than there are cores, since many tests
 # wait for processes of their own. ARGS="-n 0" runs them one after another.
 test: $(STAMP) ## all tests, several files at a time
-	$(BIN)/python -m pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Both keep their figures beside the page that shows them; an interrupted soak goes on from its file.
 soak: $(STAMP) ## three kills or more of every method under every engine, each resumed (about 40 minutes)

@@ -87,11 +87,11 @@ class Crew:
         device = least_used(self._devices, [worker.device for worker in self._workers])
         arguments = (theirs, self._results, self._data_root, self._patience, device)
         process = context.Process(target=_serve, args=arguments, daemon=False)
-        with born_deaf():
-            process.start()
-        theirs.close()
         worker = _Worker(process=process, connection=mine, device=device)
-        self._workers.append(worker)
+        with born_deaf():  # whole, or not at all: an interrupt finds the worker on the list
+            process.start()
+            theirs.close()
+            self._workers.append(worker)
         return worker
 
     def ended(self, timeout: float) -> Iterator[Ended]:

@@ -3,10 +3,13 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.conftest import ROOT
 
-SCRIPT = """
+FIRST = """
 import multiprocessing, pathlib, signal, time
 from benchmark.federated.processes import born_deaf
 
@@ -19,13 +22,41 @@ if __name__ == "__main__":
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """
 
+INTERRUPTED = """
+import os, signal, threading, time
+from benchmark.federated.processes import born_deaf
+
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+try:
+    with born_deaf():
+        os.kill(os.getpid(), signal.NAME)
+        time.sleep(0.2)
+        print("born")
+    print("deaf for ever")
+except KeyboardInterrupt:
+    print("heard")
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+
+
+def said(script: str, folder: Path) -> str:
+    """What a fresh Python prints."""
+    path = folder / "script.py"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, path], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
 
 def test_the_first_process_of_a_parent_is_born_deaf_too(tmp_path):
     """Its mask, as the kernel shows it, has SIGINT from the start; a later process finds the resource tracker running,
     the first one of a fresh Python does not."""
-    script = tmp_path / "first.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, script], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    (blocked,) = [line.split()[1] for line in done.stdout.decode().splitlines() if line.startswith("SigBlk:")]
+    (blocked,) = [line.split()[1] for line in said(FIRST, tmp_path).splitlines() if line.startswith("SigBlk:")]
     assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_what_comes_during_a_birth_is_heard_after_it(name, tmp_path):
+    """Also where another thread, which blocks nothing, is the one that the signal comes to."""
+    assert said(INTERRUPTED.replace("NAME", name), tmp_path).split() == ["born", "heard"]
