@@ -81,7 +81,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     found = {}
-    for cell in options.cell or ["ssfl/tab2:FedAvg/full@laptop@31", "ssfl/tab2:FedAvg/full@demo@6"]:
+    for cell in options.cell or ["ssfl/tab2:FedAvg/full@laptop@31", "ssfl/tab2:FedAvg/full@demo@21"]:
         name, profile, after = cell.rsplit("@", 2)
         environment = prepare(cell_named(name, profile), options.data_root)
         found[cell] = measured(environment, int(after), options.rounds)
