@@ -34,27 +34,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     check(item)
 
 
-# The files that take longest. They begin first: what begins last, the others wait for.
-LONGEST = (
-    "sweeps/test_agents.py",
-    "tracking/test_kills.py",
-    "sweeps/test_ray.py",
-    "sweeps/test_agent_faults.py",
-    "sweeps/test_tune_loop.py",
-    "sweeps/test_agent_kills.py",
-    "federated/test_ranks.py",
-    "federated/test_gpu_equality.py",
-    "cli/test_budgeted.py",
-    "federated/test_fast_step.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    place = {here / name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
-
-
 ROOT = Path(__file__).resolve().parents[1]
 
 
