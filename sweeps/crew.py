@@ -1,4 +1,4 @@
-"""Spawned processes that train runs, one run at a time each, each on one device. What they hold on disk is theirs
+"""Processes that train runs, one run at a time each, each on one device. What they hold on disk is theirs
 (`tracking.leases`): one that dies takes nothing with it but the rounds since its last checkpoint."""
 
 import contextlib
@@ -10,12 +10,12 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
-from benchmark.federated.processes import born_deaf
+from benchmark.federated.processes import births, process
 
 CPU = "cpu"  # the device of runs that need no other: any number of processes share it
 
@@ -41,7 +41,7 @@ class Ended:
 
 @dataclass(kw_only=True)
 class _Worker:
-    process: SpawnProcess
+    process: BaseProcess
     connection: Connection
     device: str
     run: Experiment | None = None
@@ -81,15 +81,13 @@ class Crew:
             worker.connection.send(run)
 
     def _hire(self) -> _Worker:
-        context = multiprocessing.get_context("spawn")
-        mine, theirs = context.Pipe()
-        os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})  # theirs: one core and one thread each
+        mine, theirs = multiprocessing.Pipe()
         device = least_used(self._devices, [worker.device for worker in self._workers])
         arguments = (theirs, self._results, self._data_root, self._patience, device)
-        process = context.Process(target=_serve, args=arguments, daemon=False)
-        worker = _Worker(process=process, connection=mine, device=device)
-        with born_deaf():  # whole, or not at all: an interrupt finds the worker on the list
-            process.start()
+        born = process(_serve, *arguments, daemon=False, fresh=device != CPU)
+        worker = _Worker(process=born, connection=mine, device=device)
+        with births():  # whole, or not at all: an interrupt finds the worker on the list
+            born.start()
             theirs.close()
             self._workers.append(worker)
         return worker

@@ -1,4 +1,4 @@
-"""Launching runs: side by side in spawned processes of this machine, one core and one thread each, or by another crew.
+"""Launching runs: side by side in processes of this machine, one core and one thread each, or by another crew.
 
 Two runs on two cores finish sooner than one run on both. Any number of launchers, on any number of machines that share
 the folder of results, may be at the same runs: each run has one process at a time (`tracking.leases`), a launcher

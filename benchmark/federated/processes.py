@@ -1,23 +1,51 @@
-"""Processes: how many the machine has room for, and how one is begun."""
+"""Processes: how many the machine has room for, and how one is begun.
+
+Loading torch and Lightning takes five CPU seconds. It is done once, by a server that the first process to start others
+starts beside itself, and every process is forked from that one (multiprocessing's `forkserver`, Linux). Nothing ran in
+the server, so that a forked process is as good as a fresh one; what else it should have of its parent, its
+environment variables and its standard streams, it is given.
+"""
 
 import contextlib
+import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, reduction, resource_tracker
+from multiprocessing.process import BaseProcess
 from typing import Any
+
+LOADED = ["benchmark.tracking.run", "benchmark.federated.worker"]  # by the server, for all that it forks
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when a process loads torch
+# Elsewhere libraries may break in a forked process, or nothing forks.
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+
+
+def process(target: Callable[..., None], *args: Any, daemon: bool, fresh: bool = False) -> BaseProcess:
+    """A process that will call target(*args) when it is started, which has to be inside `births`.
+
+    `fresh`: loads everything anew, as a process should that will use another device than the CPU.
+    """
+    context = multiprocessing.get_context("spawn" if fresh else METHOD)
+    return context.Process(target=_live, args=(Surroundings(), target, *args), daemon=daemon)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def born_deaf() -> Iterator[None]:
-    """Processes started in here are born with SIGINT blocked; a SIGINT or SIGTERM to this one is heard afterwards.
+def births(threads: int = 1) -> Iterator[None]:
+    """Processes started in here have so many threads and are born with SIGINT blocked; a SIGINT or SIGTERM to this
+    process is heard afterwards.
 
     The terminal sends Ctrl-C to all, and a process that is still loading Python would end with a traceback; so would
     one whose parent is interrupted before it has told it what to do. The parent's block is not enough for that: a
     thread that blocks nothing may take the signal, and Python raises it in the main thread. And multiprocessing's
     resource tracker is started first: when it starts with the first spawned process, it lifts the block just before
     that process is born (Python 3.11, resource_tracker.py, `ensure_running`).
+
+    The server that processes are forked from is deaf to SIGTERM too, for ever: whoever ends all processes of a group
+    would else take from us what became of those that have something to finish. It ends with the last of them. What else
+    this process starts by multiprocessing's `forkserver` is forked from it too, and has to lift both blocks itself.
     """
     resource_tracker.ensure_running()
     came: list[int] = []
@@ -25,17 +53,71 @@ def born_deaf() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         ears = {number: ear for number, ear in found.items() if ear is not None}  # None: not Python's to put back
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     for number in ears:
         signal.signal(number, lambda number, frame: came.append(number))
     try:
-        yield
+        if METHOD == "forkserver":
+            with environment_of(1):
+                forkserver.set_forkserver_preload(LOADED)
+                forkserver.ensure_running()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before | {signal.SIGINT})
+        with environment_of(threads):
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number, ear in ears.items():
             signal.signal(number, ear)
         if came:
             signal.raise_signal(came[0])
+
+
+class Surroundings:
+    """Environment variables and standard output and error of the process that starts another, as they are then.
+
+    They are taken when it is sent to that process, and are in force there when it is received.
+    """
+
+    def __getstate__(self) -> tuple[dict[str, str], dict[int, Any]]:
+        return dict(os.environ), {stream: reduction.DupFd(stream) for stream in (1, 2) if _is_open(stream)}
+
+    def __setstate__(self, state: tuple[dict[str, str], dict[int, Any]]) -> None:
+        variables, streams = state
+        os.environ.clear()
+        os.environ.update(variables)
+        for stream, sent in streams.items():
+            if (given := sent.detach()) != stream:
+                os.dup2(given, stream)
+                os.close(given)
+
+
+def _is_open(stream: int) -> bool:
+    try:
+        os.fstat(stream)
+    except OSError:
+        return False
+    return True
+
+
+def _live(_surroundings: Surroundings, target: Callable[..., None], *args: Any) -> None:
+    """The life of a process. It is deaf to SIGINT until it says otherwise."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    target(*args)
+
+
+@contextlib.contextmanager
+def environment_of(threads: int) -> Iterator[None]:
+    """Processes started in here load torch for so many threads."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def usable_cores() -> int:

@@ -6,6 +6,7 @@ A ticket names one call of `fit` or `gradients`.
 """
 
 import contextlib
+import multiprocessing
 import os
 import queue
 import sys
@@ -68,14 +69,14 @@ class Failure:
         return error
 
 
-def work(connection: Connection, shared: Mapping[int, Tensor], parent: int, threads: int, speed: Speed) -> None:
+def work(connection: Connection, shared: Mapping[int, Tensor], threads: int, speed: Speed) -> None:
     """The worker's main function: ends with its parent, or when the parent closes the pipe.
 
     `shared`: those tensors of the environment, by number, that lie in shared memory.
     """
     torch.set_num_threads(threads)
     keep_freed_memory()
-    inbox = Inbox(connection, parent)
+    inbox = Inbox(connection)
     inbox.start()
     (_, environment), rest = inbox.waiting.get()
     desk = Desk(unpack(environment, {**shared, **rest}), speed)
@@ -97,17 +98,19 @@ def work(connection: Connection, shared: Mapping[int, Tensor], parent: int, thre
 class Inbox(threading.Thread):
     """Takes what comes while a job runs, so that the parent never waits to hand over the next one."""
 
-    def __init__(self, connection: Connection, parent: int) -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__(daemon=True)
         self.waiting: queue.SimpleQueue[tuple[Any, dict[int, Tensor]]] = queue.SimpleQueue()
         self.ended: set[int] = set()  # tickets whose jobs are no longer wanted
-        self._connection, self._parent = connection, parent
+        self._connection = connection
 
     def run(self) -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None  # a worker has one
         try:
             while True:
                 while not self._connection.poll(PARENT_WATCH):
-                    if os.getppid() != self._parent:
+                    if not parent.is_alive():
                         return
                 message, tensors = receive(self._connection)
                 if message[0] == "end":

@@ -7,16 +7,16 @@ jobs first, and keep nothing: private state comes with the job and goes back wit
 move a bit; the fast form of the local step does (`Speed`), so that a run that goes on keeps its engine.
 """
 
-import os
 import signal
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import Any
 
-import torch.multiprocessing
+import torch.multiprocessing  # noqa: F401  teaches multiprocessing to share tensors
 from torch import Tensor
 
 from benchmark.errors import ConfigError, FsslError
@@ -26,10 +26,8 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.leader import Hand, Leader
 from benchmark.federated.memory import shared_memory_left
 from benchmark.federated.parcels import Numbers, pack, receive, send
-from benchmark.federated.processes import born_deaf, usable_cores
+from benchmark.federated.processes import births, process, usable_cores
 from benchmark.federated.worker import work
-
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when a worker loads torch
 
 
 class CpuEngine(Leader["Worker"]):
@@ -37,7 +35,7 @@ class CpuEngine(Leader["Worker"]):
 
     `plain`: the reference engine's local step, bit by bit; `confident_only`: see `Speed`.
 
-    A script that builds one needs the line `if __name__ == "__main__":`, as for every spawned process.
+    A script that builds one needs the line `if __name__ == "__main__":`: its processes import the script.
     """
 
     name = "cpu"
@@ -116,7 +114,7 @@ class CpuEngine(Leader["Worker"]):
     def _start_workers(self) -> None:
         if self._hands:
             return
-        with threads_without_interrupts(self._threads):
+        with births(self._threads):
             self._hands.extend(Worker(self._environment, self._threads, self._speed) for _ in range(self._count))
 
 
@@ -125,22 +123,19 @@ class Worker(Hand):
 
     def __init__(self, environment: Environment, threads: int, speed: Speed) -> None:
         super().__init__()
-        context = torch.multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.path = list(sys.path)  # spawned processes begin with it
+        self.connection, theirs = Pipe()
+        self.path = list(sys.path)  # processes begin with it
         self._shared = shared_tensors(environment)
         self._greeted = False
-        self.process = context.Process(
-            target=work, args=(theirs, self._shared, os.getpid(), threads, speed), daemon=True
-        )
+        self.process = process(work, theirs, self._shared, threads, speed, daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
 
     def greet(self, environment: Environment) -> None:
         """What a worker needs to know before a job: the environment, and where the parent finds its modules.
 
-        The environment is not among the process's arguments, because the parent would wait until it is read, which
-        is after some seconds of imports, for one worker after another.
+        The environment is not among the process's arguments, because the parent would wait until it is read, for one
+        worker after another.
         """
         if not self._greeted:
             self._greeted = True
@@ -176,22 +171,6 @@ def end(workers: list[Worker]) -> None:
         worker.connection.close()
         worker.process.kill()  # it holds nothing but what it was sent
         worker.process.join(timeout=5)
-
-
-@contextmanager
-def threads_without_interrupts(threads: int) -> Iterator[None]:
-    """Processes started in here have so many threads, and leave the keyboard's interrupt to their parent."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, str(threads)))
-    try:
-        with born_deaf():
-            yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def shared_tensors(environment: Environment) -> dict[int, Tensor]:

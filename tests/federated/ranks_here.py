@@ -89,6 +89,7 @@ def be_a_rank(words: Sequence[str], environ: Mapping[str, str], log: str, faults
     os.dup2(said, 1)
     os.dup2(said, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # where an engine of the tests' started what this is forked from
     os.environ.update(environ)
     common_faults.checkpoint_every_round()
     for name, argument in faults.items():

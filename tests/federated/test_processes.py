@@ -10,26 +10,26 @@ import pytest
 from tests.conftest import ROOT
 
 FIRST = """
-import multiprocessing, pathlib, signal, time
-from benchmark.federated.processes import born_deaf
+import pathlib, signal, time
+from benchmark.federated.processes import births, process
 
 if __name__ == "__main__":
-    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
-    with born_deaf():
-        process.start()
-        print(pathlib.Path(f"/proc/{process.pid}/status").read_text())
-    process.kill()
+    with births():
+        born = process(time.sleep, 60, daemon=True, fresh=FRESH)
+        born.start()
+        print(pathlib.Path(f"/proc/{born.pid}/status").read_text())
+    born.kill()
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """
 
 INTERRUPTED = """
 import os, signal, threading, time
-from benchmark.federated.processes import born_deaf
+from benchmark.federated.processes import births
 
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:
-    with born_deaf():
+    with births():
         os.kill(os.getpid(), signal.NAME)
         time.sleep(0.2)
         print("born")
@@ -49,10 +49,12 @@ def said(script: str, folder: Path) -> str:
     return done.stdout.decode()
 
 
-def test_the_first_process_of_a_parent_is_born_deaf_too(tmp_path):
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_first_process_of_a_parent_is_born_deaf_too(tmp_path, fresh):
     """Its mask, as the kernel shows it, has SIGINT from the start; a later process finds the resource tracker running,
     the first one of a fresh Python does not."""
-    (blocked,) = [line.split()[1] for line in said(FIRST, tmp_path).splitlines() if line.startswith("SigBlk:")]
+    lines = said(FIRST.replace("FRESH", str(fresh)), tmp_path).splitlines()
+    (blocked,) = [line.split()[1] for line in lines if line.startswith("SigBlk:")]
     assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
 
 

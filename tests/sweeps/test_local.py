@@ -1,4 +1,4 @@
-"""The local launcher, with real spawned processes."""
+"""The local launcher, with real processes."""
 
 import json
 from dataclasses import replace
@@ -8,23 +8,26 @@ import pytest
 from benchmark.errors import DataError
 from benchmark.tracking.folders import run_folder
 from benchmark.tracking.run import run
-from sweeps.local import launch
+from sweeps.local import Standing, launch
 from tests.conftest import record_of
+from tests.sweeps.gates import Gated
 
 
 def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
-    """Three seeds and one that diverges in two spawned workers: records as from this process; the rest went on."""
+    """Two that wait for each other, three seeds and one that diverges in two workers: the records are as from this
+    process, and the rest went on."""
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
-    runs = [wild, *(tiny.with_seed(seed) for seed in range(3))]
+    gated = replace(tiny, method=Gated(folder=str(tmp_path), rounds="2"))
+    runs = [gated, gated.with_seed(1), wild, *(tiny.with_seed(seed) for seed in range(3))]
     seen = []
-    launch(
-        runs,
-        tmp_path / "workers",
-        data_root=None,
-        workers=2,
-        watch=lambda standing: seen.append((len(standing.running), len(standing.finished))),
-    )
-    assert seen[-1] == (0, 4) and max(running for running, _ in seen) == 2
+
+    def watch(standing: Standing) -> None:
+        seen.append((len(standing.running), len(standing.finished)))
+        if len(standing.running) == 2:
+            (tmp_path / "GATE.2").touch()
+
+    launch(runs, tmp_path / "workers", data_root=None, workers=2, watch=watch)
+    assert seen[-1] == (0, 6)
     assert record_of(run_folder(tmp_path / "workers", wild)).status == "diverged"
     for seed in range(3):
         here = run(tiny.with_seed(seed), tmp_path / "here")

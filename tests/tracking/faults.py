@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch.multiprocessing
-
-from benchmark.federated import engines, workers
+from benchmark.federated import engines, processes, workers
 from benchmark.federated.worker import work
 from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.tracking import checkpoints, files, kept, recorder
@@ -26,9 +24,8 @@ def checkpoint_every_round() -> None:
 
 
 def forked_workers() -> None:
-    """Worker processes without the seconds that importing torch anew takes; signals as in a spawned one."""
-    of_torch = torch.multiprocessing.get_context
-    torch.multiprocessing.get_context = lambda method=None: of_torch("fork")  # type: ignore[assignment]
+    """Worker processes without the seconds that importing torch anew takes; signals as in production."""
+    processes.METHOD = "fork"
 
     def working(*arguments: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
