@@ -50,7 +50,7 @@ def test_what_trains_brings_no_package_that_only_a_few_need():
 
 
 def test_what_trains_nothing_loads_no_trainer():
-    """Lightning takes seconds to load; an agent, which starts runs, and a report need none of it."""
-    for verb in ("agent", "report", "sweep"):
-        code = f"from benchmark.cli.main import parser\nparser({verb!r})"
-        assert loaded(code, ("pytorch_lightning", "torchvision")) == set()
+    """Lightning takes seconds to load; an agent, which starts runs, and what reads records need none of it."""
+    verbs = ("agent", "report", "status", "sweep", "verify", "wandb-rebuild")
+    code = f"from benchmark.cli.main import parser\nfor verb in {verbs}: parser(verb)"
+    assert loaded(code, ("pytorch_lightning", "torchvision")) == set()

@@ -6,15 +6,17 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
 from benchmark.tracking.record import RunRecord
-from benchmark.tracking.replay import Replay, replay
 from benchmark.tracking.verify import disagreements, read, troubles_of, troubles_of_item
 from sweeps.plan import plan
+
+if TYPE_CHECKING:
+    from benchmark.tracking.replay import Replay
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -71,14 +73,18 @@ def _records(results: Path, troubles: list[str]) -> Iterator[tuple[RunRecord, Pa
             yield record, path
 
 
-def _replayed(records: Sequence[tuple[RunRecord, Path]], options: argparse.Namespace) -> list[Replay]:
+def _replayed(records: Sequence[tuple[RunRecord, Path]], options: argparse.Namespace) -> list["Replay"]:
     """K finished runs, any of them with equal chance."""
     able = [path for record, path in records if record.result and path.is_dir()]
     chosen = random.sample(able, min(options.replay, len(able)))
+    if not chosen:
+        return []
+    from benchmark.tracking.replay import replay  # trains, and takes seconds to load
+
     return [replay(path, options.data_root) for path in sorted(chosen)]
 
 
-def _summary(count: int, troubles: list[str], undigested: int, replayed: Sequence[Replay]) -> dict[str, Any]:
+def _summary(count: int, troubles: list[str], undigested: int, replayed: Sequence["Replay"]) -> dict[str, Any]:
     return {
         "records": count,
         "troubles": troubles,
@@ -95,7 +101,7 @@ def _summary(count: int, troubles: list[str], undigested: int, replayed: Sequenc
     }
 
 
-def _print(count: int, troubles: list[str], undigested: int, replayed: Sequence[Replay]) -> None:
+def _print(count: int, troubles: list[str], undigested: int, replayed: Sequence["Replay"]) -> None:
     for found in replayed:
         rounds = f"rounds {found.rounds.start} to {found.rounds.stop - 1}"
         how = f"not done again: {found.skipped}" if found.skipped else f"{rounds} done again, {_equality(found)}"
@@ -110,5 +116,5 @@ def _print(count: int, troubles: list[str], undigested: int, replayed: Sequence[
     print(f"{count} records, {len(troubles)} troubles")
 
 
-def _equality(found: Replay) -> str:
+def _equality(found: "Replay") -> str:
     return f"{len(found.troubles)} differences" if found.troubles else "equal bit by bit"

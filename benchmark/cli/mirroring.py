@@ -10,9 +10,29 @@ import pytorch_lightning as pl
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
+from benchmark.federated.module import FederatedModule
 from benchmark.tracking.folders import run_folder
 from benchmark.tracking.mirror import WandbMirror, labels_of, mode_asked
 from benchmark.tracking.reading import read_run
+from benchmark.tracking.signals import Preempted
+
+
+class Mirroring(pl.Callback):
+    """Shows each round to W&B when it is recorded."""
+
+    def __init__(self, mirror: WandbMirror) -> None:
+        self._mirror = mirror
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._mirror.start()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        self._mirror.show(pl_module.rounds_done, pl_module.metrics)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, Preempted):
+            self._mirror.mark_preempting()
 
 
 @contextlib.contextmanager
@@ -32,7 +52,7 @@ def mirrored(
         experiment, lambda: read_run(folder), labels=labels_of(experiment, words), mode=mode, place=place, folder=folder
     )
     try:
-        yield [mirror]
+        yield [Mirroring(mirror)]
     except FsslError as error:
         if mirror.begun:  # a run that was never begun here has nothing to show
             mirror.finish(error.exit_code)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benchmark.cli.budgeted import Spending, add_budget, as_json, budget_of, nothing_fits, tell
 from benchmark.cli.main import add_places
-from benchmark.cli.reproduce import add_quoted, add_scope, checked_seeds, uses_reference
+from benchmark.cli.scope import add_quoted, add_scope, checked_seeds, uses_reference
 from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
 from benchmark.papers.census import census

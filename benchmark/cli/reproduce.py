@@ -11,8 +11,9 @@ from rich.console import Console
 from benchmark.cli.budgeted import add_budget, budget_of, spend
 from benchmark.cli.main import add_places
 from benchmark.cli.report import DEFAULT_SITE, on_disk
+from benchmark.cli.scope import add_quoted, add_reference, add_scope, checked_seeds, uses_reference
 from benchmark.cli.train import add_launch, checked_launch, diverged, train
-from benchmark.errors import ConfigError, Diverged
+from benchmark.errors import Diverged
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES
@@ -23,30 +24,6 @@ from reports.terminal import print_item
 from sweeps.plan import Plan, plan, restricted
 
 TABLE_WIDTH = 100  # columns
-
-
-def add_scope(
-    command: argparse.ArgumentParser, items: str = "+", what: str = "ssfl/tab2, a paper (ssfl), or all"
-) -> None:
-    """Which runs. `items`: how many names there may be ("+": at least one, "*": also none)."""
-    command.add_argument("items", nargs=items, metavar="ITEM", help=what)
-    command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
-    command.add_argument("--seeds", type=int, help="runs a cell (default: the profile's)")
-    command.add_argument(
-        "--also",
-        action="append",
-        default=[],
-        metavar="METHOD",
-        help="one more method in the arena, such as my_module:MyMethod; may be repeated",
-    )
-
-
-def add_quoted(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--also-quoted",
-        action="store_true",
-        help="train also the cells whose numbers the paper quotes from others' settings (else only shown)",
-    )
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -63,24 +40,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--site", type=Path, default=DEFAULT_SITE, help="where the report is built")
     add_places(command)
     command.set_defaults(act=act)
-
-
-def add_reference(command: argparse.ArgumentParser) -> None:
-    reference = command.add_mutually_exclusive_group()
-    reference.add_argument(
-        "--with-reference", action="store_true", default=None, help="count committed records as done (default but demo)"
-    )
-    reference.add_argument("--no-reference", action="store_false", dest="with_reference", help="train them again here")
-
-
-def uses_reference(options: argparse.Namespace) -> bool:
-    return options.profile != "demo" if options.with_reference is None else bool(options.with_reference)
-
-
-def checked_seeds(seeds: int | None) -> int | None:
-    if seeds is not None and seeds < 1:
-        raise ConfigError(f"--seeds: {seeds}; at least 1 would be right")
-    return seeds
 
 
 def act(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmark.cli.main import add_places
-from benchmark.cli.reproduce import add_reference, add_scope, checked_seeds, uses_reference
+from benchmark.cli.scope import add_reference, add_scope, checked_seeds, uses_reference
 from benchmark.cli.train import add_launch, checked_launch, diverged, train
 from benchmark.errors import ConfigError, Diverged, RunningElsewhere
 from benchmark.papers.catalogue import items

@@ -14,17 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import pytorch_lightning as pl
-
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
-from benchmark.federated.module import FederatedModule
 from benchmark.methods.catalogue import method_name
 from benchmark.tracking.files import write_atomically
 from benchmark.tracking.provenance import commit
 from benchmark.tracking.reach import unreachable
 from benchmark.tracking.record import MIRROR_FILE, RunRecord
-from benchmark.tracking.signals import Preempted
 
 PROJECT = "fssl"
 LONGEST_TAG = 64  # characters that W&B takes
@@ -71,8 +67,8 @@ def mode_asked(word: str) -> Mode | None:
     return "offline" if "offline" in (word, said) else "online"
 
 
-class WandbMirror(pl.Callback):
-    """Logs each round when it is recorded. `finish` comes after the run, whatever became of it."""
+class WandbMirror:
+    """What W&B has of one run. `finish` comes after the run, whatever became of it."""
 
     def __init__(
         self,
@@ -117,16 +113,13 @@ class WandbMirror(pl.Callback):
         self._try(lambda: self._run.finish(exit_code=exit_code))
         self._run = None
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.start()
+    def show(self, round_number: int, metrics: Mapping[str, Any]) -> None:
+        """Send a round that has just been recorded."""
+        self._try(lambda: self._send([{"round": round_number, **metrics}]))
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
-        assert isinstance(pl_module, FederatedModule)
-        self._try(lambda: self._send([{"round": pl_module.rounds_done, **pl_module.metrics}]))
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """A run that was asked to stop is handed out again by the server."""
-        if isinstance(exception, Preempted) and self._run is not None:
+    def mark_preempting(self) -> None:
+        """Say that the run was asked to stop: W&B's server hands it out again."""
+        if self._run is not None:
             self._try(lambda: self._run.mark_preempting())
 
     def _start(self) -> None:

@@ -7,20 +7,22 @@ import platform
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmark.experiment import NUMERICS
-from benchmark.federated.engines import Engine
-from benchmark.federated.environment import Environment
 from benchmark.tracking.hardware import hardware
+
+if TYPE_CHECKING:  # who only asks for the commit loads nothing that trains
+    from benchmark.federated.engines import Engine
+    from benchmark.federated.environment import Environment
 
 PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "scipy", "scikit-learn")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def manifest(environment: Environment, engine: Engine) -> dict[str, Any]:
+def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
     """What a reader needs to judge whether two runs may be compared. No name of a person, host or path is in it."""
     return {
         "code": commit(),
@@ -37,7 +39,7 @@ def manifest(environment: Environment, engine: Engine) -> dict[str, Any]:
     }
 
 
-def identity(environment: Environment) -> dict[str, str]:
+def identity(environment: "Environment") -> dict[str, str]:
     """What has to be the same on all ranks of a run: the experiment, the data, and the code, a method's own too."""
     experiment, code = environment.experiment, commit()
     method = inspect.getsourcefile(type(experiment.method))
