@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
-from benchmark.federated.processes import births, process
+from benchmark.federated.processes import births
 
 CPU = "cpu"  # the device of runs that need no other: any number of processes share it
 
@@ -84,10 +84,9 @@ class Crew:
         mine, theirs = multiprocessing.Pipe()
         device = least_used(self._devices, [worker.device for worker in self._workers])
         arguments = (theirs, self._results, self._data_root, self._patience, device)
-        born = process(_serve, *arguments, daemon=False, fresh=device != CPU)
-        worker = _Worker(process=born, connection=mine, device=device)
-        with births():  # whole, or not at all: an interrupt finds the worker on the list
-            born.start()
+        with births(fresh=device != CPU) as process:  # whole, or not at all: an interrupt finds it on the list
+            worker = _Worker(process=process(_serve, *arguments, daemon=False), connection=mine, device=device)
+            worker.process.start()
             theirs.close()
             self._workers.append(worker)
         return worker

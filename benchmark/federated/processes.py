@@ -13,9 +13,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing import forkserver, reduction, resource_tracker
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol
 
 LOADED = ["benchmark.tracking.run", "benchmark.federated.worker"]  # by the server, for all that it forks
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when a process loads torch
@@ -23,19 +24,17 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when a process loads to
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 
 
-def process(target: Callable[..., None], *args: Any, daemon: bool, fresh: bool = False) -> BaseProcess:
-    """A process that will call target(*args) when it is started, which has to be inside `births`.
+class Maker(Protocol):
+    """Makes a process that calls target(*args) when it is started."""
 
-    `fresh`: loads everything anew, as a process should that will use another device than the CPU.
-    """
-    context = multiprocessing.get_context("spawn" if fresh else METHOD)
-    return context.Process(target=_live, args=(Surroundings(), target, *args), daemon=daemon)  # type: ignore[attr-defined]
+    def __call__(self, target: Callable[..., None], *args: Any, daemon: bool) -> BaseProcess: ...
 
 
 @contextlib.contextmanager
-def births(threads: int = 1) -> Iterator[None]:
-    """Processes started in here have so many threads and are born with SIGINT blocked; a SIGINT or SIGTERM to this
-    process is heard afterwards.
+def births(threads: int = 1, *, fresh: bool = False) -> Iterator[Maker]:
+    """Gives what makes processes. Those started in here have so many threads and are born with SIGINT blocked; a SIGINT
+    or SIGTERM to this process is heard afterwards. `fresh`: each loads everything anew, as one should that will use
+    another device than the CPU.
 
     The terminal sends Ctrl-C to all, and a process that is still loading Python would end with a traceback; so would
     one whose parent is interrupted before it has told it what to do. The parent's block is not enough for that: a
@@ -53,23 +52,30 @@ def births(threads: int = 1) -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         ears = {number: ear for number, ear in found.items() if ear is not None}  # None: not Python's to put back
+    method = "spawn" if fresh else METHOD
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     for number in ears:
         signal.signal(number, lambda number, frame: came.append(number))
     try:
-        if METHOD == "forkserver":
+        if method == "forkserver":
             with environment_of(1):
                 forkserver.set_forkserver_preload(LOADED)
                 forkserver.ensure_running()
         signal.pthread_sigmask(signal.SIG_SETMASK, before | {signal.SIGINT})
         with environment_of(threads):
-            yield
+            yield partial(_process, method)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number, ear in ears.items():
             signal.signal(number, ear)
         if came:
             signal.raise_signal(came[0])
+
+
+def _process(method: str, target: Callable[..., None], *args: Any, daemon: bool) -> BaseProcess:
+    context: Any = multiprocessing.get_context(method)
+    made: BaseProcess = context.Process(target=_live, args=(Surroundings(), target, *args), daemon=daemon)
+    return made
 
 
 class Surroundings:

@@ -26,7 +26,7 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.leader import Hand, Leader
 from benchmark.federated.memory import shared_memory_left
 from benchmark.federated.parcels import Numbers, pack, receive, send
-from benchmark.federated.processes import births, process, usable_cores
+from benchmark.federated.processes import Maker, births, usable_cores
 from benchmark.federated.worker import work
 
 
@@ -114,14 +114,15 @@ class CpuEngine(Leader["Worker"]):
     def _start_workers(self) -> None:
         if self._hands:
             return
-        with births(self._threads):
-            self._hands.extend(Worker(self._environment, self._threads, self._speed) for _ in range(self._count))
+        with births(self._threads) as process:
+            for _ in range(self._count):
+                self._hands.append(Worker(process, self._environment, self._threads, self._speed))
 
 
 class Worker(Hand):
     """One process, seen from the parent."""
 
-    def __init__(self, environment: Environment, threads: int, speed: Speed) -> None:
+    def __init__(self, process: Maker, environment: Environment, threads: int, speed: Speed) -> None:
         super().__init__()
         self.connection, theirs = Pipe()
         self.path = list(sys.path)  # processes begin with it

@@ -11,11 +11,11 @@ from tests.conftest import ROOT
 
 FIRST = """
 import pathlib, signal, time
-from benchmark.federated.processes import births, process
+from benchmark.federated.processes import births
 
 if __name__ == "__main__":
-    with births():
-        born = process(time.sleep, 60, daemon=True, fresh=FRESH)
+    with births(fresh=FRESH) as process:
+        born = process(time.sleep, 60, daemon=True)
         born.start()
         print(pathlib.Path(f"/proc/{born.pid}/status").read_text())
     born.kill()
