@@ -18,7 +18,7 @@ from benchmark.federated.parts import in_parts
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
 from benchmark.optim.sgd import SGD, Place
-from benchmark.streams import stream_seed, torch_stream
+from benchmark.streams import seed_global, stream_seed, torch_stream
 
 
 class LocalModule(pl.LightningModule):
@@ -236,7 +236,7 @@ def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpos
     """Seed what a job draws while it trains: the update's own generator, and torch's global one for dropout."""
     names = (purpose, "round", round_number, *key_names(job.key))
     module.draw = torch_stream(seed, *names, "loss")
-    torch.manual_seed(stream_seed(seed, *names, "dropout"))
+    seed_global(stream_seed(seed, *names, "dropout"))
 
 
 def outcome(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
