@@ -57,10 +57,8 @@ def births(threads: int = 1, *, fresh: bool = False) -> Iterator[Maker]:
     for number in ears:
         signal.signal(number, lambda number, frame: came.append(number))
     try:
-        if method == "forkserver":
-            with environment_of(1):
-                forkserver.set_forkserver_preload(LOADED)
-                forkserver.ensure_running()
+        if method == "forkserver" and not _server_runs():
+            method = "spawn"
         signal.pthread_sigmask(signal.SIG_SETMASK, before | {signal.SIGINT})
         with environment_of(threads):
             yield partial(_process, method)
@@ -70,6 +68,18 @@ def births(threads: int = 1, *, fresh: bool = False) -> Iterator[Maker]:
             signal.signal(number, ear)
         if came:
             signal.raise_signal(came[0])
+
+
+def _server_runs() -> bool:
+    """Start the server if it is not there. False where it cannot: no folder for temporary files, or with so long a name
+    that no socket can have one in it (108 bytes)."""
+    forkserver.set_forkserver_preload(LOADED)
+    try:
+        with environment_of(1):
+            forkserver.ensure_running()
+    except OSError:
+        return False
+    return True
 
 
 def _process(method: str, target: Callable[..., None], *args: Any, daemon: bool) -> BaseProcess:

@@ -17,6 +17,7 @@ if __name__ == "__main__":
     with births(fresh=FRESH) as process:
         born = process(time.sleep, 60, daemon=True)
         born.start()
+        print(type(born).__name__)
         print(pathlib.Path(f"/proc/{born.pid}/status").read_text())
     born.kill()
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -40,13 +41,22 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 """
 
 
-def said(script: str, folder: Path) -> str:
+def said(script: str, folder: Path, **variables: str) -> str:
     """What a fresh Python prints."""
     path = folder / "script.py"
     path.write_text(script)
-    done = subprocess.run([sys.executable, path], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True)
+    environment = {"PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run([sys.executable, path], cwd=ROOT, env=environment, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
+
+
+def test_where_no_server_can_listen_processes_are_fresh(tmp_path):
+    """A socket's name has at most 108 bytes on Linux (unix(7)), and it lies in the folder of temporary files."""
+    (long := tmp_path / ("long" * 40)).mkdir()
+    script = FIRST.replace("FRESH", "False")
+    assert said(script, tmp_path).startswith("ForkServerProcess")
+    assert said(script, tmp_path, TMPDIR=str(long)).startswith("SpawnProcess")
 
 
 @pytest.mark.parametrize("fresh", [False, True])
