@@ -1,5 +1,6 @@
 """Processes born deaf to the keyboard's interrupt."""
 
+import resource
 import signal
 import subprocess
 import sys
@@ -57,6 +58,13 @@ def test_where_no_server_can_listen_processes_are_fresh(tmp_path):
     script = FIRST.replace("FRESH", "False")
     assert said(script, tmp_path).startswith("ForkServerProcess")
     assert said(script, tmp_path, TMPDIR=str(long)).startswith("SpawnProcess")
+
+
+def test_the_server_ends_with_its_parent_whose_cost_has_its_own(tmp_path):
+    """Loading torch takes the server over a second, and the parent, which loads none of it, far less."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    said(FIRST.replace("FRESH", "False"), tmp_path)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before > 1.0
 
 
 @pytest.mark.parametrize("fresh", [False, True])
