@@ -74,7 +74,7 @@ def line_styles(names: Sequence[str], columns: Sequence[Panel]) -> dict[str, dic
 def _y_label(metric: str) -> str:
     if not metric.startswith("diversity/"):
         return metric_name(metric).replace(" of kept pseudo-labels", "\nof pseudo-labels")
-    return "\n".join(["Gradient diversity", variant_name(metric)])
+    return "\n".join(["Gradient diversity", *variant_words(metric).split(", ", 1)])
 
 
 def variant_name(metric: str) -> str:
@@ -83,12 +83,14 @@ def variant_name(metric: str) -> str:
     return f"{norm} {power}, {members.replace('_', ' ')}"
 
 
-def curves(
-    item: Item, records: Records, metrics: Sequence[str] = (ACCURACY, DIVERSITY), path: Path = Path("curves")
-) -> tuple[Path, Path]:
-    """Accuracy (top) and gradient diversity (bottom) per round, or any other metrics, as `path`.svg and `path`.png.
-    Raises CannotWrite."""
-    figure = figure_of(item, records, metrics)
+def variant_words(metric: str) -> str:
+    """With what it is a diversity of: "of weight changes, l2 squared, with server"."""
+    of = {"gradient": "of gradients", "delta": "of weight changes"}[metric.split("/")[1]]
+    return f"{of}, {variant_name(metric)}"
+
+
+def picture(figure: Figure, path: Path) -> tuple[Path, Path]:
+    """`path`.svg and `path`.png; the same figure gives the same bytes. Raises CannotWrite."""
     names = path.with_name(path.name + ".svg"), path.with_name(path.name + ".png")
     write_atomically(names[0], svg(figure).encode())
     write_atomically(names[1], png(figure))

@@ -19,7 +19,7 @@ from benchmark.papers.ssfl_items import actual
 from reports.cells import ACCURACY, CellResult, Records, collect, grid
 from reports.drawing import STYLE, draw_panel, laid_out, pdf, set_scale, svg
 from reports.explained import GRADIENTS
-from reports.figures import line_styles
+from reports.figures import DIVERSITY, figure_of, line_styles
 from reports.series import Series, seeds_series
 from reports.statistics import summary
 from reports.style import MARKERS, MATPLOTLIB_MARKERS, PALETTE, looks, series_looks
@@ -47,6 +47,12 @@ def paper_figure(item: Item, records: Records) -> Figure | None:
         return None
     with matplotlib.rc_context(STYLE):
         return laid_out(layout(item, records))
+
+
+def main_figure(item: Item, records: Records) -> Figure:
+    """What is shown of an item beside its numbers: the paper's figure, or where it has none, its curves of accuracy and
+    of the diversity of weight changes."""
+    return paper_figure(item, records) or figure_of(item, records, (ACCURACY, DIVERSITY))
 
 
 def paper_figure_files(item: Item, records: Records) -> dict[str, bytes]:

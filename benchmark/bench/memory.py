@@ -21,6 +21,7 @@ from benchmark.errors import FsslError
 from benchmark.federated.environment import Environment
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.processes import load_ahead
 from benchmark.federated.workers import CpuEngine
 from benchmark.models.build import Model
 
@@ -99,6 +100,7 @@ def train(connection: Connection, work: Work, rounds: int, workers: int) -> None
     connection.send((time.monotonic(), 0))
     torch.set_num_threads(1)
     keep_freed_memory()
+    load_ahead()  # as a run does
     environment = environment_of(work)
     with CpuEngine(environment, workers) as engine:
         module = FederatedModule(environment, engine)

@@ -12,8 +12,9 @@ from benchmark.papers.profiles import PROFILES, profile_named
 from benchmark.tracking.reading import Records, read_records, write_reference
 from benchmark.tracking.survey import Survey, cell_keys
 from reports.alone import write_alone
-from reports.figures import curves
+from reports.figures import picture
 from reports.orphans import orphans
+from reports.paper_figures import main_figure
 from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
 from reports.summary import write_summary
@@ -41,7 +42,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--commit-reference",
         action="store_true",
-        help="also write what git keeps: results/summary.csv, results/reference/, and each item's curves",
+        help="also write what git keeps: results/summary.csv, results/reference/, and a picture of each item",
     )
     command.add_argument("--pictures", type=Path, default=ROOT / "reports", help=argparse.SUPPRESS)
     add_places(command)
@@ -111,7 +112,7 @@ def _commit_reference(options: argparse.Namespace) -> None:
     for item, records in kept:
         _commit(plan(items([item.name], item.profile), options.results), options.results)  # with what it was chosen by
         paper, name = item.name.split("/")
-        curves(item, records, path=options.pictures / paper / f"{name}-{item.profile}")
+        picture(main_figure(item, records), options.pictures / paper / f"{name}-{item.profile}")
     write_summary(kept, options.results / "summary.csv")
 
 

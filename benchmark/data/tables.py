@@ -5,6 +5,7 @@ Shapes: K clients, d classes; `n_d` counts the images left in each class once th
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,8 @@ class Shares(NamedTuple):
 def stratified(sizes_K: list[Fraction], n_d: IntArray) -> Table:
     """(K, d) clients of the given sizes, each in the proportions of the whole: the R = 0 end of Eq. 9."""
     share_d = [Fraction(int(n), int(n_d.sum())) for n in n_d]
-    return [[size * share for share in share_d] for size in sizes_K]
+    row_of = {size: [size * share for share in share_d] for size in set(sizes_K)}  # mostly there are one or two sizes
+    return [[*row_of[size]] for size in sizes_K]
 
 
 def largest_remainders(exact_M: FloatArray, total: int) -> IntArray:
@@ -43,12 +45,15 @@ def round_table(exact_Kd: Table) -> IntArray:
     Column sums must be whole numbers. Such a rounding always exists (a flow with whole capacities has a whole
     solution), so the repair below always finds its path.
     """
-    floor_Kd = np.array([[math.floor(x) for x in row] for row in exact_Kd], dtype=np.int64)
-    rest_Kd = np.array([[float(x - math.floor(x)) for x in row] for row in exact_Kd])
-    extra_d = [int(sum(column)) for column in zip(*exact_Kd, strict=True)] - floor_Kd.sum(axis=0)
-    sizes_K = [sum(row, Fraction(0)) for row in exact_Kd]
-    low_K = np.array([math.floor(size) for size in sizes_K]) - floor_Kd.sum(axis=1)
-    high_K = np.array([math.ceil(size) for size in sizes_K]) - floor_Kd.sum(axis=1)
+    # Over one denominator, as Python's integers, which have no largest one: a tenth of the time of fractions' sums.
+    whole = math.lcm(*{x.denominator for row in exact_Kd for x in row})
+    parts_Kd = np.array([[x.numerator * (whole // x.denominator) for x in row] for row in exact_Kd], dtype=object)
+    floor_Kd = (parts_Kd // whole).astype(np.int64)
+    rest_Kd = (parts_Kd % whole / whole).astype(np.float64)
+    extra_d = (parts_Kd.sum(axis=0) // whole).astype(np.int64) - floor_Kd.sum(axis=0)
+    sizes_K = parts_Kd.sum(axis=1)
+    low_K = (sizes_K // whole).astype(np.int64) - floor_Kd.sum(axis=1)
+    high_K = -(-sizes_K // whole).astype(np.int64) - floor_Kd.sum(axis=1)
 
     given_Kd = np.zeros(floor_Kd.shape, dtype=bool)
     owed_K = rest_Kd.sum(axis=1)
@@ -62,30 +67,42 @@ def round_table(exact_Kd: Table) -> IntArray:
 
 def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: IntArray) -> None:
     """Move single images along paths of clients, in place, until low <= row sum <= high everywhere."""
+    free_dK = np.ascontiguousarray((open_Kd & ~given_Kd).T)
+    sums_K = given_Kd.sum(axis=1)
     while True:
-        sums_K = given_Kd.sum(axis=1)
-        if (sums_K > high_K).any():
-            _shift(given_Kd, open_Kd, givers_K=sums_K > high_K, takers_K=sums_K < high_K)
-        elif (sums_K < low_K).any():
-            _shift(given_Kd, open_Kd, givers_K=sums_K > low_K, takers_K=sums_K < low_K)
+        if (above_K := sums_K > high_K).any():
+            path = _path(given_Kd, free_dK, givers_K=above_K, takers_K=sums_K < high_K)
+        elif (below_K := sums_K < low_K).any():
+            path = _path(given_Kd, free_dK, givers_K=sums_K > low_K, takers_K=below_K)
         else:
             return
+        for taker, giver in pairwise(path):
+            label = int(np.flatnonzero(given_Kd[giver] & free_dK[:, taker])[0])
+            given_Kd[giver, label], free_dK[label, giver] = False, open_Kd[giver, label]
+            given_Kd[taker, label], free_dK[label, taker] = True, False
+        sums_K[path[0]] += 1
+        sums_K[path[-1]] -= 1
 
 
-def _shift(given_Kd: BoolArray, open_Kd: BoolArray, *, givers_K: BoolArray, takers_K: BoolArray) -> None:
-    """One image less for a giver and one more for a taker: breadth first over clients that can pass one on."""
-    free_Kd = open_Kd & ~given_Kd
+def _path(given_Kd: BoolArray, free_dK: BoolArray, *, givers_K: BoolArray, takers_K: BoolArray) -> list[int]:
+    """From a taker back to a giver: breadth first over clients that can pass an image on.
+
+    A class is looked at once: whoever could take one of its images from a later client has been reached already.
+    """
     came_from_K = np.where(givers_K, -1, -2)  # -1: a giver, where paths begin; -2: not reached
+    new_d = np.ones(len(free_dK), dtype=bool)  # classes not looked at yet
     queue = np.flatnonzero(givers_K).tolist()
     for client in queue:  # grows while it is walked
-        if takers_K[client]:
-            break
-        new_K = free_Kd[:, given_Kd[client]].any(axis=1) & (came_from_K == -2)
-        came_from_K[new_K] = client
-        queue += np.flatnonzero(new_K).tolist()
-    else:
-        raise AssertionError("no whole rounding of a table whose columns are whole")
-    while (giver := int(came_from_K[client])) >= 0:
-        label = int(np.flatnonzero(given_Kd[giver] & free_Kd[client])[0])
-        given_Kd[giver, label], given_Kd[client, label] = False, True
-        client = giver
+        label_d = given_Kd[client] & new_d
+        if not label_d.any():
+            continue
+        reached_K = free_dK[label_d].any(axis=0) & (came_from_K == -2)
+        came_from_K[reached_K] = client
+        if (found_K := reached_K & takers_K).any():
+            path = [int(found_K.argmax())]
+            while (giver := int(came_from_K[path[-1]])) >= 0:
+                path.append(giver)
+            return path
+        new_d &= ~label_d
+        queue += np.flatnonzero(reached_K).tolist()
+    raise AssertionError("no whole rounding of a table whose columns are whole")

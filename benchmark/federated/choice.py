@@ -64,7 +64,7 @@ def build_engine(
     if name == "distributed":
         raise ConfigError("engine: 'distributed' needs ranks that have met (benchmark.federated.ranks.join)")
     on_cuda = device is not None and device != "cpu"
-    if name == "gpu" or (name == "auto" and (on_cuda or (device is None and torch.cuda.is_available()))):
+    if name == "gpu" or (name == "auto" and suits_gpu(device)):
         return GpuEngine(environment, device_named(device), gpu_candidate)
     if on_cuda:
         raise ConfigError(
@@ -74,7 +74,7 @@ def build_engine(
         raise ConfigError(f"--gpu-candidate: {gpu_candidate!r} without the gpu engine; --engine gpu would be right")
     if name == "cpu" and threads != 1:
         raise ConfigError(f"--threads: {threads} with --engine cpu, whose workers have their own; 1 would be right")
-    if name == "cpu" or (name == "auto" and threads == 1 and suits_workers(environment.experiment, workers)):
+    if needs_workers(name, environment.experiment, workers, threads, device=device):
         torch.set_num_threads(1)  # this process averages and evaluates
         count, each = layout(environment.experiment.federation.C, workers)
         return CpuEngine(environment, count, threads=each, confident_only=confident_only)
@@ -111,6 +111,20 @@ def engine_again(
     return CpuEngine(
         environment, workers or recorded.get("workers"), threads=threads, confident_only=not dense, plain=plain
     )
+
+
+def needs_workers(
+    name: str, experiment: Experiment, workers: int | None, threads: int, *, device: str | None = None
+) -> bool:
+    """Whether `build_engine` without ranks gives the cpu engine, told before there is an environment."""
+    if name == "auto":
+        return threads == 1 and not suits_gpu(device) and suits_workers(experiment, workers)
+    return name == "cpu"
+
+
+def suits_gpu(device: str | None) -> bool:
+    """A CUDA device is asked for, or nothing is and there is one."""
+    return torch.cuda.is_available() if device is None else device != "cpu"
 
 
 def suits_workers(experiment: Experiment, workers: int | None) -> bool:

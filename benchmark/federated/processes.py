@@ -70,6 +70,12 @@ def births(threads: int = 1, *, fresh: bool = False) -> Iterator[Maker]:
             signal.raise_signal(came[0])
 
 
+def load_ahead() -> None:
+    """Start the server now, for processes that are needed in a while: it loads beside whatever this process does."""
+    with births():
+        pass  # where there cannot be a server, each process will load everything itself
+
+
 def _server_runs() -> bool:
     """Start the server if it is not there. False where it cannot: no folder for temporary files, or with so long a name
     that no socket can have one in it (108 bytes)."""
@@ -80,6 +86,7 @@ def _server_runs() -> bool:
     except OSError:
         return False
     _ended_with(os.getpid())
+    _in_vain(os.getpid())
     return True
 
 
@@ -87,10 +94,19 @@ def _server_runs() -> bool:
 def _ended_with(pid: int) -> util.Finalize:
     """Wait for the server when this process ends, after its processes: nothing is left of it, and whoever measures the
     command finds all its CPU seconds. `_stop` is what Python's own tests end it with."""
-    return util.Finalize(None, lambda: forkserver._forkserver._stop(), exitpriority=-1)  # type: ignore[attr-defined]
+    return util.Finalize(None, lambda: forkserver._forkserver._stop(), exitpriority=-2)  # type: ignore[attr-defined]
+
+
+@cache
+def _in_vain(pid: int) -> util.Finalize:
+    """Before that, kill a server that nothing was forked from: it may still load, and nobody should wait for it."""
+    server: Any = forkserver._forkserver
+    return util.Finalize(None, lambda: os.kill(server._forkserver_pid, signal.SIGKILL), exitpriority=-1)
 
 
 def _process(method: str, target: Callable[..., None], *args: Any, daemon: bool) -> BaseProcess:
+    if method == "forkserver":
+        _in_vain(os.getpid()).cancel()
     context: Any = multiprocessing.get_context(method)
     made: BaseProcess = context.Process(target=_live, args=(Surroundings(), target, *args), daemon=daemon)
     return made

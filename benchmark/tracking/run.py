@@ -10,12 +10,13 @@ import pytorch_lightning as pl
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import Diverged, RankLost, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.federated.choice import build_engine, engine_again
+from benchmark.federated.choice import build_engine, engine_again, needs_workers
 from benchmark.federated.distributed import DistributedEngine
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.processes import load_ahead
 from benchmark.federated.ranks import Ranks
 from benchmark.federated.store import MEMORY
 from benchmark.federated.trainer import build_trainer, fit
@@ -69,6 +70,8 @@ def run(
             keep_freed_memory()
             if is_held(folder, patience):  # told before time goes into data; `claimed` is what decides
                 raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it")
+            if ranks is None and needs_workers(engine, experiment, workers, threads, device=device):
+                load_ahead()  # beside the preparing of data
             environment = prepare(experiment, data_root)
             with claimed(folder, patience=patience) as lease:
                 finished = read_json(folder / "result.json")  # another process may have been at it until now

@@ -9,7 +9,7 @@ from benchmark.tracking.record import RunRecord
 from reports.arena.text import megabytes, thousands
 from reports.cells import ACCURACY, SELECTED_ON_TEST, CellResult, Records, seeds_of
 from reports.chart import chart
-from reports.figures import variant_name
+from reports.figures import variant_words
 from reports.files import slug
 from reports.ink import pdf, svg
 from reports.numbers import series_csv
@@ -117,7 +117,7 @@ def charts(result: CellResult, series: Mapping[str, Series]) -> list[dict[str, A
     return [
         {
             "title": metric_name(metric),
-            "variant": variant_name(metric) if metric.startswith("diversity/") else "",
+            "variant": variant_words(metric) if metric.startswith("diversity/") else "",
             "svg": chart(metric, {"": (line, look)}, seeds=True),
         }
         for metric, line in series.items()

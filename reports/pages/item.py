@@ -26,7 +26,7 @@ from reports.cells import (
     seeds_of,
 )
 from reports.chart import chart, legend, swatch
-from reports.figures import DIVERSITY, measured, panels, variant_name
+from reports.figures import DIVERSITY, measured, panels, variant_words
 from reports.pages.explained import item_gains
 from reports.pages.paper import paper_page
 from reports.series import finished_runs, seeds_series
@@ -159,7 +159,7 @@ def charts(item: Item, records: Records) -> dict[str, Any] | None:
         "rows": [
             {
                 "metric": metric_name(metric),
-                "variant": variant_name(metric) if metric.startswith("diversity/") else "",
+                "variant": variant_words(metric) if metric.startswith("diversity/") else "",
                 "panels": [
                     {"title": title, "svg": _panel(metric, title, lines, records, styles)} for title, lines in found
                 ],

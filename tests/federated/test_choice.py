@@ -1,5 +1,6 @@
 """The engine of a run: chosen by the work, by name, or refused; both give the same record."""
 
+import contextlib
 import json
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 
 from benchmark.errors import ConfigError, Stopped
 from benchmark.experiment import Federation
-from benchmark.federated.choice import WORTH_WORKERS, build_engine, engine_again, layout, suits_workers
+from benchmark.federated.choice import WORTH_WORKERS, build_engine, engine_again, layout, needs_workers, suits_workers
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.tracking.run import run
@@ -31,6 +32,18 @@ def test_workers_where_they_pay(federation, workers, suits):
 
 def test_small_work_stays_in_this_process(tiny):
     assert isinstance(build_engine("auto", prepare(tiny), None, 1), ReferenceEngine)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("name", ["auto", "reference", "cpu"])
+@pytest.mark.parametrize("rounds", [1, 10_000])
+def test_whether_workers_are_needed_is_known_before_there_is_data(tiny, name, rounds, device):
+    """What is told of an experiment is what `build_engine` then makes of it; 20,000 local steps are enough of them."""
+    federation = Federation(K=2, C=2, T=1, rounds=rounds)
+    environment = prepare(replace(tiny, federation=federation))
+    with contextlib.closing(build_engine(name, environment, 2, 1, device=device)) as engine:
+        told = needs_workers(name, environment.experiment, 2, 1, device=device)
+        assert (engine.name == "cpu") == told == (name == "cpu" or (name == "auto" and rounds > 1))
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,32 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 """
 
 
+AHEAD = """
+import os, time
+from multiprocessing import forkserver
+from benchmark.federated import processes
+
+if __name__ == "__main__":
+    processes.LOADED = ["loaded_here"]
+    processes.load_ahead()
+    server = forkserver._forkserver._forkserver_pid
+    if FORKED:
+        with processes.births() as process:
+            born = process(print, "born", daemon=False)
+            born.start()
+        born.join()
+        assert forkserver._forkserver._forkserver_pid == server
+    else:
+        print(server)
+"""
+
+
 def said(script: str, folder: Path, **variables: str) -> str:
     """What a fresh Python prints."""
     path = folder / "script.py"
     path.write_text(script)
     environment = {"PYTHONPATH": str(ROOT), **variables}
-    done = subprocess.run([sys.executable, path], cwd=ROOT, env=environment, capture_output=True)
+    done = subprocess.run([sys.executable, path], cwd=ROOT, env=environment, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
@@ -80,3 +100,14 @@ def test_the_first_process_of_a_parent_is_born_deaf_too(tmp_path, fresh):
 def test_what_comes_during_a_birth_is_heard_after_it(name, tmp_path):
     """Also where another thread, which blocks nothing, is the one that the signal comes to."""
     assert said(INTERRUPTED.replace("NAME", name), tmp_path).split() == ["born", "heard"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked elsewhere")
+def test_a_server_is_loaded_ahead_and_not_waited_for_in_vain(tmp_path):
+    """It stays the server of processes made later; where none are, it is gone although it would load for an hour."""
+    (tmp_path / "loaded_here.py").write_text("import time\n")
+    path = f"{ROOT}:{tmp_path}"
+    assert said(AHEAD.replace("FORKED", "True"), tmp_path, PYTHONPATH=path) == "born\n"
+    (tmp_path / "loaded_here.py").write_text("import time\ntime.sleep(3600)\n")
+    server = said(AHEAD.replace("FORKED", "False"), tmp_path, PYTHONPATH=path)
+    assert not Path(f"/proc/{int(server)}").exists()

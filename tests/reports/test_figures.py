@@ -11,10 +11,10 @@ from reports.cells import ACCURACY, Records, cell_result
 from reports.drawing import inline, svg
 from reports.figures import (
     DIVERSITY,
-    curves,
     figure_of,
     measured,
     panels,
+    picture,
     variant_metrics,
 )
 from reports.ink import Text
@@ -79,14 +79,26 @@ def test_one_panel_a_cohort_size(laptop_table: tuple[Item, Records]) -> None:
     ]
 
 
-def test_curves_write_the_same_bytes_twice(laptop_table: tuple[Item, Records], tmp_path: Path) -> None:
+def test_pictures_are_the_same_bytes_twice(laptop_table: tuple[Item, Records], tmp_path: Path) -> None:
     item, records = laptop_table
-    first = curves(item, records, [ACCURACY, DIVERSITY], tmp_path / "one")
-    second = curves(item, records, [ACCURACY, DIVERSITY], tmp_path / "two")
+    first = picture(figure_of(item, records, [ACCURACY, DIVERSITY]), tmp_path / "one")
+    second = picture(figure_of(item, records, [ACCURACY, DIVERSITY]), tmp_path / "two")
     assert [path.name for path in first] == ["one.svg", "one.png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert first[1].read_bytes().startswith(b"\x89PNG")
     assert ">FedAvg</text>" in first[0].read_text()  # text stays text
+
+
+def test_a_diversity_says_what_it_is_of(laptop_table: tuple[Item, Records]) -> None:
+    item, records = laptop_table
+    labels = [
+        figure_of(item, records, [metric]).axes[0].get_ylabel()
+        for metric in (DIVERSITY, DIVERSITY.replace("delta", "gradient"))
+    ]
+    assert labels == [
+        "Gradient diversity\nof weight changes\nl2 squared, clients",
+        "Gradient diversity\nof gradients\nl2 squared, clients",
+    ]
 
 
 @pytest.mark.parametrize(("values", "scale"), [((0.1, 20.0), "log"), ((0.1, 9.0), "linear"), ((0.0, 20.0), "linear")])

@@ -16,7 +16,7 @@ from benchmark.papers.item import Item
 from reports.alone import FIGURES, figure_files
 from reports.cells import Records
 from reports.drawing import STYLE
-from reports.paper_figures import LAYOUTS, paper_figure, paper_figure_files, variants
+from reports.paper_figures import LAYOUTS, main_figure, paper_figure, paper_figure_files, variants
 from tests.conftest import ROOT
 from tests.reports.fakes import make_record
 
@@ -56,6 +56,16 @@ def test_every_figure_of_the_paper_has_a_layout_and_no_table():
     assert set(LAYOUTS) == figures and len(figures) == 13
     (tab2,) = items(["ssfl/tab2"], "demo")
     assert paper_figure(tab2, {}) is None and paper_figure_files(tab2, {}) == {}
+
+
+def test_the_picture_of_an_item_is_the_papers_figure_where_it_has_one():
+    """Figures 6 and D.1 to D.4 share their curves of accuracy; what tells them apart is which diversity they show."""
+    shown = {name: main_figure(*filled(name)).axes[3].get_ylabel() for name in ("ssfl/fig6", "ssfl/figd2", "ssfl/tab2")}
+    assert shown == {
+        "ssfl/fig6": "Gradient diversity\nEq. 1",
+        "ssfl/figd2": "Gradient diversity\nEq. 13",
+        "ssfl/tab2": "Gradient diversity\nof weight changes\nl2 squared, clients",
+    }
 
 
 def test_captions_of_the_appendix_are_the_lines_of_panels():

@@ -188,8 +188,9 @@ def main() -> None:
     print(as_text(table, summary))
     if options.json:
         found = {
-            "command": "python -m tests.performance.peers.compare --flower PYTHON --fedlab PYTHON --pfl PYTHON "
-            f"--rounds {options.rounds} --repeats {options.repeats}",
+            "command": "python -m tests.performance.peers.compare "
+            + "".join(f"--{peer} PYTHON " for peer in summary)
+            + f"--rounds {options.rounds} --repeats {options.repeats}",
             "what": f"{work.clients} clients and the server, {work.steps} local steps of {work.batch} images, EMNIST "
             "CNN, FixMatch with every image kept: seconds a round; ratios to our blocks before and after, above 1: "
             "we are faster; others: CPUs that other programs used",
