@@ -18,8 +18,8 @@ from typing import Literal, TypeAlias
 from scipy import stats
 
 from benchmark.papers.item import Item
-from reports.cells import CellResult
-from reports.statistics import Summary
+from benchmark.verdicts.results import CellResult
+from benchmark.verdicts.statistics import Summary
 
 Agrees: TypeAlias = Literal["matches", "differs", "undecided"]
 ERROR = 0.05
@@ -48,16 +48,16 @@ def prediction_interval(seen: Summary, level: float = 0.95, runs: int = 1) -> tu
 def agreement(item: Item, result: CellResult) -> Agreement | None:
     """None where nothing is to be compared: another profile than `paper`, no margin, no published or no own value.
     The level allows for all cells of the item that have a published number, run or not."""
-    seen, published = result.summary, result.cell.published
+    seen, published = result.summary, result.cell.printed()
     if item.profile != "paper" or item.margin is None or seen is None or published is None:
         return None
-    compared = sum(cell.published is not None for cell in item.cells)
-    spread = result.cell.published_spread
+    compared = sum(cell.printed() is not None for cell in item.cells)
+    spread = result.cell.published["test/accuracy"].spread
     return agree(
         seen,
         published / 100,
         item.margin,
-        runs=result.cell.published_runs,
+        runs=result.cell.published["test/accuracy"].runs,
         spread=None if spread is None else spread / 100,
         alpha=ERROR / max(1, compared),
     )

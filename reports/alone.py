@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import ACCURACY, Records, counted
 from reports.arena.exports import arena_csv, arena_latex, arena_markdown
-from reports.cells import ACCURACY, Records, counted
 from reports.claims import claims_csv, claims_latex, claims_markdown
 from reports.exports import table_csv, table_latex, table_markdown
 from reports.figures import DIVERSITY, measured, variant_metrics
@@ -35,7 +35,7 @@ FIGURES = (
 
 def table_files(item: Item, records: Records) -> dict[str, bytes]:
     """The item's table and its claims by file name. `records`: of the item's own seeds."""
-    if item.rows == "methods":
+    if item.methods_are_rows:
         found = {
             "table.csv": arena_csv(item, records),
             "table.tex": arena_latex(item, records),
@@ -60,11 +60,11 @@ def figure_files(item: Item, records: Records) -> dict[str, bytes]:
     """The item's figures by file name; empty without a run. Appendix D's variants where any of them was measured."""
     if not any(records.values()):
         return {}
-    metrics = [ACCURACY] if item.rows == "methods" else [ACCURACY, DIVERSITY, KEPT]
+    metrics = [ACCURACY] if item.methods_are_rows else [ACCURACY, DIVERSITY, KEPT]
     shown = [name for name in metrics if name == ACCURACY or measured(records, name)]
     files = {**paper_figure_files(item, records), **_files("curves", item, records, shown)}
     variants = [f"diversity/{gradient}/l1/plain/clients" for gradient in ("gradient", "delta")]
-    if item.rows == "settings" and any(measured(records, variant) for variant in variants):
+    if not item.methods_are_rows and any(measured(records, variant) for variant in variants):
         for name, shown in variant_metrics(records).items():
             files |= _files(f"diversity-{name}", item, records, shown)
     return files

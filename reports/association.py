@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from reports.statistics import LEVEL
+from benchmark.verdicts.statistics import LEVEL
 
 Values: TypeAlias = npt.NDArray[np.float64]
 SAMPLES = 2000

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
 from reports.files import put
 from reports.render import version
 

@@ -1,98 +1,13 @@
-"""Records joined to the cells of an item, and cells arranged as a table: what every view of a result starts from."""
+"""An item's results arranged as a table."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-from benchmark.papers.item import Cell, Item
-from benchmark.tracking.record import RunRecord
-from reports.statistics import Paired, Summary, paired, summary
+from benchmark.papers.item import Item
+from benchmark.verdicts.results import CellResult
+from benchmark.verdicts.statistics import Paired, paired
 
-Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
-Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]
-ACCURACY = "test/accuracy"
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellResult:
-    """What is known of one cell. Only finished runs are in `values`; diverged ones are listed, never averaged."""
-
-    cell: Cell
-    values: Mapping[int, float]  # seed -> the metric under the run's selection rule, in general after the last round
-    diverged: tuple[int, ...]  # seeds
-    unfinished: tuple[int, ...]  # seeds that were started, and failed or have not ended
-    n_wanted: int
-    selected_on_test: bool = False  # some value is that of the round that was best on the test set
-
-    @property
-    def n(self) -> int:
-        return len(self.values)
-
-    @property
-    def summary(self) -> Summary | None:
-        return summary(self.values.values()) if self.values else None
-
-    @property
-    def status(self) -> Status:
-        """diverged where any run diverged, so that a mean of the survivors never passes for the whole cell."""
-        if self.diverged:
-            return "diverged"
-        if not self.values:
-            return "missing"
-        return "done" if self.n >= self.n_wanted else "partial"
-
-    @property
-    def awaited(self) -> bool:
-        """Whether the item counts on its runs; a quoted cell's are there only where somebody asked for them."""
-        return self.cell.role != "quoted" or bool(self.values or self.diverged or self.unfinished)
-
-    @property
-    def counts(self) -> str:
-        """For people: "n=3", "n=2/5", "not run (0/5)", "n=2/5, 1 diverged"; "quoted": nobody asked to run it."""
-        if not self.awaited:
-            return "quoted"
-        if not self.values and not self.diverged:
-            return f"not run (0/{self.n_wanted})"
-        text = f"n={self.n}" if self.n >= self.n_wanted else f"n={self.n}/{self.n_wanted}"
-        return f"{text}, {len(self.diverged)} diverged" if self.diverged else text
-
-
-def cell_result(cell: Cell, records: Records, n_wanted: int, metric: str = ACCURACY) -> CellResult:
-    """The cell's runs sorted into finished, diverged and unfinished. A finished run whose value is not finite
-    counts as diverged: NaN must not reach a mean."""
-    values: dict[int, float] = {}
-    diverged: list[int] = []
-    unfinished: list[int] = []
-    runs = records.get(cell.cell_key, {})
-    for seed, record in sorted(runs.items()):
-        value = record.selected(metric)
-        if record.status == "diverged" or (value is not None and not math.isfinite(value)):
-            diverged.append(seed)
-        elif record.status != "done":
-            unfinished.append(seed)
-        elif value is not None:
-            values[seed] = float(value)
-    return CellResult(
-        cell=cell,
-        values=values,
-        diverged=tuple(diverged),
-        unfinished=tuple(unfinished),
-        n_wanted=n_wanted,
-        selected_on_test=metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values),
-    )
-
-
-def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, CellResult]:
-    """Every cell of the item by label, in the item's order; none is left out."""
-    return {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
-
-
-def counted(item: Item, records: Records) -> Records:
-    """The records of the item's own seeds. A trial may share a cell's key, under a seed of its own: what chose a
-    setting must not count for it."""
-    return {key: {seed: record for seed, record in runs.items() if seed < item.seeds} for key, runs in records.items()}
 
 
 def notes_of(item: Item, results: Iterable[CellResult]) -> tuple[str, ...]:
@@ -104,7 +19,7 @@ def notes_of(item: Item, results: Iterable[CellResult]) -> tuple[str, ...]:
     return (
         *item.notes,
         *([f"{SELECTED_ON_TEST}{where}"] if found else []),
-        *([f"waits for trials: {waiting}"] if waiting and item.rows == "settings" else []),
+        *([f"waits for trials: {waiting}"] if waiting and not item.methods_are_rows else []),
     )
 
 
@@ -143,7 +58,7 @@ class Grid:
     def published_methods(self) -> tuple[str, ...]:
         """The methods for which the paper prints at least one number."""
         seen = [row.results for row in self.rows]
-        return tuple(m for m in self.methods if any(m in r and r[m].cell.published is not None for r in seen))
+        return tuple(m for m in self.methods if any(m in r and r[m].cell.printed() is not None for r in seen))
 
 
 def setting_text(setting: Mapping[str, object], separator: str = ", ") -> str:
@@ -180,8 +95,3 @@ def grid(results: Iterable[CellResult]) -> Grid | None:
         corner=", ".join(varying),
         constant=setting_text(shared),
     )
-
-
-def seeds_of(records: Records, cell: Cell) -> Sequence[RunRecord]:
-    """The cell's records by seed."""
-    return [record for _, record in sorted(records.get(cell.cell_key, {}).items())]

@@ -4,9 +4,9 @@ import csv
 import io
 
 from benchmark.papers.item import Item
-from reports.cells import Records
+from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.results import Records
 from reports.exports import tabular
-from reports.verdicts import Judged, judge
 from reports.words import csv_safe, difference, difference_interval, in_unit, markdown, without_dollars
 
 WHAT = ("item", "profile", "claim", "quote", "source", "contrast", "metric", "test")
@@ -22,8 +22,8 @@ def claims_csv(item: Item, records: Records) -> str:
     for one in judge(item, records):
         claim, (low, high) = one.claim, one.interval or (None, None)
         contrast = " ".join(f"{factor:+g}*{label}" for label, factor in claim.contrast.items())
-        fields = (item.name, item.profile, claim.name, claim.quote, claim.source, contrast, claim.metric, claim.test)
-        numbers = (claim.margin, one.estimate, low, high, one.level, one.n, one.verdict, one.reason)
+        fields = (item.name, item.profile, claim.name, claim.quote, claim.source, contrast, claim.metric, claim.form)
+        numbers = (claim.least, one.estimate, low, high, one.level, one.n, one.verdict, one.reason)
         writer.writerow(["" if field is None else csv_safe(field) for field in (*fields, *numbers)])
     return text.getvalue()
 
@@ -54,7 +54,7 @@ def _sentence(quote: str) -> str:
 
 def _printed(one: Judged) -> tuple[str, ...]:
     claim = one.claim
-    rule = {"beyond": "above zero", "within": f"within \u00b1{in_unit(claim.metric, claim.margin)}"}[claim.test]
+    rule = {"improves": "above zero", "comparable": f"within \u00b1{in_unit(claim.metric, claim.least)}"}[claim.form]
     estimate = difference(claim.metric, one.estimate)
     interval = difference_interval(claim.metric, one.interval) if one.interval else "--"
     return (claim.name, rule, estimate, interval, f"{100 * one.level:.1f} %", str(one.n), one.verdict)

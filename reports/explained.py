@@ -15,11 +15,12 @@ from benchmark.methods.averaging import FedAvg, Grouping
 from benchmark.methods.ssfl import SSFL
 from benchmark.papers.census import unmeasured
 from benchmark.papers.item import Item
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
+from benchmark.verdicts.statistics import Paired, paired
 from reports.association import Association, Values, associated, partial_spearman, ratio_interval, spearman
-from reports.cells import ACCURACY, CellResult, Records, collect, grid
+from reports.cells import grid
 from reports.figures import DIVERSITY
-from reports.statistics import Paired, paired
 
 GRADIENTS = "diversity/gradient/l2/squared/clients"  # of exact gradients, where they were measured
 MEASURES = (DIVERSITY, GRADIENTS)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from benchmark.verdicts.statistics import summary
 from reports.association import Association, ratio_interval
 from reports.explained import Explained, Gain, Twin
-from reports.statistics import summary
 from reports.words import points, points_interval
 
 NAMES = {

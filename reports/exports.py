@@ -5,9 +5,10 @@ import io
 from collections.abc import Sequence
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import CellResult, Records, collect
+from benchmark.verdicts.statistics import Paired
 from reports.agreement import agreement
-from reports.cells import SELECTED_ON_TEST, CellResult, Grid, Records, collect, grid, notes_of
-from reports.statistics import Paired
+from reports.cells import SELECTED_ON_TEST, Grid, grid, notes_of
 from reports.words import csv_safe, latex, markdown, mean_spread, points, points_interval
 
 COLUMNS = ("label", "role", "cell_key", "published_percent", "mean", "std", "n", "n_wanted", "n_diverged", "status")
@@ -41,7 +42,7 @@ def cell_fields(item: Item, keys: Sequence[str], result: CellResult) -> list[obj
     """What a CSV says of any cell; `keys` are those of the items' settings."""
     cell, seen = result.cell, result.summary
     fields: list[object] = [item.name, item.profile, *(cell.setting.get(key, "") for key in keys)]
-    fields += [cell.label, cell.role, cell.cell_key, cell.published, seen and seen.mean, seen and seen.std]
+    fields += [cell.label, cell.role, cell.cell_key, cell.printed(), seen and seen.mean, seen and seen.std]
     fields += [result.n, result.n_wanted, len(result.diverged), result.status]
     agreed = agreement(item, result)
     interval = (seen.interval if seen and seen.has_spread else None) or (None, None)
@@ -87,7 +88,7 @@ def _grid_fields(item: Item, cells: Grid) -> list[list[str]]:
     for row in cells.rows:
         fields = [row.name]
         for method in published:
-            number = row.results[method].cell.published if method in row.results else None
+            number = row.results[method].cell.printed() if method in row.results else None
             fields.append(ABSENT if number is None else f"{number:.2f}")
         for method in cells.methods:
             result = row.results.get(method)
@@ -102,7 +103,7 @@ def _list_fields(item: Item, records: Records) -> list[list[str]]:
     compared = item.profile == "paper" and item.margin is not None
     body = []
     for label, result in collect(item, records).items():
-        number = result.cell.published
+        number = result.cell.printed()
         fields = [label, ABSENT if number is None else f"{number:.2f}", _ours(result)]
         body.append([*fields, *(_to_paper(item, result) if compared else [])])
     return [["cell", "published", "ours", *(["to the paper", "verdict"] if compared else [])], *body]

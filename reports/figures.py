@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmark.papers.item import Item
-from benchmark.tracking.files import write_atomically
+from benchmark.records.files import write_atomically
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
 from reports.arena.figures import learning_curves
-from reports.cells import ACCURACY, CellResult, Records, collect, grid
+from reports.cells import grid
 from reports.drawing import STYLE, draw_panel, laid_out, png, set_scale, svg
 from reports.series import seeds_series
 from reports.style import looks, series_looks
@@ -99,7 +100,7 @@ def picture(figure: Figure, path: Path) -> tuple[Path, Path]:
 
 def figure_of(item: Item, records: Records, metrics: Sequence[str]) -> Figure:
     """The item's curves; where rows are methods, the arena's, which have room for them all."""
-    if item.rows == "methods":
+    if item.methods_are_rows:
         return learning_curves(item, records)
     with matplotlib.rc_context(STYLE):
         figure = draw(panels(item, records), records, metrics)

@@ -7,9 +7,10 @@ it and as results/published/ holds it. "units" says so in the object itself, so 
 from typing import Any
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, counted
 from reports.arena.exports import arena_object
-from reports.cells import ACCURACY, CellResult, Records, collect, counted, notes_of
-from reports.verdicts import Judged, judge
+from reports.cells import notes_of
 
 UNITS = {
     "published": "percent, as printed",
@@ -39,12 +40,12 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "claims": [_claim(judged) for judged in judge(item, records)],
         "notes": list(notes_of(item, results.values())),
         "report": report,
-        **({"arena": arena_object(item, records)} if item.rows == "methods" else {}),
+        **({"arena": arena_object(item, records)} if item.methods_are_rows else {}),
     }
 
 
 def _cell(result: CellResult) -> dict[str, Any]:
-    seen, published = result.summary, result.cell.published
+    seen, published = result.summary, result.cell.printed()
     return {
         "cell_key": result.cell.cell_key,
         "label": result.cell.label,
@@ -67,8 +68,8 @@ def _claim(judged: Judged) -> dict[str, Any]:
         "text": claim.quote or claim.name,
         "source": claim.source,
         "metric": claim.metric,
-        "test": claim.test,
-        "margin": float(claim.margin),
+        "test": claim.form,
+        "margin": float(claim.least),
         "verdict": judged.verdict,
         "estimate": judged.estimate,
         "interval": None if judged.interval is None else list(judged.interval),

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 from benchmark.papers.item import Item
-from reports.cells import Records, collect
+from benchmark.verdicts.results import Records, collect
 from reports.series import Series, seeds_series
 from reports.words import csv_safe
 

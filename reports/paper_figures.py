@@ -16,12 +16,13 @@ from matplotlib.lines import Line2D
 
 from benchmark.papers.item import Item
 from benchmark.papers.ssfl_items import actual
-from reports.cells import ACCURACY, CellResult, Records, collect, grid
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
+from benchmark.verdicts.statistics import summary
+from reports.cells import grid
 from reports.drawing import STYLE, draw_panel, laid_out, pdf, set_scale, svg
 from reports.explained import GRADIENTS
 from reports.figures import DIVERSITY, figure_of, line_styles
 from reports.series import Series, seeds_series
-from reports.statistics import summary
 from reports.style import MARKERS, MATPLOTLIB_MARKERS, PALETTE, looks, series_looks
 from reports.words import is_fraction, metric_name
 

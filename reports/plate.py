@@ -7,7 +7,7 @@ of its own. A diverged run is dotted to a cross.
 import math
 from collections.abc import Mapping, Sequence
 
-from reports.cells import CellResult, Records
+from benchmark.verdicts.results import CellResult, Records
 from reports.chart import Axis, axes, on_axes, scaled
 from reports.figures import variant_name
 from reports.ink import Plate, Point, Stroke, Text, text_width

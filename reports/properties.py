@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
 
 YES, NO = "yes", "no"
 NORMS = {"gn": "GN", "bn": "BN", "sbn": "sBN", "none": "None"}

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmark.tracking.record import RunRecord
-from reports.cells import CellResult, Records, seeds_of
-from reports.statistics import summary, t_factor
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import CellResult, Records, seeds_of
+from benchmark.verdicts.statistics import summary, t_factor
 
 Line: TypeAlias = list[tuple[int, float]]  # (round, value)
 MOST_POINTS = 300  # a line of more points is drawn as means of consecutive rounds; a printed panel shows no more

@@ -14,11 +14,11 @@ from typing import Any
 from markupsafe import Markup
 
 from benchmark.papers.item import Cell, Item
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import CellResult, Records, cell_result, collect, counted, seeds_of
 from reports.alone import FIGURES, figure_files, table_files
 from reports.arena.site import arena_view
 from reports.cache import Built, content_of, contents
-from reports.cells import CellResult, Records, cell_result, collect, counted, seeds_of
 from reports.drawing import inline
 from reports.files import item_page, slug
 from reports.pages.cell import cell_figure, cell_series, cell_values, run_page
@@ -192,7 +192,7 @@ class _Site:
             self._run(record, places.get(record.cell_key, ()))
 
     def _item_page(self, item: Item, records: Records, page: Path) -> None:
-        arena = arena_view(item, records) if item.rows == "methods" else None
+        arena = arena_view(item, records) if item.methods_are_rows else None
         figures = figure_files(item, records)
         drawn = figures.get("figure.svg")
         files = {**table_files(item, records), **figures, **(arena["files"] if arena else {})}
@@ -232,5 +232,5 @@ class _Site:
 
 def _identity(item: Item, cell: Cell) -> str:
     """All that a cell's page takes from its item."""
-    compared = sum(other.published is not None for other in item.cells)
+    compared = sum(other.printed() is not None for other in item.cells)
     return repr((item.name, item.title, item.profile, item.seeds, item.margin, compared, cell))

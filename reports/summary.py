@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmark.errors import DataError
 from benchmark.papers.item import Cell, Item
-from benchmark.tracking.files import write_atomically
-from reports.cells import Records
+from benchmark.records.files import write_atomically
+from benchmark.verdicts.results import Records
 from reports.words import csv_safe
 
 COLUMNS = ("item", "profile", "label", "cell_key", "seed", "metric", "value", "n_rounds", "status")

@@ -5,25 +5,12 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, counted, seeds_of
+from benchmark.verdicts.statistics import summary
 from reports.arena.terminal import print_columns
-from reports.cells import (
-    ACCURACY,
-    SELECTED_ON_TEST,
-    CellResult,
-    Grid,
-    Records,
-    Row,
-    collect,
-    counted,
-    grid,
-    ladder,
-    notes_of,
-    seeds_of,
-    setting_text,
-)
+from reports.cells import SELECTED_ON_TEST, Grid, Row, grid, ladder, notes_of, setting_text
 from reports.console import new_table, plain, plus_minus, say
-from reports.statistics import summary
-from reports.verdicts import Judged, judge
 from reports.words import (
     difference,
     difference_interval,
@@ -48,7 +35,7 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     records = counted(item, records)
     results = collect(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
-    if item.rows == "methods":
+    if item.methods_are_rows:
         print_columns(item, records, console)
     else:
         _print_settings(item, results, console)
@@ -104,8 +91,8 @@ def _grid_table(item: Item, cells: Grid, console: Console) -> Table:
 def _grid_row(item: Item, cells: Grid, row: Row, console: Console) -> list[str]:
     published = [
         "-"
-        if method not in row.results or row.results[method].cell.published is None
-        else f"{row.results[method].cell.published:.2f}"
+        if method not in row.results or row.results[method].cell.printed() is None
+        else f"{row.results[method].cell.printed():.2f}"
         for method in cells.published_methods
     ]
     ours = [_ours(item, row.results.get(method), console) for method in cells.methods]
@@ -125,8 +112,9 @@ def _ours(item: Item, result: CellResult | None, console: Console) -> str:
     if result.summary is None:
         return result.counts.replace(", ", "\n").replace(" (", "\n(")
     lines = [mean_spread(result.summary, plus_minus(console)), *result.counts.split(", ")]
-    if item.profile == "paper" and result.cell.published is not None:
-        lines.append(f"({points(result.summary.mean - result.cell.published / 100)})")
+    printed = result.cell.printed()
+    if item.profile == "paper" and printed is not None:
+        lines.append(f"({points(result.summary.mean - printed / 100)})")
     return "\n".join(lines)
 
 
@@ -137,7 +125,7 @@ def _long_table(item: Item, results: list[CellResult], console: Console) -> Tabl
     for name in ("ours", "runs", *(["ours - published"] if item.profile == "paper" else [])):
         table.add_column(name, justify="right")
     for result in results:
-        published, seen = result.cell.published, result.summary
+        published, seen = result.cell.printed(), result.summary
         fields = [
             result.cell.label,
             "-" if published is None else f"{published:.2f}",

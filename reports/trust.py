@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
 
 
 def marks_of(record: RunRecord, profile: str) -> tuple[str, ...]:

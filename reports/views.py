@@ -7,12 +7,13 @@ from typing import Any, TypeAlias
 
 from benchmark.experiment import to_json
 from benchmark.papers.item import Item
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
+from benchmark.verdicts.statistics import Paired, Summary
 from reports.agreement import Agreement, agreement
-from reports.cells import ACCURACY, CellResult, Grid, Records, Row, seeds_of
+from reports.cells import Grid, Row
 from reports.files import item_page, slug
-from reports.statistics import Paired, Summary
-from reports.verdicts import Judged
 from reports.words import (
     difference,
     difference_interval,
@@ -70,7 +71,7 @@ def value_view(item: Item, result: CellResult | None, scale: Scale | None = None
     `scale`: of the bar that draws its interval; without one there is no bar."""
     if result is None:
         return None
-    seen, published = result.summary, result.cell.published
+    seen, published = result.summary, result.cell.printed()
     compared = item.profile == "paper" and seen is not None and published is not None
     agreed = agreement(item, result)
     return {
@@ -120,7 +121,7 @@ def grid_view(item: Item, cells: Grid) -> dict[str, Any]:
 
 
 def _row_view(item: Item, cells: Grid, row: Row, scale: Scale | None) -> dict[str, Any]:
-    published = [row.results[m].cell.published if m in row.results else None for m in cells.published_methods]
+    published = [row.results[m].cell.printed() if m in row.results else None for m in cells.published_methods]
     return {
         "name": row.name,
         "published": ["\u2013" if number is None else f"{number:.2f}" for number in published],
@@ -164,10 +165,11 @@ def claim_view(judged: Judged, labels: Container[str] = ()) -> dict[str, Any]:
         }
         for place, (label, f) in enumerate(claim.contrast.items())
     ]
+    least = in_unit(claim.metric, claim.least)
     rule = {
-        "beyond": "holds if the interval lies above zero, contradicted if below",
-        "within": f"holds if the interval lies within ±{in_unit(claim.metric, claim.margin)}, contradicted if outside",
-    }[claim.test]
+        "improves": "holds if the interval lies above zero, contradicted if below",
+        "comparable": f"holds if the interval lies within ±{least}, contradicted if outside",
+    }[claim.form]
     return {
         "name": claim.name,
         "quote": without_dollars(claim.quote),
@@ -183,7 +185,7 @@ def claim_view(judged: Judged, labels: Container[str] = ()) -> dict[str, Any]:
         "seeds_needed": judged.seeds_needed,
         "contrast": contrast,
         "metric": claim.metric,
-        "rule": f"{rule}; least difference of interest {in_unit(claim.metric, claim.margin)}",
+        "rule": f"{rule}; least difference of interest {in_unit(claim.metric, claim.least)}",
         "plot": forest(judged),
     }
 
@@ -194,7 +196,7 @@ def forest(judged: Judged) -> dict[str, Any] | None:
     if judged.estimate is None:
         return None
     low, high = judged.interval or (judged.estimate, judged.estimate)
-    margin = judged.claim.margin
+    margin = judged.claim.least
     least, most = min(low, -margin, 0.0), max(high, margin, 0.0)
     width = (most - least) or 1.0
 

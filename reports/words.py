@@ -1,21 +1,15 @@
 """Numbers and names in the form people read them: percent, points, units. Records hold fractions, pages percent."""
 
-import math
 import re
 from collections.abc import Sequence
 
-from reports.statistics import Summary
+from benchmark.verdicts.statistics import Summary
+from benchmark.verdicts.units import FRACTIONS as FRACTIONS
+from benchmark.verdicts.units import in_unit as in_unit
+from benchmark.verdicts.units import is_fraction as is_fraction
+from benchmark.verdicts.units import number as number
 
 FIGURE_SPACE, PUNCTUATION_SPACE = "\u2007", "\u2008"
-FRACTIONS = (
-    "test/accuracy",
-    "test/auroc",
-    "test/precision",
-    "test/recall",
-    "pseudo/kept",
-    "pseudo/accuracy",
-    "pseudo/class_balance",
-)
 METRIC_NAMES = {
     "test/accuracy": "Test accuracy (%)",
     "test/loss": "Test loss",
@@ -39,10 +33,6 @@ METRIC_NAMES = {
 }
 
 
-def is_fraction(metric: str) -> bool:
-    return metric in FRACTIONS
-
-
 def metric_name(metric: str) -> str:
     """For people; the metric's own name where we have no better one."""
     if metric.startswith("diversity/") and metric.count("/") == 4:
@@ -53,11 +43,6 @@ def metric_name(metric: str) -> str:
 def percent(fraction: float | None, digits: int = 2) -> str:
     """0.8307 -> "83.07"; None -> "-"."""
     return "-" if fraction is None else f"{100 * fraction:.{digits}f}"
-
-
-def number(value: float) -> str:
-    """Four significant digits, without a sign for zero."""
-    return "-" if not math.isfinite(value) else f"{value + 0.0:.4g}"
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
@@ -85,11 +70,6 @@ def points(fraction: float | None, digits: int = 2) -> str:
 
 def points_interval(interval: tuple[float, float] | None, digits: int = 1) -> str:
     return "" if interval is None else f"[{points(interval[0], digits)}, {points(interval[1], digits)}]"
-
-
-def in_unit(metric: str, value: float) -> str:
-    """A difference of `metric` with its unit: "1.0 points" for fractions, else four digits."""
-    return f"{100 * value:.1f} points" if is_fraction(metric) else number(value)
 
 
 def difference(metric: str, value: float | None) -> str:

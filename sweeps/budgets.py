@@ -12,12 +12,12 @@ from typing import Any
 from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
-from benchmark.tracking.cputime import cpu_seconds
-from benchmark.tracking.files import read_json, write_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.hardware import hardware
-from benchmark.tracking.provenance import commit
-from benchmark.tracking.reading import last_round
+from benchmark.records.cputime import cpu_seconds
+from benchmark.records.files import read_json, write_json
+from benchmark.records.folders import run_folder
+from benchmark.records.hardware import hardware
+from benchmark.records.provenance import commit
+from benchmark.records.reading import last_round
 from sweeps.budget import Budget, Fit, Gate, in_words
 
 FOLDER = "budgets"

@@ -1,5 +1,5 @@
 """Processes that train runs, one run at a time each, each on one device. What they hold on disk is theirs
-(`tracking.leases`): one that dies takes nothing with it but the rounds since its last checkpoint."""
+(`records.leases`): one that dies takes nothing with it but the rounds since its last checkpoint."""
 
 import contextlib
 import multiprocessing
@@ -162,7 +162,7 @@ def attempted(
     experiment: Experiment, results: Path, data_root: Path | None, patience: float, device: str
 ) -> tuple[bool, FsslError | None]:
     """Train in this process: whether it did, and None or the error, where its record is not written."""
-    from benchmark.tracking.run import run
+    from benchmark.records.run import run
     from sweeps.begun import Begun
 
     begun = Begun()

@@ -9,10 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from benchmark.experiment import Experiment
-from benchmark.tracking.files import read_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.hardware import hardware
-from benchmark.tracking.reading import read_rounds
+from benchmark.records.files import read_json
+from benchmark.records.folders import run_folder
+from benchmark.records.hardware import hardware
+from benchmark.records.reading import read_rounds
 from sweeps.cost import counted
 from sweeps.speed import Stopwatch
 

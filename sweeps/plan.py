@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
-from benchmark.tracking.reading import Records, read_records
+from benchmark.records.reading import Records, read_records
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,7 +158,7 @@ class RayCrew:
 
 def orders_of(results: Path, data_root: Path | None, patience: float, device: str) -> Orders:
     """A launch's orders, with its token on disk. Raises CannotWrite."""
-    from benchmark.tracking.provenance import commit
+    from benchmark.records.provenance import commit
 
     orders = Orders(
         results=results.resolve(),

@@ -21,7 +21,7 @@ class Orders:
     token: str  # name of a file in it, there as long as the launcher is
     data_root: Path | None
     usual_data: str | None  # the launcher's $FSSL_DATA, for nodes that have none
-    patience: float  # see `tracking.run`
+    patience: float  # see `records.run`
     device: str
     code: dict[str, Any]  # the launcher's `provenance.commit()`
 
@@ -40,7 +40,7 @@ def unseen(orders: Orders) -> str | None:
 
 def looked(orders: Orders) -> tuple[str | None, str | None]:
     """Why this node can write no record; why its records would not be the launcher's (other code)."""
-    from benchmark.tracking.provenance import commit
+    from benchmark.records.provenance import commit
 
     here, wanted = commit(), orders.code
     if here == wanted:

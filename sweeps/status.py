@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
-from benchmark.tracking.files import read_json
-from benchmark.tracking.leases import GIVEN_UP, PATIENCE, Found, newest
-from benchmark.tracking.reading import read_rounds
-from benchmark.tracking.record import RunRecord
+from benchmark.records.files import read_json
+from benchmark.records.leases import GIVEN_UP, PATIENCE, Found, newest
+from benchmark.records.reading import read_rounds
+from benchmark.records.record import RunRecord
 from sweeps.budget import in_words
 
 # stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.

@@ -45,7 +45,7 @@ def test_doctor_begins_without_torch():
 
 def test_what_trains_brings_no_package_that_only_a_few_need():
     """The command that trains tables, with all that it imports: the engines, the recorder, the report."""
-    code = "import benchmark.tracking.run\nfrom benchmark.cli.main import parser\nparser('reproduce')"
+    code = "import benchmark.records.run\nfrom benchmark.cli.main import parser\nparser('reproduce')"
     assert loaded(code, (*OPTIONAL, "optuna")) == set()
 
 

@@ -60,7 +60,7 @@ def test_the_imports_go_one_way() -> None:
         ("benchmark/data", "benchmark.models"),
         ("benchmark/losses", "benchmark.federated"),
         ("benchmark/methods", "benchmark.papers"),
-        ("benchmark/tracking", "sweeps"),
+        ("benchmark/records", "sweeps"),
         ("sweeps", "reports"),
         ("reports", "benchmark.cli"),
     ],

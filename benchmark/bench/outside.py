@@ -24,9 +24,9 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.federated.workers import CpuEngine
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
-from benchmark.tracking.leases import Lease
-from benchmark.tracking.provenance import manifest
-from benchmark.tracking.recorder import Recorder
+from benchmark.records.leases import Lease
+from benchmark.records.provenance import manifest
+from benchmark.records.recorder import Recorder
 
 ROUNDS = 10  # counted; one before warms up, and one after takes the last round's test
 BOUND = 0.10

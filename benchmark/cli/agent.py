@@ -17,10 +17,10 @@ from pathlib import Path
 from benchmark.cli.main import ROOT, add_places
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.tracking.files import read_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.leases import is_held
-from benchmark.tracking.reach import unreachable
+from benchmark.records.files import read_json
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import is_held
+from benchmark.records.reach import unreachable
 from sweeps.grid import checked
 from sweeps.sweep_file import config, read, same
 

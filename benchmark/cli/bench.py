@@ -22,9 +22,9 @@ from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.processes import usable_cores
-from benchmark.tracking.files import write_atomically
-from benchmark.tracking.hardware import hardware
-from benchmark.tracking.provenance import PACKAGES, commit
+from benchmark.records.files import write_atomically
+from benchmark.records.hardware import hardware
+from benchmark.records.provenance import PACKAGES, commit
 
 PARTS = ("ratios", "share", "cost", "memory", "outside", "all")
 PEAK_SECONDS = 1.0

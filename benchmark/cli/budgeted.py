@@ -17,9 +17,9 @@ from benchmark.cli.train import train
 from benchmark.errors import ConfigError, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
-from benchmark.tracking.cputime import cpu_seconds
-from benchmark.tracking.folders import run_folder
-from reports.promise import left_out, steps
+from benchmark.records.cputime import cpu_seconds
+from benchmark.records.folders import run_folder
+from benchmark.verdicts.next_runs import left_out, steps
 from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Fit, Gate, fitting, in_words, parsed
 from sweeps.budgets import write_outcome, write_plan
 from sweeps.estimates import Estimates, outcome_of, stretch

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
-from benchmark.tracking.record import RunRecord
-from benchmark.tracking.verify import disagreements, read, troubles_of, troubles_of_item
+from benchmark.records.record import RunRecord
+from benchmark.records.verify import disagreements, read, troubles_of, troubles_of_item
 from sweeps.plan import plan
 
 if TYPE_CHECKING:
-    from benchmark.tracking.replay import Replay
+    from benchmark.records.replay import Replay
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def _replayed(records: Sequence[tuple[RunRecord, Path]], options: argparse.Names
     chosen = random.sample(able, min(options.replay, len(able)))
     if not chosen:
         return []
-    from benchmark.tracking.replay import replay  # trains, and takes seconds to load
+    from benchmark.records.replay import replay  # trains, and takes seconds to load
 
     return [replay(path, options.data_root) for path in sorted(chosen)]
 

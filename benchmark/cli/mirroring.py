@@ -11,10 +11,10 @@ import pytorch_lightning as pl
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.mirror import WandbMirror, labels_of, mode_asked
-from benchmark.tracking.reading import read_run
-from benchmark.tracking.signals import Preempted
+from benchmark.records.folders import run_folder
+from benchmark.records.mirror import WandbMirror, labels_of, mode_asked
+from benchmark.records.reading import read_run
+from benchmark.records.signals import Preempted
 
 
 class Mirroring(pl.Callback):

@@ -19,8 +19,8 @@ from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
 from benchmark.papers.census import census
 from benchmark.papers.item import Item
-from benchmark.tracking.files import write_json
-from benchmark.tracking.hardware import hardware
+from benchmark.records.files import write_json
+from benchmark.records.hardware import hardware
 from sweeps.budget import Budget
 from sweeps.cost import Cost, cost_of
 from sweeps.estimates import held_to_records, table

@@ -7,10 +7,10 @@ from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_json
 from benchmark.papers.catalogue import items
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.mirror import WandbMirror, labels_of, made_by_agent
-from benchmark.tracking.reading import read_run
-from benchmark.tracking.record import RunRecord
+from benchmark.records.folders import run_folder
+from benchmark.records.mirror import WandbMirror, labels_of, made_by_agent
+from benchmark.records.reading import read_run
+from benchmark.records.record import RunRecord
 from sweeps.plan import plan
 
 

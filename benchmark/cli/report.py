@@ -9,8 +9,8 @@ from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES, profile_named
-from benchmark.tracking.reading import Records, read_records, write_reference
-from benchmark.tracking.survey import Survey, cell_keys
+from benchmark.records.reading import Records, read_records, write_reference
+from benchmark.records.survey import Survey, cell_keys
 from reports.alone import write_alone
 from reports.figures import picture
 from reports.orphans import orphans

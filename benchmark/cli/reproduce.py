@@ -17,7 +17,7 @@ from benchmark.errors import Diverged
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES
-from benchmark.tracking.survey import Survey
+from benchmark.records.survey import Survey
 from reports.join import item_result
 from reports.site import build, item_page
 from reports.terminal import print_item

@@ -81,7 +81,7 @@ def act(options: argparse.Namespace) -> int:
     if options.threads < 1:
         raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
     from benchmark.federated.choice import place_among_ranks
-    from benchmark.tracking.folders import run_folder
+    from benchmark.records.folders import run_folder
 
     place = place_among_ranks(options.engine, os.environ)
     if place is not None and place.rank > 0:
@@ -104,7 +104,7 @@ def _lead(place: "Place | None", experiment: Experiment, options: argparse.Names
     from benchmark.cli.mirroring import mirrored
     from benchmark.cli.run_progress import RunProgress
     from benchmark.federated.ranks import join
-    from benchmark.tracking.run import run
+    from benchmark.records.run import run
 
     progress = [] if options.json else [RunProgress(experiment)]
     with (
@@ -129,7 +129,7 @@ def _lead(place: "Place | None", experiment: Experiment, options: argparse.Names
 def _help(place: "Place", experiment: Experiment, options: argparse.Namespace) -> int:
     """Another rank: it does jobs, prints nothing and writes nothing."""
     from benchmark.federated.helper import serve
-    from benchmark.tracking.provenance import identity
+    from benchmark.records.provenance import identity
 
     serve(place, experiment, options.data_root, identity)
     return 0
@@ -138,7 +138,7 @@ def _help(place: "Place", experiment: Experiment, options: argparse.Namespace) -
 def write_profile(experiment: Experiment, folder: Path, options: argparse.Namespace) -> None:
     """`engine-profile.txt` beside the record, and on the terminal."""
     from benchmark.bench.profiling import profile_engine
-    from benchmark.tracking.files import write_atomically
+    from benchmark.records.files import write_atomically
 
     text = profile_engine(
         experiment, options.data_root, plain=options.engine == "reference", confident_only=not options.dense

@@ -8,7 +8,7 @@ from benchmark.cli.main import ROOT
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
-from benchmark.tracking.files import write_atomically
+from benchmark.records.files import write_atomically
 from sweeps.factors import DEFAULT_PROFILE
 from sweeps.grid import checked, grid_of_item, grid_of_words
 from sweeps.sweep_file import read, written

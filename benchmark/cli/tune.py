@@ -12,7 +12,7 @@ from benchmark.cli.launchers import LAUNCHERS
 from benchmark.cli.main import ROOT, add_places
 from benchmark.cli.train import add_launch, checked_launch
 from benchmark.errors import ConfigError
-from benchmark.tracking.files import write_atomically
+from benchmark.records.files import write_atomically
 from reports.pages.tuning import best_over_default, undecided
 from reports.words import points, points_interval
 from sweeps.tune.catalogue import STUDIES, study_named

@@ -18,7 +18,7 @@ from multiprocessing import forkserver, reduction, resource_tracker, util
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-LOADED = ["benchmark.tracking.run", "benchmark.federated.worker"]  # by the server, for all that it forks
+LOADED = ["benchmark.records.run", "benchmark.federated.worker"]  # by the server, for all that it forks
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when a process loads torch
 # Elsewhere libraries may break in a forked process, or nothing forks.
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"

@@ -101,7 +101,8 @@ def compared(name: str, title: str, scale: Scale, also: Sequence[Entry]) -> Item
         choices=tuned,
         seeds=scale.seeds,
         notes=(*scale.notes, "Selection: the last round's model. Test data chose nothing."),
-        rows="methods",
+        rows=("method",),
+        columns=("hyperparameters",),
     )
 
 
@@ -142,7 +143,8 @@ def alpha(profile: str, also: Sequence[Entry] = ()) -> Item:
         cells=tuple(cells),
         seeds=scale.seeds,
         notes=(*scale.notes, "Own hyperparameters.", "Selection: the last round's model. Test data chose nothing."),
-        rows="methods",
+        rows=("method",),
+        columns=("hyperparameters",),
     )
 
 

@@ -9,20 +9,41 @@ from typing import Literal
 
 from benchmark.experiment import Experiment
 
+ACCURACY = "test/accuracy"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One entry of a published table, or a control or rung of ours beside it: a full setting without the seed."""
+class Printed:
+    """A number as the paper prints it: percent for metrics that are fractions, else the metric's own unit."""
 
-    label: str  # unique in the item: "fedavg/C=47"; claims refer to it
-    setting: Mapping[str, str | int | float]  # what the row and column say, for people: {"method": "FedAvg", "C": 47}
+    value: float
+    spread: float | None = None  # standard deviation over its runs, where the paper prints one
+    runs: int = 1  # that the number is a mean of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One entry of a published table that nothing is trained for: quoted from another paper, or computed."""
+
+    label: str  # unique in the item: "FedAvg/full"; claims refer to it
+    setting: Mapping[str, str | int | float]  # what row and column say, for people: {"method": "FedAvg", "C": 47}
+    published: Mapping[str, Printed] = field(default_factory=dict)  # metric -> what the paper prints
+    computed: Mapping[str, float | str] = field(default_factory=dict)  # columns that need no run: "parameters", "MB"
+    note: str = ""  # what a reader has to know of it: "the server's labels are one more client's"
+
+    def printed(self, metric: str = ACCURACY) -> float | None:
+        """The printed value of that metric; None where the paper has none."""
+        return self.published[metric].value if metric in self.published else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Shown):
+    """An entry that can be trained, or a control or rung of ours beside it: a full setting without the seed."""
+
     experiment: Experiment  # seed 0 stands for every seed
-    published: float | None = None  # as the paper prints it, percent; None: the paper has no such number
-    published_spread: float | None = None  # standard deviation over its runs, percent, where the paper prints one
-    published_runs: int = 1  # that the published number is a mean of
-    # bound: beside the ranking, not in it; quoted: shown, and trained on request alone (`Item.with_quoted`)
+    # control: ours, beside the paper's; ladder: a rung below the table; bound: beside the ranking, not in it;
+    # quoted: the paper quotes another paper's number; shown, and trained on request alone (`Item.with_quoted`)
     role: Literal["published", "quoted", "control", "ladder", "bound"] = "published"
-    note: str = ""  # what a reader has to know of this cell: "the server's labels are one more client's"
 
     @property
     def cell_key(self) -> str:
@@ -49,7 +70,7 @@ class Choice:
     def cell(self, score: Callable[[Experiment], float | None]) -> Cell | None:
         """The best setting's cell; None while a trial has no score. A diverged trial scores below all others."""
         scores = {name: score(trial) for name, trial in self.trials.items()}
-        known = {name: found for name, found in scores.items() if found is not None}
+        known = {name: value for name, value in scores.items() if value is not None}
         if len(known) < len(scores):
             return None
         best = max(known, key=lambda name: known[name])  # the first of equals
@@ -62,18 +83,40 @@ class Choice:
 class Claim:
     """A sentence of the paper (or a question of ours) and, fixed before any run, what would bear it out.
 
-    The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x last value of `metric`.
-    "beyond": holds where the corrected interval lies above zero, contradicted where it lies below.
-    "within": holds where the interval lies inside +-margin ("hardly", "comparable"), contradicted where outside it.
+    The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x endpoint of `metric`.
+    Forms: improves (the contrast is above zero), comparable (it lies inside +-least), trend (as improves, over an
+    ordered factor), every (each of `contrasts` is above zero), order (the same, one after another).
+    A claim whose form or endpoint no judge knows yet reads "not judged yet".
     """
 
     name: str
     quote: str  # verbatim from the paper; empty for a question of ours
     source: str  # "section 4.2"
-    contrast: Mapping[str, float]  # cell label -> coefficient
-    test: Literal["beyond", "within"]
-    margin: float  # least difference of interest, in the metric's unit (accuracy: fraction)
-    metric: str = "test/accuracy"
+    contrast: Mapping[str, float] = field(default_factory=dict)  # cell label -> coefficient
+    contrasts: tuple[Mapping[str, float], ...] = ()  # of the forms "every" and "order"
+    form: Literal["improves", "comparable", "every", "trend", "order"]
+    endpoint: str = "last"  # or end, speed, collapse, last_100, spread, ratio:METRIC, arithmetic (design: verdicts)
+    least: float  # least difference of interest, in the metric's unit (accuracy: fraction)
+    metric: str = ACCURACY
+    family: str = ""  # claims that share one error rate; empty: those of the item
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The cells it speaks of, each once."""
+        return tuple(dict.fromkeys(label for one in (self.contrast, *self.contrasts) for label in one))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How a figure is drawn. `x` is "round" for curves, else a key of `Cell.setting` ("alpha")."""
+
+    kind: Literal["curves", "against", "class_counts"] = "curves"
+    x: str = "round"
+    log_x: bool = False
+    metrics: tuple[str, ...] = (ACCURACY,)  # a panel each
+    panels: tuple[str, ...] = ()  # keys of `Cell.setting` whose values make panels
+    lines: tuple[str, ...] = ("method",)  # keys of `Cell.setting` whose values make lines
+    truth: Mapping[str, str] = field(default_factory=dict)  # metric -> metric drawn dotted beside it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +127,20 @@ class Item:
     title: str
     profile: str
     cells: tuple[Cell, ...]
+    shown: tuple[Shown, ...] = ()  # beside the cells
     claims: tuple[Claim, ...] = ()
     seeds: int = 1
     notes: tuple[str, ...] = field(default=())  # stand-ins, scale, selection rule: printed wherever the table is
     choices: tuple[Choice, ...] = ()  # cells that wait for their trials
-    rows: Literal["settings", "methods"] = "settings"  # which of them the table's rows are; the other is its columns
+    metrics: tuple[str, ...] = (ACCURACY,)  # a block of columns each; the first one ranks
+    rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; empty: all that are no column
+    columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
+    drawing: Drawing | None = None  # of a figure; None: a table
     margin: float | None = None  # below it a published and a reproduced accuracy count as equal (a fraction)
+
+    @property
+    def methods_are_rows(self) -> bool:
+        return "method" in self.rows
 
     def resolved(self, score: Callable[[Experiment], float | None]) -> "Item":
         """With a cell for every choice whose trials are done; the other choices are left waiting."""

@@ -44,7 +44,7 @@ def claims_of(published: dict[str, Any], data_names: Mapping[str, str] | None = 
     claims: dict[tuple[object, ...], Claim] = {}
     for raw in published.get("claims", ()):
         for claim in _one_a_data_set(raw, data_names or {}):
-            claims.setdefault((*sorted(claim.contrast.items()), claim.test, claim.metric), claim)
+            claims.setdefault((*sorted(claim.contrast.items()), claim.form, claim.metric), claim)
     return tuple(claims.values())
 
 

@@ -11,7 +11,7 @@ from benchmark.methods.averaging import FedAvg, Grouping
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers import ssfl_items
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import ACCURACY, Cell, Item, Printed
 from benchmark.papers.profiles import LAPTOP_WARM_START, profile_named
 from benchmark.papers.published import claims_of, read_published, value_of
 from benchmark.papers.ssfl_scales import SCALES
@@ -54,13 +54,13 @@ def _tab2_row(C: int, profile: str, published: dict) -> list[Cell]:
             label=f"FedAvg/{size}",
             setting={"method": "FedAvg", "cohort": size, "C": cohort},
             experiment=fedavg,
-            published=value_of(published, method="FedAvg", C=C),
+            published={ACCURACY: Printed(value=value_of(published, method="FedAvg", C=C))},
         ),
         Cell(
             label=f"Grouping/{size}",
             setting={"method": "Grouping", "cohort": size, "C": cohort},
             experiment=grouping,
-            published=value_of(published, method="Grouping", C=C),
+            published={ACCURACY: Printed(value=value_of(published, method="Grouping", C=C))},
         ),
         Cell(
             label=f"Control/{size}",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from benchmark.experiment import Experiment
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import ACCURACY, Cell, Item, Printed
 from benchmark.papers.published import claims_of, read_published
 from benchmark.papers.ssfl_scales import SCALES, T_OF_PROFILES, scaled_experiment
 from benchmark.papers.ssfl_settings import EPOCHS, Setting, control_of, setting_of
@@ -61,7 +61,7 @@ def _cells(published: Mapping[str, Any], profile: str) -> Iterator[Cell]:
             label="/".join([*words.values(), setting.method, *(f"{key}={value:g}" for key, value in numbers.items())]),
             setting={"method": setting.method, **words, **_shown(numbers, experiment, profile, setting)},
             experiment=experiment,
-            published=raw.get("value"),
+            published={ACCURACY: Printed(value=raw["value"])} if "value" in raw else {},
             role="quoted" if raw.get("also_quoted") else "published",
             note="; ".join(_notes(raw, setting, experiment)),
         )
@@ -133,7 +133,7 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
                 label=renamed[CONTROL],
                 setting={**cell.setting, "method": CONTROL},
                 experiment=control_of(cell.experiment),
-                published=None,
+                published={},
                 role="control",
             )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import CellResult, Records, collect
 from reports.arena.properties import arena_properties
 from reports.arena.table import BASES, COSTS, Column, Entry, Placing, all_of, columns, footnotes, method_of
 from reports.arena.text import (
@@ -20,7 +21,7 @@ from reports.arena.text import (
     title,
     to_best,
 )
-from reports.cells import SELECTED_ON_TEST, CellResult, Records, collect
+from reports.cells import SELECTED_ON_TEST
 from reports.exports import cell_fields, cell_names, tabular
 from reports.words import csv_safe, markdown, mean_spread
 

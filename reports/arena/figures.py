@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import ACCURACY, CellResult, Records
 from reports.arena.table import Column, columns, method_of, methods
 from reports.arena.text import lines, title
-from reports.cells import ACCURACY, CellResult, Records
 from reports.drawing import GRID, INK, STYLE, draw_panel, laid_out, set_scale
 from reports.series import seeds_series
 from reports.style import MARKERS, MATPLOTLIB_MARKERS, PALETTE, Look, looks

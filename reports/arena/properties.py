@@ -1,8 +1,8 @@
 """What the arena's methods do, one row a method, by the names that the arena gives them."""
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import Records, seeds_of
 from reports.arena.table import method_of, methods
-from reports.cells import Records, seeds_of
 from reports.properties import Mark, Properties, fedswitch_table1, semifl_table2
 
 

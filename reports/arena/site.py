@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import Records
 from reports.arena.figures import dots, dots_csv
 from reports.arena.properties import arena_properties
 from reports.arena.table import BASES, Basis, Column, Placing, columns, footnotes, methods
@@ -22,7 +23,6 @@ from reports.arena.text import (
     title,
     to_best,
 )
-from reports.cells import Records
 from reports.chart import swatch
 from reports.drawing import inline, pdf, svg
 from reports.files import slug

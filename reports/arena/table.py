@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.tracking.record import RunRecord
-from reports.cells import ACCURACY, CellResult, Records, collect, seeds_of
-from reports.statistics import Paired, Summary, paired, summary
-from reports.verdicts import FAMILY_ERROR
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.judge import FAMILY_ERROR
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
+from benchmark.verdicts.statistics import Paired, Summary, paired, summary
 
 Basis: TypeAlias = Literal["rounds", "steps", "bytes"]
 BASES: tuple[Basis, ...] = ("rounds", "steps", "bytes")

@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import Records
 from reports.arena.properties import arena_properties
 from reports.arena.table import Column, columns, footnotes
 from reports.arena.text import (
@@ -19,7 +20,6 @@ from reports.arena.text import (
     title,
     to_best,
 )
-from reports.cells import Records
 from reports.console import SECTIONS, new_table, plain, plus_minus, say
 from reports.words import mean_spread
 

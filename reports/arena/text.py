@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import CellResult
+from benchmark.verdicts.statistics import LEVEL
 from reports.arena.table import BASES, RANK_SEEDS, Basis, Column, Entry, Placing, footnotes, method_of, remarks
-from reports.cells import CellResult
-from reports.statistics import LEVEL
 from reports.words import mean_spread, percent, points, points_interval
 
 Kind: TypeAlias = Literal["compared", "apart", "waiting", "bound"]

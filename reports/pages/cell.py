@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.papers.item import Item
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
+from benchmark.verdicts.statistics import summary
 from reports.arena.text import megabytes, thousands
-from reports.cells import ACCURACY, SELECTED_ON_TEST, CellResult, Records, seeds_of
+from reports.cells import SELECTED_ON_TEST
 from reports.chart import chart
 from reports.figures import variant_words
 from reports.files import slug
@@ -16,7 +18,6 @@ from reports.numbers import series_csv
 from reports.pages.paper import paper_page
 from reports.plate import cell_plate
 from reports.series import Series, seeds_series
-from reports.statistics import summary
 from reports.style import Look, looks
 from reports.trust import marks_of, remarks
 from reports.views import PROFILES, Fact, provenance, resolved, run_view, value_view

@@ -11,11 +11,11 @@ from typing import Any
 from markupsafe import Markup
 
 from benchmark.papers.item import Item
-from reports.cells import ACCURACY, CellResult, Records
+from benchmark.verdicts.results import ACCURACY, CellResult, Records
+from benchmark.verdicts.statistics import t_factor
 from reports.chart import SHAPES
 from reports.pages.cell import look_of
 from reports.series import seeds_series
-from reports.statistics import t_factor
 from reports.style import MARKERS
 
 MOST = 8  # cells beside each other

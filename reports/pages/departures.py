@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.papers.item import Item
-from reports.cells import Records, collect, counted
+from benchmark.verdicts.results import Records, collect, counted
+from benchmark.verdicts.statistics import paired
 from reports.prose import marked
-from reports.statistics import paired
 from reports.views import cell_page
 from reports.words import mean_spread, points, points_interval
 

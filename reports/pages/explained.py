@@ -8,7 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from benchmark.papers.item import Item
-from reports.cells import Records, counted
+from benchmark.verdicts.results import Records, counted
+from benchmark.verdicts.statistics import Paired
 from reports.drawing import inline, pdf, svg
 from reports.explained import (
     DIVERSITY,
@@ -24,7 +25,6 @@ from reports.explained import (
 )
 from reports.explained_figure import scatter
 from reports.explained_words import NAMES, coefficient, on_diversity, on_gain, on_twins
-from reports.statistics import Paired
 from reports.views import PROFILES
 from reports.words import csv_safe, percent, points, points_interval
 
@@ -39,7 +39,7 @@ def explaining(paper: str, results: Sequence[tuple[Item, Records]]) -> list[tupl
 
 
 def _own(item: Item) -> bool:
-    return item.rows == "settings" and not item.name.endswith("/departures")
+    return not item.methods_are_rows and not item.name.endswith("/departures")
 
 
 def explained_values(results: Sequence[tuple[Item, Records]]) -> tuple[dict[str, Any], dict[str, bytes]]:

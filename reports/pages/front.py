@@ -4,18 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmark.papers.item import Item
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.judge import judge
+from benchmark.verdicts.results import Records, collect, counted
 from reports.aggregate import aggregate
 from reports.agreement import largest_gap
 from reports.arena.table import columns, method_of, methods
-from reports.cells import Records, collect, counted
 from reports.chart import swatch
 from reports.files import slug
 from reports.pages.item import heading
 from reports.pages.paper import PAPERS, Paper, arena_entries, declared, paper_page
 from reports.style import looks
 from reports.trust import commits, remarks
-from reports.verdicts import judge
 from reports.views import MARKS, PROFILES, cell_page, points_free
 from reports.words import percent, points
 
@@ -32,7 +32,7 @@ def front_values(results: Sequence[Result], hrefs: Mapping[tuple[str, str], str]
         "rankings": [
             ranking
             for (item, records), row in zip(shown, rows, strict=True)
-            if item.rows == "methods" and not row["same_as"] and (ranking := _ranking(item, records, row["href"]))
+            if item.methods_are_rows and not row["same_as"] and (ranking := _ranking(item, records, row["href"]))
         ],
         "items": rows,
         "profiles": _in_order(item.profile for item, _ in shown),

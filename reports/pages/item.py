@@ -10,21 +10,13 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
+from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
 from reports.aggregate import aggregate
 from reports.agreement import agreement
 from reports.arena.table import columns as arena_columns
 from reports.arena.table import method_of, methods
-from reports.cells import (
-    ACCURACY,
-    SELECTED_ON_TEST,
-    CellResult,
-    Records,
-    collect,
-    grid,
-    ladder,
-    notes_of,
-    seeds_of,
-)
+from reports.cells import SELECTED_ON_TEST, grid, ladder, notes_of
 from reports.chart import chart, legend, swatch
 from reports.figures import DIVERSITY, measured, panels, variant_words
 from reports.pages.explained import item_gains
@@ -32,7 +24,6 @@ from reports.pages.paper import paper_page
 from reports.series import finished_runs, seeds_series
 from reports.style import Look, looks, series_looks
 from reports.trust import remarks
-from reports.verdicts import Judged, judge
 from reports.views import (
     AGREEMENT_MARKS,
     MARKS,
@@ -147,7 +138,7 @@ def charts(item: Item, records: Records) -> dict[str, Any] | None:
     """Panels of lines: a row a metric, a column a row of the table (arena: a column of it). None without a run."""
     if not any(records.values()):
         return None
-    metrics = [ACCURACY] if item.rows == "methods" else [ACCURACY, DIVERSITY, KEPT[0]]
+    metrics = [ACCURACY] if item.methods_are_rows else [ACCURACY, DIVERSITY, KEPT[0]]
     found = item_panels(item, records)
     names = list(dict.fromkeys(name for _, lines in found for name in lines))
     if not names or any(len(lines) > MOST_LINES for _, lines in found):
@@ -179,7 +170,7 @@ def _panel(
 
 def item_panels(item: Item, records: Records) -> list[tuple[str, dict[str, CellResult]]]:
     """Title and lines of each panel."""
-    return _arena_panels(item, records) if item.rows == "methods" else panels(item, records)
+    return _arena_panels(item, records) if item.methods_are_rows else panels(item, records)
 
 
 def line_looks(item: Item, names: Sequence[str]) -> dict[str, Look]:
@@ -241,7 +232,7 @@ def open_questions(item: Item) -> list[str]:
 
 def margin_text(item: Item) -> str:
     """Whose choice it is that two numbers count as equal; empty where none are compared."""
-    compared = any(cell.published is not None for cell in item.cells)
+    compared = any(cell.printed() is not None for cell in item.cells)
     if item.profile != "paper" or item.margin is None or not compared:
         return ""
     return (

@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmark.papers.catalogue import ITEMS
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import Records, cell_result
 from reports.arena.table import method_of
-from reports.cells import Records, cell_result
 from reports.files import slug
 from reports.views import cell_page, claim_view
 from reports.words import mean_spread
@@ -79,7 +79,7 @@ def arena_entries(
             "counts": result.counts,
         }
         for (item, records), row in zip(shown, rows, strict=True)
-        if item.rows == "methods" and not row["same_as"]
+        if item.methods_are_rows and not row["same_as"]
         for cell in item.cells
         if method_of(cell) in paper.methods
         and cell.role not in ("bound", "ladder")

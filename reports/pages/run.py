@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
 from reports.trust import marks_of
 from reports.views import provenance, run_view
 from reports.words import aligned, is_fraction, metric_name, number, percent

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmark.verdicts.statistics import Paired, paired
 from reports.files import slug
 from reports.scatter import Kind, Mark, key, scatter
-from reports.statistics import Paired, paired
 from reports.words import csv_safe, percent, points, points_interval
 
 BELOW_ONE = "logarithmic in 1 - value"  # a scale's name in the file; drawn over 1 - value

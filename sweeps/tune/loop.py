@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.tracking.files import read_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.leases import BEAT, PATIENCE, RESULT, is_held
+from benchmark.records.files import read_json
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import BEAT, PATIENCE, RESULT, is_held
 from sweeps.crew import Ended, RunFailed
 from sweeps.local import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, Hands, at_work
 from sweeps.tune.book import Book, Counts, Taken
@@ -51,8 +51,8 @@ def tune(
     """Take trials until as many as are wanted have ended, here or in other workers; close the crew; return the study.
 
     `timeout`: seconds; then, as for Ctrl-C and SIGTERM, runs stop at their last finished round and Stopped is raised;
-    the same call goes on. `patience`: see `tracking.run`. `outage`: seconds for which a storage may be away.
-    Raises what `storage.Patient` does, the errors of `tracking.run`, and the first failure of a trial in the end.
+    the same call goes on. `patience`: see `records.run`. `outage`: seconds for which a storage may be away.
+    Raises what `storage.Patient` does, the errors of `records.run`, and the first failure of a trial in the end.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     with quiet(), at_work(crew):

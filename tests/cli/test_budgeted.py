@@ -20,11 +20,11 @@ from benchmark.methods.averaging import Grouping
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
-from benchmark.tracking.checkpoints import newest
-from benchmark.tracking.files import read_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.leases import PATIENCE
-from benchmark.tracking.reading import read_rounds
+from benchmark.records.checkpoints import newest
+from benchmark.records.files import read_json
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import PATIENCE
+from benchmark.records.reading import read_rounds
 from sweeps.budget import Gate
 from sweeps.budgets import newest_line
 from sweeps.local import launch

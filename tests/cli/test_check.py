@@ -13,13 +13,13 @@ from benchmark.cli.main import main
 from benchmark.data.partition import ClassSkew
 from benchmark.experiment import Experiment, to_json
 from benchmark.papers.item import Cell, Item
-from benchmark.tracking import replay as replaying
-from benchmark.tracking.checkpoints import save
-from benchmark.tracking.files import read_json, write_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.reading import write_reference
-from benchmark.tracking.run import run
-from benchmark.tracking.verify import digest, disagreements, read, troubles_of, troubles_of_item
+from benchmark.records import replay as replaying
+from benchmark.records.checkpoints import save
+from benchmark.records.files import read_json, write_json
+from benchmark.records.folders import run_folder
+from benchmark.records.reading import write_reference
+from benchmark.records.run import run
+from benchmark.records.verify import digest, disagreements, read, troubles_of, troubles_of_item
 from tests.conftest import record_of, tiny_experiment
 
 

@@ -16,7 +16,7 @@ import torch
 from benchmark.cli import doctor
 from benchmark.cli.main import main
 from tests.conftest import ROOT
-from tests.tracking.wandb_server import Server
+from tests.records.wandb_server import Server
 
 LINES = ("Python", "torch and torchvision", "packages", "processor", "vector units", "accelerator", "data sets",
          "data folder", "results folder", "disk", "W&B", "Ray", "package sweeps")  # fmt: skip

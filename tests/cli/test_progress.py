@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from benchmark.cli.progress import TableProgress, TimeLeft
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.run import run
 from sweeps.local import Standing
 
 

@@ -8,8 +8,8 @@ import pytest
 from benchmark.cli import report, reproduce
 from benchmark.cli.main import main
 from benchmark.papers import catalogue
-from benchmark.papers.item import Cell, Claim, Item
-from benchmark.tracking.run import run
+from benchmark.papers.item import Cell, Claim, Item, Printed
+from benchmark.records.run import run
 from sweeps.plan import plan
 from tests.conftest import ROOT, tiny_experiment
 
@@ -19,11 +19,16 @@ def small_item(profile: str) -> Item:
     tiny = replace(tiny_experiment(), profile=profile)
     other = replace(tiny, optimizer=replace(tiny.optimizer, lr=0.01))
     cells = tuple(
-        Cell(label=name, setting={"method": name, "C": 4}, experiment=experiment, published=80.0)
+        Cell(
+            label=name,
+            setting={"method": name, "C": 4},
+            experiment=experiment,
+            published={"test/accuracy": Printed(value=80.0)},
+        )
         for name, experiment in (("FedAvg", tiny), ("Grouping", other))
     )
     claim = Claim(
-        name="n", quote="", source="ours", contrast={"Grouping": 1, "FedAvg": -1}, test="beyond", margin=0.005
+        name="n", quote="", source="ours", contrast={"Grouping": 1, "FedAvg": -1}, form="improves", least=0.005
     )
     return Item(name="ssfl/tab2", title="t", profile=profile, cells=cells, claims=(claim,), seeds=2)
 

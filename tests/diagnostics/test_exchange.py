@@ -13,10 +13,10 @@ from benchmark.methods.objectives import ServerUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
-from tests.tracking.test_run import Interrupt
+from tests.records.test_run import Interrupt
 
 BASE = tiny_experiment()
 BYTES = 4 * 38_378  # the tiny network's weights; all of them are trained

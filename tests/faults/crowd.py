@@ -20,9 +20,9 @@ from benchmark.errors import RunningElsewhere
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
 from benchmark.papers.item import Cell, Item
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.reading import read_records
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.reading import read_records
+from benchmark.records.run import run
 from reports.site import build
 from tests.conftest import tiny_experiment
 

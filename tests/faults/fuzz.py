@@ -33,12 +33,12 @@ import torch
 from benchmark.cli.run import resolve
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import to_json
-from benchmark.tracking.checkpoints import newest
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.kept import ClientFiles, digest_of
-from benchmark.tracking.reading import pack, read_run
-from benchmark.tracking.run import run
-from benchmark.tracking.verify import disagreements, read, troubles_of
+from benchmark.records.checkpoints import newest
+from benchmark.records.folders import run_folder
+from benchmark.records.kept import ClientFiles, digest_of
+from benchmark.records.reading import pack, read_run
+from benchmark.records.run import run
+from benchmark.records.verify import disagreements, read, troubles_of
 from tests.conftest import record_of, tiny_experiment
 
 SECONDS = 10  # for one input

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.tracking.files import read_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.reading import read_records
-from benchmark.tracking.run import run
+from benchmark.records.files import read_json
+from benchmark.records.folders import run_folder
+from benchmark.records.reading import read_records
+from benchmark.records.run import run
 from tests.conftest import ROOT
 from tests.faults.crowd import CELLS, TINY, WORKERS, cell
 

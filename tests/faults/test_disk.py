@@ -16,9 +16,9 @@ import pytorch_lightning as pl
 
 from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment
-from benchmark.tracking.checkpoints import newest
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.run import run
+from benchmark.records.checkpoints import newest
+from benchmark.records.folders import run_folder
+from benchmark.records.run import run
 from reports.site import build
 from tests.conftest import tiny_experiment
 from tests.reports.fakes import table2
@@ -98,7 +98,7 @@ def test_a_full_disk_ends_the_run_with_its_checkpoint_whole_and_it_goes_on_when_
 def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):
     run(EXPERIMENT, disk)
     mount("-o", "remount,ro", str(disk))
-    monkeypatch.setattr("benchmark.tracking.run.FederatedModule", None)  # nothing may be trained
+    monkeypatch.setattr("benchmark.records.run.FederatedModule", None)  # nothing may be trained
     with pytest.raises(CannotWrite, match="Read-only file system") as found:
         run(EXPERIMENT.with_seed(1), disk)
     assert found.value.exit_code == 73

@@ -19,8 +19,8 @@ from benchmark.federated.workers import CpuEngine
 from benchmark.methods.averaging import mean
 from benchmark.methods.protocol import SERVER, Job, Outcome, State, World
 from benchmark.methods.ssfl import SSFL
-from benchmark.tracking.replay import first_difference
-from benchmark.tracking.run import run
+from benchmark.records.replay import first_difference
+from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 from tests.faults.poison import LeavingOut, Spoiling, poisoned
 from tests.methods.golden import TRACES
@@ -178,7 +178,7 @@ def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, 
     """Round 2 diverges: status, one line, a checkpoint of round 1, all of it finite; asked again, nothing runs."""
     tiny = tiny_experiment()
     monkeypatch.setattr(
-        "benchmark.tracking.run.build_engine", lambda name, environment, *rest, **more: Spoiling(environment, (1,), 2)
+        "benchmark.records.run.build_engine", lambda name, environment, *rest, **more: Spoiling(environment, (1,), 2)
     )
     with pytest.raises(Diverged, match="round 2, client 1"):
         run(tiny, tmp_path)
@@ -187,7 +187,7 @@ def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, 
     (checkpoint,) = (folder / "checkpoints").glob("round-*.pt")
     content = torch.load(checkpoint, weights_only=True)
     assert content["round"] == 1 and first_not_finite(content["server"]) is None
-    monkeypatch.setattr("benchmark.tracking.run.prepare", None)  # nothing may be prepared, let alone trained
+    monkeypatch.setattr("benchmark.records.run.prepare", None)  # nothing may be prepared, let alone trained
     found = run(tiny, tmp_path)
     assert found["status"] == "diverged" and "round 2, client 1: student." in found["error"]
 

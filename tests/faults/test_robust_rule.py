@@ -9,12 +9,12 @@ import pytest
 
 from benchmark.methods.protocol import Job, State, World
 from benchmark.methods.ssfl import SSFL
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 from tests.faults.poison import poisoned
 from tests.federated.ranks_here import RanksHere
-from tests.tracking.equality import differences
+from tests.records.equality import differences
 
 SPOILED = 2  # the client
 

@@ -1,6 +1,6 @@
 """Ranks on this machine, as torchrun would start them: real processes and gloo, forked from one that has imported all.
 
-Each has a log of what it said; `faults` are functions of `tests.tracking.faults` or of this module, with their
+Each has a log of what it said; `faults` are functions of `tests.records.faults` or of this module, with their
 argument, by rank (-1: for all).
 """
 
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.experiment import Experiment, to_json
-from tests.tracking import faults as common_faults
+from tests.records import faults as common_faults
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "benchmark.cli.run",
-        "benchmark.tracking.run",
+        "benchmark.records.run",
         "benchmark.federated.helper",
         "benchmark.cli.run_progress",
         __name__,
@@ -106,7 +106,7 @@ def patience(seconds: float) -> None:
 
 def seconds_between_checkpoints(seconds: float) -> None:
     """The command has no word for it."""
-    from benchmark.tracking.run import run
+    from benchmark.records.run import run
 
     defaults = run.__kwdefaults__
     assert defaults is not None and "seconds_between" in defaults

@@ -11,9 +11,9 @@ from benchmark.experiment import Federation
 from benchmark.federated.choice import WORTH_WORKERS, build_engine, engine_again, layout, needs_workers, suits_workers
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
-from benchmark.tracking.run import run
+from benchmark.records.run import run
 from tests.conftest import tiny_experiment
-from tests.tracking.test_run import Interrupt
+from tests.records.test_run import Interrupt
 
 
 @pytest.mark.parametrize(

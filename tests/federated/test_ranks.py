@@ -14,13 +14,13 @@ import pytest
 
 from benchmark.errors import Stopped
 from benchmark.experiment import Experiment
-from benchmark.tracking.files import read_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.run import run
+from benchmark.records.files import read_json
+from benchmark.records.folders import run_folder
+from benchmark.records.run import run
 from tests.conftest import ROOT, tiny_experiment
 from tests.federated.ranks_here import Faults, RanksHere
 from tests.federated.test_workers import alive, wait_until
-from tests.tracking.equality import differences, last_checkpoint, untimed
+from tests.records.equality import differences, last_checkpoint, untimed
 
 PLAIN = tiny_experiment()
 # Momentum stays with the clients, and a client's job sees what its last one left.

@@ -199,8 +199,8 @@ CLAIM = {
     "source": "ours",
     "data": ["a", "b"],
     "contrast": {"{data}/x": 1.0, "{data}/y": -1.0},
-    "test": "beyond",
-    "margin": 0.01,
+    "form": "improves",
+    "least": 0.01,
 }
 
 
@@ -215,7 +215,7 @@ def test_a_claim_over_one_stand_in_is_judged_once():
     again = CLAIM | {"name": "Again", "data": ["b"]}
     (claim,) = claims_of({"claims": [CLAIM, again]}, {"a": "MNIST", "b": "MNIST"})
     assert (claim.name, dict(claim.contrast)) == ("More is better", {"MNIST/x": 1.0, "MNIST/y": -1.0})
-    within = CLAIM | {"name": "Within", "test": "within"}
+    within = CLAIM | {"name": "Within", "form": "comparable"}
     assert len(claims_of({"claims": [CLAIM, within]}, {"a": "MNIST", "b": "MNIST"})) == 2
 
 

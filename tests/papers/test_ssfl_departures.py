@@ -11,7 +11,7 @@ from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES
 from benchmark.papers.ssfl_departures import SWITCHES, switch_named
-from benchmark.tracking.run import run
+from benchmark.records.run import run
 from tests.conftest import ROOT, record_of
 
 # What of an experiment a switch moves, by hand; the schedule moves as a whole.

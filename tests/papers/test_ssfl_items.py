@@ -60,7 +60,7 @@ def test_the_paper_profile_is_the_file_s_line(name):
         assert e.data.N_s == (0 if at_clients else raw["N_s"] - raw["N_s"] % d)
         assert not at_clients or held[raw["labels"]] == pytest.approx(raw["N_s"])
         assert e.data.unlabelled == ("extra" if raw["data"] == "stl10" else "train")
-        assert cell.published == raw.get("value")
+        assert cell.printed() == raw.get("value")
         T = 16 if raw["method"] == "FixMatch" else raw["T"]  # FixMatch's rounds are reporting units
         steps = e.federation.T * e.federation.rounds
         assert (e.federation.T, e.federation.rounds) == (T, steps // T)
@@ -245,13 +245,13 @@ def test_a_stand_in_appears_once_and_says_what_it_stands_for():
 
 def test_quoted_numbers_say_so_and_fedmatch_is_trained_on_request():
     quoted = item_of("tab4").cell("Supervised FedAvg")
-    assert quoted.published == 78.52 and "quotes its number" in quoted.note
+    assert quoted.printed() == 78.52 and "quotes its number" in quoted.note
     shown = item_of("tab3")
     assert {cell.setting["method"] for cell in shown.trained} == {"Grouping"}
     assert {cell.label for cell in shown.cells if cell.role == "quoted"} == {
         f"Labels-at-{where} ({how})/FedMatch" for where in ("server", "client") for how in ("iid", "non-iid")
     }
-    assert all(cell.published is not None for cell in shown.cells)
+    assert all(cell.published for cell in shown.cells)
     (item,) = items(["ssfl/tab3"], "paper", also_quoted=True)
     asked = {cell.label: cell for cell in item.trained}
     assert len(asked) == 8

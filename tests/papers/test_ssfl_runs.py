@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmark.experiment import Evaluation, Experiment
-from benchmark.tracking.run import run
+from benchmark.records.run import run
 from tests.conftest import record_of
 from tests.papers.test_ssfl_items import item_of
 

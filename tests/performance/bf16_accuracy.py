@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmark.experiment import Experiment
 from benchmark.papers.ssfl import tab2
-from benchmark.tracking.folders import run_folder
-from reports.statistics import paired
+from benchmark.records.folders import run_folder
+from benchmark.verdicts.statistics import paired
 from sweeps.local import launch
 
 CELL, SEEDS, LEVEL, MARGIN = "Grouping/full", range(5), 0.90, 0.005

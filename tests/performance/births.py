@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.federated.processes import births
-from benchmark.tracking.cputime import cpu_seconds
-from benchmark.tracking.hardware import hardware
+from benchmark.records.cputime import cpu_seconds
+from benchmark.records.hardware import hardware
 from tests.conftest import ROOT
 
 COUNTS = (1, 2, 8)
@@ -29,7 +29,7 @@ COUNTS = (1, 2, 8)
 
 def ready(connection: Connection) -> None:
     """A process that trains, up to its first run."""
-    import benchmark.tracking.run  # noqa: F401
+    import benchmark.records.run  # noqa: F401
 
     connection.send("ready")
     with contextlib.suppress(EOFError):

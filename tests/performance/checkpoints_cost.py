@@ -29,11 +29,11 @@ from benchmark.federated.trainer import build_trainer, fit
 from benchmark.methods.protocol import State, Weights
 from benchmark.models.build import Model, build
 from benchmark.papers.catalogue import items
-from benchmark.tracking import checkpoints
-from benchmark.tracking.checkpoints import Checkpoint
-from benchmark.tracking.export import export
-from benchmark.tracking.leases import Lease
-from benchmark.tracking.recorder import MOST_OF_A_RUN, SECONDS_BETWEEN_CHECKPOINTS, Recorder
+from benchmark.records import checkpoints
+from benchmark.records.checkpoints import Checkpoint
+from benchmark.records.export import export
+from benchmark.records.leases import Lease
+from benchmark.records.recorder import MOST_OF_A_RUN, SECONDS_BETWEEN_CHECKPOINTS, Recorder
 
 
 class Timed(Recorder):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.tracking.record import RunRecord
-from reports.cells import Records
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import Records
 from tests.reports.fakes import make_cell, make_record
 
 ONE_MORE_CLIENT = "the server's labels are one more client's"
@@ -70,7 +70,8 @@ def arena(seeds: int = 3, ended: int | None = None, varies: Mapping[str, Sequenc
         cells=tuple(cells),
         choices=(_choice(),) if key == "hyperparameters" else (),
         seeds=seeds,
-        rows="methods",
+        rows=("method",),
+        columns=("hyperparameters",),
         notes=("10 clients, 60 rounds; the budget of tuning is 6 settings a method, chosen on 1,000 held-out labels.",),
     )
 
@@ -138,7 +139,8 @@ def small(seeds: int = 3) -> tuple[Item, Records]:
         choices=(waiting,),
         seeds=3,
         notes=("Six settings a method.",),
-        rows="methods",
+        rows=("method",),
+        columns=("hyperparameters",),
     )
     return item, records
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmark.papers.item import Item
-from reports.cells import Records
+from benchmark.verdicts.results import Records
 from tests.reports.fakes import table2
 
 

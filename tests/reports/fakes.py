@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmark.experiment import Experiment, Federation, to_json
 from benchmark.papers.item import Cell, Claim, Item
-from benchmark.tracking.record import RunRecord
-from reports.cells import Records
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import Records
 
 MANIFEST = {
     "code": {"commit": "4f1c2a9be07d5531c8a7e2b6f0d9134a5e6c7b80", "changes": None},
@@ -64,7 +64,7 @@ def pair(**claim: Any) -> Item:
         title="Toy",
         profile="demo",
         cells=(make_cell("a", {"method": "A", "C": 2}, 11), make_cell("b", {"method": "B", "C": 2}, 12)),
-        claims=(Claim(**{"test": "beyond", "margin": 0.01, **filled, **claim}),),
+        claims=(Claim(**{"form": "improves", "least": 0.01, **filled, **claim}),),
         seeds=3,
     )
 
@@ -122,24 +122,24 @@ def _item(profile: str, cells: list[Cell]) -> Item:
                 quote="a large C decreases the performance significantly if one does not use the grouping",
                 source="section 4.2",
                 contrast={"Grouping/full": 1.0, "FedAvg/full": -1.0},
-                test="beyond",
-                margin=0.01,
+                form="improves",
+                least=0.01,
             ),
             Claim(
                 name="grouping hardly falls with C",
                 quote="this reduction in accuracy can be mitigated if we use the grouping-based method",
                 source="section 4.2",
                 contrast={"Grouping/small": 1.0, "Grouping/full": -1.0},
-                test="within",
-                margin=0.02,
+                form="comparable",
+                least=0.02,
             ),
             Claim(
                 name="the server's weight explains it",
                 quote="",
                 source="our control",
                 contrast={"Control/full": 1.0, "Grouping/full": -1.0},
-                test="within",
-                margin=0.01,
+                form="comparable",
+                least=0.01,
             ),
         ),
         seeds=3,

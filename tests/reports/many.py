@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from benchmark.experiment import Experiment, Federation, to_json
-from benchmark.papers.item import Cell, Item
-from benchmark.tracking.files import write_json
-from benchmark.tracking.hardware import hardware
-from benchmark.tracking.survey import Survey
-from benchmark.tracking.verify import digest_of
-from reports.cells import Records
+from benchmark.papers.item import Cell, Item, Printed
+from benchmark.records.files import write_json
+from benchmark.records.hardware import hardware
+from benchmark.records.survey import Survey
+from benchmark.records.verify import digest_of
+from benchmark.verdicts.results import Records
 from reports.site import build
 from tests.reports.fakes import MANIFEST
 
@@ -49,7 +49,7 @@ def items(runs: int, rounds: int = ROUNDS) -> list[Item]:
                     experiment=Experiment(
                         federation=Federation(rounds=rounds, T=1 + place, K=100_000 + row, C=2), profile="laptop"
                     ),
-                    published=80.0,
+                    published={"test/accuracy": Printed(value=80.0)},
                 )
                 for row in range(first, min(first + ROWS, wanted))
                 for place, method in enumerate(METHODS)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import cell_result
+from benchmark.verdicts.statistics import summary
 from reports.aggregate import aggregate, interquartile_mean
 from reports.agreement import agree, agreement, largest_gap, prediction_interval, standard_error
-from reports.cells import cell_result
-from reports.statistics import summary
 from tests.reports.fakes import accuracies, make_cell
 
 FRACTIONS = st.floats(0.0, 1.0)

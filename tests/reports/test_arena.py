@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmark.papers.item import Cell, Item
-from benchmark.tracking.record import RunRecord
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import Records, counted
 from reports.arena.table import Column, at_budget, columns, footnotes, methods, place, spent
-from reports.cells import Records, counted
 from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena, arena_cell, arena_records, line, run_of
 from tests.reports.fakes import make_record
 
 
 def item_of(cells: Sequence[Cell], seeds: int = 3) -> Item:
-    return Item(name="arena/toy", title="Toy", profile="demo", cells=tuple(cells), seeds=seeds, rows="methods")
+    return Item(name="arena/toy", title="Toy", profile="demo", cells=tuple(cells), seeds=seeds, rows=("method",))
 
 
 def ends(*values: tuple[Cell, Mapping[int, float]]) -> Records:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import Records
 from reports.arena.exports import arena_csv, arena_latex, arena_markdown
 from reports.arena.text import megabytes
-from reports.cells import Records
 from reports.join import item_result
 from reports.site import build
 from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena, arena_records, line, run_of, small, two_rounds

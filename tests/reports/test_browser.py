@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmark.papers.item import Cell, Item
-from reports.cells import Records
+from benchmark.verdicts.results import Records
 from reports.site import build, item_page
 from tests.reports.arena_fakes import small
 from tests.reports.browsing import show
@@ -143,9 +143,9 @@ def test_curves_tell_their_values_to_mouse_and_keyboard(site: Path, page: Any) -
 
 
 def test_compare_page_agrees_with_the_paired_interval(site: Path, page: Any) -> None:
-    """The page starts with the item's first two cells; its interval is that of reports.statistics."""
-    from reports.cells import collect
-    from reports.statistics import paired
+    """The page starts with the item's first two cells; its interval is that of benchmark.verdicts.statistics."""
+    from benchmark.verdicts.results import collect
+    from benchmark.verdicts.statistics import paired
 
     item, records = table2()
     show(page, site / "compare.html")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.papers.item import Item
-from reports.cells import ACCURACY, Records
+from benchmark.verdicts.results import ACCURACY, Records
 from reports.chart import Axis, axes, chart, legend, nice
 from reports.figures import DIVERSITY, panels
 from reports.ink import Plate, Stroke, Text, pdf, svg, text_width

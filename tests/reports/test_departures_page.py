@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
-from reports.cells import Records
+from benchmark.verdicts.results import Records
 from reports.pages.departures import departures_values
 from reports.render import render
 from tests.conftest import ROOT

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmark.papers.item import Cell, Item
-from reports.cells import ACCURACY, Records, cell_result
+from benchmark.verdicts.results import ACCURACY, Records, cell_result
+from benchmark.verdicts.statistics import summary
 from reports.drawing import inline, svg
 from reports.figures import (
     DIVERSITY,
@@ -20,7 +21,6 @@ from reports.figures import (
 from reports.ink import Text
 from reports.plate import plate
 from reports.series import MOST_POINTS, Series, seeds_series
-from reports.statistics import summary
 from reports.style import looks
 from tests.reports.fakes import make_cell, make_record, pair
 

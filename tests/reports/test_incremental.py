@@ -12,10 +12,10 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.errors import CannotWrite
 from benchmark.papers.item import Item
-from benchmark.tracking.survey import Survey
+from benchmark.records.survey import Survey
+from benchmark.verdicts.results import Records
 from reports.alone import write_alone
 from reports.cache import Built
-from reports.cells import Records
 from reports.orphans import orphans
 from reports.serve import HOST, Live, server
 from reports.site import build, item_page

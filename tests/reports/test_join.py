@@ -5,15 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from benchmark.papers.item import Item
-from reports.cells import Records, collect, grid
+from benchmark.papers.item import Item, Printed
+from benchmark.verdicts.results import Records, collect
+from reports.cells import grid
 from reports.join import item_result
 from tests.reports.fakes import accuracies, make_cell, make_record, pair
 
 
 def four_statuses() -> tuple[Item, Records]:
     """Wanted are three seeds: a has three, b one, c none, d two and one that diverged, e one that never ended."""
-    cells = [make_cell(n, {"method": n.upper(), "C": 2}, 20 + i, published=80.5) for i, n in enumerate("abcde")]
+    cells = [
+        make_cell(n, {"method": n.upper(), "C": 2}, 20 + i, published={"test/accuracy": Printed(value=80.5)})
+        for i, n in enumerate("abcde")
+    ]
     a, b, c, d, e = cells
     records = {key: dict(runs) for key, runs in accuracies([(a, [0.7, 0.8, 0.9]), (b, [0.5]), (d, [0.6, 0.8])]).items()}
     records[d.cell_key][2] = make_record(d, 2, {"test/accuracy": 0.1}, status="diverged")

@@ -9,14 +9,14 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.papers.item import Item
+from benchmark.papers.item import Item, Printed
+from benchmark.verdicts.results import Records
+from benchmark.verdicts.statistics import summary
 from reports.alone import table_files
-from reports.cells import Records
 from reports.claims import claims_csv, claims_latex, claims_markdown
 from reports.exports import table_csv, table_latex, table_markdown
 from reports.pages.item import margin_text
 from reports.site import build, item_page
-from reports.statistics import summary
 from reports.views import scale_of, whisker
 from reports.words import FIGURE_SPACE, PUNCTUATION_SPACE, aligned
 from tests.reports.fakes import accuracies, make_cell, pair
@@ -28,7 +28,7 @@ HOSTILE = "=cmd() | <script> & 50%"
 def compared(profile: str = "paper") -> tuple[Item, Records]:
     """One published number, 80.00, and runs of .79, .80 and .81: difference 0, s = 1 point, error s sqrt(1/3 + 1); at
     95 % t is 4.3027, so +-4.97 points, beyond the margin of one: undecided."""
-    cell = make_cell("A/2", {"method": "A", "C": 2}, 71, published=80.0)
+    cell = make_cell("A/2", {"method": "A", "C": 2}, 71, published={"test/accuracy": Printed(value=80.0)})
     item = Item(name="toy/tab1", title="Toy", profile=profile, cells=(cell,), seeds=3, margin=0.01)
     return item, accuracies([(cell, [0.79, 0.80, 0.81])])
 

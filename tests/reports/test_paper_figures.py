@@ -13,8 +13,8 @@ from matplotlib.patches import Rectangle
 
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
+from benchmark.verdicts.results import Records
 from reports.alone import FIGURES, figure_files
-from reports.cells import Records
 from reports.drawing import STYLE
 from reports.paper_figures import LAYOUTS, main_figure, paper_figure, paper_figure_files, variants
 from tests.conftest import ROOT

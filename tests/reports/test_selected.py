@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from benchmark.papers.item import Item
-from benchmark.tracking.record import RunRecord
-from reports.cells import SELECTED_ON_TEST, Records, cell_result
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import Records, cell_result
+from reports.cells import SELECTED_ON_TEST
 from reports.exports import table_csv, table_latex
 from reports.join import item_result
 from reports.site import build

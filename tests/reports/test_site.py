@@ -12,7 +12,7 @@ import pytest
 
 from benchmark.experiment import from_json
 from benchmark.papers.item import Item
-from reports.cells import Records
+from benchmark.verdicts.results import Records
 from reports.pages.departures import paragraphs
 from reports.site import build, item_page
 from tests.reports.fakes import accuracies, make_cell, make_record, pair

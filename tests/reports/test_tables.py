@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.errors import CannotWrite, DataError
-from benchmark.papers.item import Item
-from benchmark.tracking.files import write_atomically
-from reports.cells import Records
+from benchmark.papers.item import Item, Printed
+from benchmark.records.files import write_atomically
+from benchmark.verdicts.results import Records
 from reports.exports import table_csv, table_latex
 from reports.files import slug
 from reports.summary import COLUMNS, summary_csv, write_summary
@@ -98,7 +98,7 @@ def test_text_fields_never_begin_like_a_formula(text: str) -> None:
 def test_item_csv_reads_back() -> None:
     """Fractions for ours, percent for the published number, empty where there is nothing."""
     cells = (
-        make_cell("=evil", {"method": "A", "C": 2}, 51, published=83.07),
+        make_cell("=evil", {"method": "A", "C": 2}, 51, published={"test/accuracy": Printed(value=83.07)}),
         make_cell("b, quoted", {"method": "B", "C": 2}, 52),
     )
     item = replace(pair(), cells=cells, claims=())
@@ -113,7 +113,7 @@ def test_item_csv_reads_back() -> None:
 def test_item_latex() -> None:
     """0.5 and 0.75: mean 62.50, std 25 / sqrt(2) = 17.68 points."""
     cells = (
-        make_cell("a", {"method": "Fed_Avg & co", "C": 2}, 51, published=83.07),
+        make_cell("a", {"method": "Fed_Avg & co", "C": 2}, 51, published={"test/accuracy": Printed(value=83.07)}),
         make_cell("b", {"method": "B", "C": 2}, 52),
     )
     item = replace(pair(), cells=cells, claims=())

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from benchmark.papers.item import Claim, Item
-from reports.cells import Records
+from benchmark.papers.item import Claim, Item, Printed
+from benchmark.verdicts.results import Records
 from reports.terminal import print_item
 from tests.reports.fakes import accuracies, make_cell, make_record, pair, table2
 
@@ -35,8 +35,8 @@ def small() -> tuple[Item, Records]:
         quote="it is better",
         source="section 4.2",
         contrast={"Grouping/2": 1.0, "FedAvg/2": -1.0},
-        test="beyond",
-        margin=0.01,
+        form="improves",
+        least=0.01,
     )
     records = dict(accuracies([(cells[0], [0.6, 0.7, 0.8]), (cells[1], [0.85, 0.9, 0.95]), (cells[2], [0.5])]))
     ends = {"test/accuracy": 0.55, "pseudo/kept": 0.9, "pseudo/accuracy": 0.987}
@@ -117,7 +117,10 @@ def test_only_profile_paper_shows_differences_to_the_paper() -> None:
 
 def test_other_items_print_one_line_a_cell() -> None:
     """Settings without a method; on profile paper the difference has a column of its own: 70.00 - 71.50."""
-    cells = (make_cell("R = 0.0", {"R": 0.0}, 90, published=71.5), make_cell("R = 0.4", {"R": 0.4}, 91))
+    cells = (
+        make_cell("R = 0.0", {"R": 0.0}, 90, published={"test/accuracy": Printed(value=71.5)}),
+        make_cell("R = 0.4", {"R": 0.4}, 91),
+    )
     item = replace(pair(), cells=cells, claims=(), profile="paper")
     lines = [line.split() for line in printed(item, accuracies([(cells[0], [0.6, 0.7, 0.8])])).splitlines()]
     assert ["R", "=", "0.0", "71.50", "70.00", "±10.00", "n=3", "-1.50"] in lines

@@ -31,13 +31,13 @@ from typing import Any
 
 from benchmark.experiment import Experiment
 from benchmark.methods.catalogue import METHODS, method_name
-from benchmark.tracking.files import read_json, write_json
-from benchmark.tracking.provenance import commit
+from benchmark.records.files import read_json, write_json
+from benchmark.records.provenance import commit
 from tests.methods.golden import TRACES
+from tests.records.equality import differences
+from tests.records.faults import STEPS
+from tests.records.forks import Forks, lines_of
 from tests.soak import ranks
-from tests.tracking.equality import differences
-from tests.tracking.faults import STEPS
-from tests.tracking.forks import Forks, lines_of
 
 ENGINES: Mapping[str, Mapping[str, Any]] = {
     "reference": {"engine": "reference"},

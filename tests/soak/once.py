@@ -22,9 +22,9 @@ from signal import SIGKILL
 from typing import Any
 
 from benchmark.experiment import Experiment, Federation
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.reading import read_run
-from benchmark.tracking.verify import troubles_of
+from benchmark.records.folders import run_folder
+from benchmark.records.reading import read_run
+from benchmark.records.verify import troubles_of
 from sweeps.local import Standing, launch
 from tests.conftest import tiny_experiment
 

@@ -1,4 +1,4 @@
-"""Runs on two ranks that a kill meets, with the answers of `tests.tracking.forks`."""
+"""Runs on two ranks that a kill meets, with the answers of `tests.records.forks`."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from typing import Any
 from benchmark.errors import Stopped
 from benchmark.experiment import Experiment
 from tests.federated.ranks_here import RanksHere
-from tests.tracking.forks import lines_of
+from tests.records.forks import lines_of
 
 RANKS = 2
 PATIENCE = 120.0  # seconds after which ranks that should have ended are given up

@@ -1,4 +1,4 @@
-"""The soak's own runs in small: engines that tests/tracking/test_kills.py has not, each under one method."""
+"""The soak's own runs in small: engines that tests/records/test_kills.py has not, each under one method."""
 
 import json
 from collections.abc import Iterator

@@ -1,16 +1,16 @@
-"""W&B's own client and agent in processes of their own, pointed at the server of `tests.tracking.wandb_server`."""
+"""W&B's own client and agent in processes of their own, pointed at the server of `tests.records.wandb_server`."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from benchmark.tracking.mirror import measured
-from benchmark.tracking.reading import read_rounds
+from benchmark.records.mirror import measured
+from benchmark.records.reading import read_rounds
 from sweeps.grid import Grid
 from sweeps.sweep_file import written
 from tests.conftest import ROOT
-from tests.tracking.wandb_server import ENTITY, PROJECT, Server
+from tests.records.wandb_server import ENTITY, PROJECT, Server
 
 SWEEP = f"{ENTITY}/{PROJECT}/s1"
 FSSL = [sys.executable, "-m", "benchmark.cli.main"]

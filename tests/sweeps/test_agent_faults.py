@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from benchmark.experiment import Experiment
-from benchmark.tracking.files import read_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.leases import claimed
+from benchmark.records.files import read_json
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import claimed
 from sweeps.factors import experiment_of
+from tests.records.wandb_server import Faults, Server
 from tests.sweeps.test_agents import FSSL, SWEEP, called, environment, history_of, metrics_of, sweep_file
-from tests.tracking.wandb_server import Faults, Server
 
 SECONDS = 240  # a session of the agent takes 20 on an idle machine
 

@@ -11,13 +11,13 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 import yaml
 
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.leases import newest
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import newest
 from sweeps.grid import checked
 from sweeps.sweep_file import read
 from tests.conftest import record_of
+from tests.records.wandb_server import Server
 from tests.sweeps.agents import FSSL, SWEEP, called, environment, history_of, metrics_of, sweep_file
-from tests.tracking.wandb_server import Server
 
 ROUNDS = 5  # before the kill
 

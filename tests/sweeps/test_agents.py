@@ -1,4 +1,4 @@
-"""W&B for real: its own client and agent, unmodified, against the server of `tests.tracking.wandb_server`."""
+"""W&B for real: its own client and agent, unmodified, against the server of `tests.records.wandb_server`."""
 
 import json
 import shutil
@@ -10,8 +10,8 @@ from signal import SIGTERM
 import pytest
 import yaml
 
+from tests.records.wandb_server import PROJECT, Faults, Server
 from tests.sweeps.agents import FSSL, SWEEP, WANDB, called, environment, history_of, metrics_of, sweep_file
-from tests.tracking.wandb_server import PROJECT, Faults, Server
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from benchmark.cli.train import diverged
 from benchmark.errors import CannotWrite, FsslError
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.run import run
 from sweeps.local import MOST_DEATHS, launch
 from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import written

@@ -20,7 +20,7 @@ from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.models.build import forward_flops
 from benchmark.papers.catalogue import items
-from benchmark.tracking.run import run
+from benchmark.records.run import run
 from sweeps.cost import AT_MOST, CHANGES, REPORTED, Cost, cost_of, counted, local_steps
 from sweeps.dry_run import images_in
 from sweeps.holders import environment_of

@@ -6,8 +6,8 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.papers.catalogue import items
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.run import run
 from sweeps.estimates import Estimates, Held, outcome_of, stretch, table
 from sweeps.speed import Stopwatch
 from tests.conftest import ROOT

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from benchmark.errors import DataError
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.run import run
 from sweeps.local import Standing, launch
 from tests.conftest import record_of
 from tests.sweeps.gates import Gated

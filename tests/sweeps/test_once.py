@@ -3,8 +3,8 @@
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.leases import claimed
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import claimed
 from sweeps.grid import checked
 from sweeps.local import Standing, launch
 from sweeps.sweep_file import read, written

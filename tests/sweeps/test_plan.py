@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from benchmark.methods.averaging import Grouping
 from benchmark.papers.item import Cell, Item
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.reading import write_reference
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.reading import write_reference
+from benchmark.records.run import run
 from sweeps.plan import plan, restricted, wanted
 from tests.conftest import record_of
 

@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, ConfigError, Stopped
 from benchmark.experiment import Experiment, Federation
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.leases import PATIENCE
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import PATIENCE
+from benchmark.records.run import run
 from sweeps.grid import checked as checked_grid
 from sweeps.local import Standing, launch_by
 from sweeps.ray_cluster import STORE, Shares, _on_each, able, checked, joined
 from sweeps.ray_crew import RayCrew, orders_of
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
+from tests.records.equality import differences
 from tests.sweeps.gates import Gated, begun
-from tests.tracking.equality import differences
 
 pytest.importorskip("ray", reason="pip install 'fssl-bench[ray]'")
 

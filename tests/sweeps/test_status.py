@@ -11,16 +11,16 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
-from benchmark.tracking.folders import run_folder
-from benchmark.tracking.leases import claimed
-from benchmark.tracking.run import run
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import claimed
+from benchmark.records.run import run
 from sweeps.status import RunStatus, on_disk, status_of, summary
 from tests.conftest import ROOT
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from benchmark.tracking.leases import claimed
+from benchmark.records.leases import claimed
 with claimed(Path(sys.argv[1])):
     print(flush=True)
     time.sleep(60)

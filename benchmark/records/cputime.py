@@ -1,0 +1,57 @@
+"""CPU seconds of a process and of all that it started: what a run costs on a machine busy with other work."""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmark.records.process import PROC
+
+_TICKS = os.sysconf("SC_CLK_TCK")  # a second
+
+
+def cpu_seconds(pid: int | None = None) -> float:
+    """User and system seconds of the process (default: this one) and of its children, of those that have ended as of
+    those that live; never less than at an earlier call.
+
+    Where the system does not tell of living children (no /proc), theirs are missing until they end. 0.0 for another
+    process that is gone.
+    """
+    me = os.getpid()
+    if pid is None or pid == me:
+        own = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(used.ru_utime + used.ru_stime for used in own) + sum(map(_of_tree, _children(me)))
+    return _of_tree(pid)
+
+
+def _of_tree(pid: int) -> float:
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    own = sum(int(field) for field in fields[11:15]) / _TICKS  # proc(5), fields 14 to 17: with children that ended
+    return own + sum(map(_of_tree, _children(pid)))
+
+
+def _children(pid: int) -> Iterator[int]:
+    """The living children, whichever thread started them."""
+    try:
+        threads: list[Path] = list((PROC / str(pid) / "task").iterdir())
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            yield from map(int, (thread / "children").read_text().split())
+        except OSError:
+            continue
+
+
+class CpuClock:
+    """CPU seconds since it was made, or since it was last read."""
+
+    def __init__(self) -> None:
+        self._read = cpu_seconds()
+
+    def lap(self) -> float:
+        before, self._read = self._read, cpu_seconds()
+        return max(0.0, self._read - before)

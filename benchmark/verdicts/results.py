@@ -1,0 +1,99 @@
+"""Records joined to the cells of an item: what verdicts and every view of a result start from."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from benchmark.papers.item import Cell, Item
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.statistics import Summary, summary
+
+Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
+Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]
+ACCURACY = "test/accuracy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """What is known of one cell. Only finished runs are in `values`; diverged ones are listed, never averaged."""
+
+    cell: Cell
+    values: Mapping[int, float]  # seed -> the metric under the run's selection rule, in general after the last round
+    diverged: tuple[int, ...]  # seeds
+    unfinished: tuple[int, ...]  # seeds that were started, and failed or have not ended
+    n_wanted: int
+    selected_on_test: bool = False  # some value is that of the round that was best on the test set
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def summary(self) -> Summary | None:
+        return summary(self.values.values()) if self.values else None
+
+    @property
+    def status(self) -> Status:
+        """diverged where any run diverged, so that a mean of the survivors never passes for the whole cell."""
+        if self.diverged:
+            return "diverged"
+        if not self.values:
+            return "missing"
+        return "done" if self.n >= self.n_wanted else "partial"
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the item counts on its runs; a quoted cell's are there only where somebody asked for them."""
+        return self.cell.role != "quoted" or bool(self.values or self.diverged or self.unfinished)
+
+    @property
+    def counts(self) -> str:
+        """For people: "n=3", "n=2/5", "not run (0/5)", "n=2/5, 1 diverged"; "quoted": nobody asked to run it."""
+        if not self.awaited:
+            return "quoted"
+        if not self.values and not self.diverged:
+            return f"not run (0/{self.n_wanted})"
+        text = f"n={self.n}" if self.n >= self.n_wanted else f"n={self.n}/{self.n_wanted}"
+        return f"{text}, {len(self.diverged)} diverged" if self.diverged else text
+
+
+def cell_result(cell: Cell, records: Records, n_wanted: int, metric: str = ACCURACY) -> CellResult:
+    """The cell's runs sorted into finished, diverged and unfinished. A finished run whose value is not finite
+    counts as diverged: NaN must not reach a mean."""
+    values: dict[int, float] = {}
+    diverged: list[int] = []
+    unfinished: list[int] = []
+    runs = records.get(cell.cell_key, {})
+    for seed, record in sorted(runs.items()):
+        value = record.selected(metric)
+        if record.status == "diverged" or (value is not None and not math.isfinite(value)):
+            diverged.append(seed)
+        elif record.status != "done":
+            unfinished.append(seed)
+        elif value is not None:
+            values[seed] = float(value)
+    return CellResult(
+        cell=cell,
+        values=values,
+        diverged=tuple(diverged),
+        unfinished=tuple(unfinished),
+        n_wanted=n_wanted,
+        selected_on_test=metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values),
+    )
+
+
+def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, CellResult]:
+    """Every cell of the item by label, in the item's order; none is left out."""
+    return {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
+
+
+def counted(item: Item, records: Records) -> Records:
+    """The records of the item's own seeds. A trial may share a cell's key, under a seed of its own: what chose a
+    setting must not count for it."""
+    return {key: {seed: record for seed, record in runs.items() if seed < item.seeds} for key, runs in records.items()}
+
+
+def seeds_of(records: Records, cell: Cell) -> Sequence[RunRecord]:
+    """The cell's records by seed."""
+    return [record for _, record in sorted(records.get(cell.cell_key, {}).items())]

@@ -1,0 +1,75 @@
+"""Whether two runs of one experiment are equal to the bit, timings apart, or nearly so."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmark.experiment import Experiment
+from benchmark.records.checkpoints import Checkpoint, newest
+from benchmark.records.folders import run_folder
+
+
+def untimed(folder: Path) -> list[str]:
+    """The lines of rounds.jsonl without what a clock said."""
+    return [json.dumps(line) for line in _rounds(folder)]
+
+
+def _rounds(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
+
+
+def last_checkpoint(folder: Path, experiment: Experiment) -> Checkpoint:
+    found = newest(folder / "checkpoints", f"{experiment.cell_key}/seed={experiment.seed}").checkpoint
+    assert found is not None
+    return found
+
+
+def differences(broken: Path, whole: Path, experiment: Experiment, *, within: float = 0.0) -> list[str]:
+    """What the records of one experiment under two folders of results differ in; nothing: bit-equal.
+
+    Weights as files, the whole state (what clients keep, too), every round's line, the result, and no file left over.
+    `within` a share: numbers may differ by so much of their size, or of 1 where they are smaller.
+    """
+    mine, theirs = run_folder(broken, experiment), run_folder(whole, experiment)
+    states = [last_checkpoint(folder, experiment) for folder in (mine, theirs)]
+    checks = {
+        "rounds.jsonl": agree({"rounds": _rounds(mine)}, {"rounds": _rounds(theirs)}, within),
+        "number of rounds": len(untimed(mine)) == experiment.federation.rounds,
+        "weights": bool(_weights(mine)) and (within > 0 or _weights(mine) == _weights(theirs)),
+        "state at the server": agree(states[0].state.server, states[1].state.server, within),
+        "state at clients": agree(states[0].state.clients, states[1].state.clients, within),
+        "result.json": agree(_result(mine), _result(theirs), within),
+        "files left over": not list(mine.rglob(".*")),
+        "checkpoints kept": len(list((mine / "checkpoints").glob("round-*.pt"))) <= 2,
+    }
+    return [name for name, holds in checks.items() if not holds]
+
+
+def agree(left: Any, right: Any, within: float) -> bool:
+    """Trees of tensors, numbers and words, at any depth; tensors of one type."""
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(agree(value, right[name], within) for name, value in left.items())
+    if isinstance(left, list):
+        return len(left) == len(right) and all(agree(*pair, within) for pair in zip(left, right, strict=True))
+    if isinstance(left, Tensor):
+        if left.dtype != right.dtype or left.shape != right.shape:
+            return False
+        return bool(torch.equal(left, right) if within == 0 else torch.allclose(left, right, rtol=within, atol=within))
+    if isinstance(left, float) and isinstance(right, float) and within > 0:
+        return math.isclose(left, right, rel_tol=within, abs_tol=within)
+    return type(left) is type(right) and left == right
+
+
+def _weights(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "weights").glob("*.pt")}
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "result.json").read_text())
+    return {name: value for name, value in found.items() if name not in ("wall_seconds", "cpu_seconds", "digest")}

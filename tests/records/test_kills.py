@@ -1,0 +1,116 @@
+"""kill -9 at random moments, and inside the writing of a checkpoint: what is started again is bit-equal to the unbroken
+run, for every method, and for every engine."""
+
+import os
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from benchmark.experiment import Experiment
+from benchmark.methods.catalogue import METHODS, method_name
+from benchmark.records.folders import run_folder
+from tests.conftest import tiny_experiment
+from tests.methods.golden import TRACES
+from tests.records.equality import differences, last_checkpoint
+from tests.records.faults import STEPS
+from tests.records.forks import Forks
+
+ROUNDS = 8
+OTHER_DEVICE = Path("/dev/shm")
+WITH_MORE_STATE = ("crl-released", "rscfed-released", "semifl-released")  # momentum that stays where it is
+
+
+def of(name: str) -> Experiment:
+    return replace(TRACES[name], federation=replace(TRACES[name].federation, rounds=ROUNDS))
+
+
+FIRST = {method_name(TRACES[name].method): name for name in reversed(TRACES)}  # each method's first trace
+CASES = [(name, "reference") for name in dict.fromkeys([*FIRST.values(), *WITH_MORE_STATE])] + [("crl-released", "cpu")]
+
+
+def test_every_method_is_killed():
+    assert FIRST.keys() == METHODS.keys()
+
+
+@pytest.mark.fault(1, counts="kills in the tests", each=2)
+@pytest.mark.parametrize(("name", "engine"), CASES)
+def test_killed_twice(forks, tmp_path, name, engine):
+    """At a random moment of rounds 2 to 5, and after a random step of writing a random later checkpoint."""
+    experiment, draw = of(name), random.Random(f"{name}, {engine}")
+    assert forks.run(experiment, tmp_path / "whole", engine=engine, workers=2)["code"] == 0
+    broken = killed_somewhere(forks, experiment, tmp_path, engine, draw)
+    where = [draw.randint(1, ROUNDS - 6), draw.randint(1, len(STEPS))]
+    second = forks.run(experiment, broken, engine=engine, workers=2, faults={"die_in_write": where})
+    assert second["code"] == -SIGKILL, second["said"]
+    last = forks.run(experiment, broken, engine=engine, workers=2)
+    assert last["code"] == 0, last["said"]
+    assert not second["left"] and not last["left"]
+    assert differences(broken, tmp_path / "whole", experiment) == []
+
+
+def killed_somewhere(forks: Forks, experiment: Experiment, folder: Path, engine: str, draw: random.Random) -> Path:
+    """The results of a run that was killed after 1 to 4 rounds. On a busy machine the kill may come too late: again."""
+    for attempt in range(6):
+        results = folder / f"broken-{attempt}"
+        lines, delay = draw.randint(1, 4), draw.uniform(0.0, 0.04)
+        end = forks.run(experiment, results, engine=engine, workers=2, lines=lines, delay=delay, signals=[SIGKILL])
+        assert end["code"] in (0, -SIGKILL) and not end["left"], end
+        if end["code"] and len(list(results.glob("runs/*/*/rounds.jsonl"))) and recorded(results) < 6:
+            return results
+    raise AssertionError("the run was over before it could be killed, six times")
+
+
+def recorded(results: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in results.glob("runs/*/*/rounds.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def whole(forks, tmp_path_factory):
+    """An unbroken run of four rounds with state at the clients."""
+    results, experiment = tmp_path_factory.mktemp("whole"), four_rounds()
+    assert forks.run(experiment, results)["code"] == 0
+    return results
+
+
+def four_rounds() -> Experiment:
+    tiny = tiny_experiment()
+    return replace(
+        tiny, method=replace(tiny.method, momentum="released_code"), federation=replace(tiny.federation, rounds=4)
+    )
+
+
+@pytest.mark.fault(2, counts="kills in the tests")
+@pytest.mark.parametrize("step", range(1, len(STEPS) + 1))
+def test_killed_after_each_step_of_writing_the_second_checkpoint(forks, whole, tmp_path, step):
+    """Up to the rename the first checkpoint counts, from then on the second; half a file is never taken for one."""
+    die_in_the_second_checkpoint(forks, whole, tmp_path, step)
+
+
+@pytest.mark.fault(3, counts="kills in the tests")
+@pytest.mark.skipif(not OTHER_DEVICE.is_dir(), reason=f"no {OTHER_DEVICE}")
+@pytest.mark.parametrize("step", [STEPS.index("replace"), STEPS.index("replace") + 1])
+def test_killed_where_the_results_are_on_another_device_than_temporary_files(forks, whole, tmp_path, step):
+    """Before and after the rename, which would fail across devices."""
+    with tempfile.TemporaryDirectory(dir=OTHER_DEVICE) as results:
+        if os.stat(results).st_dev == os.stat(tmp_path).st_dev:
+            pytest.skip(f"{OTHER_DEVICE} is on the device of temporary files")
+        die_in_the_second_checkpoint(forks, whole, Path(results), step)
+
+
+def die_in_the_second_checkpoint(forks: Forks, whole: Path, tmp_path: Path, step: int) -> None:
+    experiment = four_rounds()
+    folder = run_folder(tmp_path, experiment)
+    end = forks.run(experiment, tmp_path, faults={"die_in_write": [2, step]})
+    assert end["code"] == -SIGKILL, end["said"]
+    begun = list((folder / "checkpoints").glob(".*"))
+    assert len(begun) == (1 if step < 1 + STEPS.index("replace") else 0)
+    finished = 1 if begun else 2
+    assert last_checkpoint(folder, experiment).round == finished
+    again = forks.run(experiment, tmp_path)
+    assert again["code"] == 0 and again["said"] == ""
+    assert f'"from_round": {finished}' in (folder / "manifest.json").read_text()
+    assert differences(tmp_path, whole, experiment) == []

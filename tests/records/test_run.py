@@ -1,0 +1,167 @@
+"""Runs on disk: the same twice, the same after any interruption, and nothing half-written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from benchmark.errors import CannotWrite, Diverged, RunningElsewhere, Stopped
+from benchmark.experiment import Experiment, Federation
+from benchmark.records.folders import run_folder
+from benchmark.records.leases import Lease, claimed
+from benchmark.records.reading import pack, read_records, unpack, write_reference
+from benchmark.records.recorder import Recorder
+from benchmark.records.run import run
+from tests.conftest import ROOT, record_of, tiny_experiment
+from tests.records.equality import differences, untimed
+
+
+@pytest.fixture
+def unbroken(tiny, tmp_path):
+    run(tiny, tmp_path / "unbroken")
+    return run_folder(tmp_path / "unbroken", tiny)
+
+
+@pytest.mark.fault(45)
+def test_the_same_seed_twice_gives_the_same_bytes(tiny, tmp_path, unbroken):
+    run(tiny, tmp_path / "again")
+    assert untimed(run_folder(tmp_path / "again", tiny)) == untimed(unbroken)
+
+
+@pytest.mark.fault(45)
+def test_another_seed_gives_other_numbers(tiny, tmp_path, unbroken):
+    run(tiny.with_seed(1), tmp_path)
+    other = run_folder(tmp_path, tiny.with_seed(1))
+    assert other.parent.name == unbroken.parent.name
+    assert json.loads(untimed(other)[0])["client/loss"] != json.loads(untimed(unbroken)[0])["client/loss"]
+
+
+@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("momentum", ["reset", "released_code"])
+def test_stopped_after_any_round_and_started_again(tmp_path, after, momentum):
+    """With state at the slots (momentum) and without: bit-equal records and the same result."""
+    tiny = tiny_experiment()
+    experiment = replace(tiny, method=replace(tiny.method, momentum=momentum))
+    whole = run(experiment, tmp_path / "whole")
+    with pytest.raises(Stopped, match=f"after round {after}"):
+        run(experiment, tmp_path / "broken", callbacks=[Interrupt(after)])
+    result = run(experiment, tmp_path / "broken")
+    folder = run_folder(tmp_path / "broken", experiment)
+    assert untimed(folder) == untimed(run_folder(tmp_path / "whole", experiment))
+    assert result["last"] == whole["last"] and result["best"] == whole["best"] and result["cost"] == whole["cost"]
+    attempts = json.loads((folder / "manifest.json").read_text())["attempts"]
+    assert [attempt["from_round"] for attempt in attempts] == [0, after]
+
+
+class Interrupt(pl.Callback):
+    """Sends this process SIGTERM when the round after that one begins: the run's own handler has to answer."""
+
+    def __init__(self, after):
+        self._after = after
+
+    def on_train_batch_start(self, trainer, pl_module, *args):
+        if pl_module.rounds_done == self._after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_run_that_goes_on_keeps_its_number_of_threads(tiny, tmp_path):
+    with pytest.raises(Stopped):
+        run(tiny, tmp_path, callbacks=[Interrupt(1)], threads=2)
+    run(tiny, tmp_path, threads=1)
+    manifest = json.loads((run_folder(tmp_path, tiny) / "manifest.json").read_text())
+    assert manifest["engine"]["threads"] == torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
+def test_lines_after_the_checkpoint_move_aside(tiny, tmp_path, unbroken):
+    """A killed run has more lines than its checkpoint has rounds, and may have half a line."""
+    experiment = tiny
+    with pytest.raises(Stopped):
+        run(experiment, tmp_path, callbacks=[Interrupt(1)])
+    folder = run_folder(tmp_path, experiment)
+    with open(folder / "rounds.jsonl", "a") as file:
+        file.write('{"round": 2, "lost": 1}\n{"round": 3, "ha')
+    run(experiment, tmp_path)
+    assert untimed(folder) == untimed(unbroken)
+    assert (folder / "attempts" / "1.jsonl").read_text() == '{"round": 2, "lost": 1}\n{"round": 3, "ha'
+
+
+def test_a_finished_run_is_not_trained_again(tiny, tmp_path, unbroken):
+    before = (unbroken / "rounds.jsonl").stat().st_mtime_ns
+    run(tiny, tmp_path / "unbroken")
+    assert (unbroken / "rounds.jsonl").stat().st_mtime_ns == before
+
+
+@pytest.mark.fault(14)
+def test_a_run_in_work_elsewhere_is_left_alone(tiny, tmp_path):
+    folder = run_folder(tmp_path, tiny)
+    with claimed(folder), pytest.raises(RunningElsewhere, match="another process"):
+        run(tiny, tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["leases"]
+
+
+@pytest.mark.fault(24)
+def test_a_folder_that_cannot_be_written(tiny, tmp_path):
+    (tmp_path / "results").write_text("a file where the folder should be")
+    with pytest.raises(CannotWrite, match="cannot be written"):
+        run(tiny, tmp_path / "results")
+
+
+@pytest.mark.fault(25)
+def test_divergence_is_a_result(tiny, tmp_path):
+    """A learning rate of 1e30 overflows float32 in the first rounds."""
+    wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
+    with pytest.raises(Diverged, match="is not finite"):
+        run(wild, tmp_path)
+    record = record_of(run_folder(tmp_path, wild))
+    assert record.status == "diverged" and "not finite" in record.result["error"]
+    assert run(wild, tmp_path)["status"] == "diverged"  # and is not retried
+
+
+def test_a_compact_copy_gives_the_record_back(tiny, tmp_path, unbroken):
+    record = record_of(unbroken)
+    copy = unpack(json.loads(json.dumps(pack(record))), tmp_path)
+    assert copy.result == record.result and copy.experiment == record.experiment and len(copy.rounds) == 3
+    for mine, theirs in zip(copy.rounds, record.rounds, strict=True):
+        assert mine.keys() == theirs.keys() - {"cell_key", "seed"}
+        assert all(mine[name] == pytest.approx(theirs[name], rel=1e-5) for name in mine)
+
+
+def test_reference_records_count_where_asked(tiny, tmp_path, unbroken):
+    write_reference(tmp_path, record_of(unbroken))
+    key = tiny.cell_key
+    assert read_records(tmp_path, [key], with_reference=True)[key][0].status == "done"
+    assert read_records(tmp_path, [key], with_reference=False)[key] == {}
+
+
+@pytest.mark.fault(8)
+def test_the_command_stops_with_76_and_its_run_goes_on(tmp_path):
+    """A process of its own, with SIGTERM in the middle; worker processes: `test_signals`, and `make soak`."""
+    experiment = replace(Experiment(), federation=Federation(rounds=20, T=4, K=4, C=4))
+    words = ["--federation.rounds=20", "--federation.T=4", "--federation.K=4", "--federation.C=4"]
+    command = [sys.executable, "-m", "benchmark.cli.main", "run", "--json", *words, "--results", tmp_path / "broken"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    path = run_folder(tmp_path / "broken", experiment) / "rounds.jsonl"
+    deadline = time.monotonic() + 60
+    while process.poll() is None and not (path.exists() and path.read_text().count("\n") >= 3):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 76 and "stopped by SIGTERM after round" in said, said
+    run(experiment, tmp_path / "broken")
+    run(experiment, tmp_path / "whole")
+    assert differences(tmp_path / "broken", tmp_path / "whole", experiment) == []
+
+
+def test_the_recorder_never_writes_nan(tiny, tmp_path):
+    recorder = Recorder(Lease(tmp_path, 1), tiny)
+    with recorder.opened({}), pytest.raises(ValueError):
+        recorder._append(1, {"test/loss": float("nan")})

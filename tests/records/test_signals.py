@@ -1,0 +1,254 @@
+"""SIGTERM and Ctrl-C: the round in progress is abandoned, the last finished one is on disk, nothing is left running."""
+
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from benchmark.errors import Stopped
+from benchmark.experiment import Experiment
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import prepare
+from benchmark.federated.module import FederatedModule
+from benchmark.federated.workers import CpuEngine
+from benchmark.methods.protocol import Job, Key, Limit, Outcome, State, Training
+from benchmark.records.folders import run_folder
+from benchmark.records.recorder import Recorder
+from benchmark.records.run import run
+from benchmark.records.signals import Preempted, StopOnSignal
+from tests.conftest import tiny_experiment
+from tests.methods.toys import ToConstant, Toy, equal_trees, work
+from tests.records.equality import differences, last_checkpoint, untimed
+
+ROUNDS = 5
+
+
+def with_state_at_clients() -> Experiment:
+    tiny = tiny_experiment()
+    return replace(
+        tiny, method=replace(tiny.method, momentum="released_code"), federation=replace(tiny.federation, rounds=ROUNDS)
+    )
+
+
+EXPERIMENT = with_state_at_clients()
+
+
+@pytest.fixture(scope="module")
+def whole(forks, tmp_path_factory):
+    """The results of a run that nothing interrupts, by engine."""
+    found = {}
+    for engine in ("reference", "cpu"):
+        found[engine] = tmp_path_factory.mktemp(engine)
+        assert forks.run(EXPERIMENT, found[engine], engine=engine, workers=1)["code"] == 0
+    return found
+
+
+def attempts(results: Path) -> list[dict]:
+    return json.loads((run_folder(results, EXPERIMENT) / "manifest.json").read_text())["attempts"]
+
+
+@pytest.mark.fault(8)
+@pytest.mark.parametrize(
+    ("engine", "number", "group"),
+    [
+        ("reference", SIGTERM, False),
+        ("reference", SIGINT, False),
+        ("cpu", SIGTERM, True),  # as a scheduler sends it: to the workers, too
+        ("cpu", SIGINT, False),  # as a terminal sends it: workers are told to leave it to their parent
+    ],
+)
+def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number, group):
+    """Round 3 would take 60 s a client, and its first client has been trained and has kept something: it is done again.
+
+    What is on disk is round 2, even though the newest checkpoint may have been older; the exit code is 76.
+    """
+    end = forks.run(
+        EXPERIMENT,
+        tmp_path,
+        engine=engine,
+        workers=2,
+        faults={"sleep_in_round": 3},
+        lines=2,
+        delay=0.5,
+        signals=[number],
+        group=group,
+    )
+    assert end["code"] == Stopped.exit_code and end["seconds"] < 20 and end["left"] == [], end
+    assert f"stopped by {number.name} after round 2" in end["said"] and end["said"].count("\n") == 1
+    folder = run_folder(tmp_path, EXPERIMENT)
+    assert last_checkpoint(folder, EXPERIMENT).round == len(untimed(folder)) == 2
+    (attempt,) = attempts(tmp_path)
+    assert attempt["stopped"]["by"] == number.name and attempt["stopped"]["after_round"] == 2
+    assert forks.run(EXPERIMENT, tmp_path, engine=engine, workers=1)["code"] == 0
+    assert attempts(tmp_path)[1]["from_round"] == 2
+    assert differences(tmp_path, whole[engine], EXPERIMENT) == []
+
+
+@pytest.mark.fault(9)
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_a_second_signal_ends_it_at_once(forks, whole, tmp_path, engine):
+    """Saving would take a minute: the second signal does not wait for it, and the checkpoint before is whole."""
+    end = forks.run(
+        EXPERIMENT,
+        tmp_path,
+        engine=engine,
+        workers=2,
+        faults={"sleep_in_round": 3, "sleep_when_stopped": 60},
+        lines=2,
+        delay=0.5,
+        signals=[SIGTERM, SIGINT],
+    )
+    assert end["code"] == Stopped.exit_code and end["seconds"] < 10 and end["left"] == [], end
+    assert "stopped at once" in end["said"]
+    assert last_checkpoint(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
+    assert forks.run(EXPERIMENT, tmp_path)["code"] == 0
+    assert differences(tmp_path, whole[engine], EXPERIMENT) == []
+
+
+def test_a_round_that_is_being_recorded_is_recorded_first(tmp_path, whole, monkeypatch):
+    """A signal in the midst of writing round 2's line: line and checkpoint of round 2 are there."""
+    append = Recorder._append
+
+    def interrupted(self, round_number, metrics):
+        if round_number == 2:
+            os.kill(os.getpid(), SIGTERM)
+        append(self, round_number, metrics)
+
+    monkeypatch.setattr(Recorder, "_append", interrupted)
+    with pytest.raises(Stopped, match="stopped by SIGTERM after round 2"):
+        run(EXPERIMENT, tmp_path)
+    monkeypatch.undo()
+    assert last_checkpoint(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
+    run(EXPERIMENT, tmp_path)
+    assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole["reference"], EXPERIMENT))
+
+
+def test_a_signal_while_the_last_round_is_recorded_changes_nothing(tmp_path, monkeypatch, whole):
+    """There is nothing left to stop: the result is written, and is `done`."""
+    close = Recorder.close
+
+    def interrupted(self, *arguments):
+        os.kill(os.getpid(), SIGTERM)
+        return close(self, *arguments)
+
+    monkeypatch.setattr(Recorder, "close", interrupted)
+    assert run(EXPERIMENT, tmp_path)["status"] == "done"
+    assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole["reference"], EXPERIMENT))
+
+
+def test_callbacks_hear_of_it_and_the_handlers_are_those_of_before(tmp_path):
+    """What marks a run as preempted elsewhere is a callback with `on_exception`."""
+    heard = []
+
+    class Mirror(pl.Callback):
+        def on_train_batch_start(self, *args):
+            os.kill(os.getpid(), SIGTERM)
+
+        def on_exception(self, trainer, pl_module, exception):
+            heard.append(exception)
+
+    before = [signal.getsignal(number) for number in (SIGTERM, SIGINT)]
+    with pytest.raises(Stopped, match="after round 0"):
+        run(EXPERIMENT, tmp_path, callbacks=[Mirror()])
+    (exception,) = heard
+    assert isinstance(exception, Preempted) and exception.signal == "SIGTERM"
+    assert [signal.getsignal(number) for number in (SIGTERM, SIGINT)] == before
+
+
+def test_a_signal_while_data_are_loaded(tmp_path, monkeypatch):
+    def slow(*arguments):
+        os.kill(os.getpid(), SIGINT)
+        time.sleep(60)
+
+    monkeypatch.setattr("benchmark.records.run.prepare", slow)
+    with pytest.raises(Stopped, match="stopped by SIGINT"):
+        run(EXPERIMENT, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ignored_signal_stays_ignored():
+    """A parent that passes Ctrl-C on as SIGTERM has its children ignore the terminal's own."""
+    before = signal.signal(SIGINT, signal.SIG_IGN)
+    try:
+        stop = StopOnSignal()
+        with stop.listening():
+            assert signal.getsignal(SIGINT) is signal.SIG_IGN and signal.getsignal(SIGTERM) == stop._ask
+            os.kill(os.getpid(), SIGINT)
+        assert stop.asked is None
+    finally:
+        signal.signal(SIGINT, before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_exception_that_was_lost_is_raised_at_the_next_outcome():
+    """Python prints and drops what is raised while an object is freed."""
+
+    class Freed:
+        def __del__(self) -> None:
+            signal.raise_signal(SIGTERM)
+
+    stop = StopOnSignal()
+    job = Job(key=Key(client=0), update=ToConstant(), receives={}, data={}, limit=Limit(steps=0))
+    with stop.listening():
+        stop.on_outcome(job, Outcome(key=job.key, sends={}))
+        Freed()
+        assert stop.asked is not None, "the signal came, and its exception was lost"
+        with pytest.raises(Preempted):
+            stop.on_outcome(job, Outcome(key=job.key, sends={}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grows(ToConstant):
+    """Keeps a tensor, and adds to it in place: 1 at every local step."""
+
+    def start(self, received, private, reader):
+        local = super().start(received, None, reader)
+        assert local is not None
+        local.private = private or {"deep": {"sum": torch.zeros(2)}}
+        return local
+
+    def after_step(self, training: Training) -> None:
+        training.private["deep"]["sum"].add_(1.0)
+
+    def finish(self, local):
+        return {"student": local.trainable["student"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreaksOff(Toy):
+    """In round 2, everything is lost after the second client."""
+
+    def round(self, state, world):
+        jobs = [work(world, Grows(), client, student=state.server["student"]) for client in range(world.K)]
+        for outcome in world.fit(jobs):
+            if world.round == 2 and outcome.key.client == 1:
+                raise Preempted(SIGTERM)
+        return State(server=state.server, clients=state.clients), {}
+
+
+@pytest.mark.parametrize("engine", [ReferenceEngine, CpuEngine])
+def test_an_abandoned_round_leaves_no_trace_in_what_clients_keep(engine):
+    """T = 2 steps: every client's sum is 2 after round 1, and still is after round 2 was lost half way; then 4."""
+    experiment = replace(tiny_experiment(), method=BreaksOff())
+    environment = prepare(experiment)
+    built = ReferenceEngine(environment) if engine is ReferenceEngine else CpuEngine(environment, workers=1)
+    with built:
+        module = FederatedModule(environment, built)
+        module.training_step(1, 0)
+        assert [float(kept["deep"]["sum"][0]) for kept in module.state.clients.values()] == [2.0] * 4
+        before = module.state
+        with pytest.raises(Preempted):
+            module.training_step(2, 0)
+        assert module.state is before and module.rounds_done == 1
+        expected = {str(client): {"deep": {"sum": torch.full((2,), 2.0)}} for client in range(4)}
+        assert equal_trees(module.state.clients, expected)
+        module.training_step(3, 0)
+        assert [float(kept["deep"]["sum"][0]) for kept in module.state.clients.values()] == [4.0] * 4
+        assert equal_trees(before.clients, expected), "a state that a checkpoint holds never changes"
