@@ -50,6 +50,7 @@ class Data:
     # (STL-10's 100,000; what is left of its training set is then held by nobody).
     unlabelled: Literal["train", "extra"] = added("train")
     pooled_test: int = added(0)  # test images drawn from train and test pooled (FedMatch); 0: the official split
+    images: int = added(0)  # training images used at most, the same share of each class; 0: all
 
     def __post_init__(self) -> None:
         least_labels = 1 if self.label_setting in ("server", "everywhere", "one_more_client") else 0
@@ -60,6 +61,7 @@ class Data:
             "labelled_clients": 1,
             "streaming_steps": 1,
             "pooled_test": 0,
+            "images": 0,
         }
         for name, smallest in least.items():
             if getattr(self, name) < smallest:

@@ -93,7 +93,7 @@ def stand_in(experiment: Experiment) -> Environment:
         std=(0.5,) * channels,
         content_hash="stand-in",
     )
-    divided = _equal_shares(experiment, N_train, num_classes)
+    divided = _equal_shares(experiment, min(N_train, settings.images or N_train), num_classes)
     holders = held(
         divided,
         labels_N.numpy(),

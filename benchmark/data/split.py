@@ -6,9 +6,11 @@ code, utils_v2.py:477-487, divides by d). The rest goes to the clients by a rule
 FedMatch and FedSwitch with labels at the clients: each client has some labelled images of every class besides the
 others, which a rule shares out (FedMatch, data/generator.py, `split_s_and_u`: 5 of each class).
 
+Fewer images than the set has (`images`) are the first of each class's order, the same share of each class.
+
 The order of a class's images is one named draw; server, validation, the clients' labelled and their other images are
-cut from it in turn. So the server's images depend on the seed and N_s alone, and runs that differ in K, R or alpha are
-paired by seed.
+cut from it in turn. So the server's images depend on the seed and N_s alone, and runs that differ in K, R, alpha or
+`images` are paired by seed.
 
 Shapes: N training images, K clients, H holders, d classes; index arrays are int64 into the training images, ascending.
 """
@@ -31,7 +33,7 @@ Labels = npt.NDArray[np.integer] | torch.Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Index arrays into the training images; together they hold every image exactly once."""
+    """Index arrays into the training images; together they hold every image in use exactly once."""
 
     server_N: IntArray
     validation_N: IntArray  # held by the server, never trained on
@@ -102,15 +104,18 @@ def split(
     seed: int,
     N_validation: int = 0,
     labels_per_client: int = 0,
+    images: int = 0,
 ) -> Split:
     """Share N training images out to the server (N_s labelled, N_validation held out) and K clients.
+
+    images: how many of the N are used at most, the same share of each class; 0: all.
 
     N_s = 0 is a server without labels (RSCFed). Validation images are taken in equal numbers from each class, up to
     one, as far as a class reaches. `labels_per_client` labelled images of each class go to each client, and the rule
     shares out what is left. Raises ConfigError for numbers the labels cannot give.
     """
     all_N = as_labels(labels_N, num_classes)
-    n_d = np.bincount(all_N, minlength=num_classes)
+    n_d = class_counts_in_use(np.bincount(all_N, minlength=num_classes), images)
     server_d = _server_counts(n_d, N_s)
     validation_d = _validation_counts(n_d - server_d, N_validation)
     left_d = n_d - server_d - validation_d
@@ -128,13 +133,28 @@ def split(
     )  # fmt: skip
 
 
-def share_unlabelled(N: int, K: int, seed: int) -> tuple[IntArray, ...]:
+def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
+    """(d,) images of each class when at most `images` of them all are used (0: all): the same share of each class,
+    rounded down, and one more for the largest remainders (ties: the lower label). Raises ConfigError below 0."""
+    if images < 0:
+        raise ConfigError(f"images: {images} training images; choose 0 (all) or more")
+    N = int(n_d.sum())
+    if not 0 < images < N:
+        return n_d
+    used_d = images * n_d // N
+    largest_first_d = np.argsort(-(images * n_d % N), kind="stable")
+    used_d[largest_first_d[: images - int(used_d.sum())]] += 1
+    return used_d
+
+
+def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArray, ...]:
     """N images without labels (STL-10's, SSFL appendix I) among K clients: shuffled, equal sizes up to one.
 
-    Raises ConfigError where K is larger than N.
+    images: how many of the N are used at most; 0: all. Raises ConfigError where K is larger than that.
     """
-    _check_clients(np.array([N]), K)
-    order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))
+    in_use = class_counts_in_use(np.array([N]), images)
+    _check_clients(in_use, K)
+    order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))[: int(in_use[0])]
     return tuple(np.sort(order_N[client::K]) for client in range(K))
 
 
@@ -143,7 +163,8 @@ def _deal(all_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     holders: list[list[IntArray]] = [[] for _ in sizes_Hd]
     for label, sizes_H in enumerate(sizes_Hd.T):
         order_N = shuffled(np.flatnonzero(all_N == label), numpy_stream(seed, "partition", "class", label))
-        for held, part_N in zip(holders, np.split(order_N, np.cumsum(sizes_H)[:-1]), strict=True):
+        ends_H = np.cumsum(sizes_H)  # what lies behind the last one is not in use
+        for held, part_N in zip(holders, np.split(order_N[: ends_H[-1]], ends_H[:-1]), strict=True):
             held.append(part_N)
     return [np.sort(np.concatenate(held)) for held in holders]
 

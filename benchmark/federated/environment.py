@@ -178,6 +178,7 @@ def prepare(experiment: Experiment, data_root: Path | None = None) -> Environmen
         seed=experiment.seed,
         N_validation=settings.N_validation,
         labels_per_client=settings.labels_per_client if settings.label_setting == "every_client" else 0,
+        images=settings.images,
     )
     holders = held(
         divided,
@@ -212,7 +213,7 @@ def with_extra(experiment: Experiment, holders: Held, N: int) -> Held:
         raise ConfigError(
             f"partition: {partition} with data.unlabelled 'extra', which has no labels; iid would be right"
         )
-    shares = share_unlabelled(N, K, experiment.seed)
+    shares = share_unlabelled(N, K, experiment.seed, experiment.data.images)
     return replace(holders, unlabelled=(*shares, *holders.unlabelled[K:]))
 
 

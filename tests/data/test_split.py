@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmark.data.datasets import load
 from benchmark.data.partition import ClassSkew, Dirichlet, FedMatchSkew, Iid, Shards
-from benchmark.data.split import mean_total_variation, share_unlabelled, split
+from benchmark.data.split import class_counts_in_use, mean_total_variation, share_unlabelled, split
 from benchmark.errors import ConfigError
 
 BALANCED_N = np.tile(np.arange(10), 600)  # interleaved by class, as packed cifar10 is
@@ -229,3 +229,48 @@ def test_unlabelled_images_are_shared_equally(K, more):
     assert max(map(len, clients)) - min(map(len, clients)) <= 1
     with pytest.raises(ConfigError, match="at most 3"):
         share_unlabelled(3, 4, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(n_d=st.lists(st.integers(1, 90), min_size=2, max_size=8), images=st.integers(1, 800))
+def test_a_cap_takes_the_same_share_of_each_class(n_d, images):
+    """Every class keeps its exact share, images n_c / N, rounded down or up; together they are the cap."""
+    n_d = np.array(n_d)
+    used_d = class_counts_in_use(n_d, images)
+    assert used_d.sum() == min(images, n_d.sum())
+    assert (abs(used_d - n_d * min(images / n_d.sum(), 1.0)) < 1 + 1e-9).all()
+
+
+def test_a_cap_by_hand():
+    """Classes of 10, 20 and 30, 8 in use: shares 4/3, 8/3 and 4, so 1, 3 and 4; a cap of N or 0 is no cap."""
+    assert class_counts_in_use(np.array([10, 20, 30]), 8).tolist() == [1, 3, 4]
+    for images in (0, 60, 99):
+        assert class_counts_in_use(np.array([10, 20, 30]), images).tolist() == [10, 20, 30]
+    with pytest.raises(ConfigError, match="images: -1 training images; choose 0"):
+        class_counts_in_use(np.array([10]), -1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_server_and_clients_see_no_image_beyond_the_cap(rule):
+    """1,000 of 6,000 images: 100 of each class; the server's and held-out images stay the same."""
+    whole = split(BALANCED_N, 10, 100, 10, rule, 3, N_validation=50)
+    capped = split(BALANCED_N, 10, 100, 10, rule, 3, N_validation=50, images=1000)
+    again = split(BALANCED_N, 10, 100, 10, rule, 3, N_validation=50, images=1000)
+    assert capped.hash() == again.hash() != whole.hash()
+    np.testing.assert_array_equal(capped.server_N, whole.server_N)
+    np.testing.assert_array_equal(capped.validation_N, whole.validation_N)
+    in_use = np.concatenate([capped.server_N, capped.validation_N, *capped.clients])
+    assert len(np.unique(in_use)) == len(in_use) == 1000
+    assert np.bincount(BALANCED_N[in_use]).tolist() == [100] * 10
+    assert split(BALANCED_N, 10, 100, 10, rule, 3, N_validation=50, images=6000).hash() == whole.hash()
+
+
+def test_more_labels_than_the_cap_leaves_are_refused():
+    with pytest.raises(ConfigError, match="class 0 has 10: N_s can be at most 100"):
+        split(BALANCED_N, 10, 110, 2, Iid(), 0, images=100)
+
+
+def test_images_without_labels_are_capped_too():
+    whole, capped = share_unlabelled(1000, 4, 0), share_unlabelled(1000, 4, 0, images=100)
+    assert [len(positions_N) for positions_N in capped] == [25] * 4
+    assert all(set(some_N) <= set(all_N) for some_N, all_N in zip(capped, whole, strict=True))

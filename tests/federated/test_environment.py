@@ -143,3 +143,11 @@ def test_the_server_s_images_do_not_depend_on_who_else_has_labels():
     server = [environment.part(SERVER, "labelled").positions_N for environment in environments]
     more = prepare(replace(settled("one_more_client"), partition=Iid()))
     assert torch.equal(server[0], server[1]) and torch.equal(server[0], more.part(4, "labelled").positions_N)
+
+
+@pytest.mark.parametrize("setting", ["server", "everywhere", "some_clients", "share"])
+def test_a_cap_on_images_holds_for_every_label_setting(setting):
+    changes: dict[str, Any] = {"images": 500, **({"N_s": 0} if setting in ("some_clients", "share") else {})}
+    environment = prepare(settled(setting, **changes))
+    parts = [environment.split.server_N, *environment.held.labelled, *environment.held.unlabelled]
+    assert len({int(position) for part_N in parts for position in part_N}) == 500
