@@ -172,7 +172,7 @@ def attempted(
             results,
             data_root=data_root,
             callbacks=[begun],
-            engine="reference" if device == CPU else "gpu",
+            engine="reference",
             device=None if device == CPU else _current(device),
             patience=patience,
         )

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.bench.contenders import EngineContender, PlainContender
-from benchmark.bench.forced import ForcedShare
-from benchmark.bench.measuring import Contender, Say, figures, fit_steps, interleave, ratio, spread, timed
+from benchmark.bench.measuring import Contender, Say, figures, fit_steps, interleave, spread, timed
 from benchmark.bench.works import (
-    ALL_CONFIDENT,
     WORKS,
     Work,
     environment_of,
@@ -27,12 +25,10 @@ from benchmark.federated.engines import Engine, ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.workers import CpuEngine
-from benchmark.methods.objectives import CRL
 from benchmark.methods.protocol import Weights
 from benchmark.papers.ssfl import tab2
 
 PLAIN, DENSE, BF16 = "plain loop", "cpu engine", "cpu engine, bf16"
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 COHORTS = (5, 10, 20, 47)
 LEARNING_ROUNDS, DENSE_EVERY = 50, 5
 COST_ROUNDS = 3  # a round of the largest cohort takes half a minute on two cores
@@ -132,34 +128,6 @@ def after_a_round(environment: Environment, engine: Engine, scale: float = 1.0) 
 
 def largest_gap(left: Weights, right: Weights) -> float:
     return max(float((left[name] - right[name]).abs().max()) for name in left)
-
-
-def shares(options: Options) -> dict[str, Any]:
-    """Confident-only local steps at a forced share of kept samples, against our own dense ones, on work A."""
-    work = options.work("A")
-    environment = environment_of(work, options.data_root)
-    with cpu_engine(environment, options) as dense, cpu_engine(environment, options, confident_only=True) as engine:
-        contenders: dict[str, Contender] = {"dense": EngineContender(environment, dense)}
-        for share in SHARES:
-            forced = with_objective(environment, ForcedShare(threshold=ALL_CONFIDENT, share=share))
-            contenders[f"{share:g}"] = EngineContender(forced, engine)
-        times = interleave(contenders, options.rounds, say=options.say)
-    yardstick = times["dense"].wall
-    rows = [
-        {
-            "share": share,
-            "wall_seconds": spread(times[f"{share:g}"].wall),
-            "of_dense": ratio(times[f"{share:g}"].wall, yardstick),
-            "bound": 1.1 * (0.25 + 0.75 * share),
-        }
-        for share in SHARES
-    ]
-    return {"what": work.what, "dense_seconds": spread(yardstick), "rows": rows}
-
-
-def with_objective(environment: Environment, objective: CRL) -> Environment:
-    experiment = environment.experiment
-    return replace(environment, experiment=replace(experiment, method=replace(experiment.method, objective=objective)))
 
 
 def learning(options: Options) -> dict[str, Any]:

@@ -83,22 +83,6 @@ def _work(name: str, work: Json, peak: float | None) -> Table:
     return Table(title=f"Work {name}: {work['what']}", head=head, rows=rows, notes=notes)
 
 
-def _shares(found: Json, results: Json) -> list[Table]:
-    rows = [
-        (
-            f"{row['share']:g}",
-            seconds(row["wall_seconds"]),
-            spread(row["of_dense"]),
-            f"{row['bound']:.3f}",
-            verdict(row["of_dense"]["median"] <= row["bound"]),
-        )
-        for row in found["rows"]
-    ]
-    note = f"Our own dense round takes {seconds(found['dense_seconds'])} s; the bound is 1.1 (0.25 + 0.75 q)."
-    head = ("share kept q", "s a round", "of dense", "bound", "")
-    return [Table(title="Confident-only, work A at a forced share", head=head, rows=rows, notes=(note,))]
-
-
 def _learning(found: Json, results: Json) -> list[Table]:
     compared = [row for row in found["rows"] if "dense_seconds" in row]
     rows = [
@@ -162,53 +146,12 @@ def _memory(found: Json, results: Json) -> list[Table]:
     return [Table(title="Memory and start", head=head, rows=rows, notes=notes)]
 
 
-def _outside(found: Json, results: Json) -> list[Table]:
-    rows = [
-        ("wall time in which nobody waits for a client", f"{100 * found['not_waiting_share']:.1f} %"),
-        ("CPU seconds of this process, of all", f"{100 * found['cpu_share']:.1f} %"),
-        ("bound", f"{100 * found['bound']:.0f} %"),
-    ]
-    note = (
-        f"{found['rounds']} rounds of {found['round_seconds']:.2f} s with records, diversity and averaging; a test on "
-        f"{found['test_images']:,} images every {found['tested_every']} rounds."
-    )
-    return [Table(title="Outside local training, work A", head=("", "share"), rows=rows, notes=(note,))]
-
-
-def _gpu(found: Mapping[str, Sequence[Json]], results: Json) -> list[Table]:
-    return [
-        Table(
-            title=f"Work {name} on the GPU, over C",
-            head=("C", "s plain loop", "s gpu engine", "ratio", "samples/s", "of peak", "launches a step"),
-            rows=[
-                (
-                    str(row["C"]),
-                    seconds(row["plain"]["wall_seconds"]),
-                    seconds(row["engine"]["wall_seconds"]),
-                    times(row["engine"]["ratio"]),
-                    f"{row['engine']['samples_per_second']:,.0f}",
-                    f"{100 * row['engine']['gflops'] / row['peak_gflops']:.1f} %",
-                    f"{row['launches_per_step']:.1f}",
-                )
-                for row in rows
-            ],
-            notes=(
-                "The plain loop runs on the same GPU, image by image equal; the peak is the device's matrix product.",
-            ),
-        )
-        for name, rows in found.items()
-    ]
-
-
 SECTIONS: Mapping[str, Callable[[Any, Json], list[Table]]] = {
     "peaks": _peaks,
     "ratios": _ratios,
-    "shares": _shares,
     "learning": _learning,
     "cost": _cost,
     "memory": _memory,
-    "outside": _outside,
-    "gpu": _gpu,
 }
 
 

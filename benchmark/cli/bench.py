@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmark.bench import gpu, memory, outside, peaks, sections
+from benchmark.bench import memory, peaks, sections
 from benchmark.bench.measuring import require_proc
 from benchmark.bench.sections import Options
 from benchmark.bench.tables import Table, written
@@ -26,7 +26,7 @@ from benchmark.records.files import write_atomically
 from benchmark.records.hardware import hardware
 from benchmark.records.provenance import PACKAGES, commit
 
-PARTS = ("ratios", "share", "cost", "memory", "outside", "all")
+PARTS = ("ratios", "share", "cost", "memory", "all")
 PEAK_SECONDS = 1.0
 
 DESCRIPTION = """Time rounds of the works A, B and C by the engines and by a plain PyTorch loop, in turn, on the
@@ -44,10 +44,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "--only",
         choices=PARTS,
         default="all",
-        help="ratios: of --work to the plain loop; share, cost and outside: work A; share: also a run from its start",
+        help="ratios: of --work to the plain loop; cost: work A; share: a run from its start",
     )
     command.add_argument("--rounds", type=int, default=5, help="counted rounds of each (default: 5), after one more")
-    command.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the gpu engine, over C")
     command.add_argument("--workers", type=int, default=usable_cores(), help="of the cpu engine (default: one a core)")
     command.add_argument("--threads", type=int, default=usable_cores(), help="of the plain loop (default: one a core)")
     command.add_argument(
@@ -95,16 +94,12 @@ def act(options: argparse.Namespace) -> int:
 
 def plan(options: argparse.Namespace, chosen: Options) -> Mapping[str, Callable[[], dict[str, Any]]]:
     """What to measure, in order; each gives entries of the results."""
-    if options.device == "cuda":
-        gpu.require_cuda()
-        return {"gpu": lambda: gpu.measured(options.work, chosen)}
     seconds = 0.02 if chosen.quick else PEAK_SECONDS
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "ratios": lambda: measured_ratios(options.work, chosen, seconds),
-        "share": lambda: {"shares": sections.shares(chosen), "learning": sections.learning(chosen)},
+        "share": lambda: {"learning": sections.learning(chosen)},
         "cost": lambda: {"cost": sections.cost(chosen)},
         "memory": lambda: {"memory": memory.memory(chosen)},
-        "outside": lambda: {"outside": outside.outside(chosen)},
     }
     return parts if options.only == "all" else {options.only: parts[options.only]}
 
@@ -122,8 +117,6 @@ def measured_ratios(works: list[str], chosen: Options, seconds: float) -> dict[s
 def default_name(options: argparse.Namespace) -> str:
     """engines, and what narrows it down: a part of it must not take the place of the whole."""
     words = ["engines"]
-    if options.device != "cpu":
-        words.append(options.device)
     if options.only != "all":
         words.append(options.only)
     if set(options.work) != set(WORKS):
@@ -134,7 +127,7 @@ def default_name(options: argparse.Namespace) -> str:
 
 def head(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """Under which conditions: no name of a person, host or path is in it."""
-    words = ["fssl", "bench", "--device", options.device, "--only", options.only, "--work", *options.work]
+    words = ["fssl", "bench", "--only", options.only, "--work", *options.work]
     words += ["--rounds", str(options.rounds), "--workers", str(options.workers), "--threads", str(options.threads)]
     return {
         "name": name,

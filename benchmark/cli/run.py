@@ -1,13 +1,12 @@
 """`fssl run`: one experiment from a file and `--a.b=c`, with its record as result."""
 
 import argparse
-import contextlib
 import json
 import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -16,9 +15,6 @@ from benchmark.config import override
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, from_json, to_json
 from sweeps.factors import cell_named, experiment_of
-
-if TYPE_CHECKING:  # torch.distributed is imported when ranks are there
-    from benchmark.federated.ranks import Place
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -39,23 +35,17 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--engine",
         default="auto",
-        help="auto (default), reference (one job after another), cpu (worker processes, and a faster local step: the "
-        "last bits differ), distributed (the same on the ranks that torchrun started) or gpu (one CUDA "
-        "device; agrees to 1e-5). auto takes gpu where there is one; a run that goes on keeps what it began with",
+        help="auto (default), reference (one job after another, on any device) or pool (worker processes, and a "
+        "faster local step: the last bits differ). A run that goes on keeps what it began with",
     )
-    command.add_argument("--device", help="device of the gpu engine: cuda, cuda:1, or cpu, which only tests it")
     command.add_argument(
-        "--gpu-candidate",
-        default="measured",
-        help="how the gpu engine takes local steps: graphs (clients as branches of a CUDA graph), batched (stacked "
-        "clients) or plain (one by one); default: measured on the first jobs. An update that draws or reads numbers "
-        "within a step is run plain whatever is asked for",
+        "--device", help="device of the reference engine: cpu, cuda or cuda:1 (default: cuda where there is one)"
     )
-    command.add_argument("--workers", type=int, help="processes of the cpu engine (default: one a core)")
+    command.add_argument("--workers", type=int, help="processes of the pool (default: one a core)")
     command.add_argument(
         "--dense",
         action="store_true",
-        help="cpu engine: images below tau pass the network too, as they do in the reference engine",
+        help="pool: images below tau pass the network too, as they do in the reference engine",
     )
     command.add_argument(
         "--profile-engine",
@@ -80,16 +70,12 @@ def act(options: argparse.Namespace) -> int:
         return 0
     if options.threads < 1:
         raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
-    from benchmark.federated.choice import place_among_ranks
     from benchmark.records.folders import run_folder
 
-    place = place_among_ranks(options.engine, os.environ)
-    if place is not None and place.rank > 0:
-        return _help(place, experiment, options)
     folder = run_folder(options.results, experiment)
     if options.profile_engine:
         write_profile(experiment, folder, options)
-    result = _lead(place, experiment, options)
+    result = _train(experiment, options)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
     else:
@@ -99,18 +85,13 @@ def act(options: argparse.Namespace) -> int:
     return Diverged.exit_code if result["status"] == "diverged" else 0
 
 
-def _lead(place: "Place | None", experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
-    """The run itself, in the one process or in rank 0: the only one that writes."""
+def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
     from benchmark.cli.mirroring import mirrored
     from benchmark.cli.run_progress import RunProgress
-    from benchmark.federated.ranks import join
     from benchmark.records.run import run
 
     progress = [] if options.json else [RunProgress(experiment)]
-    with (
-        mirrored(options, experiment, _words(options)) as mirrors,
-        contextlib.nullcontext() if place is None else join(place) as ranks,
-    ):
+    with mirrored(options, experiment, _words(options)) as mirrors:
         return run(
             experiment,
             options.results,
@@ -120,19 +101,8 @@ def _lead(place: "Place | None", experiment: Experiment, options: argparse.Names
             engine=options.engine,
             workers=options.workers,
             confident_only=not options.dense,
-            ranks=ranks,
             device=options.device,
-            gpu_candidate=options.gpu_candidate,
         )
-
-
-def _help(place: "Place", experiment: Experiment, options: argparse.Namespace) -> int:
-    """Another rank: it does jobs, prints nothing and writes nothing."""
-    from benchmark.federated.helper import serve
-    from benchmark.records.provenance import identity
-
-    serve(place, experiment, options.data_root, identity)
-    return 0
 
 
 def write_profile(experiment: Experiment, folder: Path, options: argparse.Namespace) -> None:

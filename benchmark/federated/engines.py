@@ -1,6 +1,8 @@
 """The reference engine behind `fit`: one job after another, plain; the yardstick for any faster one."""
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -9,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.data.noise import gaussian_image
-from benchmark.federated.batches import JobBatches, key_names
+from benchmark.errors import ConfigError
+from benchmark.federated.batches import JobBatches, LocalBatch, key_names
 from benchmark.federated.divergence import holder_name, judged
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import batch_statistics, logits_of
@@ -64,12 +67,18 @@ class ReferenceEngine:
 
     name = "reference"
 
-    def __init__(self, environment: Environment) -> None:
-        self._work = JobRunner(environment)
+    def __init__(self, environment: Environment, device: str = "cpu") -> None:
+        self.device = device_named(device)
+        careful(self.device)
+        self._work = JobRunner(environment, device=self.device)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {"name": self.name, "threads": torch.get_num_threads(), "bit_equal": True}
+        found = {"name": self.name, "threads": torch.get_num_threads(), "bit_equal": True}
+        if self.device.type == "cpu":
+            return found
+        # Not all of CUDA's kernels give equal bits twice (`careful`).
+        return {**found, "bit_equal": False, "device": torch.cuda.get_device_name(self.device)}
 
     def __enter__(self) -> "ReferenceEngine":
         return self
@@ -108,8 +117,13 @@ def keeper_of(job: Job) -> str:
 class JobRunner:
     """Runs one job at a time in this process. Its networks and modules are reused from job to job."""
 
-    def __init__(self, environment: Environment, speed: Speed = PLAIN) -> None:
-        self._environment, self._speed = environment, speed
+    def __init__(
+        self,
+        environment: Environment,
+        speed: Speed = PLAIN,
+        device: torch.device = torch.device("cpu"),  # noqa: B008
+    ) -> None:
+        self._environment, self._speed, self._device = on_device(environment, device), speed, device
         self._networks: dict[Model | None, nn.Module] = {}
         self._modules: dict[tuple[object, ...], LocalModule] = {}
 
@@ -148,7 +162,7 @@ class JobRunner:
         batches = JobBatches(self._environment, job, round_number, selected=local.selected)
         module = self._module(job, local, round_number, len(batches))
         module.pseudo = given
-        found = outcome(job, module, train(module, batches, parts))
+        found = outcome(job, module, train(module, self._placed(batches), parts))
         if parts > 1:
             found = replace(found, metrics={**found.metrics, IN_PARTS: 1.0})
         return found, module.losses
@@ -163,14 +177,18 @@ class JobRunner:
         if local is None or not local.trainable:
             return {}
         batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
-        return gradient(self._module(job, local, round_number, len(batches), purpose="gradient"), batches)
+        module = self._module(job, local, round_number, len(batches), purpose="gradient")
+        return gradient(module, self._placed(batches))
+
+    def _placed(self, batches: JobBatches) -> Iterable[LocalBatch]:
+        return batches if self._device.type == "cpu" else (batch.to(self._device) for batch in batches)
 
     def _products(self) -> AbstractContextManager[None]:
         return faster_products() if self._speed.kernels else nullcontext()
 
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:
-            network = self._networks[model] = self._environment.network(model)
+            network = self._networks[model] = self._environment.network(model).to(self._device)
             if self._speed.kernels:
                 use_fast_group_norms(network)
             if self._speed.confident_only:
@@ -211,8 +229,8 @@ class JobRunner:
         quality = PseudoLabelQuality()
         if local.pseudo is not None:
             part = self._environment.part(job.key.client, "unlabelled", round_number)
-            truth_N = None if part.truth_N is None else part.truth_N[part.positions_N]
-            quality.add(local.pseudo.labels_N, local.pseudo.kept_N, truth_N)
+            truth_N = None if part.truth_N is None else part.truth_N[part.positions_N].to(self._device)
+            quality.add(local.pseudo.labels_N.to(self._device), local.pseudo.kept_N.to(self._device), truth_N)
         return quality
 
     def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
@@ -234,12 +252,13 @@ class JobReader:
     def predict(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
         load(self._network, weights)
         images = self._environment.part(self._holder, part, self._round)
-        return logits_of(self._network, self._environment, images, view, self.draw)
+        return logits_of(self._network, self._environment, images, view, self.draw).cpu()
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
         load(self._network, weights)
         images = self._environment.part(self._holder, part, self._round)
-        return batch_statistics(self._network, self._environment, images, batch_size)
+        found, batches = batch_statistics(self._network, self._environment, images, batch_size)
+        return {name: value.cpu() for name, value in found.items()}, batches
 
     @torch.no_grad()
     def on_noise(self, weights: Weights) -> torch.Tensor:
@@ -250,4 +269,51 @@ class JobReader:
         self._network.eval()
         logits_D = self._network(noise_1CHW.to(next(self._network.parameters()).device))[0]
         self._network.train(was_training)
-        return logits_D
+        return logits_D.cpu()
+
+
+def device_named(name: str) -> torch.device:
+    """The device of that name ("cpu", "cuda", "cuda:1"). Raises ConfigError."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device: unknown device {name!r}; choose cpu, cuda or cuda:0")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"--device: {name!r}, but torch finds no CUDA device here; choose cpu")
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise ConfigError(f"--device: {name!r}, but the last of {count} CUDA devices is cuda:{count - 1}")
+    return torch.device("cuda", device.index or 0)
+
+
+def careful(device: torch.device) -> None:
+    """Ask for fp32 without TF32, and for deterministic kernels, before the device's context exists.
+
+    Where torch has no deterministic kernel (the backward pass of max-pooling) it takes the other one and does not
+    refuse, so that a record cannot promise equal bits. Nothing is set for a CPU.
+    """
+    if device.type != "cuda":
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def on_device(environment: Environment, device: torch.device) -> Environment:
+    """The environment with its training images on the device, where views are made of them."""
+    if device.type == "cpu":
+        return environment
+    data, extra = environment.data, environment.data.unlabelled_images_NCHW
+    moved = replace(
+        data,
+        train_images_NCHW=data.train_images_NCHW.to(device),
+        unlabelled_images_NCHW=None if extra is None else extra.to(device),
+    )
+    return replace(environment, data=moved)

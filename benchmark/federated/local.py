@@ -46,6 +46,7 @@ class LocalModule(pl.LightningModule):
         if precision == "bf16":
             for copied in (*self.trainable.values(), *self.frozen.values()):
                 pass_in_bfloat16(copied)
+        self._device = next(network.parameters()).device
         self.draw = torch.Generator()
         self.reuse(job, local, place)
 
@@ -54,7 +55,7 @@ class LocalModule(pl.LightningModule):
         self.update, self.local, self.place = job.update, local, place
         self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
         self.training_state = Training(
-            trainable=self.trainable, frozen=self.frozen, private=dict(local.private or {}), step=0
+            trainable=self.trainable, frozen=self.frozen, private=moved(local.private or {}, self._device), step=0
         )
         self.totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self.counts: dict[str, int] = defaultdict(int)  # in how many steps each was reported
@@ -92,7 +93,9 @@ class LocalModule(pl.LightningModule):
         if self.local.momentum is not None:
             for name, network in self.trainable.items():
                 for tensor, parameter in network.named_parameters():
-                    optimizer.state[parameter]["momentum_buffer"] = self.local.momentum[name][tensor].clone()
+                    optimizer.state[parameter]["momentum_buffer"] = self.local.momentum[name][tensor].to(
+                        parameter.device, copy=True
+                    )
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: self.sgd.schedule.factor(*self.place.at(step, self.sgd.schedule.per_round))
         )
@@ -122,12 +125,12 @@ class LocalModule(pl.LightningModule):
 
     def leave(self, momentum: dict[str, Weights] | None) -> Local:
         """The job's weight sets, private state and totals after training."""
-        local = self.local
-        local.trainable = {name: state(network) for name, network in self.trainable.items()}
-        local.frozen = {name: state(network) for name, network in self.frozen.items()}
-        local.momentum = momentum
+        local, host = self.local, torch.device("cpu")
+        local.trainable = {name: moved(state(network), host) for name, network in self.trainable.items()}
+        local.frozen = {name: moved(state(network), host) for name, network in self.frozen.items()}
+        local.momentum = momentum and moved(momentum, host)
         if local.private is not None or self.training_state.private:
-            local.private = self.training_state.private
+            local.private = moved(self.training_state.private, host)
         local.totals = {name: float(value) for name, value in self.totals.items()}
         local.steps = self.steps
         return local
@@ -167,6 +170,13 @@ def load(network: nn.Module, weights: Weights) -> None:
         raise KeyError(f"weights do not fit the network: {sorted(own.keys() ^ weights.keys())}")
     for name, tensor in own.items():
         tensor.copy_(weights[name])
+
+
+def moved(tree: Any, device: torch.device) -> Any:
+    """The tree with its tensors on the device; those that are there already stay as they are."""
+    if isinstance(tree, Mapping):
+        return {name: moved(value, device) for name, value in tree.items()}
+    return tree.to(device) if isinstance(tree, Tensor) else tree
 
 
 def state(network: nn.Module) -> Weights:
@@ -225,7 +235,7 @@ def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, We
         images += size
     return {
         name: {
-            tensor: (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / images)
+            tensor: (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / images).cpu()
             for tensor, parameter in network.named_parameters()
         }
         for name, network in module.trainable.items()

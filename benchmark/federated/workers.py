@@ -38,7 +38,7 @@ class CpuEngine(Leader["Worker"]):
     A script that builds one needs the line `if __name__ == "__main__":`: its processes import the script.
     """
 
-    name = "cpu"
+    name = "pool"
     elsewhere = "a worker process"
 
     def __init__(

@@ -8,16 +8,14 @@ from typing import Any
 import pytorch_lightning as pl
 
 from benchmark.diagnostics.diversity import GradientDiversity
-from benchmark.errors import Diverged, RankLost, RunningElsewhere, Stopped
+from benchmark.errors import Diverged, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated.choice import build_engine, engine_again, needs_workers
-from benchmark.federated.distributed import DistributedEngine
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.processes import load_ahead
-from benchmark.federated.ranks import Ranks
 from benchmark.federated.store import MEMORY
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.records.cputime import CpuClock
@@ -25,7 +23,7 @@ from benchmark.records.export import export
 from benchmark.records.files import read_json
 from benchmark.records.folders import run_folder
 from benchmark.records.leases import PATIENCE, claimed, is_held
-from benchmark.records.provenance import identity, manifest
+from benchmark.records.provenance import manifest
 from benchmark.records.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder
 from benchmark.records.signals import Preempted, StopOnSignal
 
@@ -40,25 +38,23 @@ def run(
     engine: str = "reference",
     workers: int | None = None,
     confident_only: bool = True,
-    ranks: Ranks | None = None,
     device: str | None = None,
-    gpu_candidate: str = "measured",
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
     patience: float = PATIENCE,
     client_memory: int = MEMORY,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
-    A finished run is not trained again. `engine`, `workers`, `threads`, `confident_only`, `ranks` (of which this
-    process is the first), `device` and `gpu_candidate`: see `build_engine`. How many workers or ranks there are moves
-    no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is
-    killed does so much again. `patience`: seconds without a sign of life after which a run that another machine, or a
-    stopped process, is at is taken over. `client_memory`: bytes of what clients keep between rounds that stay in
-    memory, beside the state of the round's clients; the rest lies in files beside the checkpoints. It moves no bit.
+    A finished run is not trained again. `engine`, `workers`, `threads`, `confident_only` and `device`: see
+    `build_engine`. How many workers there are moves no bit; the rest does, so a run that goes on keeps what it began
+    with. `seconds_between` checkpoints: a run that is killed does so much again. `patience`: seconds without a sign of
+    life after which a run that another machine, or a stopped process, is at is taken over. `client_memory`: bytes of
+    what clients keep between rounds that stay in memory, beside the state of the round's clients; the rest lies in
+    files beside the checkpoints. It moves no bit.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
-    process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C, a
-    rank that is lost: the last finished round is on disk).
+    process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
+    last finished round is on disk).
     """
     folder = run_folder(results, experiment)
     finished = read_json(folder / "result.json")
@@ -70,7 +66,7 @@ def run(
             keep_freed_memory()
             if is_held(folder, patience):  # told before time goes into data; `claimed` is what decides
                 raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it")
-            if ranks is None and needs_workers(engine, experiment, workers, threads, device=device):
+            if needs_workers(engine, experiment, workers, threads, device=device):
                 load_ahead()  # beside the preparing of data
             environment = prepare(experiment, data_root)
             with claimed(folder, patience=patience) as lease:
@@ -80,26 +76,18 @@ def run(
                 recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
                 start = recorder.checkpoint
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
-                same = identity(environment) if ranks is not None else None
                 if began_with:
-                    chosen = engine_again(began_with, environment, workers, ranks=ranks, identity=same, device=device)
+                    chosen = engine_again(began_with, environment, workers, device=device)
                 else:
                     chosen = build_engine(
-                        engine,
-                        environment,
-                        workers,
-                        threads,
-                        confident_only=confident_only,
-                        ranks=ranks,
-                        identity=same,
-                        device=device,
-                        gpu_candidate=gpu_candidate,
+                        engine, environment, workers, threads, confident_only=confident_only, device=device
                     )
                 with contextlib.closing(chosen) as built, recorder.opened(manifest(environment, built)):
                     return _train(recorder, environment, built, [*callbacks], stop)
     except Preempted as preempted:
-        by = ranks.lost if ranks is not None and ranks.lost is not None else preempted.signal
-        raise Stopped(f"{folder}: stopped by {by}; the same command goes on from the last finished round") from None
+        raise Stopped(
+            f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
+        ) from None
 
 
 def _train(
@@ -121,24 +109,19 @@ def _train(
     diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
     trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
     try:
-        try:
-            fit(module, trainer)
-        finally:
-            recorder.chose(getattr(engine, "choices", {}))
+        fit(module, trainer)
     except Diverged as error:
         recorder.close("diverged", str(error))
         raise
     except BaseException:
         # Also a worker's end, where the signal went to the whole process group.
-        lost = engine.lost if isinstance(engine, DistributedEngine) else None
-        if stop.asked is None and lost is None:
+        if stop.asked is None:
             raise
-        by = stop.asked.signal if stop.asked is not None and lost is None else "the loss of a rank"
         with stop.waiting():
             recorder.save()  # a signal may have cut Lightning's own report of the exception short
-            recorder.preempted(by)  # names no host
-        where = f"{recorder.folder}: stopped by {lost or by} after round {recorder.rounds_done}"
-        raise (RankLost if lost else Stopped)(f"{where}; the same command goes on from there") from None
+            recorder.preempted(stop.asked.signal)
+        where = f"{recorder.folder}: stopped by {stop.asked.signal} after round {recorder.rounds_done}"
+        raise Stopped(f"{where}; the same command goes on from there") from None
     with stop.waiting():
         if module.rounds_done < experiment.federation.rounds:
             where = f"{recorder.folder}: stopped after round {module.rounds_done}"

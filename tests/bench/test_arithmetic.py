@@ -6,17 +6,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmark.bench.forced import ForcedShareUpdate
-from benchmark.bench.gpu import launches
 from benchmark.bench.measuring import StepFit, Times, cpu_seconds, figures, fit_steps, interleave, ratio, spread
 from benchmark.bench.memory import SIZES, descendants, parents, tree_bytes
 from benchmark.bench.peaks import convolution_flops, matrix_flops
-from benchmark.bench.tables import Table, written
+from benchmark.bench.tables import Table
 from benchmark.bench.works import (
     WORKS,
     environment_of,
@@ -28,7 +25,6 @@ from benchmark.bench.works import (
     training_flops,
     with_clients,
 )
-from benchmark.losses.consistency import pseudo_labels
 
 
 def test_spread_and_paired_ratios() -> None:
@@ -160,48 +156,8 @@ def test_measured_sizes_hold_as_many_images_as_emnist_balanced() -> None:
         assert work.N_train is not None and 0 <= 112_800 - work.N_train < size.K
 
 
-@given(share=st.floats(0, 1), seed=st.integers(0, 99))
-def test_a_forced_share_keeps_the_most_confident(share: float, seed: int) -> None:
-    """round(share x 12) of 12, none kept less sure than one left out; labels are those of the plain rule."""
-    logits_ND = torch.randn(12, 5, generator=torch.Generator().manual_seed(seed))
-    labels_N, kept_N = ForcedShareUpdate(share=share).choose(logits_ND)
-    plain = pseudo_labels(logits_ND, 0.5)
-    assert torch.equal(labels_N, plain.labels_N)
-    assert int(kept_N.sum()) == round(share * 12)
-    if kept_N.any() and not kept_N.all():
-        assert plain.confidence_N[kept_N].min() >= plain.confidence_N[~kept_N].max()
-
-
-def test_launches_are_kernels_and_graphs() -> None:
-    events = [("cudaLaunchKernel", 30), ("cudaGraphLaunch", 2), ("cudaMemcpyAsync", 7), ("aten::mm", 5)]
-    assert launches(events) == 32
-
-
 def test_a_table_in_markdown() -> None:
     table = Table(title="T", head=("a", "b"), rows=[("1", "x|y")], notes=("note",))
     assert table.markdown() == "## T\n\n| a | b |\n| --- | --- |\n| 1 | x\\|y |\n\nnote\n"
     with pytest.raises(ValueError, match="3 cells under 2"):
         Table(title="T", head=("a", "b"), rows=[("1", "2", "3")])
-
-
-def test_bounds_are_judged() -> None:
-    """At q = 0.5 the bound is 1.1 x 0.625 = 0.6875; a fit 12 % off is not within 10."""
-    third = {"median": 2.0, "least": 1.0, "most": 3.0}
-    results = {
-        "shares": {
-            "dense_seconds": third,
-            "rows": [
-                {"share": 0.5, "wall_seconds": third, "of_dense": {**third, "median": 0.68}, "bound": 0.6875},
-                {"share": 0.5, "wall_seconds": third, "of_dense": {**third, "median": 0.69}, "bound": 0.6875},
-            ],
-        },
-        "cost": {
-            "a": 1.0,
-            "b": 2.0,
-            "workers": 2,
-            "rows": [{"C": 5, "wall_seconds": third, "fitted": 2.24, "error": 0.12}],
-        },
-    }
-    shares, cost = written(results)
-    assert [row[-1] for row in shares.rows] == ["met", "NOT met"]
-    assert list(cost.rows[0]) == ["5", "2.00 (1.00..3.00)", "2.24", "+12.0 %", "NOT met"]

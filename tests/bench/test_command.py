@@ -1,12 +1,9 @@
-"""`fssl bench` end to end at its quickest, and the GPU part on CPU tensors."""
+"""`fssl bench` end to end at its quickest."""
 
 import json
 
 import pytest
-import torch
 
-from benchmark.bench import gpu
-from benchmark.bench.sections import Options
 from benchmark.bench.tables import written
 from tests.cli.test_cli import fssl
 
@@ -41,23 +38,6 @@ def test_wrong_words(capsys, tmp_path, words, says) -> None:
     code, _, err = fssl(capsys, "bench", *words, "--results", tmp_path)
     assert code == 65 and says in err and err.count("\n") == 1
     assert not (tmp_path / "benchmarks").exists()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_is_refused_where_there_is_none(capsys, tmp_path) -> None:
-    code, _, err = fssl(capsys, "bench", "--device", "cuda", "--results", tmp_path)
-    assert code == 65 and "no CUDA device" in err
-
-
-def test_the_gpu_part_on_cpu_tensors() -> None:
-    """With the reference engine in place of the gpu engine: both contenders' rows, and no launch on a CPU."""
-    options = Options(rounds=1, workers=1, threads=1, quick=True, say=lambda line: None)
-    found = gpu.measured(["B"], options, device="cpu", engine="reference", cohorts=(2,))
-    (row,) = found["gpu"]["B"]
-    assert row["C"] == 2 and row["launches_per_step"] == 0
-    assert row["engine"]["wall_seconds"]["median"] > 0 and row["plain"]["ratio"]["median"] == 1.0
-    (table,) = written(found)
-    assert table.rows[0][0] == "2"
 
 
 @pytest.mark.slow

@@ -61,7 +61,6 @@ FAULTS: Mapping[int, Fault] = {
     38: _fault("data truncated, absent, of another hash, or an archive that escapes", "exit 66 with what to do"),
     39: _fault("an Optuna storage that several machines cannot share", "refused with advice"),
     40: _fault("a study's journal with a broken line or a stale lock", "recovered, no endless wait"),
-    41: _fault("ranks killed, stopped, or with other code or data", "named within seconds, the others go on or end"),
     42: _fault("a client's batch does not fit into memory", "taken in parts where that is equal; else named"),
     43: _fault("torch and torchvision that do not fit, no GPU, an old driver", "`fssl doctor` says it in words"),
     44: _fault("secrets in the environment", "in no record, report or log"),

@@ -13,7 +13,6 @@ from benchmark.records.folders import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 from tests.faults.poison import poisoned
-from tests.federated.ranks_here import RanksHere
 from tests.records.equality import differences
 
 SPOILED = 2  # the client
@@ -43,14 +42,6 @@ def by_engine(results: Path, **how: Any) -> None:
     run(EXPERIMENT, results, seconds_between=0.0, **how)
 
 
-def by_ranks(results: Path) -> None:
-    ranks = RanksHere([EXPERIMENT] * 2, results, {-1: {"seconds_between_checkpoints": 0.0}})
-    try:
-        assert ranks.wait(60.0) == [0, 0], ranks.said
-    finally:
-        ranks.kill()
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> Path:
     results = tmp_path_factory.mktemp("reference")
@@ -74,14 +65,12 @@ def test_it_is_counted_in_every_round_and_another_run_than_with_it(reference, tm
 @pytest.mark.parametrize(
     "engine",
     [
-        pytest.param({"engine": "cpu", "workers": 2}, id="cpu"),
-        pytest.param({"engine": "gpu", "device": "cpu", "gpu_candidate": "graphs"}, id="gpu"),
-        pytest.param(None, id="distributed"),
+        pytest.param({"engine": "pool", "workers": 2}, id="pool"),
     ],
 )
 def test_every_engine_leaves_the_same_client_out(reference, tmp_path, engine):
     """The reference's weights, up to the rounding of other products: 1e-5, as the engines' own tests have it."""
-    by_ranks(tmp_path) if engine is None else by_engine(tmp_path, **engine)
+    by_engine(tmp_path, **engine)
     assert differences(tmp_path, reference, EXPERIMENT, within=1e-5) == []
     dropped = [line["comm/dropped"] for line in record_of(run_folder(tmp_path, EXPERIMENT)).rounds]
     assert dropped == [1, 1, 1]

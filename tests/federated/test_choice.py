@@ -35,7 +35,7 @@ def test_small_work_stays_in_this_process(tiny):
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
-@pytest.mark.parametrize("name", ["auto", "reference", "cpu"])
+@pytest.mark.parametrize("name", ["auto", "reference", "pool"])
 @pytest.mark.parametrize("rounds", [1, 10_000])
 def test_whether_workers_are_needed_is_known_before_there_is_data(tiny, name, rounds, device):
     """What is told of an experiment is what `build_engine` then makes of it; 20,000 local steps are enough of them."""
@@ -43,11 +43,12 @@ def test_whether_workers_are_needed_is_known_before_there_is_data(tiny, name, ro
     environment = prepare(replace(tiny, federation=federation))
     with contextlib.closing(build_engine(name, environment, 2, 1, device=device)) as engine:
         told = needs_workers(name, environment.experiment, 2, 1, device=device)
-        assert (engine.name == "cpu") == told == (name == "cpu" or (name == "auto" and rounds > 1))
+        assert (engine.name == "pool") == told == (name == "pool" or (name == "auto" and rounds > 1))
 
 
 @pytest.mark.parametrize(
-    ("name", "threads", "named"), [("gpuu", 1, "one of auto, reference, cpu"), ("cpu", 2, "--threads: 2")]
+    ("name", "threads", "named"),
+    [("gpuu", 1, "unknown engine 'gpuu'; choose auto, reference, pool"), ("pool", 2, "--threads: 2")],
 )
 def test_what_cannot_be_built_is_refused(tiny, name, threads, named):
     with pytest.raises(ConfigError, match=named):
@@ -71,17 +72,17 @@ def test_both_engines_leave_the_same_record(tiny, tmp_path):
     """But for the last bits, and the time it took; the manifest names the engine."""
     experiment = replace(tiny, federation=replace(tiny.federation, rounds=2))
     here = run(experiment, tmp_path / "reference")
-    there = run(experiment, tmp_path / "cpu", engine="cpu", workers=2)
+    there = run(experiment, tmp_path / "pool", engine="pool", workers=2)
     assert here["last"] == pytest.approx(there["last"], rel=1e-5) and here["cost"] == there["cost"]
-    for name in ("reference", "cpu"):
+    for name in ("reference", "pool"):
         assert manifest(tmp_path / name)["name"] == name
 
 
 def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
     """Begun by dense workers and asked to go on with the reference: the bits are those of dense workers throughout."""
-    whole = run(tiny, tmp_path / "whole", engine="cpu", workers=1, confident_only=False)
+    whole = run(tiny, tmp_path / "whole", engine="pool", workers=1, confident_only=False)
     with pytest.raises(Stopped):
-        run(tiny, tmp_path / "broken", callbacks=[Interrupt(1)], engine="cpu", workers=1, confident_only=False)
+        run(tiny, tmp_path / "broken", callbacks=[Interrupt(1)], engine="pool", workers=1, confident_only=False)
     resumed = run(tiny, tmp_path / "broken", engine="reference")
     assert manifest(tmp_path / "broken") == manifest(tmp_path / "whole")
     assert manifest(tmp_path / "broken")["confident_only"] is False

@@ -45,14 +45,14 @@ def test_a_child_counts_while_it_lives_as_after_its_end():
     assert cpu_seconds(child.pid) == 0.0
 
 
-@pytest.mark.skipif(usable_cores() < 2, reason="one core: the cpu engine has one worker")
+@pytest.mark.skipif(usable_cores() < 2, reason="one core: the pool has one worker")
 def test_a_record_holds_the_cpu_seconds_of_its_workers(tiny, tmp_path):
     """This process aggregates and evaluates; the local steps, 16 times as many as usual, are the workers'."""
     with births():
         pass  # what processes are forked from is there, and its start no part of the run's cost
     longer = replace(tiny, federation=replace(tiny.federation, T=16 * tiny.federation.T))
     before = time.process_time()
-    result = run(longer, tmp_path, engine="cpu")
+    result = run(longer, tmp_path, engine="pool")
     here = time.process_time() - before
     of_rounds = sum(line["time/cpu_seconds"] for line in record_of(run_folder(tmp_path, longer)).rounds)
     assert 0 < of_rounds <= result["cpu_seconds"] < of_rounds + 2.0

@@ -29,7 +29,8 @@ def of(name: str) -> Experiment:
 
 
 FIRST = {method_name(TRACES[name].method): name for name in reversed(TRACES)}  # each method's first trace
-CASES = [(name, "reference") for name in dict.fromkeys([*FIRST.values(), *WITH_MORE_STATE])] + [("crl-released", "cpu")]
+CASES = [(name, "reference") for name in dict.fromkeys([*FIRST.values(), *WITH_MORE_STATE])]
+CASES.append(("crl-released", "pool"))
 
 
 def test_every_method_is_killed():

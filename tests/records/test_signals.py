@@ -44,7 +44,7 @@ EXPERIMENT = with_state_at_clients()
 def whole(forks, tmp_path_factory):
     """The results of a run that nothing interrupts, by engine."""
     found = {}
-    for engine in ("reference", "cpu"):
+    for engine in ("reference", "pool"):
         found[engine] = tmp_path_factory.mktemp(engine)
         assert forks.run(EXPERIMENT, found[engine], engine=engine, workers=1)["code"] == 0
     return found
@@ -60,8 +60,8 @@ def attempts(results: Path) -> list[dict]:
     [
         ("reference", SIGTERM, False),
         ("reference", SIGINT, False),
-        ("cpu", SIGTERM, True),  # as a scheduler sends it: to the workers, too
-        ("cpu", SIGINT, False),  # as a terminal sends it: workers are told to leave it to their parent
+        ("pool", SIGTERM, True),  # as a scheduler sends it: to the workers, too
+        ("pool", SIGINT, False),  # as a terminal sends it: workers are told to leave it to their parent
     ],
 )
 def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number, group):
@@ -92,7 +92,7 @@ def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number,
 
 
 @pytest.mark.fault(9)
-@pytest.mark.parametrize("engine", ["reference", "cpu"])
+@pytest.mark.parametrize("engine", ["reference", "pool"])
 def test_a_second_signal_ends_it_at_once(forks, whole, tmp_path, engine):
     """Saving would take a minute: the second signal does not wait for it, and the checkpoint before is whole."""
     end = forks.run(

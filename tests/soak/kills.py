@@ -5,9 +5,7 @@ the unbroken run.
 
 Of each pair of method and engine so many kills, three in one run: at a random moment (also while the run starts),
 inside the writing of a checkpoint, and at a random moment again; label settings in turn. Worker processes are spawned
-as in production, ranks are two processes that talk over gloo as torchrun's do, the gpu engine takes its steps on CPU
-tensors.
-Numbers are compared bit by bit, those of the gpu engine, which does not promise that, within 1e-5.
+as in production. Numbers are compared bit by bit.
 
 With --json the figures stand in the file after every run, and the same command goes on from there. Ends with 1 where a
 run differed, and names it; the seed makes the same plan again.
@@ -37,19 +35,15 @@ from tests.methods.golden import TRACES
 from tests.records.equality import differences
 from tests.records.faults import STEPS
 from tests.records.forks import Forks, lines_of
-from tests.soak import ranks
 
 ENGINES: Mapping[str, Mapping[str, Any]] = {
     "reference": {"engine": "reference"},
-    "cpu": {"engine": "cpu", "workers": 2, "spawned": True},
-    "gpu": {"engine": "gpu", "options": {"device": "cpu", "gpu_candidate": "graphs"}},
-    "distributed": {},  # `tests.soak.ranks` has its own
+    "pool": {"engine": "pool", "workers": 2, "spawned": True},
 }
-START_UP = {"reference": 0.5, "cpu": 6.0, "gpu": 0.5, "distributed": 1.5}  # seconds in which a run has begun
+START_UP = {"reference": 0.5, "pool": 6.0}  # seconds in which a run has begun
 ROUNDS = 12
 KILLS_OF_ONE_RUN = 3
 TURNS = 5  # how often a pair is tried whose kills came too late
-NEAR = {"gpu": 1e-5}  # engines that are compared by numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +95,6 @@ _own = local()
 
 
 def run(case: Case, results: Path, draw: random.Random, **how: Any) -> dict[str, Any]:
-    if case.engine == "distributed":
-        return ranks.run(case.experiment, results, draw, **how)
     if not hasattr(_own, "forks"):
         _own.forks = Forks()  # one for each thread; it ends with this process
     return _own.forks.run(case.experiment, results, **ENGINES[case.engine], **how)
@@ -134,7 +126,7 @@ def survived(case: Case, seed: int) -> dict[str, Any]:
 
 
 def compared(case: Case, broken: Path, whole: Path) -> list[str]:
-    return differences(broken, whole, case.experiment, within=NEAR.get(case.engine, 0.0))
+    return differences(broken, whole, case.experiment)
 
 
 def soak(
