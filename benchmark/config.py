@@ -1,4 +1,5 @@
-"""Frozen dataclasses from and to plain JSON values, with errors that name the key, the value and what would be right.
+"""Frozen dataclasses from and to plain JSON values, with errors that name the key, the value and what to
+type in its place.
 
 Why not a library: methods are an open set (a researcher's own class has to be read as strictly as ours), and
 every message must name the nearest right key, which the typed command-line libraries do not do for tagged unions.
@@ -28,14 +29,36 @@ def kind_of(cls: type) -> str:
     return declared if isinstance(declared, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
-def nearest(word: object, right: Iterable[str]) -> str:
-    """A hint that names the nearest right spelling, and all of them where they are few."""
-    names = sorted(right)
+# What people type for a symbol of the papers.
+SYMBOLS = {
+    "clients": "K",
+    "num_clients": "K",
+    "cohort": "C",
+    "cohort_size": "C",
+    "steps": "T",
+    "local_steps": "T",
+    "local_epochs": "epochs",
+    "labels": "N_s",
+    "num_labels": "N_s",
+    "learning_rate": "lr",
+}
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """What to type in place of an unknown word: the name that is nearest to it, or all names where they are few."""
+    names = list(known)
+    if SYMBOLS.get(str(word)) in names:
+        return f"did you mean {SYMBOLS[str(word)]!r}?"
     close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
-    few = f"one of {', '.join(names)} would be right"
-    if not close:
-        return few
-    return f"did you mean {close[0]!r}?" + (f" {few}" if len(names) <= 4 else "")
+    if close and (len(names) > 4 or len(names) == 1):
+        return f"did you mean {close[0]!r}?"
+    return choose(names)
+
+
+def choose(names: Iterable[str]) -> str:
+    """choose a, b or c"""
+    *others, last = names
+    return f"choose {', '.join(others)} or {last}" if others else f"choose {last}"
 
 
 def added(default: Any) -> Any:
@@ -80,7 +103,8 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
     for key, raw in data.items():
         if key == "kind":
             if raw != kind_of(cls):
-                raise ConfigError(f"{_join(path, 'kind')}: {raw!r} is not right here, {kind_of(cls)!r} would be")
+                field = _join(path, next(iter(fields)))
+                raise ConfigError(f"{path or 'kind'}: {raw!r} names nothing here; set single fields, such as {field}")
             continue
         if key not in fields:
             raise ConfigError(f"unknown key {_join(path, key)} = {raw!r}; {nearest(key, fields)}")
@@ -104,7 +128,7 @@ def _read(hint: Any, raw: Any, path: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if raw not in args:
-            raise ConfigError(f"{path}: {raw!r} is not right; {nearest(str(raw), map(str, args))}")
+            raise ConfigError(f"{path}: unknown value {raw!r}; {nearest(str(raw), map(str, args))}")
         return raw
     if origin in (Union, types.UnionType):
         return _read_union(args, raw, path)
@@ -129,7 +153,7 @@ def _read_union(args: tuple[Any, ...], raw: Any, path: str) -> Any:
     kinds = {kind_of(option): option for option in options}
     kind = raw if isinstance(raw, str) else raw.get("kind") if isinstance(raw, Mapping) else None
     if not isinstance(kind, str) or kind not in kinds:
-        raise ConfigError(f"{path}.kind: {kind!r} is not right; {nearest(str(kind), kinds)}")
+        raise ConfigError(f"{path}.kind: unknown value {kind!r}; {nearest(str(kind), kinds)}")
     return from_plain(kinds[kind], {} if isinstance(raw, str) else raw, path)
 
 
@@ -139,7 +163,7 @@ def _read_tuple(args: tuple[Any, ...], raw: Any, path: str) -> tuple[Any, ...]:
     if args[-1] is Ellipsis:
         return tuple(_read(args[0], part, f"{path}[{i}]") for i, part in enumerate(raw))
     if len(raw) != len(args):
-        raise ConfigError(f"{path}: {raw!r} has {len(raw)} entries, {len(args)} would be right")
+        raise ConfigError(f"{path}: {raw!r} has {len(raw)} entries; it needs {len(args)}")
     return tuple(_read(arg, part, f"{path}[{i}]") for i, (arg, part) in enumerate(zip(args, raw, strict=True)))
 
 
@@ -148,7 +172,7 @@ def _bool(raw: Any, path: str) -> bool:
         return raw
     if isinstance(raw, str) and raw.lower() in ("true", "false"):
         return raw.lower() == "true"
-    raise ConfigError(f"{path}: {raw!r} is not right; true or false would be")
+    raise ConfigError(f"{path}: {raw!r} is neither true nor false")
 
 
 def _int(raw: Any, path: str) -> int:

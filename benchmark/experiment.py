@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from benchmark.config import added, from_plain, to_plain
+from benchmark.config import added, choose, from_plain, to_plain
 from benchmark.data.augment import Augmentation
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
@@ -65,13 +65,13 @@ class Data:
         }
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
-                raise ConfigError(f"{name}: {getattr(self, name)}; at least {smallest} would be right")
+                raise ConfigError(f"{name}: {getattr(self, name)} is too small; choose {smallest} or more")
         if not 0.0 < self.labelled_share < 1.0:
-            raise ConfigError(f"labelled_share: {self.labelled_share} is outside (0, 1)")
+            raise ConfigError(f"labelled_share: {self.labelled_share} is not between 0 and 1")
         if self.unlabelled == "extra" and self.label_setting not in ("server", "one_more_client"):
             raise ConfigError(
                 f"unlabelled: 'extra' images have no labels for label_setting {self.label_setting!r}; "
-                "'server' or 'one_more_client' would be right"
+                "choose label_setting server or one_more_client"
             )
         self._refuse_idle_settings()
 
@@ -88,7 +88,7 @@ class Data:
             if getattr(self, name) != defaults[name] and self.label_setting != setting:
                 raise ConfigError(
                     f"{name}: {getattr(self, name)!r} does nothing with label_setting {self.label_setting!r}; "
-                    f"{setting!r} would be right"
+                    f"choose label_setting {setting}"
                 )
 
 
@@ -107,12 +107,12 @@ class Federation:
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:
-            raise ConfigError(f"epochs: {self.epochs}; at least 1 would be right")
+            raise ConfigError(f"epochs: {self.epochs} is too small; choose 1 or more")
         for name in ("K", "C", "T", "rounds"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: {getattr(self, name)}; at least 1 would be right")
+                raise ConfigError(f"{name}: {getattr(self, name)} is too small; choose 1 or more")
         if self.C > self.K:
-            raise ConfigError(f"C: a cohort of {self.C} from {self.K} clients; C <= K would be right")
+            raise ConfigError(f"C: {self.C} clients in a round, but K is {self.K}; choose C from 1 to {self.K}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("gradient_diversity_every", 0)):
             if getattr(self, name) < least:
-                raise ConfigError(f"{name}: {getattr(self, name)}; at least {least} would be right")
+                raise ConfigError(f"{name}: {getattr(self, name)} is too small; choose {least} or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,15 +150,15 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.seed < 0:
-            raise ConfigError(f"seed: {self.seed}; 0 or more would be right")
+            raise ConfigError(f"seed: {self.seed} is negative; choose 0 or more")
         if self.evaluation.validation and self.data.N_validation == 0:
-            raise ConfigError("evaluation.validation: true needs data.N_validation > 0 labels held out at the server")
+            raise ConfigError("evaluation.validation: true, but no labels are held out; set data.N_validation")
         if self.evaluation.validation and self.evaluation.selection != "last":
-            raise ConfigError("evaluation.selection: 'best_on_test' with validation true; 'last' would be right")
+            raise ConfigError("evaluation.selection: 'best_on_test' with evaluation.validation true; choose last")
         if self.data.label_setting not in self.method.needs:
             raise ConfigError(
                 f"data.label_setting: {self.data.label_setting!r} does not suit method {method_name(self.method)!r}; "
-                f"{' or '.join(sorted(map(repr, self.method.needs)))} would be right"
+                f"{choose(sorted(self.method.needs))}"
             )
 
     @cached_property

@@ -1,13 +1,16 @@
 """`fssl`: one command, its verbs, and the exit codes that scripts and sweep agents rely on."""
 
 import argparse
+import dataclasses
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from benchmark.config import nearest
 from benchmark.errors import ConfigError, FsslError, Stopped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,10 +20,31 @@ EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors as one line and exit code 65, like every other bad configuration."""
+    """Errors in one line with exit code 65, and no shortened options. Subcommands are made of it, too."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "allow_abbrev": False})
+        self.set_defaults(parser=self)  # of the innermost command, once the words are read
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; `{self.prog} --help` says what would be right")
+        raise ConfigError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Choices: commands, and options that list theirs."""
+        if action.choices is not None and value not in action.choices:
+            name = action.option_strings[-1].lstrip("-") if action.option_strings else str(action.metavar).lower()
+            raise ConfigError(f"unknown {name} {value!r}; {nearest(value, map(str, action.choices))}")
+
+    def refuse(self, words: Sequence[str], fields: Sequence[str] = ()) -> None:
+        """Raise ConfigError for the first word that is not understood. `fields`: further names that may be set."""
+        for word in words:
+            if not word.startswith("-"):
+                raise ConfigError(f"{word!r} is not understood; see `{self.prog} --help`")
+            option = word.partition("=")[0]
+            known = [*self._option_string_actions, *(f"--{name}" for name in fields)]
+            close = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"see `{self.prog} --help`"
+            raise ConfigError(f"unknown option {option!r}; {hint}")
 
 
 # Importing torch takes seconds: only the module of the command that was asked for is imported.
@@ -70,10 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Errors a user can act on become one line and an exit code."""
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
+        if words and words[0].startswith("-") and words[0] not in ("-h", "--help"):
+            raise ConfigError(
+                f"unknown option {words[0].partition('=')[0]!r}; options follow a command, see `fssl --help`"
+            )
         options, rest = parser(words[0] if words else None).parse_known_args(words)
-        if rest and not getattr(options, "takes_overrides", False):
-            raise ConfigError(f"{rest[0]!r} is not understood; `fssl {options.verb} --help` says what would be right")
         options.rest = rest
+        if getattr(options, "takes_overrides", False):
+            _refuse_what_is_no_field(options)
+        else:
+            options.parser.refuse(options.rest)
         return int(options.act(options) or 0)
     except FsslError as error:
         print(f"fssl: {' '.join(str(error).split())}", file=sys.stderr)
@@ -84,6 +114,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has seen enough
         return 0
+
+
+def _refuse_what_is_no_field(options: argparse.Namespace) -> None:
+    """Of the words that set fields of an experiment, --a.b=c, those that begin with no field: misspelt options."""
+    from benchmark.experiment import Experiment
+
+    fields = [field.name for field in dataclasses.fields(Experiment)]
+    for word in options.rest:
+        head = word.removeprefix("--").partition("=")[0]
+        if word.startswith("--") and "." not in head and head not in (*fields, "_wandb"):
+            options.parser.refuse([word], fields)
 
 
 if __name__ == "__main__":

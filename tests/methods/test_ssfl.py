@@ -167,7 +167,7 @@ def test_objectives_differ(tiny, objective):
 
 
 def test_supervised_needs_labels_at_clients(tiny):
-    with pytest.raises(ConfigError, match="label_setting.*'everywhere' would be right"):
+    with pytest.raises(ConfigError, match="label_setting.*choose everywhere"):
         with_method(tiny, objective=Supervised())
 
 

@@ -68,7 +68,7 @@ def test_whole_and_decimal_numbers_are_one_cell():
 
 def test_fewer_clients_than_the_cohort_are_all_in_it():
     assert experiment_of({"K": 3}).federation.C == 3
-    with pytest.raises(ConfigError, match="cohort of 5 from 3"):
+    with pytest.raises(ConfigError, match="5 clients in a round, but K is 3"):
         experiment_of({"K": 3, "C": 5})
 
 
@@ -85,7 +85,7 @@ def test_fewer_clients_than_the_cohort_are_all_in_it():
         ("T=1.5", "T: 1.5 is no whole number"),
         ("R=high", "R: 'high' is no number"),
         ("method=groping", "did you mean 'grouping'"),
-        ("data=minst", "did you mean 'mnist'"),
+        ("data=minst", "choose digits, mnist or cifar10"),
         ("R=0 alpha=1", "R and alpha"),
         ("R=0,2", "R=2"),
         ("S=2 method=crl", "method=grouping would be right"),

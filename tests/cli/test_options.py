@@ -1,0 +1,47 @@
+"""No option may be shortened, and one that is misspelt is refused with the right one named: in every command."""
+
+import argparse
+from collections.abc import Iterator
+
+import pytest
+
+from benchmark.cli.main import VERBS, main, parser
+
+
+def leaves(command: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Each innermost command: the words that lead to it, with something for what it requires, and its long options."""
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from leaves(inner, (*words, name))
+            return
+    required = [action for action in command._actions if not action.option_strings and action.nargs not in ("*", "?")]
+    options = {name for name in command._option_string_actions if name.startswith("--")}
+    yield (*words, *("x" for _ in required)), options
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    for verb in VERBS:
+        (inner,) = [
+            action.choices[verb] for action in parser(verb)._actions if isinstance(action, argparse._SubParsersAction)
+        ]
+        yield from leaves(inner, (verb,))
+
+
+@pytest.mark.parametrize(("words", "options"), [pytest.param(*found, id=" ".join(found[0])) for found in commands()])
+def test_a_shortened_or_misspelt_option_is_refused(capsys, words, options):
+    for option in options:
+        shortened, swapped, doubled = option[:-1], option[:-2] + option[:-3:-1], option + option[-1]
+        for wrong in {shortened, swapped, doubled, f"{shortened}=1"} - options - {"--"}:
+            assert main([*words, wrong]) == 65, (words, wrong)
+            message = capsys.readouterr().err
+            assert message.startswith(f"fssl: unknown option '{wrong.partition('=')[0]}'; did you mean '--"), message
+
+
+def test_the_nearest_option_is_named(capsys):
+    assert main(["data", "list", "--dta", "x"]) == 65
+    assert capsys.readouterr().err == "fssl: unknown option '--dta'; did you mean '--data-root'?\n"
+    assert main(["run", "--xyz=3"]) == 65
+    assert capsys.readouterr().err == "fssl: unknown option '--xyz'; see `fssl run --help`\n"
+    assert main(["--data=mnist"]) == 65
+    assert capsys.readouterr().err == "fssl: unknown option '--data'; options follow a command, see `fssl --help`\n"
