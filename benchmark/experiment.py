@@ -5,6 +5,7 @@ Workers, paths, logging and devices are not in it; precision and every approxima
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -163,11 +164,28 @@ class Experiment:
 
     @cached_property
     def cell_key(self) -> str:
-        """16 hexadecimal digits that name the cell: equal settings, equal key, whatever the seed."""
+        """16 hexadecimal digits that name the cell: equal settings, equal key, whatever the seed.
+
+        How often is measured is left out, since it moves no number: except where it decides which round counts.
+        """
         resolved = to_json(self, hashed=True)
+        del resolved["evaluation"]["gradient_diversity_every"]
+        if self.evaluation.selection != "best_on_test":
+            del resolved["evaluation"]["every"]
         plain = {key: value for key, value in resolved.items() if key not in ("seed", "profile")}
         canonical = json.dumps({"numerics": NUMERICS, **plain}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def measuring_also(self, other: "Experiment") -> "Experiment":
+        """With the measurements of another experiment of the same cell, too: evaluated in all rounds of both."""
+        rounds, mine, theirs = self.federation.rounds, self.evaluation, other.evaluation
+        every = [each.every for each in (mine, theirs) if each.every < rounds] or [mine.every]
+        both = replace(
+            mine,
+            every=math.gcd(*every),
+            gradient_diversity_every=math.gcd(mine.gradient_diversity_every, theirs.gradient_diversity_every),
+        )
+        return replace(self, evaluation=both)
 
     def with_seed(self, seed: int) -> "Experiment":
         return replace(self, seed=seed)

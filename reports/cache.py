@@ -109,8 +109,6 @@ def _hash(content: bytes) -> str:
 
 def content_of(record: RunRecord) -> str:
     """A hash of all that a record says."""
-    if record.content:
-        return f"{record.content}{record.edited}"
     parts = (record.experiment, record.manifest, record.result, list(record.rounds), record.edited)
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from benchmark.errors import FsslError
 from benchmark.experiment import from_json
 from benchmark.papers.item import Cell, Item
-from benchmark.records.reading import Records
-from benchmark.records.record import RunRecord
+from benchmark.records.record import Records, RunRecord
 
 NAME = "other/runs"
 TITLE = "Runs that belong to no table or figure"

@@ -14,10 +14,8 @@ from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
 from benchmark.records.cputime import cpu_seconds
 from benchmark.records.files import read_json, write_json
-from benchmark.records.folders import run_folder
-from benchmark.records.hardware import hardware
-from benchmark.records.provenance import commit
-from benchmark.records.reading import last_round
+from benchmark.records.provenance import commit, hardware
+from benchmark.records.record import last_round, run_folder
 from sweeps.budget import Budget, Fit, Gate, in_words
 
 FOLDER = "budgets"

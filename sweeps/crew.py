@@ -1,5 +1,5 @@
 """Processes that train runs, one run at a time each, each on one device. What they hold on disk is theirs
-(`records.leases`): one that dies takes nothing with it but the rounds since its last checkpoint."""
+(`records.lease`): one that dies takes nothing with it but the rounds since its last checkpoint."""
 
 import contextlib
 import multiprocessing

@@ -10,9 +10,8 @@ from typing import Any
 
 from benchmark.experiment import Experiment
 from benchmark.records.files import read_json
-from benchmark.records.folders import run_folder
-from benchmark.records.hardware import hardware
-from benchmark.records.reading import read_rounds
+from benchmark.records.provenance import hardware
+from benchmark.records.record import read_rounds, run_folder
 from sweeps.cost import counted
 from sweeps.speed import Stopwatch
 

@@ -1,7 +1,7 @@
 """Launching runs: side by side in processes of this machine, one core and one thread each, or by another crew.
 
 Two runs on two cores finish sooner than one run on both. Any number of launchers, on any number of machines that share
-the folder of results, may be at the same runs: each run has one process at a time (`records.leases`), a launcher
+the folder of results, may be at the same runs: each run has one process at a time (`records.lease`), a launcher
 passes over what others are at, and comes back to it when they have finished it, given it up, or died.
 """
 
@@ -17,8 +17,8 @@ from typing import Protocol
 
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import PATIENCE, RESULT, abandon, is_held
+from benchmark.records.lease import PATIENCE, RESULT, abandon, is_held
+from benchmark.records.record import run_folder
 from sweeps.crew import CPU, Crew, Ended, RunFailed
 
 MOST_DEATHS = 3  # of a run's process; then the run is left alone and the others go on

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
-from benchmark.records.reading import Records, read_records
+from benchmark.records.record import Records, covers, read_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ def wanted(items: Iterable[Item], seeds: int | None, *, shown: bool = False) -> 
     for item in items:
         for seed in range(seeds if seeds is not None else item.seeds):
             for cell in item.cells if shown else item.trained:
-                runs.setdefault((seed, cell.cell_key), cell.experiment.with_seed(seed))
+                run, place = cell.experiment.with_seed(seed), (seed, cell.cell_key)
+                runs[place] = runs[place].measuring_also(run) if place in runs else run
     return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
 
 
@@ -85,7 +86,7 @@ def _score(records: Records, trial: Experiment) -> float | None:
 
 def _finished(records: Records, run: Experiment) -> bool:
     record = records.get(run.cell_key, {}).get(run.seed)
-    return record is not None and record.status in ("done", "diverged")
+    return record is not None and covers(record, run)
 
 
 def restricted(records: Records, runs: Iterable[Experiment]) -> Records:

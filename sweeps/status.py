@@ -9,9 +9,8 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from benchmark.records.files import read_json
-from benchmark.records.leases import GIVEN_UP, PATIENCE, Found, newest
-from benchmark.records.reading import read_rounds
-from benchmark.records.record import RunRecord
+from benchmark.records.lease import GIVEN_UP, PATIENCE, Found, newest
+from benchmark.records.record import RunRecord, read_rounds
 from sweeps.budget import in_words
 
 # stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.

@@ -14,8 +14,7 @@ from benchmark.methods.objectives import CRL
 from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
-from benchmark.records.reading import read_run
-from benchmark.records.record import RunRecord
+from benchmark.records.record import RunRecord, read_run
 from tests.faults.outcomes import Outcomes, check
 
 torch.set_num_threads(1)

@@ -18,9 +18,9 @@ from benchmark.cli.main import ROOT, add_places
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.records.files import read_json
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import is_held
-from benchmark.records.reach import unreachable
+from benchmark.records.lease import is_held
+from benchmark.records.record import run_folder
+from benchmark.records.wandb_mirror import unreachable
 from sweeps.grid import checked
 from sweeps.sweep_file import config, read, same
 

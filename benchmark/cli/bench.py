@@ -23,8 +23,7 @@ from benchmark.errors import ConfigError
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.processes import usable_cores
 from benchmark.records.files import write_atomically
-from benchmark.records.hardware import hardware
-from benchmark.records.provenance import PACKAGES, commit
+from benchmark.records.provenance import PACKAGES, commit, hardware
 
 PARTS = ("ratios", "share", "cost", "memory", "all")
 PEAK_SECONDS = 1.0

@@ -18,7 +18,7 @@ from benchmark.errors import ConfigError, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
 from benchmark.records.cputime import cpu_seconds
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.verdicts.next_runs import left_out, steps
 from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Fit, Gate, fitting, in_words, parsed
 from sweeps.budgets import write_outcome, write_plan

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark.cli.main import add_places
-from benchmark.records.hardware import hardware
+from benchmark.records.provenance import hardware
 
 PYTHONS = ((3, 11), (3, 13))  # the first and the last that are supported
 LEAST_ROOM = 1 << 30  # bytes: less holds few records and checkpoints
@@ -205,7 +205,7 @@ def existing(path: Path) -> Path:
 
 def wandb() -> Finding:
     """Never a trouble: without W&B runs are recorded all the same."""
-    from benchmark.records.reach import unreachable
+    from benchmark.records.wandb_mirror import unreachable
 
     version, why = version_of("wandb"), unreachable()
     if version is None:

@@ -57,12 +57,13 @@ VERBS = {
     "sweep": ("sweep", "write or check a W&B sweep file for an item or a grid of factors"),
     "tune": ("tune", "search what a paper does not report, on held-out labels"),
     "agent": ("agent", "run a W&B agent on a sweep, safely"),
-    "wandb-rebuild": ("rebuild", "make the runs in W&B again from the records"),
+    "wandb-rebuild": ("wandb_rebuild", "make the runs in W&B again from the records"),
     "report": ("report", "build the site from the records"),
     "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
     "data": ("data", "data sets and partitions"),
     "doctor": ("doctor", "what is wrong with this machine"),
-    "verify": ("check", "whether the records are whole"),
+    "verify": ("verify", "whether the records are whole"),
+    "migrate": ("migrate", "records of an older version moved to their new cell key"),
 }
 
 

@@ -11,10 +11,9 @@ import pytorch_lightning as pl
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
-from benchmark.records.folders import run_folder
-from benchmark.records.mirror import WandbMirror, labels_of, mode_asked
-from benchmark.records.reading import read_run
+from benchmark.records.record import read_run, run_folder
 from benchmark.records.signals import Preempted
+from benchmark.records.wandb_mirror import WandbMirror, labels_of, mode_asked
 
 
 class Mirroring(pl.Callback):

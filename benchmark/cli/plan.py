@@ -20,7 +20,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.census import census
 from benchmark.papers.item import Item
 from benchmark.records.files import write_json
-from benchmark.records.hardware import hardware
+from benchmark.records.provenance import hardware
 from sweeps.budget import Budget
 from sweeps.cost import Cost, cost_of
 from sweeps.estimates import held_to_records, table

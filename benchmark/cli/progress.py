@@ -10,8 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Column
 
 from benchmark.experiment import Experiment
-from benchmark.records.folders import run_folder
-from benchmark.records.reading import read_rounds
+from benchmark.records.record import read_rounds, run_folder
 from sweeps.budget import in_words
 from sweeps.cost import local_steps
 from sweeps.local import Standing

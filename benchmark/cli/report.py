@@ -9,7 +9,7 @@ from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES, profile_named
-from benchmark.records.reading import Records, read_records, write_reference
+from benchmark.records.record import Records, read_records, write_reference
 from benchmark.records.survey import Survey, cell_keys
 from reports.alone import write_alone
 from reports.figures import picture

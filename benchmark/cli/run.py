@@ -70,7 +70,7 @@ def act(options: argparse.Namespace) -> int:
         return 0
     if options.threads < 1:
         raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
-    from benchmark.records.folders import run_folder
+    from benchmark.records.record import run_folder
 
     folder = run_folder(options.results, experiment)
     if options.profile_engine:

@@ -15,7 +15,7 @@ from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_reference, add_scope, checked_seeds, uses_reference
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import items
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from sweeps.budgets import newest_line
 from sweeps.plan import plan
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json

@@ -11,7 +11,7 @@ from benchmark.cli.launchers import LAUNCHERS, add_launcher, checked_launcher
 from benchmark.cli.progress import TableProgress
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Experiment
-from benchmark.records.leases import BEAT, PATIENCE
+from benchmark.records.lease import BEAT, PATIENCE
 from sweeps.local import Gate, Standing, Watch, launch_by
 from sweeps.plan import Plan
 

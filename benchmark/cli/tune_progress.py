@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from benchmark.cli.progress import SECONDS_BETWEEN_LINES, bar
-from benchmark.records.folders import run_folder
-from benchmark.records.reading import last_round
+from benchmark.records.record import last_round, run_folder
 from sweeps.tune.loop import Standing
 from sweeps.tune.study import Plan
 

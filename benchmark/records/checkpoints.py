@@ -25,8 +25,8 @@ import torch
 from benchmark.errors import ConfigError
 from benchmark.federated.store import MEMORY, ClientStore
 from benchmark.methods.protocol import State, Tree
+from benchmark.records.client_files import FOLDER, UNREADABLE, ClientFiles, compact, digest_of, first_line
 from benchmark.records.files import write_atomically
-from benchmark.records.kept import FOLDER, UNREADABLE, ClientFiles, compact, digest_of, first_line
 
 # Raised when the content changes its meaning. Files without a number are of format 1; format 2 has names of clients'
 # files, and is written only where there are some.

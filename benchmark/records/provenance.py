@@ -1,18 +1,17 @@
-"""Where a number comes from: commit, versions, data and partition hashes, hardware."""
+"""Where a number comes from: commit, versions, data and partition hashes, hardware.
+
+Imports nothing that a broken machine breaks: `fssl doctor` asks it, too.
+"""
 
 import hashlib
 import importlib.metadata
 import inspect
+import os
 import platform
 import subprocess
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
-
-from benchmark.experiment import NUMERICS
-from benchmark.records.hardware import hardware
 
 if TYPE_CHECKING:  # who only asks for the commit loads nothing that trains
     from benchmark.federated.engines import Engine
@@ -41,6 +40,8 @@ def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
 
 def identity(environment: "Environment") -> dict[str, str]:
     """What has to be the same on all ranks of a run: the experiment, the data, and the code, a method's own too."""
+    from benchmark.experiment import NUMERICS
+
     experiment, code = environment.experiment, commit()
     method = inspect.getsourcefile(type(experiment.method))
     return {
@@ -49,7 +50,7 @@ def identity(environment: "Environment") -> dict[str, str]:
         "partition": environment.split.hash(),
         "code": f"commit {code['commit']}, changes {code['changes']}",
         "method": f"source with hash {hashlib.sha256(Path(method).read_bytes()).hexdigest()[:16]}" if method else "",
-        "torch": torch.__version__,
+        "torch": importlib.metadata.version("torch"),
     }
 
 
@@ -69,3 +70,14 @@ def commit() -> dict[str, Any]:
         }
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "changes": None}
+
+
+def hardware() -> dict[str, Any]:
+    """Processor and cores as the operating system names them."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+    except OSError:
+        pass  # not Linux: the plain name has to do
+    return {"processor": name, "cores": os.cpu_count() or 1}

@@ -1,30 +1,65 @@
-"""A finished or unfinished run as read from disk: what reports and sweeps see of it."""
+"""Records of runs: what one is, where it lies, how it is read, and the compact copies that are committed.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+results/runs/<cell_key>/seed=<n>/             a run: experiment, manifest, rounds, result, checkpoints
+results/reference/<cell_key>/seed=<n>.json.gz the committed compact copy of a finished run
+results/reference/index.json                  the digest of every committed copy
+"""
 
-MIRROR_FILE = "wandb.json"  # in a run's folder: {"url": its page on W&B}; beside the record and in no digest
+import functools
+import gzip
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, overload
+
+from benchmark.errors import DataError, FsslError
+from benchmark.experiment import NUMERICS, Evaluation, Experiment
+from benchmark.records.files import json_bytes, read_json, write_atomically
+
+FILES = ("experiment.json", "manifest.json", "rounds.jsonl", "result.json")  # of a run; all that its digest is made of
+MIRROR_FILE = "wandb.json"  # in a run's folder: {"url": its page on W&B}; no part of the record
+INDEX = "index.json"  # in results/reference
+FINISHED = ("done", "diverged")
+ROUNDING = 1e-5  # committed copies have six significant digits
+CACHED_RUNS = 512  # whose rounds stay in memory; about 0.2 MB each at 100 rounds
+
+Round = Mapping[str, Any]
+Records = Mapping[str, Mapping[int, "RunRecord"]]  # cell_key -> seed -> record
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One run (a cell x a seed). `rounds` has one mapping a round, in order; a metric that was not
-    measured in a round is absent from its mapping. Accuracies are fractions."""
+    """One run (a cell x a seed). `rounds` has one mapping a round, in order; a metric that was not measured in a round
+    is absent from its mapping. Accuracies are fractions.
+
+    A committed copy keeps counts (`local_steps`, `comm/...`) of every round, and all other metrics of evaluated rounds
+    only; `mean` and `median` still are those over all rounds.
+    """
 
     cell_key: str
     seed: int
     experiment: Mapping[str, Any]  # the resolved Experiment as JSON
     manifest: Mapping[str, Any]  # commit, versions, data and partition hashes, hardware
     result: Mapping[str, Any]  # empty while the run is not finished
-    rounds: Sequence[Mapping[str, Any]]
-    content: str = ""  # hash of the bytes that it was read from; empty where nobody asked for it
-    edited: bool = False  # its digest is of other content (`verify.digest`); False where nobody looked
+    rounds: Sequence[Round]
+    summaries: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of a copy: {metric: {"mean": ...}}
+    wandb_url: str | None = None  # its page on W&B
+    edited: bool = False  # its digest is of other content
 
     @property
     def status(self) -> str:
         """done | diverged | failed | unfinished"""
         return self.result.get("status", "unfinished")
+
+    @property
+    def measured(self) -> Mapping[str, Any]:
+        """{"every": rounds between evaluations, "gradient_diversity_every": 0 for never}"""
+        return self.result.get("measured") or self.experiment.get("evaluation", {})
 
     def last(self, metric: str) -> float | None:
         """The metric's value after the last round, None where the run has no result or never measured it."""
@@ -40,3 +75,380 @@ class RunRecord:
     @property
     def selected_on_test(self) -> bool:
         return self.result.get("selection") == "best_on_test"
+
+    def mean(self, metric: str) -> float | None:
+        """Over all rounds that measured it; None where none did."""
+        return self._summary(metric).get("mean")
+
+    def median(self, metric: str) -> float | None:
+        """Over all rounds that measured it; None where none did."""
+        return self._summary(metric).get("median")
+
+    def _summary(self, metric: str) -> Mapping[str, float]:
+        if metric in self.summaries:
+            return self.summaries[metric]
+        values = [float(line[metric]) for line in self.rounds if metric in line]
+        return {"mean": fmean(values), "median": median(values)} if values else {}
+
+
+# What is measured
+
+
+def measurements(evaluation: Evaluation) -> dict[str, int]:
+    """How often a run measures what costs time and moves no other number: `RunRecord.measured`."""
+    return {"every": evaluation.every, "gradient_diversity_every": evaluation.gradient_diversity_every}
+
+
+def covers(record: RunRecord, experiment: Experiment) -> bool:
+    """Whether the record of a run of this cell and seed is finished, and has all that the experiment measures: an
+    evaluation in each of its evaluated rounds, and gradient diversity in each of those that it asks for."""
+    if record.status not in FINISHED:
+        return False
+    return _measures(record.measured, measurements(experiment.evaluation), experiment.federation.rounds)
+
+
+def _measures(there: Mapping[str, Any], asked: Mapping[str, Any], rounds: int) -> bool:
+    """Whether a run of so many rounds that measured what is `there` has all that is asked for."""
+    (every, diversity), (wanted, wanted_diversity) = _how_often(there), _how_often(asked)
+    # The last round is always evaluated, and no other is wanted where `every` is as long as the run.
+    evaluated = wanted >= rounds or (every > 0 and wanted % every == 0)
+    return evaluated and (not wanted_diversity or (diversity > 0 and wanted_diversity % diversity == 0))
+
+
+def _how_often(measured: Mapping[str, Any]) -> tuple[int, int]:
+    """Rounds between evaluations and between gradient diversities; 0, never, for what is no number."""
+    found = (measured.get(name) for name in ("every", "gradient_diversity_every"))
+    every, diversity = (number if isinstance(number, int) and number > 0 else 0 for number in found)
+    return every, diversity
+
+
+def disagreement(old: RunRecord, new: RunRecord, *, exact: bool) -> str | None:
+    """The first number that two records of one run both have and that differs, in words; None where there is none.
+
+    `exact`: bit by bit; else to six significant digits. Clocks are not compared.
+    """
+    if (old.status, len(old.rounds)) != (new.status, len(new.rounds)):
+        return f"{new.status} after {len(new.rounds)} rounds, it was {old.status} after {len(old.rounds)}"
+    for before, now in zip(old.rounds, new.rounds, strict=True):
+        for name in before.keys() & now.keys() - {"cell_key", "seed"}:
+            if not name.startswith("time/") and not equal(before[name], now[name], 0.0 if exact else ROUNDING):
+                return f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
+    return None
+
+
+def equal(left: Any, right: Any, tolerance: float) -> bool:
+    """Numbers up to a share of their size, other values exactly."""
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        return bool(left == right)
+    return math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance * 1e-4)
+
+
+# Runs
+
+
+def run_folder(results: Path, experiment: Experiment) -> Path:
+    return results / "runs" / experiment.cell_key / f"seed={experiment.seed}"
+
+
+def read_run(folder: Path) -> RunRecord | None:
+    """The record in a run's folder, finished or not; None where no run has been started.
+
+    Raises DataError for a file that is damaged or holds something else.
+    """
+    raw = {name: _bytes(folder / name) for name in (*FILES, MIRROR_FILE)}
+    if raw["experiment.json"] is None:
+        return None
+    names = ("experiment.json", "manifest.json", "result.json", MIRROR_FILE)
+    experiment, manifest, result, mirror = (json_object(raw[name], folder / name) for name in names)
+    seed = experiment.get("seed")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise DataError(f"{folder / 'experiment.json'}: seed is {seed!r}, not a whole number")
+    lines = raw["rounds.jsonl"] or b""
+    digest = digest_of(raw["experiment.json"], lines, manifest, result) if "digest" in result else None
+    edited = digest is not None and bool(manifest) and result["digest"] != digest
+    path = folder / "rounds.jsonl"
+    whole = digest is not None and not edited  # then rounds are read when they are looked at
+    rounds = RoundsOnDisk(path, str(digest), lines.count(b"\n")) if whole else _parsed(lines, path)
+    url = mirror.get("url")
+    return RunRecord(
+        cell_key=folder.parent.name,
+        seed=seed,
+        experiment=experiment,
+        manifest=manifest,
+        result=result,
+        rounds=rounds,
+        wandb_url=url if isinstance(url, str) else None,
+        edited=edited,
+    )
+
+
+def read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
+    """The whole lines of `rounds.jsonl`; a last line still being written is left out. Raises DataError."""
+    return _parsed(_bytes(path) or b"", path)
+
+
+def last_round(folder: Path) -> dict[str, Any] | None:
+    """The newest finished round of a run."""
+    rounds = read_rounds(folder / "rounds.jsonl")
+    return rounds[-1] if rounds else None
+
+
+def _parsed(content: bytes, path: Path) -> tuple[dict[str, Any], ...]:
+    lines = content.splitlines(keepends=True)
+    return tuple(_round(line, path, number) for number, line in enumerate(lines, 1) if line.endswith(b"\n"))
+
+
+def _round(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: line {number} is no JSON object ({error})") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: line {number} is no JSON object (it is a {type(found).__name__})")
+    return found
+
+
+@functools.lru_cache(maxsize=CACHED_RUNS)
+def _cached_rounds(path: Path, digest: str) -> tuple[Round, ...]:
+    """`digest` is in the cache's key, so that a file that has changed is read again."""
+    return read_rounds(path)
+
+
+class RoundsOnDisk(Sequence[Round]):
+    """The rounds of one run, read when they are looked at: a report of ten thousand runs needs those of a few."""
+
+    def __init__(self, path: Path, digest: str, number: int) -> None:
+        self._path, self._digest, self._number = path, digest, number
+
+    def __len__(self) -> int:
+        return self._number
+
+    @overload
+    def __getitem__(self, index: int) -> Round: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Round]: ...
+    def __getitem__(self, index: int | slice) -> Round | Sequence[Round]:
+        return _cached_rounds(self._path, self._digest)[index]
+
+    def __iter__(self) -> Iterator[Round]:
+        return iter(_cached_rounds(self._path, self._digest))
+
+
+def run_digest(folder: Path, result: Mapping[str, Any]) -> str:
+    """`digest_of` the files in a run's folder."""
+    manifest = read_json(folder / "manifest.json") or {}
+    return digest_of(
+        _bytes(folder / "experiment.json") or b"", _bytes(folder / "rounds.jsonl") or b"", manifest, result
+    )
+
+
+def digest_of(experiment: bytes, rounds: bytes, manifest: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """sha256 (hex) over a run's experiment.json and rounds.jsonl as they lie there, its manifest without the attempts,
+    and its result without the digest: any of these changed later gives another one."""
+    parts = [
+        experiment,
+        rounds,
+        _canonical({key: value for key, value in manifest.items() if key != "attempts"}),
+        _canonical({key: value for key, value in result.items() if key != "digest"}),
+    ]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}\n".encode() + part)  # the length, so that nothing can move from part to part
+    return digest.hexdigest()
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+# Committed copies
+
+
+def reference_path(results: Path, cell_key: str, seed: int) -> Path:
+    return results / "reference" / cell_key / f"seed={seed}.json.gz"
+
+
+def write_reference(results: Path, record: RunRecord) -> Path:
+    """Put a finished run's compact copy into `results/reference`, which git keeps, and its digest into the index."""
+    path, copy = reference_path(results, record.cell_key, record.seed), pack(record)
+    write_atomically(path, gzip.compress(_canonical(copy) + b"\n", mtime=0))
+    index = read_index(results)
+    index[copy_name(path)] = copy["digest"]
+    write_index(results, index)
+    return path
+
+
+def read_index(results: Path) -> dict[str, str]:
+    """The digest of every committed copy by `copy_name`; empty where nothing is committed. Raises DataError."""
+    path = results / "reference" / INDEX
+    return json_object(_bytes(path), path)
+
+
+def write_index(results: Path, index: Mapping[str, str]) -> None:
+    write_atomically(results / "reference" / INDEX, json_bytes(index))
+
+
+def copy_name(path: Path) -> str:
+    """results/reference/<cell_key>/seed=0.json.gz -> "<cell_key>/seed=0" """
+    return f"{path.parent.name}/{path.name.removesuffix('.json.gz')}"
+
+
+def read_copy(path: Path) -> RunRecord:
+    """The record of a committed copy. Raises DataError for a file that is none."""
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({_line(error)}); `git checkout` restores it") from None
+    return unpack(json_object(content, path), path)
+
+
+def pack(record: RunRecord) -> dict[str, Any]:
+    """The compact copy as JSON values. Its rounds are one list a metric: counts have a value a round; of everything
+    else, `evaluated` names the rounds that are kept, with six significant digits, and `summaries` sums up all."""
+    rounds = record.rounds
+    names = sorted({name for line in rounds for name in line} - {"cell_key", "seed", "round"})
+    counts, others = [name for name in names if _is_count(name)], [name for name in names if _is_sampled(name)]
+    kept = [line for line in rounds if line is rounds[-1] or any(name.startswith(_EVALUATED) for name in line)]
+    copy = {
+        "cell_key": record.cell_key,
+        "seed": record.seed,
+        "experiment": dict(record.experiment),
+        "manifest": dict(record.manifest),
+        "result": dict(record.result),
+        "counts": {name: [line.get(name) for line in rounds] for name in ("round", *counts)},
+        "evaluated": {
+            "round": [line["round"] for line in kept],
+            **{name: [_short(line.get(name)) for line in kept] for name in others},
+        },
+        "summaries": {
+            name: {key: _short(value) for key, value in record._summary(name).items()}
+            for name in others
+            if not name.startswith(_EVALUATED)
+        },
+    }
+    return {**copy, "digest": copy_digest(copy)}
+
+
+_EVALUATED = ("test/", "validation/", "diversity/gradient/")  # starts of the metrics that say which rounds are kept
+
+
+def _is_count(name: str) -> bool:
+    return name == "local_steps" or name.startswith("comm/")
+
+
+def _is_sampled(name: str) -> bool:
+    """Clocks are left out: the result has their sums."""
+    return not _is_count(name) and not name.startswith("time/")
+
+
+def copy_digest(copy: Mapping[str, Any]) -> str:
+    """128 bits (hex) over all of a compact copy but the digest itself."""
+    return hashlib.sha256(_canonical({**copy, "digest": None})).hexdigest()[:32]
+
+
+def unpack(copy: Mapping[str, Any], path: Path) -> RunRecord:
+    """The record of a compact copy. Raises DataError for content that is none."""
+    try:
+        counts, evaluated = copy["counts"], copy["evaluated"]
+        lines: dict[int, dict[str, Any]] = {number: {} for number in counts["round"]}
+        for columns in (counts, evaluated):
+            for name, column in columns.items():
+                for number, value in zip(columns["round"], column, strict=True):
+                    if value is not None:
+                        lines[number][name] = value
+        for name in ("experiment", "manifest", "result", "summaries"):
+            if not isinstance(copy[name], dict):
+                raise TypeError(f"{name} is a {type(copy[name]).__name__}")
+        if not isinstance(copy["cell_key"], str) or type(copy["seed"]) is not int:
+            raise TypeError(f"cell_key {copy['cell_key']!r}, seed {copy['seed']!r}")
+        return RunRecord(
+            cell_key=copy["cell_key"],
+            seed=copy["seed"],
+            experiment=copy["experiment"],
+            manifest=copy["manifest"],
+            result=copy["result"],
+            rounds=tuple(lines.values()),
+            summaries=copy["summaries"],
+            edited=copy["digest"] != copy_digest(copy),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise DataError(f"{path}: is no compact record ({error!r}); `git checkout` restores it") from None
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float) and value and math.isfinite(value):
+        return float(f"{value:.6g}")
+    return value
+
+
+# Reading many
+
+
+def read_records(
+    results: Path, cell_keys: Iterable[str], *, with_reference: bool, troubles: list[str] | None = None
+) -> Records:
+    """All records of these cells. A run of this machine goes before a committed copy of the same seed, unless it is not
+    finished, or the copy has measured more.
+
+    With a list as `troubles`, a damaged record is left out and told there in one line. Raises DataError without one.
+    """
+    records: dict[str, dict[int, RunRecord]] = {}
+    for cell_key in dict.fromkeys(cell_keys):
+        seeds: dict[int, RunRecord] = {}
+        if with_reference:
+            for path in sorted((results / "reference" / cell_key).glob("seed=*.json.gz")):
+                copy = _tried(read_copy, path, troubles)
+                if copy is not None and copy.result.get("numerics") == NUMERICS:
+                    seeds[copy.seed] = copy
+        for folder in sorted((results / "runs" / cell_key).glob("seed=*")):
+            run = _tried(read_run, folder, troubles)
+            if run is not None and (run.seed not in seeds or _goes_before(run, seeds[run.seed])):
+                seeds[run.seed] = run
+        records[cell_key] = dict(sorted(seeds.items()))
+    return records
+
+
+def _goes_before(run: RunRecord, copy: RunRecord) -> bool:
+    rounds = len(copy.rounds)
+    more = _measures(copy.measured, run.measured, rounds) and not _measures(run.measured, copy.measured, rounds)
+    return bool(run.result) and not more
+
+
+def _tried(read: Any, path: Path, troubles: list[str] | None) -> RunRecord | None:
+    try:
+        record: RunRecord | None = read(path)
+        return record
+    except (FsslError, OSError) as error:
+        if troubles is None:
+            raise
+        troubles.append(f"{path.parent.name}/{path.name}: {_line(error)}")
+        return None
+
+
+def cell_keys(results: Path, *, with_reference: bool) -> list[str]:
+    """Every cell that has a record in this folder, sorted."""
+    places = [results / "runs", *([results / "reference"] if with_reference else [])]
+    return sorted({path.name for place in places if place.is_dir() for path in place.iterdir() if path.is_dir()})
+
+
+def _bytes(path: Path) -> bytes | None:
+    """A file's content, None where there is no file."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def json_object(content: bytes | None, path: Path) -> dict[str, Any]:
+    """The JSON object in a file's content; empty where there is no file. Raises DataError."""
+    try:
+        value = {} if content is None else json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is damaged ({error}); without this run's folder it is trained anew") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: is a {type(value).__name__}, not a JSON object")
+    return value
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

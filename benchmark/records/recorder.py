@@ -18,14 +18,13 @@ from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.store import MEMORY, ClientStore
 from benchmark.records.checkpoints import Checkpoint, newest, save
+from benchmark.records.client_files import FOLDER as CLIENTS
+from benchmark.records.client_files import ClientFiles
 from benchmark.records.cputime import CpuClock
 from benchmark.records.files import json_bytes, read_json, remove_temporaries, write_atomically, write_json
-from benchmark.records.kept import FOLDER as CLIENTS
-from benchmark.records.kept import ClientFiles
-from benchmark.records.leases import Lease, LeaseLost
-from benchmark.records.reach import agents_run
-from benchmark.records.reading import read_rounds
-from benchmark.records.verify import digest
+from benchmark.records.lease import Lease, LeaseLost
+from benchmark.records.record import measurements, read_rounds, run_digest
+from benchmark.records.wandb_mirror import agents_run
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 MOST_OF_A_RUN = 0.02  # that checkpoints may take: where one takes longer than 0.4 s, they are further apart
@@ -200,6 +199,7 @@ class Recorder(pl.Callback):
             "numerics": NUMERICS,
             "rounds": len(rounds),
             "selection": self.experiment.evaluation.selection,
+            "measured": measurements(self.experiment.evaluation),
             "last": dict(sorted(self.last.items())),
             "best": self.best,
             "cost": {
@@ -212,7 +212,7 @@ class Recorder(pl.Callback):
             "cpu_seconds": round(sum(line.get("time/cpu_seconds", 0.0) for line in rounds) + self._clock.lap(), 3),
             **({"error": error} if error else {}),
         }
-        result["digest"] = digest(self.folder, result)
+        result["digest"] = run_digest(self.folder, result)
         self._lease.publish(json_bytes(result))
         return result
 

@@ -19,9 +19,8 @@ from benchmark.federated.parts import IN_PARTS
 from benchmark.methods.protocol import State
 from benchmark.records.checkpoints import Checkpoint, newest
 from benchmark.records.files import read_json
-from benchmark.records.hardware import hardware
-from benchmark.records.provenance import PACKAGES, manifest
-from benchmark.records.reading import read_rounds
+from benchmark.records.provenance import PACKAGES, hardware, manifest
+from benchmark.records.record import read_rounds
 
 # Metrics that callbacks add and the rounds themselves do not: they are not made again here.
 BESIDE = ("time/", "diversity/")

@@ -21,9 +21,9 @@ from benchmark.federated.trainer import build_trainer, fit
 from benchmark.records.cputime import CpuClock
 from benchmark.records.export import export
 from benchmark.records.files import read_json
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import PATIENCE, claimed, is_held
+from benchmark.records.lease import PATIENCE, claimed, is_held
 from benchmark.records.provenance import manifest
+from benchmark.records.record import run_folder
 from benchmark.records.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder
 from benchmark.records.signals import Preempted, StopOnSignal
 

@@ -4,7 +4,6 @@ Pure functions of files: nothing is repaired and nothing is trained (`replay` do
 and the field. A record made before digests existed is checked in every other way.
 """
 
-import hashlib
 import json
 import math
 from collections import defaultdict
@@ -15,11 +14,10 @@ from typing import Any
 from benchmark.errors import FsslError
 from benchmark.experiment import NUMERICS, from_json, to_json
 from benchmark.papers.item import Item
+from benchmark.records.client_files import FOLDER as CLIENTS
+from benchmark.records.client_files import is_whole
 from benchmark.records.files import read_json
-from benchmark.records.kept import FOLDER as CLIENTS
-from benchmark.records.kept import is_whole
-from benchmark.records.reading import Records, read_rounds, unpack
-from benchmark.records.record import RunRecord
+from benchmark.records.record import ROUNDING, Records, RunRecord, equal, read_copy, read_rounds, run_digest
 
 STATUSES = ("done", "diverged", "failed")
 # What every manifest and every result has, as the path to it and the types of its value.
@@ -44,45 +42,15 @@ RESULT: Mapping[tuple[str, ...], tuple[type, ...]] = {
 }
 FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance")  # last parts of metric names
 COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
-ROUNDING = 1e-5  # compact copies have six significant digits
-
-
-def digest(folder: Path, result: Mapping[str, Any]) -> str:
-    """sha256 (hex) over a run's experiment.json and rounds.jsonl as they lie there, its manifest without the attempts,
-    and its result without the digest: any of these changed later gives another one."""
-    return digest_of(
-        (folder / "experiment.json").read_bytes(),
-        (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else b"",
-        read_json(folder / "manifest.json") or {},
-        result,
-    )
-
-
-def digest_of(experiment: bytes, rounds: bytes, manifest: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """`digest` of what was read already: two files as they lie there, and two as objects."""
-    parts = [
-        experiment,
-        rounds,
-        _canonical({key: value for key, value in manifest.items() if key != "attempts"}),
-        _canonical({key: value for key, value in result.items() if key != "digest"}),
-    ]
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(f"{len(part)}\n".encode() + part)  # the length, so that nothing can move from part to part
-    return found.hexdigest()
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def read(path: Path, troubles: list[str]) -> RunRecord | None:
     """The record in a run's folder or a compact copy, as far as it can be read; what cannot is a trouble."""
-    if path.suffix == ".json":
+    if path.suffix == ".gz":
         try:
-            return unpack(json.loads(path.read_text()), path)
-        except (FsslError, ValueError, RecursionError, OSError) as error:
-            troubles.append(f"{path}: {_line(error)}")
+            return read_copy(path)
+        except (FsslError, OSError) as error:
+            troubles.append(_line(error))
             return None
     found: dict[str, Any] = {}
     for name in ("experiment.json", "manifest.json", "result.json"):
@@ -117,7 +85,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 def troubles_of(record: RunRecord, path: Path) -> list[str]:
     """What does not add up in one record: schema, values, sums, checksums, digest."""
-    exact = path.suffix != ".json"
+    exact = path.suffix != ".gz"
     found = [*_of_experiment(record), *_of_rounds(record, exact)]
     if record.manifest or record.result:
         found += _of_schema("manifest.json", record.manifest, MANIFEST)
@@ -193,14 +161,14 @@ def _of_result(record: RunRecord, tolerance: float) -> list[str]:
     found += [
         f"last.{name} is {value}, the rounds end with {latest.get(name)}"
         for name, value in result["last"].items()
-        if not _equal(value, latest.get(name), tolerance)
+        if not equal(value, latest.get(name), tolerance)
     ]
     found += _of_best(result.get("best"), rounds, tolerance)
     sums = {name: sum(_numbers(metric, rounds)) for name, metric in COSTS.items()}
     found += [
         f"cost.{name} is {result['cost'].get(name)}, the rounds make {total}"
         for name, total in sums.items()
-        if not _equal(result["cost"].get(name), total, tolerance)
+        if not equal(result["cost"].get(name), total, tolerance)
     ]
     return [f"result.json: {trouble}" for trouble in found]
 
@@ -212,23 +180,17 @@ def _of_best(best: Any, rounds: Iterable[Mapping[str, Any]], tolerance: float) -
         return
     line = next((line for line in rounds if line.get("round") == best.get("round")), {})
     for name, value in best.items():
-        if not _equal(value, line.get(name), tolerance):
+        if not equal(value, line.get(name), tolerance):
             yield f"best.{name} is {value}, round {best.get('round')} has {line.get(name)}"
     for name in best:
         highest = max(_numbers(name, rounds), default=None)
-        if name.endswith("/accuracy") and not _equal(best[name], highest, tolerance):
+        if name.endswith("/accuracy") and not equal(best[name], highest, tolerance):
             yield f"best.{name} is {best[name]}, the highest of the rounds is {highest}"
 
 
 def _numbers(name: str, rounds: Iterable[Mapping[str, Any]]) -> list[float]:
     """The metric's values that are numbers; the others are told where their round is."""
     return [line[name] for line in rounds if isinstance(line.get(name), int | float)]
-
-
-def _equal(left: Any, right: Any, tolerance: float) -> bool:
-    if not isinstance(left, int | float) or not isinstance(right, int | float):
-        return left == right
-    return math.isclose(left, right, rel_tol=tolerance, abs_tol=0.0)
 
 
 def _of_checkpoints(folder: Path) -> Iterator[str]:
@@ -241,7 +203,7 @@ def _of_checkpoints(folder: Path) -> Iterator[str]:
 def _of_digest(record: RunRecord, folder: Path) -> Iterator[str]:
     if "digest" not in record.result or not record.manifest:  # a manifest that cannot be read is told already
         return
-    if record.result["digest"] != digest(folder, record.result):
+    if record.result["digest"] != run_digest(folder, record.result):
         yield "result.json: digest is of other content; experiment, manifest, rounds or result was edited afterwards"
 
 

@@ -68,9 +68,8 @@ def attempts_of(record: RunRecord) -> list[dict[str, str]]:
 
 def wandb_link(record: RunRecord) -> dict[str, str | None] | None:
     """The mirror on W&B, if the manifest names one: a link where it is an https address with a host, else text."""
-    found = record.manifest.get("wandb")
-    url = found.get("url") if isinstance(found, Mapping) else found
-    if not isinstance(url, str) or not url:
+    url = record.wandb_url
+    if not url:
         return None
     return {"text": url, "href": url if is_web(url) else None}
 

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from benchmark.errors import RunningElsewhere
 from benchmark.experiment import Experiment
-from benchmark.records.leases import claimed, newest
+from benchmark.records.lease import claimed, newest
 from sweeps.tune.sampling import NamedTPE, pruner
 from sweeps.tune.storage import Place, opened
 from sweeps.tune.study import Plan

@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.records.files import read_json
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import BEAT, PATIENCE, RESULT, is_held
+from benchmark.records.lease import BEAT, PATIENCE, RESULT, is_held
+from benchmark.records.record import run_folder
 from sweeps.crew import Ended, RunFailed
 from sweeps.local import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, Hands, at_work
 from sweeps.tune.book import Book, Counts, Taken

@@ -23,7 +23,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.storages.journal._file import get_lock_file
 
 from benchmark.errors import CannotWrite, ConfigError, DataError, FsslError
-from benchmark.records.leases import BEAT, PATIENCE
+from benchmark.records.lease import BEAT, PATIENCE
 from sweeps.local import MOST_DEATHS
 from sweeps.tune.hosts import check_one_host
 

@@ -22,9 +22,8 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.checkpoints import newest
 from benchmark.records.files import read_json
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import PATIENCE
-from benchmark.records.reading import read_rounds
+from benchmark.records.lease import PATIENCE
+from benchmark.records.record import read_rounds, run_folder
 from sweeps.budget import Gate
 from sweeps.budgets import newest_line
 from sweeps.local import launch

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from benchmark.cli.progress import TableProgress, TimeLeft
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.local import Standing
 

@@ -13,7 +13,7 @@ from benchmark.methods.objectives import ServerUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 from tests.records.test_run import Interrupt

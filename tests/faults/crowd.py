@@ -20,8 +20,7 @@ from benchmark.errors import RunningElsewhere
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
 from benchmark.papers.item import Cell, Item
-from benchmark.records.folders import run_folder
-from benchmark.records.reading import read_records
+from benchmark.records.record import read_records, run_folder
 from benchmark.records.run import run
 from reports.site import build
 from tests.conftest import tiny_experiment

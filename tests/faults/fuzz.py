@@ -34,9 +34,8 @@ from benchmark.cli.run import resolve
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import to_json
 from benchmark.records.checkpoints import newest
-from benchmark.records.folders import run_folder
-from benchmark.records.kept import ClientFiles, digest_of
-from benchmark.records.reading import pack, read_run
+from benchmark.records.client_files import ClientFiles, digest_of
+from benchmark.records.record import pack, read_run, run_folder
 from benchmark.records.run import run
 from benchmark.records.verify import disagreements, read, troubles_of
 from tests.conftest import record_of, tiny_experiment

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.records.files import read_json
-from benchmark.records.folders import run_folder
-from benchmark.records.reading import read_records
+from benchmark.records.record import read_records, run_folder
 from benchmark.records.run import run
 from tests.conftest import ROOT
 from tests.faults.crowd import CELLS, TINY, WORKERS, cell

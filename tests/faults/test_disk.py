@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment
 from benchmark.records.checkpoints import newest
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from reports.site import build
 from tests.conftest import tiny_experiment

@@ -9,7 +9,7 @@ import pytest
 
 from benchmark.methods.protocol import Job, State, World
 from benchmark.methods.ssfl import SSFL
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 from tests.faults.poison import poisoned

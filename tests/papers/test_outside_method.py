@@ -6,7 +6,7 @@ from dataclasses import replace
 from benchmark.cli.main import main
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Choice, Item
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from reports.join import item_result
 from sweeps.local import launch
 from sweeps.plan import plan

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmark.experiment import Experiment
 from benchmark.papers.ssfl import tab2
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.verdicts.statistics import paired
 from sweeps.local import launch
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmark.federated.processes import births
 from benchmark.records.cputime import cpu_seconds
-from benchmark.records.hardware import hardware
+from benchmark.records.provenance import hardware
 from tests.conftest import ROOT
 
 COUNTS = (1, 2, 8)

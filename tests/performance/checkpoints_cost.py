@@ -32,7 +32,7 @@ from benchmark.papers.catalogue import items
 from benchmark.records import checkpoints
 from benchmark.records.checkpoints import Checkpoint
 from benchmark.records.export import export
-from benchmark.records.leases import Lease
+from benchmark.records.lease import Lease
 from benchmark.records.recorder import MOST_OF_A_RUN, SECONDS_BETWEEN_CHECKPOINTS, Recorder
 
 

@@ -29,7 +29,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream, Weights
 from benchmark.papers.catalogue import items
-from benchmark.records.leases import Lease
+from benchmark.records.lease import Lease
 from benchmark.records.recorder import Recorder
 
 

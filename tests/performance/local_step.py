@@ -22,7 +22,7 @@ from benchmark.federated.engines import PLAIN, JobRunner, ReferenceEngine, Speed
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.memory import keep_freed_memory
 from benchmark.federated.module import FederatedModule
-from benchmark.records.hardware import hardware
+from benchmark.records.provenance import hardware
 from sweeps.factors import cell_named
 
 FORMS = {"plain": PLAIN, "fast, all images": Speed(confident_only=False), "fast, confident images": Speed()}

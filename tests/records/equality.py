@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmark.experiment import Experiment
 from benchmark.records.checkpoints import Checkpoint, newest
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 
 
 def untimed(folder: Path) -> list[str]:

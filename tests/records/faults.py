@@ -12,7 +12,7 @@ from typing import Any
 from benchmark.federated import engines, processes, workers
 from benchmark.federated.worker import work
 from benchmark.methods.protocol import Job, Outcome, Tree
-from benchmark.records import checkpoints, files, kept, recorder
+from benchmark.records import checkpoints, client_files, files, recorder
 
 # What writing a file takes, in order; "write" twice: half of the content, then the rest.
 STEPS = ("mkstemp", "fdopen", "write", "write", "fsync", "chmod", "replace", "open", "fsync", "close")
@@ -41,7 +41,7 @@ def die_in_write(where: list[int]) -> None:
 
 def die_in_client_write(where: list[int]) -> None:
     """The same in the file of what a client keeps."""
-    _die_in_write_of(kept, where)
+    _die_in_write_of(client_files, where)
 
 
 def _die_in_write_of(module: types.ModuleType, where: list[int]) -> None:

@@ -20,7 +20,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.store import ClientStore
 from benchmark.methods.protocol import World
 from benchmark.records.checkpoints import Checkpoint, save
-from benchmark.records.kept import FOLDER, ClientFiles
+from benchmark.records.client_files import FOLDER, ClientFiles
 from tests.methods.golden import TRACES
 
 CLIENTS, COHORT, RUN = 1000, 40, "x/seed=0"

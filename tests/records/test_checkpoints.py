@@ -17,8 +17,8 @@ from benchmark.errors import CannotWrite, ConfigError, Stopped
 from benchmark.methods.protocol import State
 from benchmark.records import checkpoints, files, recorder
 from benchmark.records.checkpoints import FORMAT, KEPT, Checkpoint, newest, save
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import Lease
+from benchmark.records.lease import Lease
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 from tests.records.equality import differences

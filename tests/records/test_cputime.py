@@ -9,7 +9,7 @@ import pytest
 
 from benchmark.federated.processes import births, usable_cores
 from benchmark.records.cputime import CpuClock, cpu_seconds
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of
 

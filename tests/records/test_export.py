@@ -12,7 +12,7 @@ from benchmark.data.datasets import load
 from benchmark.errors import CannotWrite, Diverged
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.records.export import _safe
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 

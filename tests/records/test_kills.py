@@ -12,7 +12,7 @@ import pytest
 
 from benchmark.experiment import Experiment
 from benchmark.methods.catalogue import METHODS, method_name
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from tests.conftest import tiny_experiment
 from tests.methods.golden import TRACES
 from tests.records.equality import differences, last_checkpoint

@@ -15,9 +15,8 @@ import pytest
 
 from benchmark.errors import RunningElsewhere
 from benchmark.experiment import Federation, to_json
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import Lease, LeaseLost, claimed, is_held, newest
-from benchmark.records.process import Process, this_process
+from benchmark.records.lease import Lease, LeaseLost, Process, claimed, is_held, newest, this_process
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.verify import troubles_of
 from tests.conftest import ROOT, record_of, tiny_experiment
@@ -27,7 +26,7 @@ from tests.records.equality import differences
 HOLDER = """
 import sys
 from pathlib import Path
-from benchmark.records.leases import LeaseLost, claimed
+from benchmark.records.lease import LeaseLost, claimed
 with claimed(Path(sys.argv[1]), beat=0.05) as lease:
     print(lease.attempt, flush=True)
     sys.stdin.readline()
@@ -201,7 +200,7 @@ RACER = """
 import random, sys
 from pathlib import Path
 from benchmark.errors import RunningElsewhere
-from benchmark.records.leases import claimed
+from benchmark.records.lease import claimed
 folders = list(map(Path, sys.argv[2:]))
 random.Random(sys.argv[1]).shuffle(folders)
 sys.stdin.readline()

@@ -14,9 +14,8 @@ import torch
 
 from benchmark.errors import CannotWrite, Diverged, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, Federation
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import Lease, claimed
-from benchmark.records.reading import pack, read_records, unpack, write_reference
+from benchmark.records.lease import Lease, claimed
+from benchmark.records.record import pack, read_records, run_folder, unpack, write_reference
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
 from tests.conftest import ROOT, record_of, tiny_experiment

@@ -19,7 +19,7 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.workers import CpuEngine
 from benchmark.methods.protocol import Job, Key, Limit, Outcome, State, Training
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
 from benchmark.records.signals import Preempted, StopOnSignal

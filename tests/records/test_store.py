@@ -18,8 +18,8 @@ from benchmark.experiment import Experiment
 from benchmark.federated.store import ClientStore, Draft
 from benchmark.records import recorder
 from benchmark.records.checkpoints import newest
-from benchmark.records.folders import run_folder
-from benchmark.records.kept import ClientFiles, is_whole
+from benchmark.records.client_files import ClientFiles, is_whole
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.verify import troubles_of
 from tests.conftest import ROOT, record_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.records.reading import read_run
+from benchmark.records.record import read_run
 from benchmark.records.survey import Survey, cell_keys
 from tests.reports.many import items, write_run
 

@@ -21,9 +21,9 @@ import numpy as np
 from benchmark.experiment import Experiment, Federation, to_json
 from benchmark.papers.item import Cell, Item, Printed
 from benchmark.records.files import write_json
-from benchmark.records.hardware import hardware
+from benchmark.records.provenance import hardware
+from benchmark.records.record import digest_of
 from benchmark.records.survey import Survey
-from benchmark.records.verify import digest_of
 from benchmark.verdicts.results import Records
 from reports.site import build
 from tests.reports.fakes import MANIFEST

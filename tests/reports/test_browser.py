@@ -39,7 +39,7 @@ def hostile() -> tuple[Item, Records]:
 
 def _hostile_run(cell: Cell, seed: int) -> Any:
     record = make_record(cell, seed, {"test/accuracy": 0.5 + 0.1 * seed, cell.label: 1.0})
-    return replace(record, manifest={cell.label: cell.label, "wandb": {"url": "javascript:document.title='run'"}})
+    return replace(record, manifest={cell.label: cell.label}, wandb_url="javascript:document.title='run'")
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmark.methods.semifl import SemiFL
-from benchmark.records.folders import run_folder
-from benchmark.records.record import RunRecord
+from benchmark.records.record import RunRecord, run_folder
 from benchmark.records.run import run
 from reports.properties import Mark, fedswitch_table1, seen_by_method, semifl_table2
 from tests.conftest import record_of, tiny_experiment

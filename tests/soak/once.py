@@ -22,8 +22,7 @@ from signal import SIGKILL
 from typing import Any
 
 from benchmark.experiment import Experiment, Federation
-from benchmark.records.folders import run_folder
-from benchmark.records.reading import read_run
+from benchmark.records.record import read_run, run_folder
 from benchmark.records.verify import troubles_of
 from sweeps.local import Standing, launch
 from tests.conftest import tiny_experiment

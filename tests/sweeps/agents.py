@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmark.records.mirror import measured
-from benchmark.records.reading import read_rounds
+from benchmark.records.record import read_rounds
+from benchmark.records.wandb_mirror import measured
 from sweeps.grid import Grid
 from sweeps.sweep_file import written
 from tests.conftest import ROOT

@@ -14,8 +14,8 @@ import yaml
 
 from benchmark.experiment import Experiment
 from benchmark.records.files import read_json
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import claimed
+from benchmark.records.lease import claimed
+from benchmark.records.record import run_folder
 from sweeps.factors import experiment_of
 from tests.records.wandb_server import Faults, Server
 from tests.sweeps.test_agents import FSSL, SWEEP, called, environment, history_of, metrics_of, sweep_file

@@ -11,8 +11,8 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 import yaml
 
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import newest
+from benchmark.records.lease import newest
+from benchmark.records.record import run_folder
 from sweeps.grid import checked
 from sweeps.sweep_file import read
 from tests.conftest import record_of

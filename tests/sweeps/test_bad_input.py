@@ -16,7 +16,7 @@ from benchmark.cli.train import diverged
 from benchmark.errors import CannotWrite, FsslError
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.local import MOST_DEATHS, launch
 from sweeps.plan import Plan, plan_of_runs

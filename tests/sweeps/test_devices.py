@@ -15,8 +15,8 @@ from benchmark.cli.launchers import devices_named
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Federation
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import PATIENCE, abandon, claimed, newest
+from benchmark.records.lease import PATIENCE, abandon, claimed, newest
+from benchmark.records.record import run_folder
 from sweeps.crew import Crew, Ended, RunFailed, least_used
 from sweeps.local import launch
 from sweeps.status import status_of, summary

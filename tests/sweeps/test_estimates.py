@@ -6,7 +6,7 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.papers.catalogue import items
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.estimates import Estimates, Held, outcome_of, stretch, table
 from sweeps.speed import Stopwatch

@@ -12,7 +12,7 @@ from signal import SIGTERM
 import pytest
 
 from benchmark.cli.main import parser
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from sweeps.grid import checked
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmark.errors import DataError
-from benchmark.records.folders import run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.local import Standing, launch
 from tests.conftest import record_of

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import claimed
+from benchmark.records.lease import claimed
+from benchmark.records.record import run_folder
 from sweeps.grid import checked
 from sweeps.local import Standing, launch
 from sweeps.sweep_file import read, written

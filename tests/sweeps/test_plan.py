@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from benchmark.methods.averaging import Grouping
 from benchmark.papers.item import Cell, Item
-from benchmark.records.folders import run_folder
-from benchmark.records.reading import write_reference
+from benchmark.records.record import run_folder, write_reference
 from benchmark.records.run import run
 from sweeps.plan import plan, restricted, wanted
 from tests.conftest import record_of

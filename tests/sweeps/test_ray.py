@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, ConfigError, Stopped
 from benchmark.experiment import Experiment, Federation
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import PATIENCE
+from benchmark.records.lease import PATIENCE
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.grid import checked as checked_grid
 from sweeps.local import Standing, launch_by

@@ -11,8 +11,8 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import claimed
+from benchmark.records.lease import claimed
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.status import RunStatus, on_disk, status_of, summary
 from tests.conftest import ROOT
@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 HOLD = """
 import sys, time
 from pathlib import Path
-from benchmark.records.leases import claimed
+from benchmark.records.lease import claimed
 with claimed(Path(sys.argv[1])):
     print(flush=True)
     time.sleep(60)

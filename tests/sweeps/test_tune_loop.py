@@ -17,8 +17,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from benchmark.errors import Stopped
-from benchmark.records.folders import run_folder
-from benchmark.records.leases import PATIENCE
+from benchmark.records.lease import PATIENCE
+from benchmark.records.record import run_folder
 from sweeps.crew import Crew
 from sweeps.tune.book import Book
 from sweeps.tune.loop import tune

@@ -25,8 +25,7 @@ from typing import Any
 from benchmark.errors import FsslError
 from benchmark.federated.processes import usable_cores
 from benchmark.records.files import write_atomically
-from benchmark.records.hardware import hardware
-from benchmark.records.provenance import commit
+from benchmark.records.provenance import commit, hardware
 from tests.performance.peers.contenders import ROOT, WANTED, Contender, in_turn, interpreters
 from tests.performance.peers.laps import DROPPED, check_rounds
 from tests.performance.peers.work import Work

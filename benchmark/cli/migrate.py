@@ -1,0 +1,26 @@
+"""`fssl migrate`: records of an older version moved to where this one looks for them."""
+
+import argparse
+
+from benchmark.cli.main import add_places
+from benchmark.errors import DataError
+from benchmark.records.migrate import migrate
+
+
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Moves finished runs and committed copies to the cell key that this version gives their experiment, and says "
+        "so for each. Of two records of one run the one that measured more stays, after their numbers were found "
+        "equal. Trains nothing; exit 66 if a record had to stay where it was."
+    )
+    add_places(command)
+    command.set_defaults(act=act)
+
+
+def act(options: argparse.Namespace) -> int:
+    stayed = moved = 0
+    for line in migrate(options.results):
+        print(line)
+        stayed, moved = stayed + (": stay" in line), moved + (": stay" not in line)
+    print(f"{moved} moved, {stayed} stay where they are")
+    return DataError.exit_code if stayed else 0

@@ -1,0 +1,66 @@
+"""`fssl wandb-rebuild`: the runs in W&B made again from the records."""
+
+import argparse
+import sys
+
+from benchmark.cli.main import add_places
+from benchmark.errors import ConfigError, DataError
+from benchmark.experiment import from_json
+from benchmark.papers.catalogue import items
+from benchmark.records.record import RunRecord, read_run, run_folder
+from benchmark.records.wandb_mirror import WandbMirror, labels_of, made_by_agent
+from sweeps.plan import plan
+
+
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Sends every recorded round that W&B lacks, under the id that a sweep's agent gave the run, else under its own "
+        "(cell_key-seed): a second call sends nothing. Without ITEMs: all runs of this folder; with ITEMs also the "
+        "committed copies of theirs."
+    )
+    command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
+    command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
+    command.add_argument("--offline", action="store_true", help="into files for `wandb sync`, without a network")
+    add_places(command)
+    command.set_defaults(act=act)
+
+
+def act(options: argparse.Namespace) -> int:
+    found = _of_items(options) if options.items else _on_disk(options)
+    if not found:
+        raise ConfigError(f"{options.results}: there is no record of these; `fssl status` tells what there is")
+    lost = sum(not _mirrored(record, words, options) for record, words in found)
+    print(f"{len(found) - lost} of {len(found)} runs mirrored")
+    return DataError.exit_code if lost else 0
+
+
+def _of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict[str, str]]]:
+    planned = plan(items(options.items, options.profile), options.results, with_reference=options.profile != "demo")
+    names = {cell.cell_key: {"cell": f"{item.name}:{cell.label}"} for item in planned.items for cell in item.cells}
+    recorded = [planned.records.get(run.cell_key, {}).get(run.seed) for run in planned.runs]
+    return [(record, names.get(record.cell_key, {})) for record in recorded if record is not None]
+
+
+def _on_disk(options: argparse.Namespace) -> list[tuple[RunRecord, dict[str, str]]]:
+    recorded = [read_run(folder) for folder in sorted(options.results.glob("runs/*/seed=*"))]
+    return [(record, {}) for record in recorded if record is not None]
+
+
+def _mirrored(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:
+    """Whether W&B, or its files, took all of the run; if not, the reason is told."""
+    try:
+        experiment = from_json(record.experiment)
+    except ConfigError as error:
+        print(f"fssl: {record.cell_key}, seed {record.seed}: {error}", file=sys.stderr)
+        return False
+    mirror = WandbMirror(
+        experiment,
+        lambda: record,
+        labels=labels_of(experiment, words),
+        mode="offline" if options.offline else "online",
+        place=options.results / "wandb",
+        folder=run_folder(options.results, experiment),
+        known_as=made_by_agent(record),
+    )
+    mirror.finish(0 if record.status in ("done", "unfinished") else 1)
+    return mirror.whole

@@ -1,0 +1,243 @@
+"""A run's history in Weights & Biases: a mirror of the record, never more than that.
+
+What W&B lacks of the recorded rounds is sent first, so that a killed run, or an agent that went without a network, has
+no gap and no round twice (W&B's step is the round). Nothing that W&B does or fails to do ends a run or moves a number:
+the first failure is told in one line, and the mirror is left. Offline, W&B keeps nothing that a kill is sure to spare;
+`fssl wandb-rebuild` makes its runs again from the records.
+"""
+
+import json
+import netrc
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from benchmark.errors import ConfigError
+from benchmark.records.files import write_atomically
+from benchmark.records.provenance import commit
+
+if TYPE_CHECKING:  # `fssl doctor` asks `unreachable` where torch may be what is broken
+    from benchmark.experiment import Experiment
+    from benchmark.records.record import RunRecord
+
+PROJECT = "fssl"
+LONGEST_TAG = 64  # characters that W&B takes
+SECONDS_TO_START = 30.0
+SECONDS_TO_ANSWER = 3.0
+Mode = Literal["online", "offline"]
+_BESIDE = ("cell_key", "seed", "round")  # of a line in rounds.jsonl: no metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """How people find the run."""
+
+    group: str  # the item, or "grid"
+    name: str
+    tags: tuple[str, ...]
+
+
+def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> Labels:
+    """From what the run was asked for with: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing."""
+    from benchmark.experiment import to_json
+    from benchmark.methods.catalogue import method_name
+
+    item, _, label = str(words.get("cell", "")).partition(":")
+    factors = " ".join(f"{name}={value}" for name, value in words.items() if name not in ("cell", "profile", "seed"))
+    method = method_name(experiment.method)
+    partition = str(to_json(experiment)["partition"]["kind"])
+    tags = (experiment.data.name, method, partition, experiment.profile, f"code {commit()['commit'][:12]}")
+    return Labels(
+        group=item or ("grid" if factors else experiment.profile),
+        name=f"{label or factors or f'{method} {experiment.cell_key[:6]}'}, seed {experiment.seed}",
+        tags=tuple(tag[:LONGEST_TAG] for tag in tags if tag),
+    )
+
+
+def mode_asked(word: str) -> Mode | None:
+    """ "auto": online under a W&B agent, else not at all. WANDB_MODE goes before "auto" and "online". None: no mirror.
+
+    Raises ConfigError.
+    """
+    if word not in ("auto", "online", "offline", "off"):
+        raise ConfigError(f"--wandb: {word!r}; auto, online, offline or off would be right")
+    if word == "off" or (word == "auto" and "WANDB_SWEEP_ID" not in os.environ):
+        return None
+    said = os.environ.get("WANDB_MODE", "online")
+    if said == "disabled":
+        return None
+    return "offline" if "offline" in (word, said) else "online"
+
+
+class WandbMirror:
+    """What W&B has of one run. `finish` comes after the run, whatever became of it."""
+
+    def __init__(
+        self,
+        experiment: "Experiment",
+        record: "Callable[[], RunRecord | None]",
+        *,
+        labels: Labels,
+        mode: Mode,
+        place: Path,
+        folder: Path | None = None,
+        known_as: Mapping[str, str] | None = None,
+    ) -> None:
+        """`record`: what is recorded at that moment; `place`: where W&B puts its files; `folder`: the run's, where its
+        address on W&B is noted. `known_as`: the id, and maybe the project, that the run has in W&B already
+        (`made_by_agent`)."""
+        self._experiment, self._record, self._labels = experiment, record, labels
+        self._mode, self._place, self._folder = mode, place, folder
+        self._known_as = {"project": PROJECT, "id": run_id(experiment), **(known_as or {})}
+        self._run: Any = None  # wandb is imported only where it is wanted
+        self._next = 1  # the round that W&B lacks
+        self._left = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether W&B has the run."""
+        return self._run is not None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing went wrong so far."""
+        return not self._left
+
+    def start(self) -> None:
+        """Begin or resume the run in W&B, and send what is recorded already."""
+        self._try(self._start)
+
+    def finish(self, exit_code: int) -> None:
+        """Send the record's last state, and end. Under a code other than 0, W&B shows the run as failed."""
+        if self._run is None:
+            self.start()
+        self._try(self._send_recorded)
+        self._try(lambda: self._run.finish(exit_code=exit_code))
+        self._run = None
+
+    def show(self, round_number: int, metrics: Mapping[str, Any]) -> None:
+        """Send a round that has just been recorded."""
+        self._try(lambda: self._send([{"round": round_number, **metrics}]))
+
+    def mark_preempting(self) -> None:
+        """Say that the run was asked to stop: W&B's server hands it out again."""
+        if self._run is not None:
+            self._try(lambda: self._run.mark_preempting())
+
+    def _start(self) -> None:
+        import wandb
+
+        from benchmark.experiment import to_json
+
+        mode = self._mode
+        if mode == "online" and (why := unreachable()) is not None:
+            print(f"fssl: W&B: {why}; this run is kept offline, and in its record", file=sys.stderr)
+            mode = "offline"
+        under_agent = "WANDB_SWEEP_ID" in os.environ  # then the run's id and project are the agent's
+        self._place.mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project=None if under_agent else self._known_as["project"],
+            id=None if under_agent else self._known_as["id"],
+            resume="allow",
+            group=self._labels.group,
+            name=self._labels.name,
+            tags=list(self._labels.tags),
+            config={"cell_key": self._experiment.cell_key, **to_json(self._experiment)},
+            dir=str(self._place),
+            mode=mode,
+            settings=wandb.Settings(
+                init_timeout=SECONDS_TO_START,
+                console="off",
+                quiet=True,
+                disable_git=True,
+                disable_code=True,
+                disable_job_creation=True,
+            ),
+        )
+        self._note_address()
+        self._run.define_metric("round")
+        self._run.define_metric("*", step_metric="round")
+        self._next = max(1, int(self._run.step))  # W&B counts from the round after the last one it has
+        self._send_recorded()
+
+    def _note_address(self) -> None:
+        """Where the run is found, beside its record, for the report; offline it is nowhere."""
+        url = self._run.url
+        if self._folder is not None and self._folder.is_dir() and isinstance(url, str) and url:
+            write_atomically(self._folder / "wandb.json", (json.dumps({"url": url}) + "\n").encode())
+
+    def _send_recorded(self) -> None:
+        record = self._record()
+        if record is None:
+            return
+        self._send(record.rounds)
+        if record.result:
+            self._run.summary.update({"status": record.status, "rounds": record.result["rounds"]})
+
+    def _send(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        for line in lines:
+            if line["round"] >= self._next:
+                metrics = {name: value for name, value in line.items() if measured(name)}
+                self._run.log({"round": line["round"], **metrics}, step=line["round"])
+                self._next = line["round"] + 1
+
+    def _try(self, act: Callable[[], object]) -> None:
+        if self._left:
+            return
+        try:
+            act()
+        except Exception as error:  # whatever W&B raises, the run goes on
+            self._left = True
+            said = " ".join(str(error).split()) or type(error).__name__
+            print(f"fssl: W&B: {said}; the run goes on, `fssl wandb-rebuild` mirrors its record", file=sys.stderr)
+
+
+def run_id(experiment: "Experiment") -> str:
+    """The name of a run in W&B that no agent has named: one and the same however often it is begun."""
+    return f"{experiment.cell_key}-{experiment.seed}"
+
+
+def made_by_agent(record: "RunRecord") -> Mapping[str, str] | None:
+    """The W&B run of the last sweep agent that was at this run: {"id", "project"}; None where there was none."""
+    attempts = record.manifest.get("attempts", [])
+    return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
+
+
+def measured(name: str) -> bool:
+    """Whether a field of a recorded round is a metric that W&B is shown; clocks are W&B's own."""
+    return name not in _BESIDE and not name.startswith("time/")
+
+
+def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:
+    """The W&B run that a sweep's agent has made for this process: {"id", "project"}; None without an agent. The entity
+    may be a person's name, and is not told."""
+    if "WANDB_SWEEP_ID" not in environ or not environ.get("WANDB_RUN_ID"):
+        return None
+    project = environ.get("WANDB_PROJECT")
+    return {"id": environ["WANDB_RUN_ID"], **({"project": project} if project else {})}
+
+
+def unreachable() -> str | None:
+    """Why runs cannot go online: no key, or no answer at WANDB_BASE_URL in `SECONDS_TO_ANSWER`. None: they can."""
+    address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    host = address.hostname or ""
+    if not os.environ.get("WANDB_API_KEY") and not _in_netrc(host):
+        return "there is no API key (WANDB_API_KEY, or `wandb login`)"
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER).close()
+    except (OSError, ValueError) as error:
+        return f"{host} cannot be reached ({error})"
+    return None
+
+
+def _in_netrc(host: str) -> bool:
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
