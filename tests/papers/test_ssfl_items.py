@@ -121,7 +121,7 @@ def test_runs_that_tables_share_are_one_cell():
 
 def test_the_distinct_runs_are_the_transcribed_ones():
     """116 runs and 3 central ones behind the printed cells, 12 that Table A.2 lists and no table prints: 131, with the
-    4 of FedMatch on request 135; and the six of Figure 6 again, where gradients are measured."""
+    4 of FedMatch on request 135. The six of Figure 6, where gradients are measured, are among them."""
     path = ROOT.parent / "shared" / "facts" / "paper_tables.yaml"
     if not path.exists():
         pytest.skip("the independent transcription is not here")
@@ -139,7 +139,7 @@ def test_the_distinct_runs_are_the_transcribed_ones():
     ]
     assert len(listed) == 12
     found = {c.cell_key for name in ITEMS for c in item_of(name).cells if c.role == "published"}
-    assert len(found) == 116 + 3 + 12 + 6
+    assert len(found) == 116 + 3 + 12
     (tab3,) = items(["ssfl/tab3"], "paper", also_quoted=True)
     quoted = {cell.cell_key for cell in tab3.trained} - found
     assert len(quoted) == 135 - 131

@@ -1,5 +1,6 @@
 """Records read patiently: what is damaged is told, what was edited is marked, rounds wait on the disk."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_a_damaged_record_is_told_and_missing(results: tuple[Path, str], text: s
 def test_a_damaged_copy_is_told(results: tuple[Path, str]) -> None:
     folder, key = results
     (folder / "reference" / key).mkdir(parents=True)
-    (folder / "reference" / key / "seed=7.json").write_text(json.dumps({"rounds": 3}))
+    (folder / "reference" / key / "seed=7.json.gz").write_bytes(gzip.compress(json.dumps({"rounds": 3}).encode()))
     survey = Survey()
     assert list(survey.read(folder, [key], with_reference=True)[key]) == [0, 1, 2]
     assert len(survey.troubles) == 1 and "seed=7.json" in survey.troubles[0]
