@@ -93,6 +93,8 @@ def add_places(command: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Errors a user can act on become one line and an exit code."""
+    if os.getcwd() not in sys.path:  # a user's own module:Class lies there; behind all else, so that it hides nothing
+        sys.path.append(os.getcwd())
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
         if words and words[0].startswith("-") and words[0] not in ("-h", "--help"):

@@ -1,87 +1,50 @@
 """From a `Model`, the part of an experiment that names a network, to the network with its initial weights."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmark.config import nearest
+from benchmark.config import added, nearest
 from benchmark.errors import ConfigError
-from benchmark.models import emnist_cnn, resnet8, resnet9, resnet18, rscfed_cnn, small_cnn, vgg11, wresnet28x2
+from benchmark.models.emnist_cnn import EmnistCnn
 from benchmark.models.norm import Norm, batch_norm, group_norm, no_norm, require_groups_divide
+from benchmark.models.resnet8 import ResNet8
+from benchmark.models.resnet9 import ResNet9
+from benchmark.models.resnet18 import ResNet18
+from benchmark.models.rscfed_cnn import RscfedCnn
+from benchmark.models.small_cnn import SmallCnn, TinyCnn
 from benchmark.models.static_batch_norm import StaticBatchNorm2d, static_batch_norm
+from benchmark.models.vgg11 import Vgg11
+from benchmark.models.wresnet28x2 import WResNet28x2
 from benchmark.streams import stream_seed
 
 ImageShape = tuple[int, int, int]  # channels, rows, columns
 
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """What `build` and the checks of `Model` need to know of a network."""
-
-    builder: Callable[..., nn.Module]  # (image_shape, num_classes, norm), and what the flags below say
-    norm_channels: tuple[int, ...]  # channel counts that pass a norm; none where the network has no place for one
-    smallest_side: int  # pixels below which nothing would be left after pooling
-    has_dropout: bool = False  # takes dropout=
-    has_widths: bool = False  # takes width= and channel_multiple=
-
-
-NETWORKS = {
-    "emnist_cnn": Network(
-        builder=emnist_cnn.EmnistCnn,
-        norm_channels=emnist_cnn.NORM_CHANNELS,
-        smallest_side=emnist_cnn.SMALLEST_SIDE,
-        has_dropout=True,
-    ),
-    "resnet8": Network(
-        builder=resnet8.ResNet8,
-        norm_channels=resnet8.NORM_CHANNELS,
-        smallest_side=resnet8.SMALLEST_SIDE,
-    ),
-    "resnet9": Network(
-        builder=resnet9.ResNet9,
-        norm_channels=resnet9.NORM_CHANNELS,
-        smallest_side=resnet9.SMALLEST_SIDE,
-    ),
-    "resnet18": Network(
-        builder=resnet18.ResNet18,
-        norm_channels=resnet18.NORM_CHANNELS,
-        smallest_side=resnet18.SMALLEST_SIDE,
-    ),
-    "rscfed_cnn": Network(
-        builder=rscfed_cnn.RscfedCnn,
-        norm_channels=rscfed_cnn.NORM_CHANNELS,
-        smallest_side=rscfed_cnn.SMALLEST_SIDE,
-    ),
-    "small_cnn": Network(
-        builder=small_cnn.SmallCnn,
-        norm_channels=small_cnn.NORM_CHANNELS,
-        smallest_side=small_cnn.SMALLEST_SIDE,
-        has_widths=True,
-    ),
-    "tiny_cnn": Network(
-        builder=small_cnn.TinyCnn,
-        norm_channels=small_cnn.NORM_CHANNELS,
-        smallest_side=small_cnn.TINY_SMALLEST_SIDE,
-        has_widths=True,
-    ),
-    "vgg11": Network(
-        builder=vgg11.Vgg11,
-        norm_channels=vgg11.NORM_CHANNELS,
-        smallest_side=vgg11.SMALLEST_SIDE,
-    ),
-    "wresnet28x2": Network(
-        builder=wresnet28x2.WResNet28x2,
-        norm_channels=wresnet28x2.NORM_CHANNELS,
-        smallest_side=wresnet28x2.SMALLEST_SIDE,
-    ),
+# A network is a torch.nn.Module made by Network(image_shape, num_classes, norm): norm(channels) gives a module for a
+# map of so many channels. It takes images_NCHW and returns logits_ND. Optional arguments: dropout (a probability);
+# width (a share of the hidden units) with channel_multiple. Optional attributes of the class:
+# * norm_channels: channel counts that it passes to norm, to check norm_groups early; () has no place for a norm.
+# * smallest_side: pixels below which nothing would be left after pooling.
+NETWORKS: Mapping[str, type[nn.Module]] = {
+    "emnist_cnn": EmnistCnn,
+    "resnet8": ResNet8,
+    "resnet9": ResNet9,
+    "resnet18": ResNet18,
+    "rscfed_cnn": RscfedCnn,
+    "small_cnn": SmallCnn,
+    "tiny_cnn": TinyCnn,
+    "vgg11": Vgg11,
+    "wresnet28x2": WResNet28x2,
 }
 
-NORMS: dict[str, Callable[[int], Norm]] = {
+NORMS: Mapping[str, Callable[[int], Norm]] = {
     "gn": group_norm,
     "bn": lambda num_groups: batch_norm,
     "sbn": lambda num_groups: static_batch_norm,
@@ -93,53 +56,65 @@ NORMS: dict[str, Callable[[int], Norm]] = {
 class Model:
     """A network and its normalisation; part of a cell's identity.
 
-    Raises ConfigError on a name it does not know, a group count that does not divide the network's channels, and a
-    norm, dropout or width the network has no place for (a setting that moves nothing must not make another cell).
+    Raises ConfigError on a network it does not know or cannot import, a group count that does not divide the network's
+    channels, and a norm, dropout or width the network has no place for (a setting that moves nothing must not make
+    another cell).
     """
 
-    network: Literal[
-        "emnist_cnn", "resnet8", "resnet9", "resnet18", "rscfed_cnn", "small_cnn", "tiny_cnn", "vgg11", "wresnet28x2"
-    ]
+    network: str  # a name of NETWORKS, or module:Class
     norm: Literal["gn", "bn", "sbn", "none"] = "gn"  # sbn: static batch norm, of SemiFL and HeteroFL
     norm_groups: int = 32  # groups of a group norm; SSFL uses 32, the small networks were measured with 4
     dropout: float = 0.0  # probability that a channel is zeroed; .25 in the released EMNIST CNN
-    # Share of the hidden units that a HeteroFL sub-network has.
-    width: float = field(default=1.0, metadata={"added": True})
+    width: float = added(1.0)  # share of the hidden units that a HeteroFL sub-network has
 
     def __post_init__(self) -> None:
-        _require_known("model.network", self.network, list(NETWORKS))
-        _require_known("model.norm", self.norm, list(NORMS))
-        network = NETWORKS[self.network]
-        self._check_norm(network)
-        self._check_dropout(network)
-        self._check_width(network)
+        network = network_class(self.network)
+        if self.norm not in NORMS:
+            raise ConfigError(f"norm: unknown value {self.norm!r}; {nearest(self.norm, NORMS)}")
+        self._check_norm(getattr(network, "norm_channels", None))
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"dropout: {self.dropout} is not a probability below 1")
+        if self.dropout and not takes(network, "dropout"):
+            raise ConfigError(f"dropout: {self.dropout}, but {self.network} has no dropout; choose 0")
+        if not 0.0 < self.width <= 1.0:
+            raise ConfigError(f"width: {self.width} is not a share; choose a number above 0 and at most 1")
+        if self.width != 1.0 and not takes(network, "width"):
+            raise ConfigError(f"width: {self.width}, but {self.network} has one width; choose 1")
 
-    def _check_norm(self, network: Network) -> None:
+    def _check_norm(self, norm_channels: tuple[int, ...] | None) -> None:
+        """`norm_channels` is None where a user's network does not say; its norms are then checked when it is built."""
         if self.norm_groups < 1:
-            raise ConfigError(f"model.norm_groups={self.norm_groups} must be 1 or more")
-        if self.norm != "none" and not network.norm_channels:
-            raise ConfigError(f"model.norm={self.norm!r}: {self.network} has no place for a norm; use 'none'")
+            raise ConfigError(f"norm_groups: {self.norm_groups} is too small; choose 1 or more")
+        if norm_channels == () and self.norm != "none":
+            raise ConfigError(f"norm: {self.norm!r}, but {self.network} has no place for a norm; choose none")
         if self.norm == "gn":
-            for channels in network.norm_channels:
+            for channels in norm_channels or ():
                 require_groups_divide(self.norm_groups, channels)
 
-    def _check_dropout(self, network: Network) -> None:
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"model.dropout={self.dropout} must be at least 0 and below 1")
-        if self.dropout and not network.has_dropout:
-            with_dropout = ", ".join(name for name, known in NETWORKS.items() if known.has_dropout)
-            raise ConfigError(
-                f"model.dropout={self.dropout}: {self.network} has no dropout layer; use 0 (only {with_dropout} has)"
-            )
 
-    def _check_width(self, network: Network) -> None:
-        if not 0.0 < self.width <= 1.0:
-            raise ConfigError(f"model.width={self.width} must be above 0 and at most 1")
-        if self.width != 1.0 and not network.has_widths:
-            with_widths = ", ".join(name for name, known in NETWORKS.items() if known.has_widths)
-            raise ConfigError(
-                f"model.width={self.width}: {self.network} has one width; use 1 (only {with_widths} can be narrower)"
-            )
+def network_class(name: str) -> type[nn.Module]:
+    """The class of that name, or the one that `module:Class` names. Raises ConfigError where there is none."""
+    if name in NETWORKS:
+        return NETWORKS[name]
+    if ":" not in name:
+        raise ConfigError(f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (your own: module:Class)")
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever a user's file raises
+        raise ConfigError(f"network: {name!r} cannot be imported ({_line(error)})") from error
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ConfigError(f"network: {name!r} is no class of torch.nn.Module")
+    try:
+        inspect.signature(found).bind((1, 28, 28), 10, no_norm)
+    except TypeError as error:
+        raise ConfigError(f"network: {name!r} is made by (image_shape, num_classes, norm), but {error}") from None
+    return found
+
+
+def takes(network: type[nn.Module], argument: str) -> bool:
+    """Whether the network is made with this argument."""
+    return argument in inspect.signature(network).parameters
 
 
 def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) -> nn.Module:
@@ -147,24 +122,38 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
 
     The weights come from the stream "initial weights" of `seed`, the experiment's own seed: the same on every call,
     whatever was drawn before. No global generator is moved, and the default device is not used.
-    Raises ConfigError where images are too small or there are fewer than two classes.
+    Raises ConfigError where images are too small, there are fewer than two classes, or a user's network fails.
     """
-    network = NETWORKS[model.network]
-    if min(image_shape[1:]) < network.smallest_side or image_shape[0] < 1:
-        size = f"{network.smallest_side} x {network.smallest_side}"
+    network = network_class(model.network)
+    side = getattr(network, "smallest_side", 1)
+    if min(image_shape[1:]) < side or image_shape[0] < 1:
         raise ConfigError(
-            f"model.network={model.network} needs images of {size} or more, not (C, H, W) = {image_shape}"
+            f"model.network: {model.network} needs images of {side} x {side} or more, not (C, H, W) = {image_shape}"
         )
     if num_classes < 2:
         raise ConfigError(f"a data set of {num_classes} classes cannot be classified; it needs 2 or more")
-    norm = NORMS[model.norm](model.norm_groups)
-    options: dict[str, float] = {"dropout": model.dropout} if network.has_dropout else {}
-    if network.has_widths:
+    options: dict[str, Any] = {"dropout": model.dropout} if takes(network, "dropout") else {}
+    if takes(network, "width"):
         options |= {"width": model.width, "channel_multiple": model.norm_groups if model.norm == "gn" else 1}
+    norm = NORMS[model.norm](model.norm_groups)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # torch.manual_seed would also seed the accelerators' generators, which fork_rng(devices=[]) does not restore.
         torch.default_generator.manual_seed(stream_seed(seed, "initial weights"))
-        return network.builder(image_shape, num_classes, norm, **options)
+        if model.network in NETWORKS:
+            return network(image_shape, num_classes, norm, **options)
+        try:
+            built = network(image_shape, num_classes, norm, **options)
+            logits_ND = copy.deepcopy(built).eval()(torch.zeros(2, *image_shape))
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a user's network raises
+            raise ConfigError(
+                f"model.network: {model.network} fails on images {image_shape} ({_line(error)})"
+            ) from error
+    if not isinstance(logits_ND, torch.Tensor) or logits_ND.shape != (2, num_classes):
+        found = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
+        raise ConfigError(f"model.network: {model.network} returns {found} for 2 images of {num_classes} classes")
+    return built
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -191,6 +180,5 @@ def has_batch_statistics(module: nn.Module) -> bool:
     return any(isinstance(part, of_batch) for part in module.modules())
 
 
-def _require_known(key: str, value: str, known: list[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"{key}={value!r} is not known; {nearest(str(value), known).strip()}")
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -16,15 +16,15 @@ from benchmark.models.norm import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
-NORM_CHANNELS = (32, 64)
-SMALLEST_SIDE = 6
-
 
 class EmnistCnn(nn.Module):
     """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D.
 
     The convolutions are not padded: 28 pixels become 26, 24, and 12 after the pooling, 9216 = 64 x 12 x 12 features.
     """
+
+    norm_channels = (32, 64)
+    smallest_side = 6
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm, dropout: float = 0.0) -> None:
         super().__init__()

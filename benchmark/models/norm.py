@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from benchmark.config import choose
 from benchmark.errors import ConfigError
 
 Norm = Callable[[int], nn.Module]
@@ -41,5 +42,5 @@ def no_norm(channels: int) -> nn.Module:
 def require_groups_divide(num_groups: int, channels: int) -> None:
     """Raise ConfigError, with the group counts that would do, unless `num_groups` divides `channels`."""
     if channels % num_groups:
-        divisors = ", ".join(str(groups) for groups in range(1, channels + 1) if channels % groups == 0)
-        raise ConfigError(f"model.norm_groups={num_groups} does not divide {channels} channels; use one of {divisors}")
+        divisors = [str(groups) for groups in range(1, channels + 1) if channels % groups == 0]
+        raise ConfigError(f"model.norm_groups: {num_groups} does not divide {channels} channels; {choose(divisors)}")

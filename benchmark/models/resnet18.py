@@ -14,9 +14,6 @@ from benchmark.models.norm import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
-NORM_CHANNELS = (64, 128, 256, 512)
-SMALLEST_SIDE = 1
-
 
 class ResidualBlock(nn.Module):
     """conv3x3, norm, ReLU, conv3x3, norm, plus the shortcut, ReLU; a shape change is a 1x1 convolution and a norm."""
@@ -41,6 +38,9 @@ class ResidualBlock(nn.Module):
 
 class ResNet18(nn.Module):
     """Stem of 64 channels, four stages of two blocks (64, 128, 256, 512 channels), mean over the map, fc D."""
+
+    norm_channels = (64, 128, 256, 512)
+    smallest_side = 1
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
         super().__init__()

@@ -15,12 +15,12 @@ from benchmark.models.resnet18 import ResidualBlock
 
 # N images, C channels, H rows, W columns, D classes
 
-NORM_CHANNELS = (16, 32, 64)
-SMALLEST_SIDE = 1
-
 
 class ResNet8(nn.Module):
     """Stem of 16 channels, three blocks (16, 32, 64 channels; strides 1, 2, 2), mean over the map, fc D."""
+
+    norm_channels = (16, 32, 64)
+    smallest_side = 1
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
         super().__init__()

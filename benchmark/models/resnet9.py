@@ -15,9 +15,6 @@ from benchmark.models.norm import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
-NORM_CHANNELS = (64, 128, 256, 512)
-SMALLEST_SIDE = 8
-
 
 class ConvBlock(nn.Module):
     """conv3x3 with bias, norm, ReLU, and max-pool 2 where `pool`."""
@@ -35,6 +32,9 @@ class ConvBlock(nn.Module):
 
 class ResNet9(nn.Module):
     """64; 128, pooled; plus two of 128; 256, pooled; 512, pooled; plus two of 512; maximum over the map, fc D."""
+
+    norm_channels = (64, 128, 256, 512)
+    smallest_side = 8
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
         super().__init__()

@@ -16,9 +16,6 @@ from benchmark.models.norm import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
-NORM_CHANNELS: tuple[int, ...] = ()
-SMALLEST_SIDE = 16
-
 
 class RscfedCnn(nn.Module):
     """Twice (conv5x5, ReLU, max-pool 2) with 6 and 16 channels; fc 120, 84, 84, a ReLU after each; fc 256; fc D.
@@ -27,6 +24,9 @@ class RscfedCnn(nn.Module):
     ReLU stands after the pooling in the code below: the same function and gradient, on a quarter of the values.
     fc4 and fc5 follow each other without a ReLU, as released: together they are one linear map of rank 84 at most.
     """
+
+    norm_channels: tuple[int, ...] = ()
+    smallest_side = 16
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
         super().__init__()

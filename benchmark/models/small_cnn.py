@@ -23,10 +23,6 @@ from benchmark.models.norm import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
-NORM_CHANNELS = (16, 32)
-SMALLEST_SIDE = 4
-TINY_SMALLEST_SIDE = 2
-
 
 def narrowed(full: int, width: float, multiple: int = 1) -> int:
     """`width` of `full` units, rounded up to a multiple of `multiple`: at least one, and `full` at width 1.
@@ -42,6 +38,9 @@ class SmallCnn(nn.Module):
     The convolutions are padded by 1: 28 pixels become 14 and 7, 1568 = 32 x 7 x 7 features.
     """
 
+    norm_channels = (16, 32)
+    smallest_side = 4
+
     def __init__(
         self,
         image_shape: tuple[int, int, int],
@@ -52,7 +51,7 @@ class SmallCnn(nn.Module):
     ) -> None:
         super().__init__()
         channels, rows, columns = image_shape
-        first, second = (narrowed(full, width, channel_multiple) for full in NORM_CHANNELS)
+        first, second = (narrowed(full, width, channel_multiple) for full in self.norm_channels)
         hidden = narrowed(128, width)
         self.conv1 = nn.Conv2d(channels, first, kernel_size=3, padding=1)
         self.norm1 = norm(first)
@@ -75,6 +74,9 @@ class TinyCnn(nn.Module):
     The convolutions are padded by 1: 8 pixels stay 8 and become 4, 512 = 32 x 4 x 4 features.
     """
 
+    norm_channels = (16, 32)
+    smallest_side = 2
+
     def __init__(
         self,
         image_shape: tuple[int, int, int],
@@ -85,7 +87,7 @@ class TinyCnn(nn.Module):
     ) -> None:
         super().__init__()
         channels, rows, columns = image_shape
-        first, second = (narrowed(full, width, channel_multiple) for full in NORM_CHANNELS)
+        first, second = (narrowed(full, width, channel_multiple) for full in self.norm_channels)
         hidden = narrowed(64, width)
         self.conv1 = nn.Conv2d(channels, first, kernel_size=3, padding=1)
         self.norm1 = norm(first)

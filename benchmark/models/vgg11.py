@@ -17,15 +17,15 @@ from benchmark.models.norm import Norm
 
 # N images, C channels, H rows, W columns, F features, D classes
 
-NORM_CHANNELS = (64, 128, 256, 512)
-SMALLEST_SIDE = 1
-
 _CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
 _POOLED = (0, 1, 3, 5, 7)  # convolutions that a pool follows
 
 
 class Vgg11(nn.Module):
     """Eight times conv3x3, norm, ReLU, with five max-pools; fc 512, norm, ReLU; fc 128; fc D, no ReLU between them."""
+
+    norm_channels = (64, 128, 256, 512)
+    smallest_side = 1
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
         super().__init__()

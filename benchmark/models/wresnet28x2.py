@@ -17,8 +17,6 @@ from benchmark.models.norm import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
-NORM_CHANNELS = (16, 32, 64, 128)
-SMALLEST_SIDE = 1
 BLOCKS_PER_STAGE = 4  # (28 - 4) / 6 in Zagoruyko and Komodakis 2016
 
 
@@ -44,6 +42,9 @@ class PreActivationBlock(nn.Module):
 
 class WResNet28x2(nn.Module):
     """Stem of 16 channels, three stages of four blocks (32, 64, 128 channels), norm, ReLU, mean over the map, fc D."""
+
+    norm_channels = (16, 32, 64, 128)
+    smallest_side = 1
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
         super().__init__()

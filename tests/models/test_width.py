@@ -121,10 +121,10 @@ def test_narrowed_does_not_round_a_whole_number_up() -> None:
 @pytest.mark.parametrize(
     ("network", "width", "message"),
     [
-        ("tiny_cnn", 0.0, r"model.width=0.0 must be above 0 and at most 1"),
-        ("tiny_cnn", 1.5, r"model.width=1.5 must be"),
-        ("tiny_cnn", float("nan"), r"model.width=nan must be"),
-        ("resnet18", 0.5, r"model.width=0.5: resnet18 has one width; use 1 \(only small_cnn, tiny_cnn can"),
+        ("tiny_cnn", 0.0, "width: 0.0 is not a share; choose a number above 0 and at most 1"),
+        ("tiny_cnn", 1.5, "width: 1.5 is not a share"),
+        ("tiny_cnn", float("nan"), "width: nan is not a share"),
+        ("resnet18", 0.5, "width: 0.5, but resnet18 has one width; choose 1"),
     ],
 )
 def test_a_wrong_width_says_what_would_be_right(network, width: float, message: str) -> None:

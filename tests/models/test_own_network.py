@@ -1,0 +1,95 @@
+"""A network in a user's own file: trained by `fssl run`, and refused in one line where it is wrong."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark.cli.main import main
+from benchmark.errors import ConfigError
+from benchmark.models import Model, build
+
+MY_NET = """
+import torch
+from torch import nn
+
+class MyNet(nn.Module):
+    def __init__(self, image_shape, num_classes, norm):
+        super().__init__()
+        channels, rows, columns = image_shape
+        self.conv = nn.Conv2d(channels, 8, kernel_size=3, padding=1)
+        self.norm = norm(8)
+        self.fc = nn.Linear(8 * rows * columns, num_classes)
+
+    def forward(self, images_NCHW):
+        hidden_NCHW = torch.relu(self.norm(self.conv(images_NCHW)))
+        return self.fc(hidden_NCHW.flatten(1))
+
+class TooFew(MyNet):
+    def __init__(self, image_shape, num_classes, norm):
+        super().__init__(image_shape, num_classes - 1, norm)
+
+class Breaks(MyNet):
+    def forward(self, images_NCHW):
+        return self.fc(images_NCHW)
+
+class OtherArguments(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+def function(image_shape, num_classes, norm):
+    return MyNet(image_shape, num_classes, norm)
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path, monkeypatch):
+    (tmp_path / "my_net.py").write_text(MY_NET)
+    (tmp_path / "broken_net.py").write_text("class MyNet(:\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    yield tmp_path
+    sys.modules.pop("my_net", None)
+
+
+def test_it_is_trained_from_the_folder_of_its_file(own_file, monkeypatch, capsys):
+    sys.path.remove(str(own_file))
+    monkeypatch.chdir(own_file)
+    words = ["--federation.K=3", "--federation.C=2", "--federation.T=2", "--federation.rounds=1", "--data.N_s=20"]
+    network = ["--model.network", "my_net:MyNet", "--results", str(own_file)]
+    assert main(["run", "--json", "--engine", "reference", *words, *network]) == 0
+    folder = Path(json.loads(capsys.readouterr().out)["folder"])
+    assert json.loads((folder / "experiment.json").read_text())["model"]["network"] == "my_net:MyNet"
+
+
+def test_its_weights_depend_on_the_seed_alone_and_its_norm_is_the_experiment_s(own_file):
+    first, again, other = (
+        build(Model(network="my_net:MyNet", norm_groups=4), (1, 8, 8), 10, seed).state_dict() for seed in (7, 7, 8)
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["conv.weight"], other["conv.weight"])
+    assert "norm.weight" in first  # a group norm has one
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ("my_net:MyNt", "'my_net:MyNt' cannot be imported"),
+        ("no_such_file:MyNet", "cannot be imported .*No module named 'no_such_file'"),
+        ("broken_net:MyNet", "cannot be imported .SyntaxError"),
+        ("my_net:function", "no class of torch.nn.Module"),
+        ("my_net:OtherArguments", r"made by \(image_shape, num_classes, norm\), but too many positional arguments"),
+        ("my_net:TooFew", r"my_net:TooFew returns \(2, 9\) for 2 images of 10 classes"),
+        ("my_net:Breaks", "my_net:Breaks fails on images .1, 8, 8. .RuntimeError"),
+    ],
+)
+def test_what_is_wrong_with_it_is_one_line(own_file, network, message):
+    with pytest.raises(ConfigError, match=message) as found:
+        build(Model(network=network, norm_groups=4), (1, 8, 8), 10, seed=0)
+    assert "\n" not in str(found.value)
+
+
+def test_groups_that_do_not_divide_its_channels_are_told_when_it_is_built(own_file):
+    with pytest.raises(ConfigError, match="norm_groups: 32 does not divide 8 channels; choose 1, 2, 4 or 8"):
+        build(Model(network="my_net:MyNet"), (1, 8, 8), 10, seed=0)
