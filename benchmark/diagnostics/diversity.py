@@ -21,8 +21,8 @@ from torch import Tensor
 
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.averaging import is_statistic
+from benchmark.methods.fedmatch import applied
 from benchmark.methods.protocol import SERVER, Job, Limit, Outcome, Tree, Weights
-from benchmark.methods.sparse import applied
 
 
 class StreamingDiversity:

@@ -22,7 +22,7 @@ from benchmark.federated.parts import IN_PARTS, most_parts, why_whole
 from benchmark.federated.products import faster_products
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.federated.store import copied
-from benchmark.losses.kept import leave_out_rejected
+from benchmark.losses.confident import leave_out_rejected
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
 from benchmark.models.fast_group_norm import use_fast_group_norms

@@ -1,7 +1,7 @@
 """Losses: pure functions of tensors, each with the number of its equation."""
 
+from benchmark.losses.confident import leave_out_rejected, loss_of_kept
 from benchmark.losses.consistency import PseudoLabels, consistency_loss, pseudo_labels, squared_error_loss
-from benchmark.losses.kept import leave_out_rejected, loss_of_kept
 from benchmark.losses.mixing import mix_loss, mixup
 from benchmark.losses.proximal import proximal_term
 from benchmark.losses.sharpening import sharpen

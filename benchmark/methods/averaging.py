@@ -1,17 +1,32 @@
-"""Averaging of weights at the server: FedAvg (SSFL Eq. 8) and grouping (SSFL Eq. 7).
+"""What methods share on the server's side of a round: means of weights, one EMA, momentum, work on labels, statistics.
 
 Sums run in job order in float64, so that a result depends neither on the number of workers nor on who was first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
-from benchmark.methods.protocol import Weights
+from benchmark.methods.objectives import ReadOnlyUpdate, ServerUpdate, check_range
+from benchmark.methods.protocol import (
+    SERVER,
+    Job,
+    Key,
+    Limit,
+    LocalUpdate,
+    Outcome,
+    PartName,
+    Reader,
+    Stream,
+    Tree,
+    Weights,
+    World,
+)  # fmt: skip
+from benchmark.models.static_batch_norm import set_statistics
 
 
 class RunningMean:
@@ -43,23 +58,56 @@ def mean(weight_sets: Sequence[Weights], coefficients: Sequence[float] | None = 
     return running.value()
 
 
-def with_server(clients: RunningMean, server: Weights, server_weight: float | None) -> Weights:
-    """The server's weights and the clients' mean in one. `clients.total` is the number of clients.
+def means_of(
+    outcomes: Iterable[Outcome],
+    names: Sequence[str] = ("student",),
+    weight: Callable[[int], float] | None = None,
+) -> dict[str, Weights] | None:
+    """The means of the weight sets of these names over the clients that sent something; None where nobody did.
 
-    With `server_weight` None the server counts as one more client: 1 / (|clients| + 1), as in Eqs. 7 and 8.
+    `weight` of a client's number; default: all count alike.
     """
-    share = 1.0 / (clients.total + 1.0) if server_weight is None else server_weight
-    return mean([server, clients.value()], [share, 1.0 - share])
+    means = {name: RunningMean() for name in names}
+    for outcome in outcomes:
+        if not outcome.sat_out:
+            for name, running in means.items():
+                running.add(outcome.sends[name], 1.0 if weight is None else weight(outcome.key.client))
+    return {name: running.value() for name, running in means.items()} if means[names[0]].total else None
 
 
-def ema(old: Weights, new: Weights, ratio: float) -> Weights:
-    """ratio x old + (1 - ratio) x new, in float64 (FedSwitch Eq. 1); counters come from `new`."""
+def mean_of(outcomes: Iterable[Outcome], otherwise: Weights, weight: Callable[[int], float] | None = None) -> Weights:
+    """The mean of the weight set "student", as `means_of`; `otherwise` where nobody sent anything."""
+    means = means_of(outcomes, weight=weight)
+    return otherwise if means is None else means["student"]
+
+
+def ema(teacher: Weights, student: Weights, decay: float) -> Weights:
+    """decay x teacher + (1 - decay) x student, in float64 (FedSwitch Eq. 1); counters are the student's.
+
+    `decay` is the teacher's share, here and in `ema_`.
+    """
     return {
-        name: (ratio * old[name].double() + (1 - ratio) * value.double()).to(value.dtype)
+        name: (decay * teacher[name].double() + (1 - decay) * value.double()).to(value.dtype)
         if value.is_floating_point()
         else value
-        for name, value in new.items()
+        for name, value in student.items()
     }
+
+
+@torch.no_grad()
+def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = False) -> None:
+    """teacher <- decay x teacher + (1 - decay) x student, in place, running statistics too; counters are the student's.
+
+    decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 - decay) (student - teacher),
+    which rounds otherwise in the last bit; RSCFed's records were made so.
+    """
+    for old, new in zip(teacher.state_dict().values(), student.state_dict().values(), strict=True):
+        if not old.is_floating_point():
+            old.copy_(new)
+        elif lerp:
+            old.lerp_(new, 1 - decay)
+        else:
+            old.mul_(decay).add_(new, alpha=1 - decay)
 
 
 def momentum_step(weights: Weights, target: Weights, velocity: Weights | None, beta: float) -> tuple[Weights, Weights]:
@@ -84,9 +132,103 @@ def is_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
-def _check_server_weight(server_weight: float | None) -> None:
-    if server_weight is not None and not 0.0 <= server_weight < 1.0:
-        raise ConfigError(f"server_weight: {server_weight} is outside [0, 1); null means one client's weight")
+# Work on labels.
+
+
+def labelled_stream(batch_size: int) -> Stream:
+    """Weak views; an incomplete last batch is trained on."""
+    return Stream(part="labelled", batch_size=batch_size, views=("weak",), drop_last=False)
+
+
+def trained_at_server(student: Weights, world: World, batch_size: int, draw: int = 0) -> Weights:
+    """The student after local work on the server's labelled images."""
+    job = Job(
+        key=Key(client=SERVER, draw=draw),
+        update=ServerUpdate(),
+        receives={"student": student},
+        data={"labelled": labelled_stream(batch_size)},
+        limit=world.limit,
+    )
+    (outcome,) = world.fit([job])
+    return outcome.sends["student"]
+
+
+def labelled_cohort(world: World) -> list[int]:
+    """The clients of the cohort that hold labels. Where none of it does, up to C of those that do, drawn anew:
+    a round in which nobody trains would be no baseline. Empty where no client holds labels."""
+    cohort = [client for client in world.cohort() if world.labelled[client]]
+    if cohort:
+        return cohort
+    holders = [client for client in range(world.K) if world.labelled[client]]
+    return [int(client) for client in world.generator("cohort", "labelled").permutation(holders)[: world.C]]
+
+
+def trained_on_labels(update: LocalUpdate, student: Weights, world: World, batch_size: int) -> Iterable[Outcome]:
+    """What the cohort's holders of labels send after that local work on their labelled images."""
+    jobs = [
+        Job(
+            key=Key(client=client),
+            update=update,
+            receives={"student": student},
+            data={"labelled": labelled_stream(batch_size)},
+            limit=world.limit,
+        )
+        for client in labelled_cohort(world)
+    ]
+    return world.fit(jobs)
+
+
+# Static batch normalisation (SemiFL section 3.4): statistics asked from holders of images, between local training.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsUpdate(ReadOnlyUpdate):
+    """The means over batches of what each static batch norm sees, and the number of batches."""
+
+    part: PartName
+    batch_size: int = 250  # released: data.py:242-254
+
+    def read(self, received: Tree, reader: Reader) -> Tree:
+        statistics, batches = reader.statistics(received["student"], self.part, self.batch_size)
+        return {"statistics": statistics, "batches": batches} if batches else {}
+
+
+def with_static_statistics(weights: Weights, world: World, clients: Sequence[int]) -> Weights:
+    """The weights with statistics from the server's labelled images and all images of `clients`.
+
+    A mean over batches: with batch norms of PyTorch's `momentum=None` the same as one pass over everyone's images in
+    turn, but that no batch holds images of two holders. Other networks come back as they are, without a pass.
+    """
+    if world.model.norm != "sbn":
+        return weights
+    asked: list[tuple[int, PartName]] = []
+    for holder in (SERVER, *clients):
+        if world.labelled[holder]:
+            asked.append((holder, "labelled"))
+        if world.sizes[holder] > world.labelled[holder]:
+            asked.append((holder, "unlabelled"))
+    jobs = [
+        Job(
+            key=Key(client=holder),
+            update=StatisticsUpdate(part=part),
+            receives={"student": weights},
+            data={},
+            limit=Limit(steps=0),
+        )
+        for holder, part in asked
+    ]
+    sums: dict[str, Tensor] = {}
+    batches = 0
+    for outcome in world.fit(jobs):
+        if outcome.sat_out:
+            continue
+        batches += outcome.sends["batches"]
+        for name, value in outcome.sends["statistics"].items():
+            sums[name] = sums.get(name, torch.zeros_like(value)) + value * outcome.sends["batches"]
+    return set_statistics(weights, {name: value / batches for name, value in sums.items()}) if batches else weights
+
+
+# SSFL's averaging: FedAvg (Eq. 8) and grouping (Eq. 7).
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,20 +258,34 @@ class Grouping:
 
     def __post_init__(self) -> None:
         if self.S < 1:
-            raise ConfigError(f"S: {self.S} groups; at least 1 would be right")
+            raise ConfigError(f"S: {self.S} groups; choose 1 or more")
         _check_server_weight(self.server_weight)
 
     def group_sizes(self, C: int) -> tuple[int, ...]:
         """Sizes of the S groups of a cohort of C, largest first. Raises ConfigError for S > C."""
         if self.S > C:
-            raise ConfigError(f"method.averaging.S: {self.S} groups of {C} clients; S <= C would be right")
+            raise ConfigError(f"method.averaging.S: {self.S} groups of {C} clients; choose S from 1 to {C}")
         if self.sizes == "released_code":
             full = -(-C // self.S)
             sizes = [min(full, C - full * group) for group in range(self.S)]
             if min(sizes) < 1:
                 raise ConfigError(
                     f"method.averaging.sizes: released_code leaves no client for the last of {self.S} groups of {C}; "
-                    "'paper' would be right"
+                    "choose 'paper'"
                 )
             return tuple(sizes)
         return tuple(C // self.S + (group < C % self.S) for group in range(self.S))
+
+
+def with_server(clients: RunningMean, server: Weights, server_weight: float | None) -> Weights:
+    """The server's weights and the clients' mean in one. `clients.total` is the number of clients.
+
+    With `server_weight` None the server counts as one more client: 1 / (|clients| + 1), as in Eqs. 7 and 8.
+    """
+    share = 1.0 / (clients.total + 1.0) if server_weight is None else server_weight
+    return mean([server, clients.value()], [share, 1.0 - share])
+
+
+def _check_server_weight(weight: float | None) -> None:
+    if weight is not None:
+        check_range("server_weight", weight, "[0, 1) (null: one client's weight)", 0.0 <= weight < 1.0)

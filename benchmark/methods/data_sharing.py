@@ -17,7 +17,7 @@ Departures and choices:
    weights alone.
 2. How long the model trains on G first is not said: `warm_start_rounds`.
 3. Training takes weak views; an incomplete last batch is trained on.
-4. Where own images have no labels: lambda_u L_u beside, as in `proximal_fixmatch`; the size that weighs counts them.
+4. Where own images have no labels: lambda_u L_u of FixMatch beside; the size that weighs counts them.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,26 @@ from dataclasses import dataclass
 import torch
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import RunningMean
-from benchmark.methods.elastic import check_share
-from benchmark.methods.normalisation import with_static_statistics
-from benchmark.methods.objectives import check_counts, check_threshold
+from benchmark.losses import loss_of_kept, pseudo_labels
+from benchmark.methods.averaging import mean_of, trained_at_server, with_static_statistics
+from benchmark.methods.objectives import (
+    check_counts,
+    check_not_negative,
+    check_range,
+    check_threshold,
+    labelled_loss,
+    predict_weak,
+)
 from benchmark.methods.protocol import (
     SERVER,
+    Batches,
     Job,
     Key,
     Local,
+    LocalUpdate,
+    Loss,
+    Method,
+    Networks,
     Reader,
     Selected,
     Setup,
@@ -44,30 +55,10 @@ from benchmark.methods.protocol import (
     Weights,
     World,
 )  # fmt: skip
-from benchmark.methods.proximal_fixmatch import (
-    ProximalFixMatchUpdate,
-    check_not_negative,
-    trained_at_server,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSharingUpdate(ProximalFixMatchUpdate):
-    """Local steps on own and shared labelled images in one shuffled stream; unlabelled ones as in FixMatch."""
-
-    own: int = 0  # labelled images of the client itself
-    shared_N: tuple[int, ...] = ()  # which of the server's labelled images it was given
-
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        local = super().start(received, private, reader)
-        assert local is not None
-        positions_N = [*range(self.own), *(self.own + position for position in self.shared_N)]
-        local.selected = {"labelled": Selected(positions_N=torch.tensor(positions_N, dtype=torch.int64))}
-        return local
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSharing:
+class DataSharing(Method):
     """FedAvg on shared and own images."""
 
     alpha: float = 0.5  # alpha   share of G that a client is given; the paper's usual setting, with beta = .1
@@ -82,20 +73,18 @@ class DataSharing:
     takes_missing_updates = True  # a round goes on with whoever sent something
 
     def __post_init__(self) -> None:
-        check_share("alpha", self.alpha)
+        check_range("alpha", self.alpha, "[0, 1]", 0.0 <= self.alpha <= 1.0)
         check_threshold(self.threshold)
         check_not_negative(self, "unlabelled_weight")
 
     def check(self, setup: Setup) -> None:
         check_counts(self, batch_size=1, unlabelled_batch_size=1, server_batch_size=1, warm_start_rounds=0)
         if not setup.labelled[SERVER]:
-            raise ConfigError(
-                "data.N_s: 0 labelled images at the server, which are what it shares; some would be right"
-            )
+            raise ConfigError("data.N_s: 0 labelled images at the server, which are what it shares; choose 1 or more")
         if not self.given(setup.labelled[SERVER]) and not all(setup.labelled[k] for k in range(setup.K)):
             raise ConfigError(
                 f"method.alpha: {self.alpha} of {setup.labelled[SERVER]} images gives a client none, and some clients "
-                "have no labels of their own; a larger share would be right"
+                "have no labels of their own; choose a larger alpha"
             )
 
     def given(self, shared: int) -> int:
@@ -105,22 +94,19 @@ class DataSharing:
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights(), "given": {}})
 
-    def models(self, state: State) -> dict[str, Weights]:
-        return {"student": state.server["student"]}
-
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         if world.round <= self.warm_start_rounds:
             student = trained_at_server(state.server["student"], world, self.server_batch_size)
             given, now = state.server["given"], 0
         else:
             cohort = world.cohort()
-            given = self._hand_out(state.server["given"], cohort, world)
+            given = self._with_shares(state.server["given"], cohort, world)
             now = (len(given) - len(state.server["given"])) * self.given(world.labelled[SERVER])
             student = self._clients(state.server["student"], given, cohort, world)
         student = with_static_statistics(student, world, range(world.K))
         return State(server={"student": student, "given": given}, clients=state.clients), {"comm/shared_images": now}
 
-    def _hand_out(self, given: Tree, cohort: list[int], world: World) -> Tree:
+    def _with_shares(self, given: Tree, cohort: list[int], world: World) -> Tree:
         """Positions in G by client, with a draw for each that has none yet."""
         shared = world.labelled[SERVER]
         drawn = {
@@ -134,22 +120,43 @@ class DataSharing:
 
     def _clients(self, student: Weights, given: Tree, cohort: list[int], world: World) -> Weights:
         jobs = [self._job(student, given, client, world) for client in cohort]
-        average = RunningMean()
-        for job, outcome in zip(jobs, world.fit(jobs), strict=True):
-            if not outcome.sat_out:
-                average.add(outcome.sends["student"], world.sizes[job.key.client] + len(given[str(job.key.client)]))
-        return average.value() if average.total else student
+        return mean_of(world.fit(jobs), student, lambda client: world.sizes[client] + len(given[str(client)]))
 
     def _job(self, student: Weights, given: Tree, client: int, world: World) -> Job:
-        update = DataSharingUpdate(
-            threshold=self.threshold,
-            unlabelled_weight=self.unlabelled_weight,
-            own=world.labelled[client],
-            shared_N=tuple(given[str(client)].tolist()),
-        )
+        shared_N = tuple(given[str(client)].tolist())
+        update = DataSharingUpdate(method=self, own=world.labelled[client], shared_N=shared_N)
         data = {"labelled": Stream(part="with_shared", batch_size=self.batch_size, views=("weak",), drop_last=False)}
         if world.sizes[client] > world.labelled[client]:
             data["unlabelled"] = Stream(
                 part="unlabelled", batch_size=self.unlabelled_batch_size, views=("weak", "strong"), drop_last=False
             )
         return Job(key=Key(client=client), update=update, receives={"student": student}, data=data, limit=world.limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSharingUpdate(LocalUpdate):
+    """Local steps on own and shared labelled images in one shuffled stream; unlabelled ones as in FixMatch."""
+
+    passes = {"unlabelled/weak": (1, 0)}
+
+    method: DataSharing
+    own: int  # labelled images of the client itself
+    shared_N: tuple[int, ...]  # which of the server's labelled images it was given
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        positions_N = [*range(self.own), *(self.own + position for position in self.shared_N)]
+        selected = Selected(positions_N=torch.tensor(positions_N, dtype=torch.int64))
+        return Local(trainable={"student": received["student"]}, selected={"labelled": selected})
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        student = trainable["student"]
+        loss = labelled_loss(student, batch["labelled"])
+        aux = {"client/supervised_loss": loss.detach()}
+        if "unlabelled" in batch:
+            views = batch["unlabelled"].views
+            weak_ND = predict_weak(student, views["weak"], "train")
+            labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
+            consistency = loss_of_kept(student, views["strong"], labels_N, kept_N)
+            loss = loss + self.method.unlabelled_weight * consistency
+            aux |= {"client/consistency_loss": consistency.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        return loss, {**aux, "client/loss": loss.detach()}

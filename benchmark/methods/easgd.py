@@ -11,20 +11,84 @@ After T local steps, with the same old center z in both lines (the Jacobi form o
 Elastic symmetry is beta = p alpha with p the clients of a round; the paper's experiments have beta = 0.9 and alpha =
 beta / p (section 5). The spring's constant rho of Eq. 2 is alpha / eta with eta the learning rate.
 
-Departures and choices: those of `elastic`, and
-1. Synchronous, as the suite's rounds are; the paper's Algorithm 1 is asynchronous, with Eqs. 5 and 6 its other form.
-2. alpha = eta rho takes the eta that is written down beside rho; a schedule that moves the rate leaves alpha alone, as
+Who holds labels trains on them, as in `supervised_fl`. A client starts the next round in which it takes part from its
+own model; it is never replaced by z. Overlap-Local-SGD (`overlap_sgd`) has the same local work.
+
+Departures and choices (the first three for both methods):
+1. Both papers have p workers in every round. With C < K a client's model rests while others train, and z moves on.
+2. Batch-norm statistics are pulled as weights are; counters of batches are the client's own.
+3. Training takes weak views; an incomplete last batch is trained on; labelled images at the server take no part.
+4. Synchronous, as the suite's rounds are; the paper's Algorithm 1 is asynchronous, with Eqs. 5 and 6 its other form.
+5. alpha = eta rho takes the eta that is written down beside rho; a schedule that moves the rate leaves alpha alone, as
    the paper's constant rate does.
-3. The center is evaluated.
+6. The center is evaluated.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import ema
-from benchmark.methods.elastic import ElasticMethod, ElasticUpdate
-from benchmark.methods.protocol import Setup, State, Weights, World
+from benchmark.methods.averaging import ema, means_of, trained_on_labels
+from benchmark.methods.objectives import SupervisedUpdate, check_counts
+from benchmark.methods.protocol import Local, Method, Reader, Setup, State, Tree, Weights, World
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticUpdate(SupervisedUpdate):
+    """T local steps from the client's own model, then the pull x <- x - alpha (x - z)."""
+
+    mean_over_images = True
+
+    reports: str = "client/supervised_loss"
+    alpha: float  # of this round
+    # Which x the server gets: that of the local steps (EASGD Eq. 6), or the pulled one (Overlap-Local-SGD).
+    sends: Literal["trained", "pulled"] = "trained"
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """From what the client kept; from z where it takes part for the first time."""
+        kept: Tree = private or {}
+        common: Weights = received["student"]
+        return Local(
+            trainable={"student": kept.get("student", common)},
+            momentum=kept.get("momentum"),
+            for_finish={"common": common},
+        )
+
+    def finish(self, local: Local) -> Tree:
+        trained = local.trainable["student"]
+        pulled = ema(local.for_finish["common"], trained, self.alpha)
+        momentum = {"momentum": local.momentum} if self.keeps_momentum else {}
+        local.private = {"student": pulled, **momentum}
+        return {"student": trained if self.sends == "trained" else pulled}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticMethod(Method):
+    """The fields and the local work that EASGD and Overlap-Local-SGD share."""
+
+    batch_size: int = 64  # B
+    # Momentum buffers of a client: its process never ends in either paper, so that they stay with it (EAMSGD of the
+    # first; distoptim/OverlapLocalSGD.py of the second). Default: kept.
+    momentum: Literal["kept", "reset"] = "kept"
+
+    needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
+    takes_missing_updates = True  # z moves by whoever sent something
+
+    def check(self, setup: Setup) -> None:
+        check_counts(self, batch_size=1)
+        if setup.model.norm == "sbn":
+            raise ConfigError(
+                "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
+                "choose 'gn', 'bn' or 'none'"
+            )
+        if not any(setup.labelled[client] for client in range(setup.K)):
+            raise ConfigError("data.label_setting: no client holds labels to train on; choose 'everywhere'")
+
+    def mean_of_clients(self, update: ElasticUpdate, common: Weights, world: World) -> Weights | None:
+        """Local work of the cohort's clients with labels, and the plain mean of what they send; None: nobody did."""
+        means = means_of(trained_on_labels(update, common, world, self.batch_size))
+        return None if means is None else means["student"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +150,7 @@ class EASGD(ElasticMethod):
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         center = state.server["center"]
         alpha, beta = self.elastic.rates(world.C)
-        update = ElasticUpdate(alpha=alpha, sends="trained", keeps_momentum=self.momentum == "kept")
-        mean = self.mean_of_clients(center, world, update)
+        update = ElasticUpdate(alpha=alpha, keeps_momentum=self.momentum == "kept")
+        mean = self.mean_of_clients(update, center, world)
         moved = center if mean is None else ema(center, mean, 1.0 - beta)
         return State(server={"center": moved}, clients=state.clients), {}

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from benchmark.errors import ConfigError
 from benchmark.methods.averaging import RunningMean
-from benchmark.methods.distance import Member, Weighting
-from benchmark.methods.mean_teacher import MeanTeacherMethod, fully_labelled, labelled_share
+from benchmark.methods.mean_teacher import MeanTeacherMethod, member_of, share_of_labelled, weighed_by_share
+from benchmark.methods.objectives import check_range
 from benchmark.methods.protocol import Setup, State, World
 
 
@@ -29,8 +29,9 @@ class FedConsist(MeanTeacherMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.labelled_share is not None and not 0.0 < self.labelled_share < 1.0:
-            raise ConfigError(f"labelled_share: {self.labelled_share} is outside (0, 1); null would be by size")
+        if self.labelled_share is not None:
+            allowed = "(0, 1) (null: by size)"
+            check_range("labelled_share", self.labelled_share, allowed, 0.0 < self.labelled_share < 1.0)
 
     def check(self, setup: Setup) -> None:
         super().check(setup)
@@ -38,21 +39,20 @@ class FedConsist(MeanTeacherMethod):
         if len(empty) >= setup.C:
             raise ConfigError(
                 f"federation.C: a cohort of {setup.C} could hold only clients without images, of which there are "
-                f"{len(empty)}; C above {len(empty)} would be right"
+                f"{len(empty)}; choose C above {len(empty)}"
             )
 
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         if world.round <= self.warm_start_rounds:
             return self.warm_start(state, world), {}
         cohort = [client for client in world.cohort() if world.sizes[client]]
-        members = [Member(size=world.sizes[client], labelled=fully_labelled(world, client)) for client in cohort]
+        members = [member_of(world, client) for client in cohort]
         share = self.labelled_share
-        weighting = Weighting(rule="by_size") if share is None else Weighting(rule="paper", share=share)
-        _, weights = weighting.frequencies(members)
+        weights = [m.size for m in members] if share is None else weighed_by_share(members, share)
         average, labelled = RunningMean(), 0.0
         outcomes = world.fit(self.local_jobs(state, world, cohort))
         for member, weight, outcome in zip(members, weights, outcomes, strict=True):
             average.add(outcome.sends["student"], weight)
             labelled += weight * member.labelled
         state = self.next_state(state, world, average.value(), cohort)
-        return state, labelled_share(world, labelled / average.total)
+        return state, share_of_labelled(world, labelled / average.total)

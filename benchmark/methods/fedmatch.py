@@ -1,8 +1,17 @@
 """FedMatch: labels and other images train separate weights, and clients learn from the models most like their own.
 
 Jeong, Yoon, Yang, Hwang. Federated Semi-Supervised Learning with Inter-Client Consistency & Disjoint Learning. ICLR
-2021, arXiv:2006.12097, section 3. Released code: wyjeong/FedMatch, 4947aa2. Local work is in `disjoint`, what
-crosses the network in `sparse`.
+2021, arXiv:2006.12097, section 3. Released code: wyjeong/FedMatch, 4947aa2.
+
+The network is theta = sigma + psi. On each batch two losses are taken in turn, each with an optimizer step of its own:
+
+    on labels   lambda_s CE(theta(x), y)                                                     steps sigma
+    without     lambda_i / H sum_h KL(p_h(u) || p(u)) + lambda_a CE(theta(strong u), vote)   steps psi
+                + lambda_l2 ||sigma - psi||^2 + lambda_l1 ||psi||_1
+
+with theta_h the received sigma plus a helper's psi. Images of which the client's own model is less than tau sure count
+in neither of the first two terms, which are means over the others. The vote is the class that most of the client's
+model and its helpers name; of equally many votes the lowest class has it (argmax, as released).
 
 Labels at the clients: each takes both losses on every batch, and sigma and psi are averaged. Labels at the server: it
 trains sigma on them first, alone; clients train psi. Averages are uniform. Every `helper_interval` rounds each client
@@ -12,7 +21,7 @@ by the output for one fixed image of noise (a KD-tree in the released code; here
 Departures and switches (each a field below where it is one):
 1. `down`. Only entries that moved by more than delta go down, too; a client keeps its own value of the others (paper).
    The released code counts so, and then trains from the server's exact weights (client.py: `_train_one_round`); as
-   what is handed over is what is counted here, "released_code" sends and counts all of them.
+   what is sent here is what is counted, "released_code" sends and counts all of them.
 2. A client's first time costs both weight sets whole; the released code counts it as a change of the common start.
 3. psi is sent with entries of at most `psi_threshold` as zero; as released they decide what has changed, and unrounded
    values are sent. They differ by 0.00001 at most. The global psi is evaluated so, as released (layers.py).
@@ -24,36 +33,59 @@ Departures and switches (each a field below where it is one):
    neither, and is refused. The paper's ResNet-9 has no norm (`model.norm = none`), nor a bias.
 8. Labelled images at the server beside labels at clients take no part.
 9. `warm_start_rounds`: rounds on labels alone first; reduced profiles need them.
+
+Legend: N images of a batch, n entries of a tensor that are sent, D classes.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import RunningMean
-from benchmark.methods.disjoint import (
-    DisjointUpdate,
-    EmbedUpdate,
-    Lambdas,
-    PsiUpdate,
-    ServerSigmaUpdate,
-    SigmaUpdate,
-    summed,
-)
-from benchmark.methods.objectives import check_counts, check_threshold
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Setup, State, Stream, Tree, Weights, World
-from benchmark.methods.proximal_fixmatch import check_not_negative
-from benchmark.methods.sparse import applied, changes, hard_threshold
+from benchmark.losses import consistency_loss, pseudo_labels, supervised_loss
+from benchmark.methods.averaging import mean
+from benchmark.methods.objectives import ReadOnlyUpdate, check_counts, check_not_negative, check_threshold
+from benchmark.methods.protocol import (
+    SERVER,
+    Batches,
+    Job,
+    Key,
+    Limit,
+    Local,
+    LocalUpdate,
+    Loss,
+    Method,
+    Networks,
+    Reader,
+    Setup,
+    State,
+    Stream,
+    Tree,
+    Weights,
+    World,
+)  # fmt: skip
 
 Sets = dict[str, Weights]  # "sigma" and "psi"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMatch:
+class Lambdas:
+    """The weights of the losses, by the names of the released config.py:18-85."""
+
+    s: float = 10.0  # lambda_s   on labels
+    i: float = 0.01  # lambda_i   inter-client consistency
+    a: float = 0.01  # lambda_a   agreement-based pseudo-labels
+    l2: float = 10.0  # lambda_l2  ||sigma - psi||^2
+    l1: float = 1e-5  # lambda_l1  ||psi||_1; 1e-4 with labels at the clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMatch(Method):
     """Defaults are the released config.py's for labels at the server; comments have those for labels at the clients."""
 
     lambdas: Lambdas = Lambdas()
@@ -82,8 +114,8 @@ class FedMatch:
         check_counts(self, helpers=0, helper_interval=1)
         if setup.model.norm in ("bn", "sbn"):
             raise ConfigError(
-                f"model.norm: {setup.model.norm!r} has statistics, which belong to neither sigma nor psi; "
-                "'none' (the paper's) or 'gn' would be right"
+                f"model.norm: {setup.model.norm!r} has running statistics, which belong to neither sigma nor psi; "
+                "choose 'none' (the paper's) or 'gn'"
             )
 
     def init(self, setup: Setup) -> State:
@@ -104,31 +136,20 @@ class FedMatch:
         ends: dict[int, Sets] = {}
         helped = 0
         if at_clients or not warm:
-            update = self._update(SigmaUpdate if warm else DisjointUpdate if at_clients else PsiUpdate)
-            ends, helped = self._clients(state, current, world, update)
-        for name in update.trains if ends else ():
-            average = RunningMean()
-            for sets in ends.values():
-                average.add(sets[name])
-            current[name] = average.value()
+            kind = SigmaUpdate if warm else ClientUpdate if at_clients else PsiUpdate
+            ends, helped = self._clients(state, current, world, kind(method=self))
+            for name in kind.trains if ends else ():
+                current[name] = mean([sets[name] for sets in ends.values()])
         known = {**state.server["known"], **{str(client): sets for client, sets in ends.items()}}
         outputs = {**state.server["outputs"], **self._outputs(ends, world)}
         server = {**current, "known": known, "outputs": outputs}
         return State(server=server, clients=state.clients), {"helpers/clients": float(helped)}
 
-    def _update(self, kind: type[DisjointUpdate]) -> DisjointUpdate:
-        return kind(
-            lambdas=self.lambdas,
-            threshold=self.threshold,
-            psi_threshold=self.psi_threshold,
-            delta_threshold=self.delta_threshold,
-        )
-
     def _server_sigma(self, current: Sets, world: World) -> Weights:
         """sigma after the server's pass over its labels; psi is only read."""
         job = Job(
             key=Key(client=SERVER),
-            update=self._update(ServerSigmaUpdate),
+            update=ServerSigmaUpdate(method=self),
             receives={**current},
             data={"labelled": self._labelled(self.server_batch_size)},
             limit=world.limit,
@@ -138,7 +159,7 @@ class FedMatch:
         return outcome.sends["sigma"]
 
     def _clients(
-        self, state: State, current: Sets, world: World, update: DisjointUpdate
+        self, state: State, current: Sets, world: World, update: "ClientUpdate"
     ) -> tuple[dict[int, Sets], int]:
         """What each client of the cohort ended with, and how many of them had helpers."""
         jobs, starts, helped = [], [], 0
@@ -197,14 +218,14 @@ class FedMatch:
         ]
         return {str(client): outcome.sends["output"] for client, outcome in zip(ends, world.fit(jobs), strict=True)}
 
-    def _streams(self, update: DisjointUpdate) -> dict[str, Stream]:
-        labelled = {"labelled": self._labelled(self.labelled_batch_size)}
-        unlabelled = {
-            "unlabelled": Stream(
-                part="unlabelled", batch_size=self.batch_size, views=("plain", "strong"), drop_last=False
-            )
-        }
-        return {**(labelled if "sigma" in update.trains else {}), **(unlabelled if "psi" in update.trains else {})}
+    def _streams(self, update: "ClientUpdate") -> dict[str, Stream]:
+        streams = {}
+        if "sigma" in update.trains:
+            streams["labelled"] = self._labelled(self.labelled_batch_size)
+        if "psi" in update.trains:
+            views = ("plain", "strong")
+            streams["unlabelled"] = Stream(part="unlabelled", batch_size=self.batch_size, views=views, drop_last=False)
+        return streams
 
     def _labelled(self, batch_size: int) -> Stream:
         return Stream(part="labelled", batch_size=batch_size, views=("plain",), drop_last=False)
@@ -215,3 +236,221 @@ def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[
     others = sorted((name for name in outputs if name != client), key=int)
     distances = {name: float(torch.dist(outputs[name].double(), outputs[client].double())) for name in others}
     return sorted(others, key=lambda name: distances[name])[:count]
+
+
+# Local work.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientUpdate(LocalUpdate):
+    """Both losses in turn: a client with labels. The other holders take one of them (below)."""
+
+    phases: ClassVar[tuple[str, ...]] = ("on_labels", "without_labels")
+    trains: ClassVar[tuple[str, ...]] = ("sigma", "psi")
+    reports: ClassVar[str] = "client/supervised_loss"
+    passes = {"unlabelled/plain": (1, 0)}  # labels come without gradient; helpers, every tenth round, are not counted
+    sends_changes = True
+
+    method: FedMatch
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """sigma and psi, from the changes to what the client kept where it did; helpers as changes to that psi."""
+        kept = private or {}
+        sets: Sets = {
+            name: applied(kept[name], received[name]) if name in kept else dict(received[name])
+            for name in ("sigma", "psi")
+        }
+        frozen = {name: weights for name, weights in sets.items() if name not in self.trains}
+        for index, sent in received.get("helpers", {}).items():
+            frozen[f"helper {index}"] = summed(sets["sigma"], applied(sets["psi"], sent))
+        return Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, for_finish={"start": sets})
+
+    def on_labels(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        """sigma's loss; what is reported is the cross-entropy without its factor."""
+        labels_N = batch["labelled"].labels_N
+        assert labels_N is not None
+        sigma, psi = trainable["sigma"], either("psi", trainable, frozen)
+        loss = supervised_loss(logits_of(sigma, psi, batch["labelled"].views["plain"]), labels_N)
+        return self.method.lambdas.s * loss, {self.reports: loss.detach()}
+
+    def without_labels(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        """psi's loss."""
+        views, lambdas = batch["unlabelled"].views, self.method.lambdas
+        psi, sigma = trainable["psi"], either("sigma", trainable, frozen)
+        helpers = [network for name, network in frozen.items() if name.startswith("helper")]
+        with torch.set_grad_enabled(bool(helpers) and torch.is_grad_enabled()):
+            own_ND = logits_of(psi, sigma, views["plain"])
+        with torch.no_grad():
+            helpers_ND = [helper(views["plain"]) for helper in helpers]
+        _, _, kept_N = pseudo_labels(own_ND.detach(), self.method.threshold)
+        labels_N = vote([own_ND.detach(), *helpers_ND])
+        inter_client = consistency_of_clients(own_ND, helpers_ND, kept_N)
+        strong_ND = logits_of(psi, sigma, views["strong"])
+        agreement = consistency_loss(strong_ND, labels_N, kept_N) * len(kept_N) / kept_N.sum().clamp(min=1)
+        l2 = sum_of_squares(psi, sigma)
+        l1 = torch.stack([value.abs().sum() for value in psi.parameters()]).sum()
+        loss = lambdas.i * inter_client + lambdas.a * agreement + lambdas.l2 * l2 + lambdas.l1 * l1
+        return loss, {
+            "client/agreement_loss": agreement.detach(),
+            "client/inter_client_loss": inter_client.detach(),
+            "labels_N": labels_N,
+            "kept_N": kept_N,
+        }
+
+    def finish(self, local: Local) -> Tree:
+        """Changes to what the client started from; it keeps what the server makes of them, so that both know it."""
+        start, ends = local.for_finish["start"], dict(local.trainable)
+        if "psi" in self.trains:
+            ends["psi"] = hard_threshold(ends["psi"], self.method.psi_threshold)
+        sends = {name: changes(start[name], ends[name], self.method.delta_threshold) for name in self.trains}
+        local.private = {**start, **{name: applied(start[name], sent) for name, sent in sends.items()}}
+        return sends
+
+
+@dataclass(frozen=True, kw_only=True)
+class PsiUpdate(ClientUpdate):
+    """A client without labels: sigma is the server's and stays as it was received."""
+
+    phases = ("without_labels",)
+    trains = ("psi",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmaUpdate(ClientUpdate):
+    """A client's labels alone: a round of warm start."""
+
+    phases = ("on_labels",)
+    trains = ("sigma",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSigmaUpdate(SigmaUpdate):
+    """The server with labels: it keeps nothing apart from the method's state, and its sigma crosses no network."""
+
+    reports = "server/loss"
+
+    def finish(self, local: Local) -> Tree:
+        return {"sigma": local.trainable["sigma"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedUpdate(ReadOnlyUpdate):
+    """What a model says to one image of noise (server.py: `client_similarity`): a pass that only reads."""
+
+    def read(self, received: Tree, reader: Reader) -> Tree:
+        return {"output": torch.softmax(reader.on_noise(received["theta"]), dim=-1)}
+
+
+def summed(sigma: Weights, psi: Weights) -> Weights:
+    """theta = sigma + psi."""
+    return {name: value + psi[name] for name, value in sigma.items()}
+
+
+def either(name: str, trainable: Networks, frozen: Networks) -> nn.Module:
+    return trainable[name] if name in trainable else frozen[name]
+
+
+def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tensor:
+    """logits_ND of the sum of two weight sets, with a gradient for the first alone."""
+    fixed = dict(other.named_parameters())
+    theta = {name: value + fixed[name].detach() for name, value in trained.named_parameters()}
+    return functional_call(trained, theta, (images_NCHW,))
+
+
+def sum_of_squares(psi: nn.Module, sigma: nn.Module) -> Tensor:
+    """||sigma - psi||^2, with a gradient for psi alone."""
+    pairs = zip(psi.parameters(), sigma.parameters(), strict=True)
+    return torch.stack([(mine - theirs.detach()).square().sum() for mine, theirs in pairs]).sum()
+
+
+def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:
+    """1/H sum_h KL(p_h || p), mean over the kept images (client.py: `loss_fn_u`); 0 without helpers or kept images."""
+    if not helpers_ND:
+        return own_ND.new_zeros(())
+    own_log_ND = F.log_softmax(own_ND, dim=-1)
+    terms = [
+        F.kl_div(own_log_ND, F.log_softmax(helper_ND, dim=-1), reduction="none", log_target=True).sum(dim=-1)
+        for helper_ND in helpers_ND
+    ]
+    return (torch.stack(terms).mean(dim=0) * kept_N).sum() / kept_N.sum().clamp(min=1)
+
+
+def vote(logits: Sequence[Tensor]) -> Tensor:
+    """labels_N: the class that most of these logits_ND have as their largest; of equally many the lowest class."""
+    # Not F.one_hot, which reads its labels on the CPU: a GPU would be waited for in every step.
+    classes_D = torch.arange(logits[0].shape[-1], device=logits[0].device)
+    votes_ND = torch.stack([own_ND.argmax(dim=-1, keepdim=True) == classes_D for own_ND in logits]).sum(dim=0)
+    return votes_ND.argmax(dim=-1)
+
+
+# Weights sent as changes (released modules/train.py: `cut`, `cal_s2c`, `cal_c2s`): entries that differ by more than a
+# threshold take the new value, all others keep the old.
+#
+# A tensor of N entries of which n are sent is, whichever is smallest in bytes (for four-byte entries):
+#     itself               4 N                      (entries below the threshold at their old value)
+#     positions and values 8 n                      int32 positions in the flattened tensor
+#     bits and values      ceil(N / 8) + 4 n        one bit an entry: sent or not
+# and nothing where n = 0. So a change never takes more than the tensor. The released code counts n / N and leaves out
+# where the entries are.
+
+BITS = 8
+
+
+def changes(before: Weights, after: Weights, threshold: float) -> Tree:
+    """What to send to a holder of `before`: by tensor name, entries of `after` that differ by more than `threshold`.
+
+    threshold 0 sends all that differ, so that `applied` gives `after` exactly. An entry that is not finite is sent.
+    """
+    sent: Tree = {}
+    for name, new in after.items():
+        old = before[name]
+        changed = ~((new - old).abs() <= threshold)
+        count = int(changed.sum())
+        if count:
+            sent[name] = _smallest(old, new, changed, count)
+    return sent
+
+
+def applied(before: Weights, sent: Tree) -> Weights:
+    """`before` with the entries that were sent; its own tensors stay as they are. Undoes `changes`."""
+    return {name: _filled(old, sent[name]) if name in sent else old for name, old in before.items()}
+
+
+def hard_threshold(weights: Weights, threshold: float) -> Weights:
+    """Entries of at most `threshold` in size as zero (released modules/layers.py: `l1_thres`)."""
+    return {name: value * (value.abs() > threshold) for name, value in weights.items()}
+
+
+def _smallest(old: Tensor, new: Tensor, changed: Tensor, count: int) -> Any:
+    entry = new.element_size()
+    sizes = {
+        "dense": entry * new.numel(),
+        "positions": (entry + 4) * count,
+        "bits": -(-new.numel() // BITS) + entry * count,
+    }
+    form = min(sizes, key=lambda name: sizes[name])  # of equals the first
+    if form == "dense":
+        return torch.where(changed, new, old)
+    values_n = new.reshape(-1)[changed.reshape(-1)]
+    if form == "positions":
+        return {"positions": changed.reshape(-1).nonzero().flatten().int(), "values": values_n}
+    return {"bits": _packed(changed.reshape(-1)), "values": values_n}
+
+
+def _filled(old: Tensor, sent: Any) -> Tensor:
+    if isinstance(sent, Tensor):
+        return sent
+    flat = old.reshape(-1).clone()
+    at = sent["positions"].long() if "positions" in sent else _unpacked(sent["bits"], len(flat))
+    flat[at] = sent["values"]
+    return flat.reshape(old.shape)
+
+
+def _packed(flags_N: Tensor) -> Tensor:
+    padded = torch.nn.functional.pad(flags_N.to(torch.uint8), (0, -len(flags_N) % BITS)).reshape(-1, BITS)
+    return (padded << torch.arange(BITS, dtype=torch.uint8, device=flags_N.device)).sum(dim=1, dtype=torch.uint8)
+
+
+def _unpacked(bits: Tensor, N: int) -> Tensor:
+    shifted = bits[:, None] >> torch.arange(BITS, dtype=torch.uint8, device=bits.device)
+    return (shifted & 1).bool().reshape(-1)[:N]

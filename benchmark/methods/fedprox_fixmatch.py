@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.methods.averaging import RunningMean
-from benchmark.methods.protocol import Setup, State, Weights, World
+from benchmark.methods.averaging import mean_of
+from benchmark.methods.protocol import State, World
 from benchmark.methods.proximal_fixmatch import ProximalFixMatch, ProximalFixMatchUpdate
 
 
@@ -25,26 +25,10 @@ class FedProxFixMatch(ProximalFixMatch):
 
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def init(self, setup: Setup) -> State:
-        return State(server={"student": setup.initial_weights()})
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return {"student": state.server["student"]}
-
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         student = state.server["student"]
         if world.round <= self.warm_start_rounds:
             return State(server={"student": self.warm_start(student, world)}, clients=state.clients), {}
-        update = ProximalFixMatchUpdate(
-            threshold=self.threshold,
-            unlabelled_weight=self.unlabelled_weight,
-            mu=self.mu,
-            proximal=self.proximal,
-            pseudo_label_mode=self.pseudo_label_mode,
-        )
-        average = RunningMean()
-        for outcome in world.fit(self.client_jobs(world, update, {"student": student})):
-            if not outcome.sat_out:
-                average.add(outcome.sends["student"])
-        student = self.server_update(average.value() if average.total else student, world)
-        return State(server={"student": student}, clients=state.clients), {}
+        update = ProximalFixMatchUpdate(method=self, pseudo_label_mode=self.pseudo_label_mode)
+        student = mean_of(world.fit(self.client_jobs(world, update, {"student": student})), otherwise=student)
+        return State(server={"student": self.server_update(student, world)}, clients=state.clients), {}

@@ -25,20 +25,16 @@ Legend: N images of a batch, C channels, H W pixels, D classes.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.methods.averaging import RunningMean, ema
+from benchmark.methods.objectives import check_not_negative, check_range
 from benchmark.methods.protocol import Job, Local, Networks, Reader, Setup, State, Tree, World
-from benchmark.methods.proximal_fixmatch import (
-    ProximalFixMatchUpdate,
-    TeacherStudent,
-    check_not_negative,
-    check_ratio,
-)  # fmt: skip
+from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 
 Prediction = Literal["mean_softmax", "histogram"]
 
@@ -60,44 +56,6 @@ DISTRIBUTIONS: Mapping[Prediction, Callable[[Tensor], Tensor]] = {"mean_softmax"
 def kl_from_uniform(share_D: Tensor) -> Tensor:
     """D_KL(share || uniform) of Eq. 2, nats, a scalar: 0 for equal shares, ln D for a single class."""
     return math.log(len(share_D)) + torch.special.xlogy(share_D, share_D).sum()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedSwitchUpdate(ProximalFixMatchUpdate):
-    """ClientUpdate of Algorithms 1 and 2 with a local teacher, and both divergences."""
-
-    observes: ClassVar[bool] = True  # D^S is over all strong images
-
-    divergence: Literal["mean", "sum"] = "mean"
-    prediction: Prediction = "mean_softmax"
-    unsent_teacher: Literal["from_student", "keep_last"] = "from_student"
-
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        local = super().start(received, private, reader)
-        assert local is not None
-        if self.unsent_teacher == "from_student":
-            local.frozen.setdefault("teacher", received["student"])
-        return local
-
-    def observe(
-        self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """Eq. 2's terms of one batch: the teacher's on the weak view, the student's on the strong one."""
-        share = DISTRIBUTIONS[self.prediction]
-        found = {"client/kl_student": kl_from_uniform(share(strong_ND))}
-        if "teacher" not in frozen:
-            return found
-        if self.labeller == "student":  # only watched
-            with torch.no_grad():
-                weak_ND = frozen["teacher"](views["weak"])
-        return {**found, "client/kl_teacher": kl_from_uniform(share(weak_ND))}
-
-    def finish(self, local: Local) -> Tree:
-        """The student, and as two numbers the divergences that were measured."""
-        batches = local.steps if self.divergence == "mean" else 1
-        totals = {name: local.totals.get(f"client/{name}") for name in ("kl_teacher", "kl_student")}
-        measured = {name: total / batches for name, total in totals.items() if total is not None}
-        return {**super().finish(local), **measured}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +84,11 @@ class FedSwitch(TeacherStudent):
         super().__post_init__()
         check_not_negative(self, "beta")
         if self.local_ratio is not None:
-            check_ratio("local_ratio", self.local_ratio)
+            check_range("local_ratio", self.local_ratio, "[0, 1]", 0.0 <= self.local_ratio <= 1.0)
         if self.first_round == "student" and self.unsent_teacher == "keep_last":
             raise ConfigError(
                 "first_round: 'student' with unsent_teacher 'keep_last' never measures a teacher, and so never sends "
-                "one; 'teacher' would be right"
+                "one; choose 'teacher'"
             )
 
     def init(self, setup: Setup) -> State:
@@ -167,16 +125,46 @@ class FedSwitch(TeacherStudent):
 
     def _jobs(self, server: Tree, world: World, sent: bool) -> list[Job]:
         update = FedSwitchUpdate(
-            threshold=self.threshold,
-            unlabelled_weight=self.unlabelled_weight,
-            mu=self.mu,
-            proximal=self.proximal,
+            method=self,
             labeller="teacher" if sent else "student",
             pseudo_label_mode=self.pseudo_label_mode,
             local_ratio=self.ratio if self.local_ratio is None else self.local_ratio,
-            divergence=self.divergence,
-            prediction=self.prediction,
-            unsent_teacher=self.unsent_teacher,
         )
         received = {"student": server["student"], "teacher": server["teacher"]}
         return self.client_jobs(world, update, received if sent else {"student": server["student"]})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSwitchUpdate(ProximalFixMatchUpdate):
+    """ClientUpdate of Algorithms 1 and 2 with a local teacher, and both divergences."""
+
+    observes = True  # D^S is over all strong images
+
+    method: FedSwitch
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        local = super().start(received, private, reader)
+        assert local is not None
+        if self.method.unsent_teacher == "from_student":
+            local.frozen.setdefault("teacher", received["student"])
+        return local
+
+    def observe(
+        self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Eq. 2's terms of one batch: the teacher's on the weak view, the student's on the strong one."""
+        share = DISTRIBUTIONS[self.method.prediction]
+        divergences = {"client/kl_student": kl_from_uniform(share(strong_ND))}
+        if "teacher" not in frozen:
+            return divergences
+        if self.labeller == "student":  # only watched
+            with torch.no_grad():
+                weak_ND = frozen["teacher"](views["weak"])
+        return {**divergences, "client/kl_teacher": kl_from_uniform(share(weak_ND))}
+
+    def finish(self, local: Local) -> Tree:
+        """The student, and as two numbers the divergences that were measured."""
+        batches = local.steps if self.method.divergence == "mean" else 1
+        totals = {name: local.totals.get(f"client/{name}") for name in ("kl_teacher", "kl_student")}
+        measured = {name: total / batches for name, total in totals.items() if total is not None}
+        return {**super().finish(local), **measured}

@@ -21,20 +21,22 @@ Legend: N images of a batch, C channels, H W pixels, D classes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 from benchmark.errors import ConfigError
-from benchmark.losses import sharpen, squared_error_loss, supervised_loss
-from benchmark.methods.averaging import RunningMean
-from benchmark.methods.objectives import check_counts
+from benchmark.losses import sharpen, squared_error_loss
+from benchmark.methods.averaging import ema_, mean_of
+from benchmark.methods.objectives import check_counts, check_not_negative, check_range, labelled_loss
 from benchmark.methods.protocol import (
-    Batch,
+    Batches,
     Job,
     Key,
     Local,
+    LocalUpdate,
+    Loss,
+    Method,
     Networks,
     Reader,
     Setup,
@@ -48,121 +50,7 @@ from benchmark.methods.protocol import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledUpdate:
-    """LocalTraining of a client that trains on labels alone (Eq. 1)."""
-
-    phases: ClassVar[tuple[str, ...]] = ("loss",)
-
-    keeps_momentum: bool = False
-    again: bool = False  # drawn again in this round: the client keeps the model it received until then
-
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        """From the model received, or received earlier in this round. Without either there is nothing to train."""
-        kept = private or {}
-        student = received.get("student", kept.get("received"))
-        if student is None:
-            return None
-        return Local(
-            trainable={"student": student},
-            momentum=kept.get("momentum"),
-            private=private,
-            found={"received": student},
-        )
-
-    def loss(
-        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        loss = labelled_loss(trainable, batch["labelled"])
-        return loss, {"client/labelled_loss": loss.detach()}
-
-    def after_step(self, training: Training) -> None:
-        """Nothing happens between local steps."""
-
-    def finish(self, local: Local) -> Tree:
-        """The student. What the client had kept and keeps no longer is replaced by nothing."""
-        keeps = self._keeps(local)
-        local.private = None if not keeps and local.private is None else keeps
-        return {"student": local.trainable["student"]}
-
-    def _keeps(self, local: Local) -> Tree:
-        momentum = {"momentum": local.momentum} if self.keeps_momentum else {}
-        return {**momentum, **(local.found if self.again else {})}
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeanTeacherUpdate(LabelledUpdate):
-    """LocalTraining of a client with unlabelled images (Eqs. 2 to 4), and of one with both kinds."""
-
-    passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}  # the teacher's; for plans
-
-    alpha: float = 0.001
-    temperature: float = 0.5
-    unlabelled_weight: float = 1.0
-    ema_warm_up: Literal["paper", "released_code"] = "paper"
-
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        """The teacher is the client's own; a client drawn for the first time makes it of what it received."""
-        local = super().start(received, private, reader)
-        if local is None:
-            return None
-        kept = private or {}
-        teachers = (kept.get("teacher"), received.get("teacher"), local.trainable["student"])
-        local.frozen = {"teacher": next(teacher for teacher in teachers if teacher is not None)}
-        local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}
-        return local
-
-    def loss(
-        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Eqs. 2 and 3, and Eq. 1 where the client has labels. Every prediction of the teacher is used, however
-        unsure (the released .9 is for logging alone)."""
-        views = batch["unlabelled"].views
-        teacher_ND = torch.softmax(frozen["teacher"](views["weak"]), dim=-1)
-        student_ND = torch.softmax(trainable["student"](views["weak2"]), dim=-1)
-        consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.temperature))
-        labels_N = teacher_ND.argmax(dim=-1)
-        aux = {
-            "client/unlabelled_loss": consistency.detach(),
-            "labels_N": labels_N,
-            "kept_N": torch.ones_like(labels_N, dtype=torch.bool),
-        }
-        loss = self.unlabelled_weight * consistency
-        if "labelled" in batch:
-            supervised = labelled_loss(trainable, batch["labelled"])
-            loss, aux["client/labelled_loss"] = supervised + loss, supervised.detach()
-        return loss, aux
-
-    def after_step(self, training: Training) -> None:
-        """Eq. 4, or with the student's share 1/1, 1/2, 1/3 ... until it falls to alpha (local_unsupervised.py:24-27:
-        min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the client's rounds."""
-        steps = training.private["teacher_steps"]
-        share = self.alpha if self.ema_warm_up == "paper" else max(self.alpha, 1 / (steps + 1))
-        follow(training.frozen["teacher"], training.trainable["student"], share)
-        training.private["teacher_steps"] = steps + 1
-
-    def _keeps(self, local: Local) -> Tree:
-        steps = (local.private or {}).get("teacher_steps", 0)
-        return {**super()._keeps(local), "teacher": local.frozen["teacher"], "teacher_steps": steps}
-
-
-def labelled_loss(trainable: Networks, batch: Batch) -> Tensor:
-    """Eq. 1, the mean over the batch; the stream is named only where labels are visible."""
-    assert batch.labels_N is not None
-    return supervised_loss(trainable["student"](batch.views["weak"]), batch.labels_N)
-
-
-@torch.no_grad()
-def follow(teacher: torch.nn.Module, student: torch.nn.Module, share: float) -> None:
-    """teacher <- share x student + (1 - share) x teacher, in place (Eq. 4); counters are the student's."""
-    for old, new in zip(teacher.state_dict().values(), student.state_dict().values(), strict=True):
-        if old.is_floating_point():
-            old.lerp_(new, share)
-        else:
-            old.copy_(new)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeanTeacherMethod:
+class MeanTeacherMethod(Method):
     """The fields and the local work that both methods share; how local models are combined is theirs."""
 
     alpha: float = 0.001  # alpha   of Eq. 4, the student's share
@@ -183,31 +71,26 @@ class MeanTeacherMethod:
     # ("--resume --from_labeled", README); the paper does not say so. Reduced profiles need it.
     warm_start_rounds: int = 0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"some_clients", "one_more_client", "every_client", "share"})
+    needs = frozenset({"some_clients", "one_more_client", "every_client", "share"})
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.alpha <= 1.0:
-            raise ConfigError(f"alpha: {self.alpha} is outside (0, 1]; 0.001 is the paper's")
+        check_range("alpha", self.alpha, "(0, 1]", 0.0 < self.alpha <= 1.0)
+        check_not_negative(self, "unlabelled_weight")
         if self.temperature <= 0.0:
-            raise ConfigError(f"temperature: {self.temperature}; a positive number such as 0.5 would be right")
-        if self.unlabelled_weight < 0.0:
-            raise ConfigError(f"unlabelled_weight: {self.unlabelled_weight}; 0 or more would be right")
+            raise ConfigError(f"temperature: {self.temperature}; choose a positive number such as 0.5")
 
     def check(self, setup: Setup) -> None:
         check_counts(self, batch_size=1, warm_start_rounds=0)
         if not any(setup.labelled[client] for client in range(setup.K)):
             raise ConfigError(
-                "data.label_setting: no client has labels, and nothing is trained at the server; 'one_more_client', "
-                "which makes a client of the server's labels, or 'some_clients' would be right"
+                "data.label_setting: no client has labels, and nothing is trained at the server; choose "
+                "'one_more_client', which makes a client of the server's labels, or 'some_clients'"
             )
 
     def init(self, setup: Setup) -> State:
         start = setup.initial_weights()
         first = {"first": start} if self.teacher_start == "paper" else {}
         return State(server={"student": start, **first, "has_teacher": {}})
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return {"student": state.server["student"]}
 
     def local_jobs(self, state: State, world: World, draws: Sequence[int]) -> list[Job]:
         """LocalTraining of these clients in order; who comes more than once in a round is not sent the model again."""
@@ -246,7 +129,7 @@ class MeanTeacherMethod:
         jobs = [
             Job(
                 key=Key(client=client),
-                update=LabelledUpdate(keeps_momentum=self.momentum == "released_code"),
+                update=LabelledUpdate(method=self),
                 receives={"student": state.server["student"]},
                 data={"labelled": self._stream("labelled", "weak")},
                 limit=world.limit,
@@ -254,24 +137,12 @@ class MeanTeacherMethod:
             )
             for client in clients
         ]
-        average = RunningMean()
-        for client, outcome in zip(clients, world.fit(jobs), strict=True):
-            average.add(outcome.sends["student"], world.labelled[client])
-        first = {"first": average.value()} if "first" in state.server else {}
-        return State(server={**state.server, "student": average.value(), **first}, clients=state.clients)
+        student = mean_of(world.fit(jobs), state.server["student"], world.labelled.__getitem__)
+        first = {"first": student} if "first" in state.server else {}
+        return State(server={**state.server, "student": student, **first}, clients=state.clients)
 
-    def _update(self, world: World, client: int, again: bool) -> LabelledUpdate:
-        keeps_momentum = self.momentum == "released_code"
-        if not has_unlabelled(world, client):
-            return LabelledUpdate(keeps_momentum=keeps_momentum, again=again)
-        return MeanTeacherUpdate(
-            keeps_momentum=keeps_momentum,
-            again=again,
-            alpha=self.alpha,
-            temperature=self.temperature,
-            unlabelled_weight=self.unlabelled_weight,
-            ema_warm_up=self.ema_warm_up,
-        )
+    def _update(self, world: World, client: int, again: bool) -> "LabelledUpdate":
+        return (MeanTeacherUpdate if has_unlabelled(world, client) else LabelledUpdate)(method=self, again=again)
 
     def _streams(self, world: World, client: int) -> dict[str, Stream]:
         labelled = {"labelled": self._stream("labelled", "weak")} if world.labelled[client] else {}
@@ -286,12 +157,119 @@ def has_unlabelled(world: World, client: int) -> bool:
     return world.sizes[client] > world.labelled[client]
 
 
-def fully_labelled(world: World, client: int) -> bool:
-    """A "labelled client" of section 3.1. A partially labelled one is none: "no weight scaling" (section 4.3)."""
-    return not has_unlabelled(world, client)
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A client of an average, as the aggregation sees it."""
+
+    size: int  # N_i  its images
+    labelled: bool  # a "labelled client" of section 3.1; a partly labelled one is none, "no weight scaling" (4.3)
 
 
-def labelled_share(world: World, share: float) -> Mapping[str, float]:
+def member_of(world: World, client: int) -> Member:
+    return Member(size=world.sizes[client], labelled=not has_unlabelled(world, client))
+
+
+def share_of_labelled(world: World, share: float) -> Mapping[str, float]:
     """What labelled clients weighed in the new global model, as a metric where there are such clients."""
-    there_are = any(fully_labelled(world, client) for client in range(world.K))
+    there_are = any(member_of(world, client).labelled for client in range(world.K))
     return {"aggregation/labelled_share": share} if there_are else {}
+
+
+def weighed_by_share(members: Sequence[Member], share: float) -> list[float]:
+    """Labelled clients together `share`, the others the rest, by size within a kind (section 4.2, "about 50%").
+
+    Where there is one kind alone, by size. Positive, not normalised.
+    """
+    total = {kind: sum(m.size for m in members if m.labelled == kind) for kind in (True, False)}
+    if not total[True] or not total[False]:
+        return [float(member.size) for member in members]
+    shares = {True: share, False: 1.0 - share}
+    return [shares[m.labelled] * m.size / total[m.labelled] for m in members]
+
+
+# Local work.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledUpdate(LocalUpdate):
+    """LocalTraining of a client that trains on labels alone (Eq. 1)."""
+
+    method: MeanTeacherMethod
+    again: bool = False  # drawn again in this round: the client keeps the model it received until then
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """From the model received, or received earlier in this round. Without either there is nothing to train."""
+        kept = private or {}
+        student = received.get("student", kept.get("received"))
+        if student is None:
+            return None
+        return Local(
+            trainable={"student": student},
+            momentum=kept.get("momentum"),
+            private=private,
+            for_finish={"received": student},
+        )
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        loss = labelled_loss(trainable["student"], batch["labelled"])
+        return loss, {"client/labelled_loss": loss.detach()}
+
+    def finish(self, local: Local) -> Tree:
+        """The student. What the client had kept and keeps no longer is replaced by nothing."""
+        keeps = self._keeps(local)
+        local.private = None if not keeps and local.private is None else keeps
+        return {"student": local.trainable["student"]}
+
+    def _keeps(self, local: Local) -> Tree:
+        momentum = {"momentum": local.momentum} if self.method.momentum == "released_code" else {}
+        return {**momentum, **(local.for_finish if self.again else {})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTeacherUpdate(LabelledUpdate):
+    """LocalTraining of a client with unlabelled images (Eqs. 2 to 4), and of one with both kinds."""
+
+    passes = {"unlabelled/weak": (1, 0)}  # the teacher's
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """The teacher is the client's own; a client drawn for the first time makes it of what it received."""
+        local = super().start(received, private, reader)
+        if local is None:
+            return None
+        kept = private or {}
+        teachers = (kept.get("teacher"), received.get("teacher"), local.trainable["student"])
+        local.frozen = {"teacher": next(teacher for teacher in teachers if teacher is not None)}
+        local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}
+        return local
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        """Eqs. 2 and 3, and Eq. 1 where the client has labels. Every prediction of the teacher is used, however
+        unsure (the released .9 is for logging alone)."""
+        views = batch["unlabelled"].views
+        teacher_ND = torch.softmax(frozen["teacher"](views["weak"]), dim=-1)
+        student_ND = torch.softmax(trainable["student"](views["weak2"]), dim=-1)
+        consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
+        labels_N = teacher_ND.argmax(dim=-1)
+        aux = {
+            "client/unlabelled_loss": consistency.detach(),
+            "labels_N": labels_N,
+            "kept_N": torch.ones_like(labels_N, dtype=torch.bool),
+        }
+        loss = self.method.unlabelled_weight * consistency
+        if "labelled" in batch:
+            supervised = labelled_loss(trainable["student"], batch["labelled"])
+            loss, aux["client/labelled_loss"] = supervised + loss, supervised.detach()
+        return loss, aux
+
+    def after_step(self, training: Training) -> None:
+        """Eq. 4, whose alpha is the student's share, or with a share of 1/1, 1/2, 1/3 ... until it falls to alpha
+        (local_unsupervised.py:24-27: min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the
+        client's rounds."""
+        alpha, steps = self.method.alpha, training.private["teacher_steps"]
+        share = alpha if self.method.ema_warm_up == "paper" else max(alpha, 1 / (steps + 1))
+        ema_(training.frozen["teacher"], training.trainable["student"], decay=1 - share, lerp=True)
+        training.private["teacher_steps"] = steps + 1
+
+    def _keeps(self, local: Local) -> Tree:
+        steps = (local.private or {}).get("teacher_steps", 0)
+        return {**super()._keeps(local), "teacher": local.frozen["teacher"], "teacher_steps": steps}

@@ -12,7 +12,7 @@ where the mean is of the pulled models, and is taken while the clients already r
 beta = 0 is the version without momentum: then z <- z + (1 - alpha) (mean_i x_i before the pull - z), which is EASGD
 with these two rates (a test holds them together). alpha = 1 never leaves the first anchor; alpha = 0 never talks.
 
-Departures and choices: those of `elastic`, and
+Departures and choices: the first three of `easgd`, and
 1. v is in units of weights. The released code divides by the learning rate when it adds and multiplies by it when it
    moves: the same at a constant rate.
 2. The anchor is evaluated: the mean of the models after the pull, which the paper's virtual sequence follows, plus
@@ -22,9 +22,9 @@ Departures and choices: those of `elastic`, and
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmark.errors import ConfigError
 from benchmark.methods.averaging import momentum_step
-from benchmark.methods.elastic import ElasticMethod, ElasticUpdate, check_share
+from benchmark.methods.easgd import ElasticMethod, ElasticUpdate
+from benchmark.methods.objectives import check_range
 from benchmark.methods.protocol import Setup, State, Weights, World
 
 
@@ -36,9 +36,8 @@ class OverlapSGD(ElasticMethod):
     beta: float = 0.7  # beta    momentum of the anchor (as launched: gmf); 0: none
 
     def __post_init__(self) -> None:
-        check_share("alpha", self.alpha)
-        if not 0.0 <= self.beta < 1.0:
-            raise ConfigError(f"beta: {self.beta} is outside [0, 1); 0.7 is the paper's")
+        check_range("alpha", self.alpha, "[0, 1]", 0.0 <= self.alpha <= 1.0)
+        check_range("beta", self.beta, "[0, 1)", 0.0 <= self.beta < 1.0)
 
     def init(self, setup: Setup) -> State:
         return State(server={"anchor": setup.initial_weights(), "velocity": None})
@@ -49,7 +48,7 @@ class OverlapSGD(ElasticMethod):
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         anchor, velocity = state.server["anchor"], state.server["velocity"]
         update = ElasticUpdate(alpha=self.alpha, sends="pulled", keeps_momentum=self.momentum == "kept")
-        mean = self.mean_of_clients(anchor, world, update)
+        mean = self.mean_of_clients(update, anchor, world)
         if mean is not None:
             anchor, velocity = momentum_step(anchor, mean, velocity, self.beta)
         return State(server={"anchor": anchor, "velocity": velocity}, clients=state.clients), {}

@@ -2,20 +2,14 @@
 
 A method never loops over SGD steps, never touches a device and never sees an image. Its `round` says which
 clients do which local work (`Job`), hands all of it to `world.fit` at once, and combines what comes back
-(`Outcome`), in job order. A whole method, as a toy that averages one number over the cohort:
-
-    @dataclass(frozen=True, kw_only=True)
-    class Toy:
-        def init(self, setup):          return State(server={"student": setup.initial_weights()})
-        def round(self, state, world):  ... world.fit([Job(key=Key(client=k), ...) for k in world.cohort()]) ...
-        def models(self, state):        return {"student": state.server["student"]}
+(`Outcome`), in job order. `README.md` beside this file has a whole method.
 
 Legend of shape suffixes: N images of a batch or of a part, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -87,15 +81,13 @@ class PseudoLabelled:
 class Local:
     """One job's weight sets while it trains. After training the engine writes the new weights back into it."""
 
-    trainable: dict[str, Weights]  # stepped by the optimizer
+    trainable: dict[str, Weights]  # stepped by the optimizer; none: the job only reads
     frozen: dict[str, Weights] = field(default_factory=dict)  # only read by the loss (a teacher, an anchor)
     momentum: dict[str, Weights] | None = None  # momentum buffers to start from and, in the end, those left
     private: Tree | None = None  # stays with the holder; None: nothing is kept
     selected: dict[str, Selected] = field(default_factory=dict)  # stream -> its images, where not the whole part
     pseudo: PseudoLabelled | None = None
-    found: Tree = field(
-        default_factory=dict
-    )  # what `start` read, for `finish`; with no trainable set nothing is trained
+    for_finish: Tree = field(default_factory=dict)  # what `start` leaves for `finish`
     totals: dict[str, float] = field(default_factory=dict)  # after training: sums over the steps of what `loss` reports
     steps: int = 0  # after training: local steps taken
 
@@ -147,40 +139,47 @@ class Training:
     step: int  # local steps taken in this job
 
 
-@runtime_checkable
-class LocalUpdate(Protocol):
+Batches = Mapping[str, Batch]  # one local step's batches, by the name of their stream
+Loss = tuple[Tensor, Mapping[str, Tensor]]  # of one local step, and what to report of it
+
+
+class LocalUpdate:
     """The ClientUpdate or ServerUpdate box of a paper: a frozen dataclass at module level, so that it pickles.
 
-    `phases` are the names of the losses that are taken in turn on each batch, each with an optimizer step of its own
-    (FedMatch: first sigma on labels, then psi without); a weight set that a loss does not reach is not stepped.
-
-    An update may say in `passes` how often a view (or "stream/view") goes through a network without and with gradient,
-    where that is not (0, 1), by which plans count FLOPs; with `sends_changes = True` that it sends only what has
-    changed; and with `mean_over_images = True`, in its own class, that its losses are means over a batch's images of
-    terms that depend on one image each (and terms of the weights alone), so that a batch may be taken in parts.
+    It needs `loss` alone: what is not overridden trains the weight set "student" and sends it back.
     """
 
+    # The losses that are taken in turn on each batch, each with an optimizer step of its own (FedMatch: first sigma on
+    # labels, then psi without). A weight set that a loss does not reach is not stepped.
     phases: ClassVar[tuple[str, ...]] = ("loss",)
+
+    # Hints that change no result and may be left out:
+    # how often a view (or "stream/view") goes through a network without and with gradient, where it is not (0, 1), for
+    # estimates of cost;
+    passes: ClassVar[Mapping[str, tuple[int, int]]] = {}
+    # whether only changes are sent, so that bytes are known after training alone;
+    sends_changes: ClassVar[bool] = False
+    # whether the losses are means over a batch's images of terms that depend on one image each (and of terms of the
+    # weights alone), so that a batch too large for memory may be cut. Each class says it for itself: a class that
+    # inherits may have another loss.
+    mean_over_images: ClassVar[bool] = False
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
         """The weight sets to train, from what was received and kept. None: this client sits the round out."""
-        ...
+        return Local(trainable={"student": received["student"]})
 
-    def loss(
-        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
         """The loss of one local step, and what to report: "labels_N" and "kept_N" are the pseudo-labels of the
         stream "unlabelled" (their quality is measured outside, the method never sees a hidden label); every
         other entry is a scalar, averaged over the job's steps."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, training: Training) -> None:
         """Work between local steps, in place (an EMA teacher in `training.frozen`)."""
-        ...
 
     def finish(self, local: Local) -> Tree:
         """What is sent; nothing means that the client sits out after all. What stays is left in `local.private`."""
-        ...
+        return {"student": local.trainable["student"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,23 +241,32 @@ class World:
         return [int(k) for k in self.generator("cohort", *names).permutation(self.K)[: self.C]]
 
 
-class Method(Protocol):
-    """The contract. `needs` says which label settings the method can work in; a misfit fails before training.
+class Method:
+    """The contract, with what methods of one weight set have in common.
 
-    A method with `takes_missing_updates = True` goes on where a client of the round sends nothing at all, which
-    `federation.on_divergence=drop` asks for.
+    A method may inherit from it or have `needs`, `init`, `round`, `models` and `check` itself. It is a frozen
+    keyword-only dataclass: its fields are its hyperparameters, by the paper's symbols.
     """
 
-    needs: frozenset[str]
+    # Whether a round goes on where a client of the cohort sends nothing at all, which `federation.on_divergence=drop`
+    # asks for. A method that does not say so is never asked to.
+    takes_missing_updates: ClassVar[bool] = False
 
-    def init(self, setup: Setup) -> State: ...
-
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]: ...
-
-    def models(self, state: State) -> dict[str, Weights]:
-        """What may be evaluated, by name; the first is the default."""
-        ...
+    @property
+    def needs(self) -> frozenset[str]:
+        """The label settings that the method can work in; any other is refused before training."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which label settings it needs")
 
     def check(self, setup: Setup) -> None:
         """Raise ConfigError where the method cannot work with these factors (S > C)."""
-        ...
+
+    def init(self, setup: Setup) -> State:
+        return State(server={"student": setup.initial_weights()})
+
+    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+        """The state after one round, and numbers to record."""
+        raise NotImplementedError(f"{type(self).__name__} has no round")
+
+    def models(self, state: State) -> dict[str, Weights]:
+        """What may be evaluated, by name; the first is the default."""
+        return {"student": state.server["student"]}

@@ -2,7 +2,7 @@
 
 Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
 Teacher-Student EMA. arXiv:2301.10114 (no released code). Algorithms 1 and 2, Eqs. 4 and 5. FedProx: Li et al. 2020,
-Eq. 2. Supervised FedAvg and FedProx are its local step without unlabelled images.
+Eq. 2. Supervised FedProx (`supervised_fl`) is its local step without unlabelled images.
 
 One local step takes a batch of each kind that the client holds: L_s on labels, lambda_u L_u on confident pseudo-labels,
 and mu/2 ||S - S^s||^2 with the student S^s as received. Where a client holds labels this is Algorithm 1; where none
@@ -28,16 +28,24 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, loss_of_kept, proximal_term, pseudo_labels, supervised_loss
-from benchmark.methods.averaging import RunningMean
-from benchmark.methods.objectives import ServerUpdate, StudentUpdate, check_counts, check_threshold, predict_weak
+from benchmark.losses import consistency_loss, loss_of_kept, proximal_term, pseudo_labels
+from benchmark.methods.averaging import ema_, labelled_stream, mean_of, trained_at_server, trained_on_labels
+from benchmark.methods.objectives import (
+    check_counts,
+    check_not_negative,
+    check_range,
+    check_threshold,
+    labelled_loss,
+    predict_weak,
+)
 from benchmark.methods.protocol import (
-    SERVER,
-    Batch,
+    Batches,
     Job,
     Key,
     Local,
     LocalUpdate,
+    Loss,
+    Method,
     Networks,
     Reader,
     Setup,
@@ -49,49 +57,40 @@ from benchmark.methods.protocol import (
     World,
 )  # fmt: skip
 
-Proximal = Literal["half", "full"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalFixMatchUpdate(StudentUpdate):
+class ProximalFixMatchUpdate(LocalUpdate):
     """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
 
-    mean_over_images: ClassVar[bool] = True
-    passes: ClassVar[Mapping[str, tuple[int, int]]] = {"unlabelled/weak": (1, 0)}  # without, with gradient; for plans
+    mean_over_images = True
+    passes = {"unlabelled/weak": (1, 0)}
     observes: ClassVar[bool] = False
 
-    threshold: float = 0.95  # tau
-    unlabelled_weight: float = 1.0  # lambda_u
-    mu: float = 0.0  # 0: no anchor is held
-    proximal: Proximal = "half"
+    method: "ProximalFixMatch"
     labeller: Literal["student", "teacher"] = "student"
     pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels
     local_ratio: float | None = None  # alpha of the local teacher's EMA; None: it stays as it was received
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        frozen = {"anchor": received["student"]} if self.mu else {}
+        frozen = {"anchor": received["student"]} if self.method.mu else {}
         if "teacher" in received:
             frozen["teacher"] = received["teacher"]
         return Local(trainable={"student": received["student"]}, frozen=frozen)
 
-    def loss(
-        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
         """L_s + lambda_u L_u + the proximal term, without the terms whose images the client does not hold."""
-        student = trainable["student"]
+        student, method = trainable["student"], self.method
         terms, aux = [], {}
         if "labelled" in batch:
-            labels_N = batch["labelled"].labels_N
-            assert labels_N is not None
-            supervised = supervised_loss(student(batch["labelled"].views["weak"]), labels_N)
+            supervised = labelled_loss(student, batch["labelled"])
             terms.append(supervised)
             aux["client/supervised_loss"] = supervised.detach()
         if "unlabelled" in batch:
-            consistency, found = self._consistency(student, frozen, batch["unlabelled"].views)
-            terms.append(self.unlabelled_weight * consistency)
-            aux.update(found)
-        if self.mu:
-            terms.append(pull(student, frozen["anchor"], self.mu, self.proximal))
+            consistency, reported = self._consistency(student, frozen, batch["unlabelled"].views)
+            terms.append(method.unlabelled_weight * consistency)
+            aux.update(reported)
+        if method.mu:
+            terms.append(pull(student, frozen["anchor"], method.mu, method.proximal))
         loss = torch.stack(terms).sum()
         return loss, {**aux, "client/loss": loss.detach()}
 
@@ -104,7 +103,7 @@ class ProximalFixMatchUpdate(StudentUpdate):
                 weak_ND = frozen["teacher"](views["weak"])
         else:
             weak_ND = predict_weak(student, views["weak"], self.pseudo_label_mode)
-        labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
+        labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
         observed: Mapping[str, Tensor] = {}
         if self.observes:
             strong_ND = student(views["strong"])
@@ -112,8 +111,8 @@ class ProximalFixMatchUpdate(StudentUpdate):
             observed = self.observe(weak_ND, strong_ND.detach(), frozen, views)
         else:
             loss = loss_of_kept(student, views["strong"], labels_N, kept_N)
-        found = {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
-        return loss, {**found, **observed}
+        reported = {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        return loss, {**reported, **observed}
 
     def observe(
         self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
@@ -125,27 +124,14 @@ class ProximalFixMatchUpdate(StudentUpdate):
         return {}
 
     def after_step(self, training: Training) -> None:
+        """Eq. 1 for the local teacher."""
         if self.local_ratio is not None and "teacher" in training.frozen:
-            follow(training.frozen["teacher"], training.trainable["student"], self.local_ratio)
+            ema_(training.frozen["teacher"], training.trainable["student"], self.local_ratio)
 
 
-def pull(student: nn.Module, anchor: nn.Module, mu: float, proximal: Proximal) -> Tensor:
+def pull(student: nn.Module, anchor: nn.Module, mu: float, proximal: Literal["half", "full"]) -> Tensor:
     """mu ||S - S^s||^2 (Algorithm 1) or half of it (Algorithm 2, FedProx), over parameters; no running statistics."""
     return proximal_term(dict(student.named_parameters()), dict(anchor.named_parameters()), mu, half=proximal == "half")
-
-
-@torch.no_grad()
-def follow(teacher: nn.Module, student: nn.Module, ratio: float) -> None:
-    """Eq. 1 in place: T <- alpha T + (1 - alpha) S, running statistics too; counters are the student's.
-
-    ratio 0 gives the student bit by bit, 1 leaves the teacher.
-    """
-    theirs = student.state_dict()
-    for name, tensor in teacher.state_dict().items():
-        if tensor.is_floating_point():
-            tensor.mul_(ratio).add_(theirs[name], alpha=1 - ratio)
-        else:
-            tensor.copy_(theirs[name])
 
 
 def client_streams(world: World, client: int, batch_size: int, labelled_batch_size: int) -> dict[str, Stream]:
@@ -160,54 +146,8 @@ def client_streams(world: World, client: int, batch_size: int, labelled_batch_si
     return streams
 
 
-def labelled_stream(batch_size: int) -> Stream:
-    return Stream(part="labelled", batch_size=batch_size, views=("weak",), drop_last=False)
-
-
-def labelled_cohort(world: World) -> list[int]:
-    """The clients of the cohort that hold labels. Where none of it does, up to C of those that do, drawn anew:
-    a round in which nobody trains would be no baseline. Empty where no client holds labels."""
-    cohort = [client for client in world.cohort() if world.labelled[client]]
-    if cohort:
-        return cohort
-    holders = [client for client in range(world.K) if world.labelled[client]]
-    return [int(client) for client in world.generator("cohort", "labelled").permutation(holders)[: world.C]]
-
-
-def trained_at_server(student: Weights, world: World, batch_size: int) -> Weights:
-    """The student after local work on the server's labelled images."""
-    job = Job(
-        key=Key(client=SERVER),
-        update=ServerUpdate(),
-        receives={"student": student},
-        data={"labelled": labelled_stream(batch_size)},
-        limit=world.limit,
-    )
-    (outcome,) = world.fit([job])
-    return outcome.sends["student"]
-
-
-def mean_of_labelled(update: LocalUpdate, student: Weights, world: World, batch_size: int) -> Weights | None:
-    """The plain mean of what the cohort's holders of labels send after that local work; None: nobody sent anything."""
-    jobs = [
-        Job(
-            key=Key(client=client),
-            update=update,
-            receives={"student": student},
-            data={"labelled": labelled_stream(batch_size)},
-            limit=world.limit,
-        )
-        for client in labelled_cohort(world)
-    ]
-    average = RunningMean()
-    for outcome in world.fit(jobs):
-        if not outcome.sat_out:
-            average.add(outcome.sends["student"])
-    return average.value() if average.total else None
-
-
 @dataclass(frozen=True, kw_only=True)
-class ProximalFixMatch:
+class ProximalFixMatch(Method):
     """Fields and steps that the four methods share; each of them adds its `init`, `round` and `models`.
 
     The paper tuned the learning rate, tau, lambda_u, weight decay, momentum and the EMA ratio (section 5.3), and
@@ -218,7 +158,7 @@ class ProximalFixMatch:
     unlabelled_weight: float = 1.0  # lambda_u  FixMatch's
     mu: float = 1e-3  # mu       the least of FedProx's grid (its section 5.3): a guard against drift, not a brake
     # Algorithm 1 writes mu, Algorithm 2 mu/2. Default: FedProx's own mu/2; a factor that another mu undoes.
-    proximal: Proximal = "half"
+    proximal: Literal["half", "full"] = "half"
     # Section 5.2 follows FedMatch: about 100 unlabelled images a batch, 10 labelled at a client, 100 at the server
     # (its config.py:18-85).
     batch_size: int = 100
@@ -237,7 +177,7 @@ class ProximalFixMatch:
         if setup.model.norm == "sbn":
             raise ConfigError(
                 "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
-                "'gn', 'bn' or 'none' would be right"
+                "choose 'gn', 'bn' or 'none'"
             )
 
     def client_jobs(self, world: World, update: ProximalFixMatchUpdate, receives: Tree) -> list[Job]:
@@ -261,9 +201,9 @@ class ProximalFixMatch:
 
     def warm_start(self, student: Weights, world: World) -> Weights:
         """A round of L_s alone: of the cohort's holders of labels, in a mean of equal weights, then of the server."""
-        update = ProximalFixMatchUpdate(mu=self.mu, proximal=self.proximal)
-        mean = mean_of_labelled(update, student, world, self.labelled_batch_size)
-        return self.server_update(student if mean is None else mean, world)
+        update = ProximalFixMatchUpdate(method=self)
+        student = mean_of(trained_on_labels(update, student, world, self.labelled_batch_size), otherwise=student)
+        return self.server_update(student, world)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +217,7 @@ class TeacherStudent(ProximalFixMatch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ratio("ratio", self.ratio)
+        check_range("ratio", self.ratio, "[0, 1]", 0.0 <= self.ratio <= 1.0)
 
     def init(self, setup: Setup) -> State:
         start = setup.initial_weights()
@@ -287,14 +227,3 @@ class TeacherStudent(ProximalFixMatch):
         """Student and teacher, first the one that is evaluated."""
         first, second = ("student", "teacher") if self.evaluated == "student" else ("teacher", "student")
         return {first: state.server[first], second: state.server[second]}
-
-
-def check_ratio(name: str, ratio: float) -> None:
-    if not 0.0 <= ratio <= 1.0:
-        raise ConfigError(f"{name}: {ratio} is outside [0, 1]")
-
-
-def check_not_negative(method: object, *names: str) -> None:
-    for name in names:
-        if getattr(method, name) < 0.0:
-            raise ConfigError(f"{name}: {getattr(method, name)}; 0 or more would be right")

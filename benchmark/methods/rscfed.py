@@ -1,11 +1,12 @@
 """RSCFed: several random subsets of the clients, a distance-reweighted consensus of each, and the mean of these.
 
 Liang, Lin, Fu, Zhu, Li. RSCFed: Random Sampling Consensus Federated Semi-supervised Learning. CVPR 2022, Eqs. 1-7,
-Algorithm 1. Released code: XMed-Lab/RSCFed.
+Algorithm 1. Released code: XMed-Lab/RSCFed; DMA is train_main.py:284-310 and FedAvg.py:24-31.
 
-M times a round, K clients are drawn and trained from the global model (`mean_teacher.py`); each draw gives a
-sub-consensus in which models near the draw's average count for more (`distance.py`). The next global model is their
-plain mean. With beta = 0 the distances do not count: Table 2's "Basic + SSO". Its "Basic" is `fed_consist`.
+M times a round, K clients are drawn and trained from the global model (`mean_teacher.py`). Each draw gives a
+sub-consensus by distance-reweighted model aggregation (DMA, section 3.3): models near the draw's average count for
+more. The next global model is the plain mean of the sub-consensus models. With beta = 0 the distances do not count:
+Table 2's "Basic + SSO". Its "Basic" is `fed_consist`.
 
 Departures and switches (each a field below or in `mean_teacher.py`, where the departures of local training are):
 1. `labelled_weight`, `beta_rule`, `distance`, `drawn_twice`: the paper or its released code.
@@ -17,15 +18,15 @@ Departures and switches (each a field below or in `mean_teacher.py`, where the d
 6. A client without images is never drawn. `federation.C` only bounds the warm start: a round has M x K jobs.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import RunningMean
-from benchmark.methods.distance import DistanceRule, LabelledWeight, Member, Weighting, sub_consensus
-from benchmark.methods.mean_teacher import MeanTeacherMethod, fully_labelled, labelled_share
-from benchmark.methods.objectives import check_counts
+from benchmark.methods.averaging import RunningMean, is_statistic, mean
+from benchmark.methods.mean_teacher import MeanTeacherMethod, Member, member_of, share_of_labelled, weighed_by_share
+from benchmark.methods.objectives import check_counts, check_not_negative, check_range
 from benchmark.methods.protocol import Outcome, Setup, State, Weights, World
 
 
@@ -39,7 +40,7 @@ class RSCFed(MeanTeacherMethod):
     # Section 4.2: labelled clients together "about 50%" (`labelled_share`). released_code: sizes x 6 in Eq. 5, and once
     # more in Eq. 6 (train_main.py:284-310), about 90 %. released_command: once, which is what README's --un_dist=avg
     # makes of it, about 60 %. by_size: Eqs. 5 and 6 as they stand. Default: the paper.
-    labelled_weight: LabelledWeight = "paper"
+    labelled_weight: Literal["paper", "released_code", "released_command", "by_size"] = "paper"
     labelled_share: float = 0.5
     labelled_times: float = 6.0  # README: --w_mul_times
     # Eq. 6 has one beta. The released code has another, `beta_labelled`, for all of a subset that holds a labelled
@@ -48,7 +49,7 @@ class RSCFed(MeanTeacherMethod):
     beta_labelled: float = 100.0
     # Eq. 6: one norm of all parameters. released_code: the sum of the tensors' norms (FedAvg.py:24-31), which is never
     # smaller. Default: the paper.
-    distance: DistanceRule = "paper"
+    distance: Literal["paper", "released_code"] = "paper"
     # A client in two subsets: Algorithm 1 (line 4) and the released code (train_main.py:210-282) train it twice, the
     # second time with what the first has left with it (teacher, momentum). reused: its one model counts in both; the
     # paper says only that the global model need not be sent again (section 3.3), as it is not here. Default: both's.
@@ -56,28 +57,23 @@ class RSCFed(MeanTeacherMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("beta", "beta_labelled"):
-            if getattr(self, name) < 0.0:
-                raise ConfigError(f"{name}: {getattr(self, name)}; 0 or more would be right")
-        if not 0.0 < self.labelled_share < 1.0:
-            raise ConfigError(f"labelled_share: {self.labelled_share} is outside (0, 1); 0.5 is the paper's")
+        check_not_negative(self, "beta", "beta_labelled")
+        check_range("labelled_share", self.labelled_share, "(0, 1)", 0.0 < self.labelled_share < 1.0)
         if self.labelled_times <= 0.0:
-            raise ConfigError(f"labelled_times: {self.labelled_times}; a positive factor such as 6 would be right")
+            raise ConfigError(f"labelled_times: {self.labelled_times}; choose a positive factor such as 6")
         owners = {
             "labelled_share": ("labelled_weight", ("paper",)),
             "labelled_times": ("labelled_weight", ("released_code", "released_command")),
             "beta_labelled": ("beta_rule", ("released_code",)),
         }
-        _refuse_idle(self, owners)
+        _refuse_unread(self, owners)
 
     def check(self, setup: Setup) -> None:
         super().check(setup)
         check_counts(self, M=1, subset=1)
         holders = sum(setup.sizes[client] > 0 for client in range(setup.K))
         if self.subset > holders:
-            raise ConfigError(
-                f"method.subset: {self.subset} of {holders} clients with images; at most {holders} would be right"
-            )
+            raise ConfigError(f"method.subset: {self.subset} of {holders} clients with images; choose 1 to {holders}")
 
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         if world.round <= self.warm_start_rounds:
@@ -92,7 +88,7 @@ class RSCFed(MeanTeacherMethod):
             theta_sub, weights = self.consensus(models, members)
             average.add(theta_sub)  # Eq. 7
             share += sum(w for w, member in zip(weights, members, strict=True) if member.labelled) / self.M
-        return self.next_state(state, world, average.value(), draws), labelled_share(world, share)
+        return self.next_state(state, world, average.value(), draws), share_of_labelled(world, share)
 
     def _subsets(self, world: World) -> list[list[int]]:
         """M draws of K clients, without replacement inside a draw."""
@@ -112,17 +108,72 @@ class RSCFed(MeanTeacherMethod):
                 if self.drawn_twice == "reused":
                     trained[client] = model
                 models.append(model)
-            yield [Member(size=world.sizes[k], labelled=fully_labelled(world, k)) for k in subset], models
+            yield [member_of(world, client) for client in subset], models
 
     def consensus(self, models: Sequence[Weights], members: Sequence[Member]) -> tuple[Weights, list[float]]:
-        """theta_sub of one subset, and the weights of its clients."""
-        weighting = Weighting(rule=self.labelled_weight, share=self.labelled_share, times=self.labelled_times)
+        """theta_sub of one subset (Eqs. 5 and 6, Algorithm 1 lines 5 to 7), and the weights w of its clients.
+
+        beta = 0 is the plain weighted mean and computes no distance. A model that is not finite makes theta_sub so.
+        """
         other_beta = self.beta_rule == "released_code" and any(member.labelled for member in members)
         beta = self.beta_labelled if other_beta else self.beta
-        return sub_consensus(models, members, weighting=weighting, beta=beta, distance=self.distance)
+        for_average, for_weights = self.frequencies(members)
+        plain = [f / sum(for_weights) for f in for_weights]
+        if beta == 0.0:
+            return mean(models, for_weights), plain
+        average = mean(models, for_average)
+        distance = norm_of_all if self.distance == "paper" else sum_of_norms
+        distances = [distance(model, average) for model in models]
+        if not all(map(math.isfinite, distances)):
+            return mean(models, for_weights), plain
+        weights = reweighted(for_weights, distances, [member.size for member in members], beta)
+        return mean(models, weights), weights
+
+    def frequencies(self, members: Sequence[Member]) -> tuple[list[float], list[float]]:
+        """What stands for N_i / N_total in Eq. 5 and in Eq. 6; positive, not normalised."""
+        sizes = [float(member.size) for member in members]
+        if self.labelled_weight == "by_size":
+            return sizes, sizes
+        if self.labelled_weight == "paper":
+            shares = weighed_by_share(members, self.labelled_share)
+            return shares, shares
+        times = [self.labelled_times if member.labelled else 1.0 for member in members]
+        once = [factor * size for factor, size in zip(times, sizes, strict=True)]
+        if self.labelled_weight == "released_command":  # with --un_dist=avg train_main.py:284 leaves the sizes alone
+            return sizes, once
+        return once, [factor * size for factor, size in zip(times, once, strict=True)]  # train_main.py:284-287, 307-310
 
 
-def _refuse_idle(method: object, owners: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+def norm_of_all(left: Weights, right: Weights) -> float:
+    """||left - right||_2 over all trained parameters as one vector (Eq. 6)."""
+    return math.sqrt(sum(_squares(left, right, name) for name in left if not is_statistic(name)))
+
+
+def sum_of_norms(left: Weights, right: Weights) -> float:
+    """The sum over tensors of their norms, running statistics too (FedAvg.py:24-31); counters have no norm."""
+    names = [name for name, value in left.items() if value.is_floating_point()]
+    return sum(math.sqrt(_squares(left, right, name)) for name in names)
+
+
+def _squares(left: Weights, right: Weights, name: str) -> float:
+    return float((left[name].double() - right[name].double()).square().sum())
+
+
+def reweighted(
+    frequencies: Sequence[float], distances: Sequence[float], sizes: Sequence[int], beta: float
+) -> list[float]:
+    """Eq. 6: f_i exp(-beta d_i / N_i), normalised to sum 1.
+
+    Shifted by the largest logarithm: beta d / N of some hundreds, where exp is 0, would else end in 0 / 0.
+    Needs positive frequencies and sizes.
+    """
+    logs = [math.log(f) - beta * d / size for f, d, size in zip(frequencies, distances, sizes, strict=True)]
+    largest = max(logs)
+    powers = [math.exp(value - largest) for value in logs]
+    return [power / sum(powers) for power in powers]
+
+
+def _refuse_unread(method: object, owners: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
     """A field that moves nothing must not make another cell: field -> the switch and its values that read the field.
 
     Raises ConfigError where such a field is not at its default although its switch does not read it.
@@ -130,7 +181,5 @@ def _refuse_idle(method: object, owners: Mapping[str, tuple[str, tuple[str, ...]
     for name, (switch, values) in owners.items():
         value, position = getattr(method, name), getattr(method, switch)
         if position not in values and value != getattr(type(method), name):
-            raise ConfigError(
-                f"{name}: {value!r} does nothing with {switch} {position!r}; {' or '.join(map(repr, values))} "
-                "would be right"
-            )
+            allowed = " or ".join(map(repr, values))
+            raise ConfigError(f"{name}: {value!r} does nothing with {switch} {position!r}; choose {allowed}")

@@ -20,7 +20,7 @@ Departures and switches (each a field below):
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,15 +28,21 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
-from benchmark.methods.averaging import RunningMean, momentum_step
-from benchmark.methods.normalisation import with_static_statistics
-from benchmark.methods.objectives import ServerUpdate, StudentUpdate, check_counts, check_threshold
+from benchmark.methods.averaging import means_of, momentum_step, trained_at_server, with_static_statistics
+from benchmark.methods.objectives import (
+    StudentUpdate,
+    check_counts,
+    check_not_negative,
+    check_range,
+    check_threshold,
+)
 from benchmark.methods.protocol import (
-    SERVER,
-    Batch,
+    Batches,
     Job,
     Key,
     Local,
+    Loss,
+    Method,
     Networks,
     PseudoLabelled,
     Reader,
@@ -49,82 +55,11 @@ from benchmark.methods.protocol import (
     World,
 )  # fmt: skip
 
-NothingBelow = Literal["skip_mix", "draw_from_all"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixMixUpdate(StudentUpdate):
-    """ClientUpdate of Algorithm 1."""
-
-    # For plans: the mixed image is one pass, of two weak views.
-    passes: ClassVar[Mapping[str, tuple[int, int]]] = {"mix/weak": (0, 0)}
-
-    threshold: float = 0.95
-    mix_weight: float = 1.0
-    beta: float = 0.75
-    mix_source: Literal["paper", "released_code"] = "paper"
-    nothing_below: NothingBelow = "skip_mix"
-
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        """Eqs. 2 to 4: labels once, the sets D+ and D-. A client without D+ has nothing to train."""
-        labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), self.threshold)
-        given = PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
-        sure_N = kept_N.nonzero().flatten()
-        if not len(sure_N):
-            return Local(trainable={}, pseudo=given)
-        others_N = self._others(kept_N)
-        drawn_N = others_N[torch.randint(len(others_N), (len(sure_N),), generator=reader.draw)]
-        skipped = self.mix_source == "paper" and self.nothing_below == "skip_mix" and bool(kept_N.all())
-        mix_labels_N = torch.full_like(drawn_N, NO_LABEL) if skipped else labels_N[drawn_N]
-        return Local(
-            trainable={"student": received["student"]},
-            momentum=(private or {}).get("momentum"),
-            pseudo=given,
-            selected={
-                "fix": Selected(positions_N=sure_N, labels_N=labels_N[sure_N]),
-                "mix": Selected(positions_N=drawn_N, labels_N=mix_labels_N),
-            },
-        )
-
-    def _others(self, kept_N: Tensor) -> Tensor:
-        """What D- is drawn from: the unsure images (Eq. 4), or all (modules.py:259-262, data.py:310-322)."""
-        if self.mix_source == "released_code" or bool(kept_N.all()):
-            return torch.arange(len(kept_N))
-        return (~kept_N).nonzero().flatten()
-
-    def loss(
-        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""
-        network, fix = trainable["student"], batch["fix"]
-        fix_labels_N = fix.pseudo_labels_N
-        assert fix_labels_N is not None
-        fix_loss = supervised_loss(network(fix.views["strong"]), fix_labels_N)
-        if not self.mix_weight:
-            return fix_loss, {"client/loss": fix_loss.detach()}
-        mix, lam = batch["mix"], draw_beta(self.beta, draw)
-        mix_labels_N = mix.pseudo_labels_N
-        assert mix_labels_N is not None
-        mixed_NCHW = mixup(fix.views["weak"], mix.views["weak"], lam)
-        counts = (mix_labels_N != NO_LABEL).float().mean()  # 1, or 0 where the mix is skipped
-        mixed_loss = counts * mix_loss(network(mixed_NCHW), fix_labels_N, mix_labels_N.clamp(min=0), lam)
-        loss = fix_loss + self.mix_weight * mixed_loss
-        return loss, {"client/loss": loss.detach(), "client/mix_loss": mixed_loss.detach()}
-
-    def finish(self, local: Local) -> Tree:
-        return super().finish(local) if local.trainable else {}
-
-
 NO_LABEL = -1
 
 
-def draw_beta(a: float, draw: torch.Generator) -> float:
-    """lambda from Beta(a, a), through NumPy: torch has no Beta draw from a named generator."""
-    return float(np.random.default_rng(int(torch.randint(2**62, (), generator=draw))).beta(a, a))
-
-
 @dataclass(frozen=True, kw_only=True)
-class SemiFL:
+class SemiFL(Method):
     """Algorithm 1. Names after the colon are Algorithm 1's and Table 5's."""
 
     threshold: float = 0.95  # tau
@@ -135,7 +70,8 @@ class SemiFL:
     server_batch_size: int = 10  # B_s    250 where the server has more than 1,000 images (utils.py:145-148)
     # Eq. 4 draws D- from the images below tau; the released code from all. Default: the paper.
     mix_source: Literal["paper", "released_code"] = "paper"
-    nothing_below: NothingBelow = "skip_mix"  # Eq. 4 has nothing to draw from; the default invents no data
+    # Where no image lies below tau, Eq. 4 has nothing to draw from. Default: invents no data.
+    nothing_below: Literal["skip_mix", "draw_from_all"] = "skip_mix"
     # The paper is silent; the released code keeps a client's momentum buffers for its next round (modules.py:207-218).
     # Default: reset, since Algorithm 1's clients keep nothing.
     momentum: Literal["reset", "released_code"] = "reset"
@@ -151,21 +87,16 @@ class SemiFL:
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
+        check_not_negative(self, "mix_weight")
+        check_range("server_momentum", self.server_momentum, "[0, 1)", 0.0 <= self.server_momentum < 1.0)
         if self.beta <= 0.0:
-            raise ConfigError(f"beta: {self.beta}; a positive number would be right")
-        if self.mix_weight < 0.0:
-            raise ConfigError(f"mix_weight: {self.mix_weight}; 0 or more would be right")
-        if not 0.0 <= self.server_momentum < 1.0:
-            raise ConfigError(f"server_momentum: {self.server_momentum} is outside [0, 1)")
+            raise ConfigError(f"beta: {self.beta}; choose a positive number")
 
     def check(self, setup: Setup) -> None:
         check_counts(self, batch_size=1, server_batch_size=1, warm_start_rounds=0)
 
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights(), "velocity": None})
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return {"student": state.server["student"]}
 
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         weights, velocity = state.server["student"], state.server["velocity"]
@@ -183,45 +114,87 @@ class SemiFL:
 
     def _server_update(self, weights: Weights, world: World, draw: int) -> Weights:
         """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""
-        job = Job(
-            key=Key(client=SERVER, draw=draw),
-            update=ServerUpdate(),
-            receives={"student": weights},
-            data={
-                "labelled": Stream(part="labelled", batch_size=self.server_batch_size, views=("weak",), drop_last=False)
-            },
-            limit=world.limit,
-        )
-        (outcome,) = world.fit([job])
+        student = trained_at_server(weights, world, self.server_batch_size, draw)
         asked = range(world.K) if self.statistics == "server_and_clients" else ()
-        return with_static_statistics(outcome.sends["student"], world, asked)
+        return with_static_statistics(student, world, asked)
 
     def _clients(self, weights: Weights, velocity: Weights | None, world: World) -> tuple[Weights, Weights | None]:
         """The cohort's ClientUpdates and Eq. 9, as a step of global momentum."""
-        update = FixMixUpdate(
-            keeps_momentum=self.momentum == "released_code",
-            threshold=self.threshold,
-            mix_weight=self.mix_weight,
-            beta=self.beta,
-            mix_source=self.mix_source,
-            nothing_below=self.nothing_below,
-        )
         fix = Stream(part="unlabelled", batch_size=self.batch_size, views=("weak", "strong"), drop_last=False)
         mix = Stream(part="unlabelled", batch_size=self.batch_size, views=("weak",), drop_last=False)
         jobs = [
             Job(
                 key=Key(client=client),
-                update=update,
+                update=ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code"),
                 receives={"student": weights},
                 data={"fix": fix, "mix": mix} if self.mix_weight else {"fix": fix},
                 limit=world.limit,
             )
             for client in world.cohort()
         ]
-        average = RunningMean()
-        for outcome in world.fit(jobs):
-            if not outcome.sat_out:
-                average.add(outcome.sends["student"])
-        if not average.total:
+        means = means_of(world.fit(jobs))
+        if means is None:
             return weights, velocity
-        return momentum_step(weights, average.value(), velocity, self.server_momentum)
+        return momentum_step(weights, means["student"], velocity, self.server_momentum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientUpdate(StudentUpdate):
+    """ClientUpdate of Algorithm 1."""
+
+    passes = {"mix/weak": (0, 0)}  # the mixed image is one pass, of two weak views
+
+    method: SemiFL
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """Eqs. 2 to 4: labels once, the sets D+ and D-. A client without D+ has nothing to train."""
+        method = self.method
+        labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), method.threshold)
+        given = PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
+        sure_N = kept_N.nonzero().flatten()
+        if not len(sure_N):
+            return Local(trainable={}, pseudo=given)
+        others_N = self._others(kept_N)
+        drawn_N = others_N[torch.randint(len(others_N), (len(sure_N),), generator=reader.draw)]
+        skipped = method.mix_source == "paper" and method.nothing_below == "skip_mix" and bool(kept_N.all())
+        mix_labels_N = torch.full_like(drawn_N, NO_LABEL) if skipped else labels_N[drawn_N]
+        return Local(
+            trainable={"student": received["student"]},
+            momentum=(private or {}).get("momentum"),
+            pseudo=given,
+            selected={
+                "fix": Selected(positions_N=sure_N, labels_N=labels_N[sure_N]),
+                "mix": Selected(positions_N=drawn_N, labels_N=mix_labels_N),
+            },
+        )
+
+    def _others(self, kept_N: Tensor) -> Tensor:
+        """What D- is drawn from: the unsure images (Eq. 4), or all (modules.py:259-262, data.py:310-322)."""
+        if self.method.mix_source == "released_code" or bool(kept_N.all()):
+            return torch.arange(len(kept_N))
+        return (~kept_N).nonzero().flatten()
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""
+        network, fix = trainable["student"], batch["fix"]
+        fix_labels_N = fix.pseudo_labels_N
+        assert fix_labels_N is not None
+        fix_loss = supervised_loss(network(fix.views["strong"]), fix_labels_N)
+        if not self.method.mix_weight:
+            return fix_loss, {"client/loss": fix_loss.detach()}
+        mix, lam = batch["mix"], draw_beta(self.method.beta, draw)
+        mix_labels_N = mix.pseudo_labels_N
+        assert mix_labels_N is not None
+        mixed_NCHW = mixup(fix.views["weak"], mix.views["weak"], lam)
+        counts = (mix_labels_N != NO_LABEL).float().mean()  # 1, or 0 where the mix is skipped
+        mixed_loss = counts * mix_loss(network(mixed_NCHW), fix_labels_N, mix_labels_N.clamp(min=0), lam)
+        loss = fix_loss + self.method.mix_weight * mixed_loss
+        return loss, {"client/loss": loss.detach(), "client/mix_loss": mixed_loss.detach()}
+
+    def finish(self, local: Local) -> Tree:
+        return super().finish(local) if local.trainable else {}
+
+
+def draw_beta(a: float, draw: torch.Generator) -> float:
+    """lambda from Beta(a, a), through NumPy: torch has no Beta draw from a named generator."""
+    return float(np.random.default_rng(int(torch.randint(2**62, (), generator=draw))).beta(a, a))

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmark.methods.objectives import ServerUpdate, check_counts
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Setup, State, Stream, Weights, World
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, Method, Setup, State, Stream, World
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOnly:
+class ServerOnly(Method):
     """One job a round, at the server."""
 
     batch_size: int = 64  # B
@@ -21,9 +21,6 @@ class ServerOnly:
 
     def check(self, setup: Setup) -> None:
         check_counts(self, batch_size=1)
-
-    def init(self, setup: Setup) -> State:
-        return State(server={"student": setup.initial_weights()})
 
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         job = Job(
@@ -36,6 +33,3 @@ class ServerOnly:
         )
         (outcome,) = world.fit([job])
         return State(server={"student": outcome.sends["student"]}, clients=state.clients), {}
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return {"student": state.server["student"]}

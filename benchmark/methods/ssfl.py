@@ -11,8 +11,10 @@ Departures and switches (each a field below; `reports/ssfl/departures.md` tells 
 4. Pseudo-labels come from the network in training mode, as in the released code; the paper does not say.
 5. `warm_start_rounds` (0 in the paper): the server trains alone first. Reduced profiles need it.
 6. A training pass over a holder's images reshuffles and leaves out the incomplete last batch.
-7. Labels at the clients (appendix H, `labels_at_client`): the server trains nothing, groups are means of their clients
+7. Labels at the clients (appendix H, `objectives`): the server trains nothing, groups are means of their clients
    alone, and batch-norm statistics are averaged, as there is no server to have its own.
+
+The averaging rules are in `averaging`, the objectives (Eqs. 3 to 6) with their local work in `objectives`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +24,22 @@ from typing import Literal
 from benchmark.config import added
 from benchmark.errors import ConfigError
 from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, is_statistic, mean, with_server
-from benchmark.methods.labels_at_client import LabelsAloneUpdate, TwoViewSelfTrainingUpdate, with_labels_too
-from benchmark.methods.objectives import CRL, SelfTraining, ServerUpdate, Supervised, check_counts
+from benchmark.methods.objectives import (
+    CRL,
+    SelfTraining,
+    ServerUpdate,
+    Supervised,
+    SupervisedUpdate,
+    TwoViewSelfTrainingUpdate,
+    check_counts,
+)
 from benchmark.methods.protocol import (
     SERVER,
     Job,
     Key,
     Limit,
     LocalUpdate,
+    Method,
     Outcome,
     Setup,
     State,
@@ -40,7 +50,7 @@ from benchmark.methods.protocol import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSFL:
+class SSFL(Method):
     """A training objective, an averaging, and the switches between the paper and its released code."""
 
     objective: CRL | SelfTraining | Supervised = CRL()
@@ -78,12 +88,12 @@ class SSFL:
         if at_clients and self.averaging.server_weight is not None:
             raise ConfigError(
                 f"method.averaging.server_weight: {self.averaging.server_weight} with labels at the clients, where the "
-                "server only averages; null would be right"
+                "server only averages; choose null"
             )
         if self.client_labels != "paper" and not (at_clients and isinstance(self.objective, CRL)):
             raise ConfigError(
                 f"method.client_labels: {self.client_labels!r} does nothing without labels at the clients (or with "
-                "another objective than crl); 'paper' would be right"
+                "another objective than crl); choose 'paper'"
             )
 
     def init(self, setup: Setup) -> State:
@@ -154,10 +164,10 @@ class SSFL:
         if not at_clients or isinstance(objective, Supervised):
             return objective.update(keeps_momentum)
         if warm:
-            return LabelsAloneUpdate(keeps_momentum=keeps_momentum)
-        if self.client_labels == "released_code":
-            return TwoViewSelfTrainingUpdate(keeps_momentum=keeps_momentum, threshold=objective.threshold)
-        return with_labels_too(objective.update(keeps_momentum))
+            return SupervisedUpdate(keeps_momentum=keeps_momentum)
+        if self.client_labels == "released_code" and isinstance(objective, CRL):
+            return TwoViewSelfTrainingUpdate(objective=objective, keeps_momentum=keeps_momentum)
+        return objective.update(keeps_momentum)
 
     def _client_streams(self, at_clients: bool, warm: bool) -> dict[str, Stream]:
         views = ("weak", "strong") if isinstance(self.objective, CRL) else ("weak",)

@@ -12,33 +12,40 @@ Departures and choices:
 2. Labelled images at the server take no part: it only averages. Its bound is the method server_only.
 3. Training takes weak views, as everywhere in the suite; an incomplete last batch is trained on.
 4. The rate is the clients' (`optimizer.lr`), also where a method beside it learns from labels with `server_lr`.
-5. With static batch norms the statistics are asked from all holders after averaging (`normalisation`).
+5. With static batch norms the statistics are asked from all holders after averaging (`averaging`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import RunningMean
-from benchmark.methods.normalisation import with_static_statistics
-from benchmark.methods.objectives import check_counts
-from benchmark.methods.protocol import Job, Key, Setup, State, Weights, World
-from benchmark.methods.proximal_fixmatch import (
-    Proximal,
-    ProximalFixMatchUpdate,
-    check_not_negative,
-    labelled_cohort,
-    labelled_stream,
+from benchmark.losses import proximal_term
+from benchmark.methods.averaging import mean_of, trained_on_labels, with_static_statistics
+from benchmark.methods.objectives import check_counts, check_not_negative, labelled_loss
+from benchmark.methods.protocol import (
+    Batches,
+    Local,
+    LocalUpdate,
+    Loss,
+    Method,
+    Networks,
+    Reader,
+    Setup,
+    State,
+    Tree,
+    World,
 )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisedFL:
+class SupervisedFL(Method):
     """FedAvg with mu = 0, FedProx with mu > 0."""
 
     mu: float = 0.0  # mu  0: FedAvg
-    proximal: Proximal = "half"  # FedProx Eq. 2 has mu/2; "full" is mu, as in FedSwitch's Algorithm 1
+    proximal: Literal["half", "full"] = "half"  # FedProx Eq. 2 has mu/2; "full" is mu, as in FedSwitch's Algorithm 1
     batch_size: int = 64  # B
     # "size": n_k / n with n_k the images trained on (FedAvg's Algorithm 1); "uniform": 1/m (FedSwitch, FedProx).
     weighting: Literal["size", "uniform"] = "size"
@@ -57,29 +64,30 @@ class SupervisedFL:
                 "method 'server_only' is the bound for labels at the server"
             )
 
-    def init(self, setup: Setup) -> State:
-        return State(server={"student": setup.initial_weights()})
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return {"student": state.server["student"]}
-
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
-        jobs = [
-            Job(
-                key=Key(client=client),
-                update=ProximalFixMatchUpdate(mu=self.mu, proximal=self.proximal),
-                receives={"student": state.server["student"]},
-                data={"labelled": labelled_stream(self.batch_size)},
-                limit=world.limit,
-            )
-            for client in labelled_cohort(world)
-        ]
-        average = RunningMean()
-        for job, outcome in zip(jobs, world.fit(jobs), strict=True):
-            if outcome.sat_out:
-                continue
-            weight = world.labelled[job.key.client] if self.weighting == "size" else 1
-            average.add(outcome.sends["student"], weight)
-        mean = average.value() if average.total else state.server["student"]
-        student = with_static_statistics(mean, world, range(world.K))
+        student = state.server["student"]
+        outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size)
+        weight = world.labelled.__getitem__ if self.weighting == "size" else None
+        student = with_static_statistics(mean_of(outcomes, student, weight), world, range(world.K))
         return State(server={"student": student}, clients=state.clients), {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProxUpdate(LocalUpdate):
+    """Cross-entropy on the weak view, and with mu > 0 the pull towards the weights received (FedProx Eq. 2)."""
+
+    mean_over_images = True
+
+    method: SupervisedFL
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        student = received["student"]
+        return Local(trainable={"student": student}, frozen={"anchor": student} if self.method.mu else {})
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        student, mu = trainable["student"], self.method.mu
+        loss = supervised = labelled_loss(student, batch["labelled"])
+        if mu:
+            weights, anchor = dict(student.named_parameters()), dict(frozen["anchor"].named_parameters())
+            loss = supervised + proximal_term(weights, anchor, mu, half=self.method.proximal == "half")
+        return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}

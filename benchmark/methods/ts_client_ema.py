@@ -14,9 +14,9 @@ Departures and switches (besides those of `proximal_fixmatch`; the teacher label
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from benchmark.methods.averaging import RunningMean, ema
+from benchmark.methods.averaging import ema, means_of
 from benchmark.methods.protocol import Local, State, Tree, World
 from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 
@@ -25,7 +25,7 @@ from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherS
 class TSClientUpdate(ProximalFixMatchUpdate):
     """ClientUpdate with a local teacher that is sent back."""
 
-    mean_over_images: ClassVar[bool] = True
+    mean_over_images = True
 
     def finish(self, local: Local) -> Tree:
         return {**super().finish(local), "teacher": local.frozen["teacher"]}
@@ -45,20 +45,9 @@ class TSClientEMA(TeacherStudent):
         if world.round <= self.warm_start_rounds:
             student = self.warm_start(received["student"], world)
             return State(server={"student": student, "teacher": student}, clients=state.clients), {}
-        update = TSClientUpdate(
-            threshold=self.threshold,
-            unlabelled_weight=self.unlabelled_weight,
-            mu=self.mu,
-            proximal=self.proximal,
-            labeller="teacher",
-            local_ratio=self.ratio,
-        )
-        students, teachers = RunningMean(), RunningMean()
-        for outcome in world.fit(self.client_jobs(world, update, received)):
-            if not outcome.sat_out:
-                students.add(outcome.sends["student"])
-                teachers.add(outcome.sends["teacher"])
-        means = {"student": students.value(), "teacher": teachers.value()} if students.total else received
+        update = TSClientUpdate(method=self, labeller="teacher", local_ratio=self.ratio)
+        outcomes = world.fit(self.client_jobs(world, update, received))
+        means = means_of(outcomes, ("student", "teacher")) or received
         student, teacher = self.server_update(means["student"], world), means["teacher"]
         if self.server_teacher == "mean_then_ema":
             teacher = ema(teacher, student, self.ratio)

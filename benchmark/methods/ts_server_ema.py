@@ -11,7 +11,7 @@ T_0 = S_0, and T = S until a warm start is over.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmark.methods.averaging import RunningMean, ema
+from benchmark.methods.averaging import ema, mean_of
 from benchmark.methods.protocol import State, World
 from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 
@@ -27,17 +27,8 @@ class TSServerEMA(TeacherStudent):
         if world.round <= self.warm_start_rounds:
             student = self.warm_start(student, world)
             return State(server={"student": student, "teacher": student}, clients=state.clients), {}
-        update = ProximalFixMatchUpdate(
-            threshold=self.threshold,
-            unlabelled_weight=self.unlabelled_weight,
-            mu=self.mu,
-            proximal=self.proximal,
-            labeller="teacher",
-        )
-        average = RunningMean()
-        for outcome in world.fit(self.client_jobs(world, update, {"student": student, "teacher": teacher})):
-            if not outcome.sat_out:
-                average.add(outcome.sends["student"])
-        student = self.server_update(average.value() if average.total else student, world)
+        update = ProximalFixMatchUpdate(method=self, labeller="teacher")
+        jobs = self.client_jobs(world, update, {"student": student, "teacher": teacher})
+        student = self.server_update(mean_of(world.fit(jobs), otherwise=student), world)
         teacher = ema(teacher, student, self.ratio)
         return State(server={"student": student, "teacher": teacher}, clients=state.clients), {}

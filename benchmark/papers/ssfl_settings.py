@@ -13,9 +13,8 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.averaging import FedAvg, Grouping
 from benchmark.methods.data_sharing import DataSharing
-from benchmark.methods.disjoint import Lambdas
 from benchmark.methods.easgd import EASGD
-from benchmark.methods.fedmatch import FedMatch
+from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.objectives import CRL, SelfTraining, Supervised
 from benchmark.methods.overlap_sgd import OverlapSGD

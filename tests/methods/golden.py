@@ -12,10 +12,9 @@ from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
 from benchmark.methods.averaging import FedAvg, Grouping
 from benchmark.methods.data_sharing import DataSharing
-from benchmark.methods.disjoint import Lambdas
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
-from benchmark.methods.fedmatch import FedMatch
+from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch

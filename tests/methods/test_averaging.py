@@ -63,7 +63,7 @@ def test_counters_keep_their_type():
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_paper_groups_hold_everyone_and_differ_by_at_most_one(C, S):
     if S > C:
-        with pytest.raises(ConfigError, match="S <= C"):
+        with pytest.raises(ConfigError, match=f"choose S from 1 to {C}"):
             Grouping(S=S).group_sizes(C)
         return
     sizes = Grouping(S=S).group_sizes(C)

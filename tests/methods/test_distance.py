@@ -6,6 +6,7 @@ the two tensors' norms 1.4 |t - t'|. Clients: A (t = 0, N = 100, labelled), B (t
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,16 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 
-from benchmark.methods.distance import (
-    DISTANCES,
-    Member,
-    Weighting,
-    norm_of_all,
-    reweighted,
-    sub_consensus,
-    sum_of_norms,
-)
-from benchmark.methods.rscfed import RSCFed
+from benchmark.methods import rscfed
+from benchmark.methods.mean_teacher import Member
+from benchmark.methods.rscfed import RSCFed, norm_of_all, reweighted, sum_of_norms
 
 LN2 = math.log(2)
 A, B, C = Member(size=100, labelled=True), Member(size=50, labelled=False), Member(size=50, labelled=False)
@@ -62,30 +56,29 @@ BY_HAND = {
 def test_three_clients(rule, distance, stretch):
     """The sum of norms is 1.4 times the norm: beta / 1.4 gives the same powers of 2."""
     beta, expected = BY_HAND[rule]
-    weighting = Weighting(rule=rule, times=2.0)
-    found = sub_consensus(MODELS, [A, B, C], weighting=weighting, beta=beta / stretch, distance=distance)
-    check(found, expected)
+    times: dict[str, Any] = {"labelled_times": 2.0} if rule.startswith("released") else {}
+    method = RSCFed(labelled_weight=rule, beta=beta / stretch, distance=distance, **times)
+    check(method.consensus(MODELS, [A, B, C]), expected)
 
 
 def test_the_share_of_labelled_clients():
     """beta = 0 and a share of .2: A weighs .2, B and C .4 each; two labelled clients share by size: 100 and 300."""
-    weighting = Weighting(rule="paper", share=0.2)
-    check(sub_consensus(MODELS, [A, B, C], weighting=weighting, beta=0.0), [0.2, 0.4, 0.4])
-    big = replace(A, size=300)
-    check(sub_consensus(MODELS, [A, big, C], weighting=weighting, beta=0.0), [0.05, 0.15, 0.8])
+    method = RSCFed(labelled_share=0.2, beta=0.0)
+    check(method.consensus(MODELS, [A, B, C]), [0.2, 0.4, 0.4])
+    check(method.consensus(MODELS, [A, replace(A, size=300), C]), [0.05, 0.15, 0.8])
 
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_one_kind_of_client_is_weighted_by_size(labelled):
     members = [replace(member, labelled=labelled) for member in (A, B, C)]
-    check(sub_consensus(MODELS, members, weighting=Weighting(), beta=0.0), [100, 50, 50])
+    check(RSCFed(beta=0.0).consensus(MODELS, members), [100, 50, 50])
 
 
 def test_the_released_weight_of_the_labelled_client():
     """Released numbers (x 6 twice, N equal, no distance): 36 of 40, the .9 of the code's subsets of five."""
     members = [replace(A, size=10), *[replace(B, size=10)] * 4]
     models = [model(0), *[model(10)] * 4]
-    _, weights = sub_consensus(models, members, weighting=Weighting(rule="released_code"), beta=0.0)
+    _, weights = RSCFed(labelled_weight="released_code", beta=0.0).consensus(models, members)
     assert weights[0] == pytest.approx(36 / 40)
 
 
@@ -124,18 +117,18 @@ def test_weights_where_exp_is_zero():
     found = reweighted([1.0, 1.0, 1.0], [5.0, 5.0001, 6.0], [50, 50, 50], beta=1e4)
     e = math.exp(-0.02)
     assert found == pytest.approx([1 / (1 + e), e / (1 + e), math.exp(-200) / (1 + e)], rel=1e-9)
-    theta, _ = sub_consensus(MODELS, [A, B, C], weighting=Weighting(), beta=1e6)
+    theta, _ = RSCFed(beta=1e6).consensus(MODELS, [A, B, C])
     assert torch.isfinite(theta["one.weight"]).all() and theta["one.weight"].item() == pytest.approx(6.0)
 
 
 def test_without_beta_no_distance_is_taken(monkeypatch):
     """Table 2, "Basic + SSO"."""
-    monkeypatch.setitem(DISTANCES, "paper", lambda left, right: pytest.fail("a distance was taken"))
-    check(sub_consensus(MODELS, [A, B, C], weighting=Weighting(), beta=0.0), [0.5, 0.25, 0.25])
+    monkeypatch.setattr(rscfed, "norm_of_all", lambda left, right: pytest.fail("a distance was taken"))
+    check(RSCFed(beta=0.0).consensus(MODELS, [A, B, C]), [0.5, 0.25, 0.25])
 
 
 def test_a_model_that_diverged_is_not_hidden():
-    theta, _ = sub_consensus([model(0), model(math.nan)], [A, B], weighting=Weighting(), beta=1.0)
+    theta, _ = RSCFed(beta=1.0).consensus([model(0), model(math.nan)], [A, B])
     assert theta["one.weight"].isnan().all()
 
 

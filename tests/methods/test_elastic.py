@@ -11,8 +11,7 @@ from benchmark.experiment import from_json, to_json
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.averaging import mean
-from benchmark.methods.easgd import EASGD, Asymmetric, MovingRate, Spring
-from benchmark.methods.elastic import ElasticUpdate
+from benchmark.methods.easgd import EASGD, Asymmetric, ElasticUpdate, MovingRate, Spring
 from benchmark.methods.objectives import StudentUpdate
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.protocol import Job, Key, Limit, Local, Stream
@@ -72,7 +71,7 @@ def test_the_pull_by_hand(sends, sent):
     """z = 2, x = 4 after training, alpha = 1/4: x - (x - z) / 4 = 3.5 stays; a whole number is the client's own."""
     local = Local(
         trainable={"student": {"w": torch.tensor([4.0]), "count": torch.tensor(7)}},
-        found={"common": {"w": torch.tensor([2.0]), "count": torch.tensor(3)}},
+        for_finish={"common": {"w": torch.tensor([2.0]), "count": torch.tensor(3)}},
     )
     sends_tree = ElasticUpdate(alpha=0.25, sends=sends).finish(local)
     assert sends_tree["student"]["w"].item() == sent

@@ -17,11 +17,9 @@ from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.ledger import tree_bytes
 from benchmark.federated.local import load
 from benchmark.methods.averaging import mean
-from benchmark.methods.disjoint import DisjointUpdate, Lambdas, summed
-from benchmark.methods.fedmatch import FedMatch, nearest
+from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, applied, nearest, summed
 from benchmark.methods.objectives import StudentUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
-from benchmark.methods.sparse import applied
 from benchmark.optim.sgd import SGD
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of
@@ -68,23 +66,23 @@ def watched(e, rounds):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded(DisjointUpdate):
+class Recorded(ClientUpdate):
     def after_step(self, training):
         for name, network in training.trainable.items():
             training.private[f"{name} {training.step}"] = {n: v.clone() for n, v in network.state_dict().items()}
 
     def finish(self, local):
-        return {"steps": {**local.private, **{f"{n} 0": w for n, w in local.found["start"].items()}}}
+        return {"steps": {**local.private, **{f"{n} 0": w for n, w in local.for_finish["start"].items()}}}
 
 
 def test_sigma_and_psi_are_stepped_in_turn():
     """T = 3 with momentum and weight decay: the set that a loss does not reach does not move by a bit."""
     environment = prepare(experiment("every_client"))
     weights = weights_of(environment.network())
-    streams = METHOD._streams(DisjointUpdate())
+    streams = METHOD._streams(ClientUpdate(method=METHOD))
     job = Job(
         key=Key(client=1),
-        update=Recorded(threshold=0.14),
+        update=Recorded(method=METHOD),
         receives={"sigma": weights, "psi": {name: 0.2 * value for name, value in weights.items()}},
         data=streams,
         limit=Limit(steps=3),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from scipy.special import log_softmax, softmax
 from torch import nn
 
-from benchmark.methods.disjoint import DisjointUpdate, Lambdas, consistency_of_clients, vote
+from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, consistency_of_clients, vote
 from benchmark.methods.protocol import Batch
 
 RNG = np.random.default_rng(4)
@@ -37,7 +37,7 @@ def unlabelled():
 def test_psi_s_loss_by_numpy(threshold, helpers):
     """1/H sum KL(p_h || p) and the cross-entropy of the vote, means over images at least tau sure; two norms of psi."""
     lambdas = Lambdas(i=0.3, a=0.7, l2=0.02, l1=0.05)
-    update = DisjointUpdate(lambdas=lambdas, threshold=threshold)
+    update = ClientUpdate(method=FedMatch(lambdas=lambdas, threshold=threshold))
     trainable, frozen = networks("psi"), networks("sigma", *helpers)
     loss, aux = update.without_labels(trainable, frozen, unlabelled(), torch.Generator())
 
@@ -60,7 +60,7 @@ def test_psi_s_loss_by_numpy(threshold, helpers):
 
 def test_each_loss_has_a_gradient_for_its_own_weights_alone():
     """Also ||sigma - psi||^2 pulls psi and not sigma; labels reach sigma and not psi."""
-    update, both = DisjointUpdate(), networks("sigma", "psi")
+    update, both = ClientUpdate(method=FedMatch()), networks("sigma", "psi")
     update.without_labels(both, networks("helper 0"), unlabelled(), torch.Generator())[0].backward()
     assert both["sigma"].weight.grad is None and both["psi"].weight.grad is not None
     both = networks("sigma", "psi")

@@ -126,7 +126,9 @@ def test_two_local_steps_by_hand():
     streams = watch.clients()[0][0].data
     start = weights_of(environment.network())
     sent_teacher = {name: value / 2 for name, value in start.items()}
-    update = FedSwitchUpdate(threshold=0.11, unlabelled_weight=2.0, mu=0.5, labeller="teacher", local_ratio=0.75)
+    update = FedSwitchUpdate(
+        method=FedSwitch(threshold=0.11, unlabelled_weight=2.0, mu=0.5), labeller="teacher", local_ratio=0.75
+    )
     job = Job(
         key=Key(client=1), update=update, receives={"student": start, "teacher": sent_teacher}, data=streams,
         limit=Limit(steps=2),

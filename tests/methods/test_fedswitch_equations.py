@@ -11,8 +11,9 @@ from scipy.stats import entropy
 from torch import nn
 
 from benchmark.errors import ConfigError
+from benchmark.methods.averaging import ema_
 from benchmark.methods.fedswitch import FedSwitch, histogram, kl_from_uniform, mean_softmax
-from benchmark.methods.proximal_fixmatch import follow, pull
+from benchmark.methods.proximal_fixmatch import pull
 from tests.federated.helpers import equal
 
 
@@ -55,15 +56,15 @@ def test_local_teacher_by_hand():
                 "num_batches_tracked": torch.tensor(batches),
             }
         )
-    follow(teacher, student, 0.75)
+    ema_(teacher, student, 0.75)
     after = teacher.state_dict()
     assert after["weight"].item() == after["running_mean"].item() == 3.5 and after["num_batches_tracked"].item() == 7
     nn.init.zeros_(student.weight)
-    follow(teacher, student, 1.0)
+    ema_(teacher, student, 1.0)
     assert teacher.weight.item() == 3.5
-    follow(teacher, student, 0.75)
+    ema_(teacher, student, 0.75)
     assert teacher.weight.item() == 2.625
-    follow(teacher, student, 0.0)
+    ema_(teacher, student, 0.0)
     assert equal(teacher.state_dict(), student.state_dict())
 
 

@@ -14,12 +14,14 @@ from torch import nn
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare
 from benchmark.methods.averaging import FedAvg, Grouping, mean
-from benchmark.methods.labels_at_client import (
-    LabelledConsistencyUpdate,
-    LabelledSelfTrainingUpdate,
+from benchmark.methods.objectives import (
+    CRL,
+    ConsistencyUpdate,
+    SelfTraining,
+    SelfTrainingUpdate,
+    Supervised,
     TwoViewSelfTrainingUpdate,
 )
-from benchmark.methods.objectives import SelfTraining, Supervised
 from benchmark.methods.protocol import SERVER, Batch
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of
@@ -53,10 +55,10 @@ LABELS = np.array([0, 3, 1, 1, 2])
     ("update", "learns", "taught_by"),
     [
         # Eq. 4: the strong view from the weak one's argmax. Eq. 5: the weak view from its own.
-        (LabelledConsistencyUpdate(threshold=0.6), [STRONG], [WEAK]),
-        (LabelledSelfTrainingUpdate(threshold=0.6), [WEAK], [WEAK]),
+        (ConsistencyUpdate(objective=CRL(threshold=0.6)), [STRONG], [WEAK]),
+        (SelfTrainingUpdate(objective=SelfTraining(threshold=0.6)), [WEAK], [WEAK]),
         # As released: each view from its own; a mean over both halves.
-        (TwoViewSelfTrainingUpdate(threshold=0.6), [WEAK, STRONG], [WEAK, STRONG]),
+        (TwoViewSelfTrainingUpdate(objective=CRL(threshold=0.6)), [WEAK, STRONG], [WEAK, STRONG]),
     ],
 )
 def test_the_losses_by_numpy(update, learns, taught_by):

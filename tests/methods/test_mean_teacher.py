@@ -8,6 +8,7 @@ from torch import nn
 
 from benchmark.methods.mean_teacher import MeanTeacherUpdate
 from benchmark.methods.protocol import Batch, Training
+from benchmark.methods.rscfed import RSCFed
 
 
 class Constantly(nn.Module):
@@ -39,7 +40,7 @@ def test_the_student_is_pulled_towards_the_sharpened_teacher(temperature, expect
         nn.ModuleDict({"student": Constantly(0.0, 0.0)}),
         nn.ModuleDict({"teacher": Constantly(math.log(1.5), 0.0)}),
     )
-    update = MeanTeacherUpdate(temperature=temperature, unlabelled_weight=3.0)
+    update = MeanTeacherUpdate(method=RSCFed(temperature=temperature, unlabelled_weight=3.0))
     loss, aux = update.loss(*networks, {"unlabelled": UNLABELLED}, torch.Generator())
     assert loss.item() == pytest.approx(3 * expected, rel=1e-5)
     assert aux["client/unlabelled_loss"].item() == pytest.approx(expected, rel=1e-5)
@@ -61,7 +62,8 @@ def test_both_losses_in_one_step():
         "unlabelled": Batch(views=IMAGES, labels_N=None),
         "labelled": Batch(views=IMAGES, labels_N=torch.ones(3).long()),
     }
-    loss, _ = MeanTeacherUpdate(temperature=1.0, unlabelled_weight=3.0).loss(*networks, batch, torch.Generator())
+    update = MeanTeacherUpdate(method=RSCFed(temperature=1.0, unlabelled_weight=3.0))
+    loss, _ = update.loss(*networks, batch, torch.Generator())
     assert loss.item() == pytest.approx(math.log(2) + 0.06, rel=1e-5)
 
 
@@ -90,7 +92,7 @@ def test_the_teacher_after_two_steps(ema_warm_up, steps, expected):
         step=0,
     )
     teacher.weight.data.fill_(0.0)
-    update = MeanTeacherUpdate(alpha=0.25, ema_warm_up=ema_warm_up)
+    update = MeanTeacherUpdate(method=RSCFed(alpha=0.25, ema_warm_up=ema_warm_up))
     for value, after in zip((4.0, 8.0), expected, strict=True):
         student.weight.data.fill_(value)
         student.running_mean.fill_(value)

@@ -70,7 +70,13 @@ def client_by_plain_torch(environment, number, client, student, teacher):
         if labelled
         else Stream(part="unlabelled", batch_size=8, views=("weak", "weak2"), drop_last=False)
     )
-    job = Job(key=Key(client=client), update=LabelledUpdate(), receives={}, data={stream.part: stream}, limit=TWO_STEPS)
+    job = Job(
+        key=Key(client=client),
+        update=LabelledUpdate(method=RSCFed()),
+        receives={},
+        data={stream.part: stream},
+        limit=TWO_STEPS,
+    )
     optimizer = torch.optim.SGD(student.parameters(), lr=0.05 if labelled else 0.02, momentum=0.9)
     for batch in JobBatches(environment, job, number):
         images: Any = batch.streams[stream.part]
@@ -270,10 +276,10 @@ def test_streams_are_those_that_a_client_has(setting, streams):
         (lambda: RSCFed(unlabelled_weight=-1.0), "unlabelled_weight: -1.0"),
         (lambda: RSCFed(beta=-1.0), "beta: -1.0"),
         (lambda: RSCFed(labelled_share=1.0), "labelled_share: 1.0"),
-        (lambda: FedConsist(labelled_share=0.0), "null would be by size"),
+        (lambda: FedConsist(labelled_share=0.0), "labelled_share: 0.0 is outside"),
         (lambda: RSCFed(beta_labelled=5.0), "beta_labelled: 5.0 does nothing with beta_rule 'paper'"),
-        (lambda: RSCFed(labelled_share=0.3, labelled_weight="by_size"), "'paper' would be right"),
-        (lambda: prepare(experiment_of(RSCFed(subset=5))), "at most 4 would be right"),
+        (lambda: RSCFed(labelled_share=0.3, labelled_weight="by_size"), "choose 'paper'"),
+        (lambda: prepare(experiment_of(RSCFed(subset=5))), "choose 1 to 4"),
         (lambda: prepare(experiment_of(RSCFed(subset=3, M=0))), "method.M: 0"),
         (lambda: prepare(experiment_of(FedConsist(batch_size=0))), "method.batch_size: 0"),
         (lambda: experiment_of(RSCFed(subset=3), setting="server"), "one_more_client"),

@@ -16,7 +16,7 @@ from benchmark.federated.engines import JobRunner, ReferenceEngine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
-from benchmark.methods.semifl import NO_LABEL, FixMixUpdate, SemiFL
+from benchmark.methods.semifl import NO_LABEL, ClientUpdate, SemiFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 from tests.conftest import tiny_experiment
@@ -88,7 +88,7 @@ SURE, UNSURE = [9.0, 0.0, 0.0], [0.0, 0.1, 0.0]  # softmax .9998 for class 0; .3
 
 
 def started(rows, **changes):
-    local = FixMixUpdate(**changes).start({"student": {}}, None, Told(torch.tensor(rows)))
+    local = ClientUpdate(method=SemiFL(**changes)).start({"student": {}}, None, Told(torch.tensor(rows)))
     assert local is not None
     return local
 
@@ -128,7 +128,7 @@ def test_a_skipped_mix_leaves_the_fix_loss():
             "fix": Batch(views=views, labels_N=None, pseudo_labels_N=labels_N),
             "mix": Batch(views=views, labels_N=None, pseudo_labels_N=mix_labels_N),
         }
-        return FixMixUpdate().loss(network, nn.ModuleDict(), batch, torch.Generator().manual_seed(1))[0]
+        return ClientUpdate(method=SemiFL()).loss(network, nn.ModuleDict(), batch, torch.Generator().manual_seed(1))[0]
 
     fix_alone = nn.functional.cross_entropy(network["student"](views["strong"]), labels_N)
     assert loss(torch.full_like(labels_N, NO_LABEL)).item() == pytest.approx(fix_alone.item())
@@ -182,7 +182,7 @@ def test_labels_are_fixed_on_receipt():
     environment = prepare(experiment)
     seen: dict[float, set[int]] = {}
 
-    class Watching(FixMixUpdate):
+    class Watching(ClientUpdate):
         def loss(self, trainable, frozen, batch, draw):
             for image, label in zip(batch["fix"].views["plain"], batch["fix"].pseudo_labels_N, strict=True):
                 seen.setdefault(float(image.double().square().sum()), set()).add(int(label))
@@ -191,7 +191,7 @@ def test_labels_are_fixed_on_receipt():
     stream = Stream(part="unlabelled", batch_size=8, views=("plain", "weak", "strong"), drop_last=False)
     job = Job(
         key=Key(client=0),
-        update=Watching(threshold=0.13),
+        update=Watching(method=SemiFL(threshold=0.13)),
         receives={"student": weights_of(environment.network())},
         data={"fix": stream, "mix": stream},
         limit=Limit(epochs=10),

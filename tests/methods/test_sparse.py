@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.federated.ledger import tree_bytes
-from benchmark.methods.sparse import applied, changes, hard_threshold
+from benchmark.methods.fedmatch import applied, changes, hard_threshold
 
 NUMBERS = st.floats(-4, 4, width=32)
 

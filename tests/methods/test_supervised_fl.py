@@ -10,9 +10,9 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import from_json, to_json
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
+from benchmark.methods.averaging import labelled_cohort
 from benchmark.methods.objectives import StudentUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
-from benchmark.methods.proximal_fixmatch import labelled_cohort
 from benchmark.methods.supervised_fl import SupervisedFL
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of, weights_after

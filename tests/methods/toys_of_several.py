@@ -149,14 +149,14 @@ class OnSelected(StudentUpdate):
         if not len(chosen_N):
             return None
         selected = {"unlabelled": Selected(positions_N=chosen_N, labels_N=labels_N[chosen_N])}
-        return Local(trainable={"student": received["student"]}, selected=selected, found={"count": len(chosen_N)})
+        return Local(trainable={"student": received["student"]}, selected=selected, for_finish={"count": len(chosen_N)})
 
     def loss(self, trainable, frozen, batch, draw):
         images = batch["unlabelled"]
         return supervised_loss(trainable["student"](images.views["weak"]), images.pseudo_labels_N), {}
 
     def finish(self, local):
-        return {"student": local.trainable["student"], **local.found}
+        return {"student": local.trainable["student"], **local.for_finish}
 
 
 @dataclass(frozen=True, kw_only=True)
