@@ -90,6 +90,32 @@ def predict_weak(network: nn.Module, weak_NCHW: Tensor, mode: str) -> Tensor:
     return logits_ND
 
 
+# Checks of hyperparameters.
+
+
+def check_threshold(threshold: float) -> None:
+    check_range("threshold", threshold, "[0, 1]", 0.0 <= threshold <= 1.0)
+
+
+def check_range(name: str, value: float, allowed: str, holds: bool) -> None:
+    """Raise ConfigError where a value does not lie in the interval that `allowed` writes."""
+    if not holds:
+        raise ConfigError(f"{name}: {value} is outside {allowed}")
+
+
+def check_not_negative(method: object, *names: str) -> None:
+    for name in names:
+        if not getattr(method, name) >= 0.0:
+            raise ConfigError(f"{name}: {getattr(method, name)}; choose 0 or more")
+
+
+def check_counts(method: object, **least: int) -> None:
+    """Raise ConfigError where one of the method's whole-number fields is below its least value."""
+    for name, smallest in least.items():
+        if getattr(method, name) < smallest:
+            raise ConfigError(f"method.{name}: {getattr(method, name)}; choose {smallest} or more")
+
+
 # SSFL's objectives of clients, each with its local work.
 
 
@@ -200,29 +226,3 @@ def with_labels(unlabelled: Tensor, labels_N: Tensor, kept_N: Tensor, network: n
         return unlabelled, aux
     labelled = labelled_loss(network, batch["labelled"])
     return unlabelled + labelled, {**aux, "client/labelled_loss": labelled.detach()}
-
-
-# Checks of hyperparameters.
-
-
-def check_threshold(threshold: float) -> None:
-    check_range("threshold", threshold, "[0, 1]", 0.0 <= threshold <= 1.0)
-
-
-def check_range(name: str, value: float, allowed: str, holds: bool) -> None:
-    """Raise ConfigError where a value does not lie in the interval that `allowed` writes."""
-    if not holds:
-        raise ConfigError(f"{name}: {value} is outside {allowed}")
-
-
-def check_not_negative(method: object, *names: str) -> None:
-    for name in names:
-        if not getattr(method, name) >= 0.0:
-            raise ConfigError(f"{name}: {getattr(method, name)}; choose 0 or more")
-
-
-def check_counts(method: object, **least: int) -> None:
-    """Raise ConfigError where one of the method's whole-number fields is below its least value."""
-    for name, smallest in least.items():
-        if getattr(method, name) < smallest:
-            raise ConfigError(f"method.{name}: {getattr(method, name)}; choose {smallest} or more")
