@@ -1,21 +1,32 @@
-"""A budget of time, and the runs that fit into it: pure arithmetic over estimates, and a gate that keeps to it.
+"""A budget of time: which of the missing runs fit into it, in the order in which they tell most, and keeping to it.
 
 Wall time counts runs side by side, a core-hour is an hour of CPU time of all processes together, a GPU-hour an hour
-for which a run holds a device. What does not fit is passed over, and what comes after it may still fit.
+for which a run holds a device. What does not fit is passed over, and what comes after it may still fit. What became of
+a budget is kept in `results/budgets/<UTC time>-<n>.json`: the plan before anything starts, the outcome in the end.
 """
 
 import heapq
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from benchmark.errors import ConfigError
+from benchmark.errors import CannotWrite, ConfigError
 from benchmark.experiment import Experiment
+from benchmark.papers.item import Item
+from benchmark.records.cputime import cpu_seconds
+from benchmark.records.files import read_json, write_json
+from benchmark.records.provenance import commit, hardware
+from benchmark.records.record import last_round, run_folder
+from benchmark.verdicts.next_runs import steps
+from sweeps.cost import Costs, measured, stretch
+from sweeps.plan import Plan, restricted
+from sweeps.status import BUDGETS, in_words
 
 Kind = Literal["wall", "core", "gpu"]
-RIGHT = "90m, 2h, 4core-h or 2gpu-h would be right"
+EXAMPLES = "write it as 90m, 2h, 4core-h or 2gpu-h"
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 SECONDS_TO_STOP = 3.0  # of wall time, from the signal to the last checkpoint, on an idle machine
 SECONDS_TO_START = 4.0  # of CPU time, for a process that has to import torch, as measured
@@ -39,21 +50,13 @@ def parsed(word: str) -> Budget:
     """ "2h", "90m", "30s", "4core-h", "2gpu-h". Raises ConfigError."""
     found = _WORD.fullmatch(word.strip())
     if found is None:
-        raise ConfigError(f"--budget: {word!r} is no time; {RIGHT}")
+        raise ConfigError(f"--budget: {word!r} is no time; {EXAMPLES}")
     number, of, unit = found.groups()
     seconds = float(number) * UNITS[unit.lower()]
     if seconds <= 0:
-        raise ConfigError(f"--budget: {word!r} is nothing; {RIGHT}")
+        raise ConfigError(f"--budget: {word!r} is no time at all; {EXAMPLES}")
     kind: Kind = "core" if of and of.lower() == "core" else "gpu" if of else "wall"
     return Budget(seconds=seconds, kind=kind)
-
-
-def in_words(seconds: float) -> str:
-    """ "40 s", "2.5 min", "12 min", "2 h": an estimate has no more digits."""
-    if round(seconds) < 100:
-        return f"{seconds:.0f} s"
-    number, unit = (seconds / 60, "min") if round(seconds / 60) < 100 else (seconds / 3600, "h")
-    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f}".removesuffix(".0") + f" {unit}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +160,120 @@ class Gate:
     def is_closed(self) -> bool:
         """Whether nothing is left: what is at work stops at its last finished round."""
         return self.left <= 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What a budget is to be spent on."""
+
+    fit: Fit
+    wave: tuple[Experiment, ...]  # of those taken, what is run before the records are asked again
+    seconds: Mapping[Experiment, float]  # of the budget, for each missing run
+
+
+class Spending:
+    """A budget while it is spent: estimates in its unit, and what the runs that ended cost."""
+
+    def __init__(self, budget: Budget, results: Path, data_root: Path | None, jobs: int, start: float) -> None:
+        """`start`: when the command began, by `time.monotonic`."""
+        begun = cpu_seconds()
+        self.gate = Gate(budget, used=lambda: cpu_seconds() - begun, start=start)
+        self.jobs, self._results = jobs, results
+        self._costs = Costs(results, data_root)
+        self._per_cpu_second = stretch(jobs) if budget.kind == "wall" else 1.0
+        self.whole: dict[Experiment, float] = {}  # CPU seconds, as estimated before anything was run
+        self._noted: set[Experiment] = set()
+
+    def choose(self, planned: Plan) -> Chosen:
+        """What fits into what is left, as the records stand now."""
+        missing = [run for run in planned.missing if run not in self.gate.refused]
+        for run in missing:
+            if run not in self.whole:
+                self.whole[run] = self._costs.of(run).core_seconds
+        seconds = {run: self.whole[run] * self._costs.share_left(run) * self._per_cpu_second for run in missing}
+        self._costs.save()
+        self.gate.expect(seconds)
+        found = steps(planned.items, restricted(planned.records, planned.runs), missing, seconds.__getitem__)
+        correction, left = self.gate.correction, self.gate.left_for(self.jobs)
+        in_order = [run for step in found for run in step]
+        kind = self.gate.budget.kind
+        fit = fitting(in_order, lambda run: seconds[run] * correction, left, kind, self.jobs)
+        taken = set(fit.taken)
+        wave = next((kept for step in found if (kept := tuple(run for run in step if run in taken))), ())
+        return Chosen(fit=fit, wave=wave, seconds=seconds)
+
+    def note(self, finished: Iterable[Experiment]) -> None:
+        """Correct the estimates by the runs that ended since the last time."""
+        for run in finished:
+            if run in self._noted:
+                continue
+            self._noted.add(run)
+            outcome = measured(run_folder(self._results, run))
+            if outcome is not None and run in self.whole:
+                seconds = outcome["cpu_seconds" if self.gate.budget.kind == "core" else "wall_seconds"]
+                self.gate.ended(run, self.whole[run] * self._per_cpu_second, seconds)
+
+    def write_plan(self, items: Sequence[Item], chosen: Chosen) -> Path:
+        """A new file with what is planned. Raises CannotWrite."""
+        path = _new_file(self._results / BUDGETS)
+        plan = {
+            "begun": _now(),
+            "budget": {
+                "seconds": self.gate.budget.seconds,
+                "kind": self.gate.budget.kind,
+                "words": str(self.gate.budget),
+            },
+            "items": [{"item": item.name, "profile": item.profile} for item in items],
+            "jobs": self.jobs,
+            "hardware": hardware(),
+            "code": commit(),
+            "estimated_seconds": round(chosen.fit.seconds, 1),
+            "runs": [self._named(run) for run in chosen.fit.taken],
+            "left_out": [self._named(run) for run in chosen.fit.left_out],
+        }
+        write_json(path, {"plan": plan})
+        return path
+
+    def write_outcome(self, path: Path, asked: Iterable[Experiment]) -> None:
+        """The outcome beside the plan, of all runs that were missing before. Raises CannotWrite."""
+        rows = [self._outcome(run) for run in sorted(asked, key=lambda run: (run.seed, run.cell_key))]
+        outcome = {
+            "ended": _now(),
+            "used_seconds": round(self.gate.used, 1),
+            "correction": round(self.gate.correction, 3),
+            "in_time": self.gate.used <= self.gate.budget.seconds,
+            "runs": [row for row in rows if row["rounds"]],
+            "missing": [row for row in rows if row["status"] == "unfinished"],
+        }
+        write_json(path, {**read_json(path), "outcome": outcome})
+
+    def _outcome(self, run: Experiment) -> dict[str, Any]:
+        folder = run_folder(self._results, run)
+        result, last = read_json(folder / "result.json") or {}, last_round(folder) or {}
+        seconds = {name: result[name] for name in ("cpu_seconds", "wall_seconds") if name in result}
+        status = result.get("status", "unfinished")
+        return {**self._named(run), "status": status, "rounds": int(last.get("round", 0)), **seconds}
+
+    def _named(self, run: Experiment) -> dict[str, Any]:
+        estimate = self.whole.get(run)
+        estimated = None if estimate is None else round(estimate, 2)
+        return {"cell_key": run.cell_key, "seed": run.seed, "estimated_cpu_seconds": estimated}
+
+
+def _new_file(folder: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for number in range(1, 1000):
+        path = folder / f"{stamp}-{number}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise CannotWrite(f"{path}: cannot be written ({error.strerror}); --results FOLDER names another") from None
+        return path
+    raise CannotWrite(f"{folder}: a thousand budgets were begun in this second")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -162,8 +162,17 @@ def attempted(
     experiment: Experiment, results: Path, data_root: Path | None, patience: float, device: str
 ) -> tuple[bool, FsslError | None]:
     """Train in this process: whether it did, and None or the error, where its record is not written."""
+    import pytorch_lightning as pl
+
     from benchmark.records.run import run
-    from sweeps.begun import Begun
+
+    class Begun(pl.Callback):
+        """`here` turns true when the first round begins."""
+
+        here = False
+
+        def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            self.here = True
 
     begun = Begun()
     try:

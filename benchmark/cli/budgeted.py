@@ -1,13 +1,12 @@
 """`--budget`: the missing runs that tell most, as far as they fit into a time; stopped in time, and written down.
 
 What is chosen is told before anything starts. Runs go in waves: each cell's first seed, then what the verdicts ask for
-as they then stand. `results/budgets/<time>/` keeps the plan with its estimates, and the outcome beside it.
+as they then stand. `results/budgets/<time>.json` keeps the plan with its estimates, and the outcome.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -17,14 +16,10 @@ from benchmark.cli.train import train
 from benchmark.errors import ConfigError, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
-from benchmark.records.cputime import cpu_seconds
-from benchmark.records.record import run_folder
-from benchmark.verdicts.next_runs import left_out, steps
-from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Fit, Gate, fitting, in_words, parsed
-from sweeps.budgets import write_outcome, write_plan
-from sweeps.estimates import Estimates, outcome_of, stretch
-from sweeps.local import Standing
-from sweeps.plan import Plan, restricted
+from benchmark.verdicts.next_runs import left_out
+from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Chosen, Spending, parsed
+from sweeps.plan import Plan
+from sweeps.status import in_words
 
 MOST_NAMED = 12  # cells that are listed
 
@@ -44,9 +39,7 @@ def budget_of(options: argparse.Namespace) -> Budget | None:
         return None
     budget = parsed(options.budget)
     if budget.kind == "gpu" and not any(name.startswith("cuda") for name in _devices(options)):
-        raise ConfigError(
-            f"--budget: {options.budget!r}, but runs are trained on the CPU; 4core-h or 2h would be right"
-        )
+        raise ConfigError(f"--budget: {options.budget!r}, but runs are trained on the CPU; write 4core-h or 2h")
     return budget
 
 
@@ -56,61 +49,6 @@ def _devices(options: argparse.Namespace) -> Sequence[str]:
         return ("cuda",)  # of Ray's nodes
     named: str | Sequence[str] | None = getattr(options, "devices", AUTO)
     return devices_named(named) if isinstance(named, str) else named or ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """What a budget is to be spent on."""
-
-    fit: Fit
-    wave: tuple[Experiment, ...]  # of those taken, what is run before the records are asked again
-    seconds: Mapping[Experiment, float]  # of the budget, for each missing run
-
-
-class Spending:
-    """A budget while it is spent: estimates in its unit, and what the runs that ended cost."""
-
-    def __init__(self, budget: Budget, results: Path, data_root: Path | None, jobs: int, start: float) -> None:
-        begun = cpu_seconds()
-        self.gate = Gate(budget, used=lambda: cpu_seconds() - begun, start=start)
-        self.jobs, self._results = jobs, results
-        self._estimates = Estimates(results, data_root)
-        self._per_cpu_second = stretch(jobs) if budget.kind == "wall" else 1.0
-        self.whole: dict[Experiment, float] = {}  # CPU seconds, as estimated before anything was run
-        self._noted: set[Experiment] = set()
-
-    def choose(self, planned: Plan) -> Chosen:
-        missing = [run for run in planned.missing if run not in self.gate.refused]
-        for run in missing:
-            if run not in self.whole:
-                self.whole[run] = self._estimates.whole(run)
-        share = {run: self._estimates.share_left(run) for run in missing}
-        seconds = {run: self.whole[run] * share[run] * self._per_cpu_second for run in missing}
-        self.gate.expect(seconds)
-        found = steps(planned.items, restricted(planned.records, planned.runs), missing, seconds.__getitem__)
-        correction = self.gate.correction
-        fit = fitting(
-            [run for step in found for run in step],
-            lambda run: seconds[run] * correction,
-            self.gate.left_for(self.jobs),
-            self.gate.budget.kind,
-            self.jobs,
-        )
-        taken = set(fit.taken)
-        wave = next((kept for step in found if (kept := tuple(run for run in step if run in taken))), ())
-        return Chosen(fit=fit, wave=wave, seconds=seconds)
-
-    def note(self, standing: Standing) -> None:
-        """Correct the estimates by the runs that ended since the last time."""
-        for run in standing.finished:
-            if run in self._noted:
-                continue
-            self._noted.add(run)
-            outcome = outcome_of(run_folder(self._results, run))
-            if outcome is not None:
-                wall = self.gate.budget.kind != "core"
-                cost = outcome.wall_seconds if wall else outcome.cpu_seconds
-                self.gate.ended(run, self.whole[run] * self._per_cpu_second, cost)
 
 
 def spend(
@@ -129,13 +67,15 @@ def spend(
     if not chosen.fit.taken:
         raise ConfigError(nothing_fits(options.budget, chosen))
     tell(budget, chosen, planned.items, console)
-    folder = write_plan(options.results, budget, planned.items, jobs, chosen.fit, spending.whole)
+    record = spending.write_plan(planned.items, chosen)
     asked, failures = set(planned.missing), list[FsslError]()
     try:
         while chosen.wave and not spending.gate.is_closed():
             wave = replace(planned, missing=chosen.wave)
             try:
-                train(wave, options, console, gate=spending.gate, noted=spending.note)
+                train(
+                    wave, options, console, gate=spending.gate, noted=lambda standing: spending.note(standing.finished)
+                )
             except Stopped:
                 raise
             except FsslError as error:
@@ -145,9 +85,9 @@ def spend(
             asked.update(planned.missing)
             chosen = spending.choose(planned)
     finally:
-        write_outcome(folder, options.results, spending.gate, spending.whole, asked)
+        spending.write_outcome(record, asked)
     used = f"{in_words(spending.gate.used)} of {in_words(budget.seconds)} used"
-    console.print(f"budget: {used}, {len(planned.missing)} runs are left; record: {folder}", soft_wrap=True)
+    console.print(f"budget: {used}, {len(planned.missing)} runs are left; record: {record}", soft_wrap=True)
     for line in _names(planned.items, planned.missing):
         console.print(f"  missing: {line}", highlight=False, soft_wrap=True)
     if failures:
@@ -157,7 +97,7 @@ def spend(
 
 def nothing_fits(word: str, chosen: Chosen) -> str:
     least = min(chosen.seconds.values()) + SECONDS_TO_START + SECONDS_TO_STOP
-    return f"--budget: {word!r} is too short: the least missing run takes about {in_words(least)}; more would be right"
+    return f"--budget: {word!r} is too short: the least missing run takes about {in_words(least)}"
 
 
 def tell(budget: Budget, chosen: Chosen, items: Sequence[Item], console: Console) -> None:

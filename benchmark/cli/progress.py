@@ -11,9 +11,9 @@ from rich.table import Column
 
 from benchmark.experiment import Experiment
 from benchmark.records.record import read_rounds, run_folder
-from sweeps.budget import in_words
 from sweeps.cost import local_steps
 from sweeps.local import Standing
+from sweeps.status import in_words
 
 SECONDS_BETWEEN_LINES = 15.0
 SECONDS_TO_SAY = 20.0  # of seen work, before a time left is worth saying

@@ -16,9 +16,8 @@ from benchmark.cli.scope import add_reference, add_scope, checked_seeds, uses_re
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import items
 from benchmark.records.record import run_folder
-from sweeps.budgets import newest_line
 from sweeps.plan import plan
-from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json
+from sweeps.status import FINISHED, RunStatus, newest_budget, on_disk, status_of, summary, to_json
 
 SECONDS_BETWEEN_LOOKS = 2.0  # of --watch on a terminal
 SECONDS_BETWEEN_LINES = 15.0  # elsewhere
@@ -49,7 +48,7 @@ def act(options: argparse.Namespace) -> int:
             _watch(options, console)
     else:
         (console if console.is_terminal else Console(width=WIDTH)).print(_view(_look(options)))
-        if (line := newest_line(options.results)) is not None:
+        if (line := newest_budget(options.results)) is not None:
             print(line)
     return 0
 

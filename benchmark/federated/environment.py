@@ -162,10 +162,13 @@ def weights_of(network: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
-def prepare(experiment: Experiment, data_root: Path | None = None) -> Environment:
-    """Load and split the data, and check the method against it. Raises ConfigError or DataError before any training."""
+def prepare(experiment: Experiment, data_root: Path | None = None, *, data: DataSet | None = None) -> Environment:
+    """Load and split the data, and check the method against it. `data`: take this set, load none.
+
+    Raises ConfigError or DataError before any training.
+    """
     settings = experiment.data
-    data = load(settings.name, data_root)
+    data = load(settings.name, data_root) if data is None else data
     if settings.pooled_test:
         data = pooled(data, settings.pooled_test, experiment.seed)
     labels_N = data.train_labels_N.numpy()

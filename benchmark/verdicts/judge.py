@@ -1,8 +1,12 @@
 """Whether the numbers bear a paper's claims out: `holds`, `contradicted` or `undecided`, with the reason in words.
 
+Judged are claims of the forms improves, comparable and trend about the last round. Any other claim is `not judged yet`:
+its rule is not built.
+
 The rule is fixed before a run (benchmark/papers/item.py). Intervals are t intervals of the claim's contrast, paired by
 seed, at level 1 - 0.05 / m for the m claims of an item (Bonferroni: the chance of any false verdict in the item stays
-below 5 %, whatever the claims have to do with each other). The level counts all claims, also those not yet run.
+below 5 %, whatever the claims have to do with each other). The level counts all claims, also those that are not yet run
+or not judged: a rule that is added later makes no interval wider.
 """
 
 from dataclasses import dataclass
@@ -13,7 +17,8 @@ from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.statistics import Summary, contrast, seeds_for, summary
 from benchmark.verdicts.units import in_unit
 
-Verdict: TypeAlias = Literal["holds", "contradicted", "undecided"]
+Verdict: TypeAlias = Literal["holds", "contradicted", "undecided", "not judged yet"]
+FORMS = ("improves", "comparable", "trend")
 FAMILY_ERROR = 0.05
 HIGHER_IS_BETTER = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/accuracy")
 LOWER_IS_BETTER = ("test/loss",)
@@ -37,7 +42,30 @@ class Judged:
 def judge(item: Item, records: Records) -> list[Judged]:
     """Every claim of the item, in the item's order. Raises KeyError for a claim on a label the item does not have."""
     level = 1 - FAMILY_ERROR / max(1, len(item.claims))
-    return [_judge_one(item, records, claim, level) for claim in item.claims]
+    return [
+        _judge_one(item, records, claim, level) if is_judged(claim) else _not_judged(claim, level)
+        for claim in item.claims
+    ]
+
+
+def is_judged(claim: Claim) -> bool:
+    """Whether there is a rule for it."""
+    return claim.form in FORMS and claim.endpoint == "last" and bool(claim.contrast)
+
+
+def _not_judged(claim: Claim, level: float) -> Judged:
+    what = f"the form {claim.form!r}" if claim.form not in FORMS else f"the endpoint {claim.endpoint!r}"
+    return Judged(
+        claim=claim,
+        verdict="not judged yet",
+        estimate=None,
+        interval=None,
+        n=0,
+        level=level,
+        reason=f"{what} has no rule yet",
+        seeds_needed=None,
+        diverged=(),
+    )
 
 
 def _judge_one(item: Item, records: Records, claim: Claim, level: float) -> Judged:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.errors import ConfigError
-from sweeps.budget import Budget, Gate, fitting, in_words, parsed
+from sweeps.budget import Budget, Gate, fitting, parsed
+from sweeps.status import in_words
 from tests.conftest import tiny_experiment
 
 RUNS = [tiny_experiment().with_seed(seed) for seed in range(5)]
@@ -38,7 +39,7 @@ def test_times_for_people(seconds, said):
 
 @pytest.mark.parametrize("word", ["", "2", "h", "2hours", "-1h", "0h", "2cpu-h", "1e3s", "2h30m"])
 def test_what_is_no_budget_says_what_would_be(word):
-    with pytest.raises(ConfigError, match="2h, 4core-h or 2gpu-h would be right"):
+    with pytest.raises(ConfigError, match="write it as 90m, 2h, 4core-h or 2gpu-h"):
         parsed(word)
 
 

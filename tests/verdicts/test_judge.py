@@ -33,7 +33,7 @@ def records_of(item: Item, differences: list[float]) -> Records:
 
 
 @pytest.mark.parametrize(
-    ("test", "d", "s", "verdict"),
+    ("form", "d", "s", "verdict"),
     [
         ("improves", 0.03, 0.01, "holds"),  # [0.0052, 0.0548]
         ("improves", 0.02, 0.01, "undecided"),  # [-0.0048, 0.0448]
@@ -45,8 +45,8 @@ def records_of(item: Item, differences: list[float]) -> Records:
         ("comparable", -0.06, 0.01, "contradicted"),
     ],
 )
-def test_interval_decides(test: str, d: float, s: float, verdict: str) -> None:
-    seen = judged([d - s, d, d + s], test=test)
+def test_interval_decides(form: str, d: float, s: float, verdict: str) -> None:
+    seen = judged([d - s, d, d + s], form=form)
     half = 0.95 / (2 * 0.975 * 0.025) ** 0.5 / 3**0.5 * s
     assert seen.verdict == verdict
     assert seen.estimate == pytest.approx(d)
@@ -120,15 +120,15 @@ def test_a_diverged_run_is_named_and_not_averaged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "differences", "test"),
+    ("index", "differences", "form"),
     [
         (0, [0.02, 0.03, 0.04], "improves"),
         (1, [-0.02, -0.03, -0.04], "improves"),
         (1, [-0.001, 0.0, 0.001], "comparable"),
     ],
 )
-def test_survivors_do_not_decide_what_divergence_favours(index: int, differences: list[float], test: str) -> None:
-    seen = with_diverged(index, differences, test=test)
+def test_survivors_do_not_decide_what_divergence_favours(index: int, differences: list[float], form: str) -> None:
+    seen = with_diverged(index, differences, form=form)
     assert (seen.verdict, seen.seeds_needed) == ("undecided", None)
     assert "without the diverged runs" in seen.reason
 
@@ -147,3 +147,15 @@ def test_small_differences_are_called_small() -> None:
     seen = judged([0.0019, 0.002, 0.0021])
     assert seen.verdict == "holds"
     assert "below the least difference of interest (1.0 points)" in seen.reason
+
+
+@pytest.mark.parametrize(
+    "changes", [{"form": "every", "contrasts": ({"a": 1.0, "b": -1.0},)}, {"form": "order"}, {"endpoint": "speed"}]
+)
+def test_a_claim_without_a_rule_is_not_judged_and_still_counts_for_the_level(changes: dict[str, Any]) -> None:
+    item = pair()
+    other = replace(item.claims[0], **changes)
+    first, second = judge(replace(item, claims=(other, *item.claims)), records_of(item, [0.02, 0.03, 0.04]))
+    assert (first.verdict, first.estimate, first.interval, first.n) == ("not judged yet", None, None, 0)
+    assert next(iter(changes.values()), "") in first.reason or "every" in first.reason
+    assert second.level == pytest.approx(0.975) and second.verdict == "undecided"
