@@ -15,8 +15,6 @@ from benchmark.config import nearest
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.methods.averaging import Grouping
-from benchmark.methods.ssfl import SSFL
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
 from benchmark.papers.profiles import PROFILES
@@ -68,7 +66,7 @@ def _dirichlet(experiment: Experiment, value: float) -> Experiment:
 
 def _groups(experiment: Experiment, value: int) -> Experiment:
     method = experiment.method
-    if not isinstance(method, SSFL) or not isinstance(method.averaging, Grouping):
+    if not hasattr(getattr(method, "averaging", None), "S"):
         raise ConfigError(f"S: {value} groups with a method that has none; method=grouping would be right")
     return replace(experiment, method=replace(method, averaging=replace(method.averaging, S=value)))
 

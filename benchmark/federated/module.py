@@ -14,6 +14,7 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
 from benchmark.federated.ledger import Ledger
 from benchmark.federated.store import ClientStore, Draft
+from benchmark.methods.catalogue import first_state, models_of, play_round
 from benchmark.methods.protocol import Job, Limit, Outcome, State, World
 from benchmark.streams import numpy_stream
 
@@ -45,7 +46,7 @@ class FederatedModule(pl.LightningModule):
         self.automatic_optimization = False
         self.environment, self.engine = environment, engine
         self.experiment = environment.experiment
-        began = self.experiment.method.init(environment.setup()) if state is None else state
+        began = first_state(self.experiment.method, environment.setup()) if state is None else state
         kept = began.clients
         self._store = kept if isinstance(kept, ClientStore) else (ClientStore() if store is None else store).after(kept)
         self.state = replace(began, clients=self._store)
@@ -68,7 +69,7 @@ class FederatedModule(pl.LightningModule):
         self._ledger = Ledger(self.environment.data.num_classes)
         world = self._world(round_number)
         self._kept = Draft(self._store)  # a round that is abandoned leaves the state as it was
-        state, reported = self.experiment.method.round(replace(self.state, clients=self._kept), world)
+        state, reported = play_round(self.experiment.method, replace(self.state, clients=self._kept), world)
         self._check_finite(state, round_number)
         self._store = self._store.after(state.clients)
         self.state, self.rounds_done = replace(state, clients=self._store), round_number
@@ -80,7 +81,7 @@ class FederatedModule(pl.LightningModule):
         return round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds
 
     def models(self) -> Mapping[str, dict[str, Tensor]]:
-        return self.experiment.method.models(self.state)
+        return models_of(self.experiment.method, self.state)
 
     def _world(self, round_number: int) -> World:
         federation, seed = self.experiment.federation, self.experiment.seed
@@ -112,7 +113,7 @@ class FederatedModule(pl.LightningModule):
 
     def _check_finite(self, state: State, round_number: int) -> None:
         """Raise Diverged where an aggregate is not: before it is the state, so that the last finite one stays."""
-        for tree in (self.experiment.method.models(state), state.server):
+        for tree in (models_of(self.experiment.method, state), state.server):
             name = first_not_finite(tree)
             if name is not None:
                 raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")

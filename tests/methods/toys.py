@@ -19,7 +19,7 @@ from benchmark.methods.protocol import (
     Job,
     Key,
     Local,
-    Setup,
+    Method,
     State,
     Stream,
     Weights,
@@ -64,19 +64,10 @@ def work(world: World, update, client: int, *, data=None, draw: int = 0, network
 
 
 @dataclass(frozen=True, kw_only=True)
-class Toy:
+class Toy(Method):
     """One weight set, and FedAvg of what comes back."""
 
     needs = frozenset({"server", "every_client"})
-
-    def check(self, setup: Setup) -> None:
-        pass
-
-    def init(self, setup: Setup) -> State:
-        return State(server={"student": setup.initial_weights()})
-
-    def models(self, state: State) -> dict[str, Weights]:
-        return {"student": state.server["student"]}
 
     def round(self, state: State, world: World) -> tuple[State, dict[str, float]]:
         outcomes = [outcome for outcome in world.fit(self.jobs(state.server["student"], world)) if not outcome.sat_out]
