@@ -1,65 +1,99 @@
-"""What the papers print, read from `results/published/PAPER/ITEM.toml`, and the claims fixed beside it.
+"""What the papers print: the files `results/published/PAPER/ITEM.toml`, and the claims fixed beside it.
 
-A file holds what is printed, one line a cell with its whole setting; `quoted` marks numbers of another paper
-(`also_quoted`: trained on request alone, `--also-quoted`), `not_yet`
-cells that no method of the suite can train, `notes` what the paper contradicts itself in. A claim that names `data`
-sets is one claim for each of them, "{data}" in its cells' labels standing for the data set.
+README.md of this folder has the keys of a file. A claim that names `data` sets is one claim for each of them, "{data}"
+in its cells' labels standing for the data set.
 """
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from benchmark.config import nearest
 from benchmark.errors import ConfigError
-from benchmark.papers.item import Claim
+from benchmark.papers.item import Claim, Drawing
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 
+# Keys of a file. `kind`: "table" (the default), "figure" or "settings" (rows of a table of settings, never trained).
+KEYS = {
+    *("paper", "item", "kind", "title", "source", "metrics", "seeds", "margin", "rows", "columns", "notes", "cells"),
+    *("claims", "figure", "computed", "measured", "printed", "cells_of"),
+}
+NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
+CLAIM_KEYS = {f.name for f in fields(Claim)} | {"data"}
+
 
 def read_published(item: str) -> dict[str, Any]:
-    """The transcription of an item such as "ssfl/tab2". Raises ConfigError where there is none."""
+    """The transcription of an item such as "ssfl/tab2". `cells_of`: its cells are those of another file of the paper.
+
+    Raises ConfigError where there is none, or a key is missing, unknown or misspelt.
+    """
     path = PUBLISHED / f"{item}.toml"
     try:
-        return tomllib.loads(path.read_text())
+        file = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"{item}: {path} is missing; it holds what the paper prints") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    _check_keys(f"{path}", file, KEYS)
+    if "cells_of" in file:
+        file["cells"] = read_published(f"{file['paper']}/{file['cells_of']}")["cells"]
+    missing = [key for key in NEEDED if key not in file]
+    if missing and file.get("kind") != "settings":
+        raise ConfigError(f"{path}: {missing[0]} is missing; a table has {', '.join(NEEDED)}")
+    for claim in file.get("claims", ()):
+        _check_keys(f"{path}: claim {claim.get('name')!r}", claim, CLAIM_KEYS)
+    _check_keys(f"{path}: figure", file.get("figure", {}), {f.name for f in fields(Drawing)})
+    return file
 
 
-def value_of(published: dict[str, Any], **setting: object) -> float:
-    """The one printed value of that setting, percent. Raises KeyError where there is none or more than one."""
-    found = [
-        cell["value"] for cell in published["cells"] if all(cell.get(key) == value for key, value in setting.items())
-    ]
-    if len(found) != 1:
-        raise KeyError(f"{published['item']}: {len(found)} cells for {setting}")
-    return float(found[0])
+def _check_keys(where: str, found: Mapping[str, Any], known: set[str]) -> None:
+    for key in found:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}; {nearest(key, known)}")
 
 
-def claims_of(published: dict[str, Any], data_names: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
+def drawing_of(file: Mapping[str, Any]) -> Drawing | None:
+    """How a figure is drawn; None for a table."""
+    if "figure" not in file:
+        return None
+    return Drawing(**{key: tuple(v) if isinstance(v, list) else v for key, v in file["figure"].items()})
+
+
+def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
     """The claims, each once. `data_names`: data set of the paper -> what its cells' labels begin with.
 
     Where several data sets have one name (a stand-in for all), their claims are one.
     """
     claims: dict[tuple[object, ...], Claim] = {}
-    for raw in published.get("claims", ()):
+    for raw in file.get("claims", ()):
         for claim in _one_a_data_set(raw, data_names or {}):
-            claims.setdefault((*sorted(claim.contrast.items()), claim.form, claim.metric), claim)
+            contrasts = (claim.contrast, *claim.contrasts)
+            estimand = tuple(tuple(sorted(one.items())) for one in contrasts)
+            claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric), claim)
     return tuple(claims.values())
 
 
 def _one_a_data_set(raw: Mapping[str, Any], data_names: Mapping[str, str]) -> list[Claim]:
-    plain = {key: value for key, value in raw.items() if key != "data"}
+    plain = {key: value for key, value in raw.items() if key not in ("data", "contrasts")}
+    contrasts = tuple(raw.get("contrasts", ()))
     if "data" not in raw:
-        return [Claim(**plain)]
+        return [Claim(**plain, contrasts=contrasts)]
     names = list(dict.fromkeys(data_names[data] for data in raw["data"]))
     several = len(set(data_names.values())) > 1
+
+    def named(contrast: Mapping[str, float], name: str) -> dict[str, float]:
+        return {label.replace("{data}", name): factor for label, factor in contrast.items()}
+
     return [
         Claim(
             **plain
             | {
                 "name": f"{raw['name']} ({name})" if several else raw["name"],
-                "contrast": {label.replace("{data}", name): factor for label, factor in raw["contrast"].items()},
+                "contrast": named(raw.get("contrast", {}), name),
+                "contrasts": tuple(named(one, name) for one in contrasts),
             }
         )
         for name in names

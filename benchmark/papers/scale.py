@@ -1,0 +1,112 @@
+"""Profiles: how far an experiment is scaled down. A `Scale` names the fields that change; everything else stays.
+
+`paper` is the experiment as published and `gpu` the same with a tenth of the rounds. `demo` and `laptop` need a
+stand-in, which is a `Scale` in the paper's file: other data, a small network, fewer clients and rounds. It is applied
+to any experiment with any method, so label setting, streams, pooled tests, local epochs and the method's own switches
+are what the paper has, unless the stand-in says otherwise.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from benchmark.config import nearest
+from benchmark.data.augment import Augmentation, Gentle, RandAugment, Weak
+from benchmark.errors import ConfigError
+from benchmark.experiment import Evaluation, Experiment
+from benchmark.models.build import Model
+from benchmark.optim.sgd import SGD, Cosine
+
+PROFILES = ("demo", "laptop", "gpu", "paper")  # from the smallest to the published one
+REDUCED = ("demo", "laptop")  # those with a stand-in
+
+# Digits are not mirrored: a mirrored 2 is no 2. The released codes mirror them (a departure of the stand-ins).
+MNIST_AUGMENTATION = Augmentation(weak=Weak(flip=0.0, padding_mode="zero"), strong=RandAugment(pool="ssfl"))
+DIGITS_AUGMENTATION = Augmentation(
+    weak=Weak(flip=0.0, padding_mode="zero"),
+    strong=Gentle(translate=0.0, contrast_probability=0.0, cutout=0.25),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A stand-in. None and what is not named: as in the experiment that it is applied to."""
+
+    title: str  # the stand-in's data, for people: "MNIST"
+    data: Mapping[str, Any] = field(default_factory=dict)  # fields of Data
+    partition: Mapping[str, Any] = field(default_factory=dict)  # fields of the partition
+    model: Model | None = None
+    method: Mapping[str, Any] = field(default_factory=dict)  # fields, for the methods that have them
+    batch_size: int | None = None  # of clients and server
+    server_batch_size: int | None = None  # of the server, where it is another
+    warm_start_rounds: int | None = None  # rounds in which labels alone are trained on
+    K: int | None = None
+    C: int | None = None
+    T: int | None = None  # local steps; also in the place of the paper's epochs
+    epochs: int | None = None
+    rounds: int | None = None
+    optimizer: SGD | None = None
+    evaluation: Evaluation | None = None
+    shown: Mapping[str, str] = field(default_factory=dict)  # how a factor reads here: {"E": "3 x the rounds"}
+    notes: tuple[str, ...] = ()  # for the foot of the table
+
+
+def check_profile(name: str) -> None:
+    """Raises ConfigError for a name that is no profile's."""
+    if name not in PROFILES:
+        raise ConfigError(f"unknown profile {name!r}; choose {', '.join(PROFILES[:-1])} or {PROFILES[-1]}")
+
+
+def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
+    """The experiment with the fields of the stand-in, whatever its method."""
+    sizes = {name: getattr(scale, name) for name in ("K", "C", "T", "epochs", "rounds")}
+    federation = {name: size for name, size in sizes.items() if size is not None}
+    if scale.T is not None and scale.epochs is None:
+        federation["epochs"] = None  # local steps in the place of epochs
+    return replace(
+        experiment,
+        data=replace(experiment.data, **scale.data),
+        partition=replace(experiment.partition, **scale.partition),
+        model=scale.model or experiment.model,
+        method=_method(experiment.method, scale),
+        federation=replace(experiment.federation, **federation),
+        optimizer=scale.optimizer or experiment.optimizer,
+        evaluation=scale.evaluation or experiment.evaluation,
+        profile=profile,
+    )
+
+
+def _method(method: Any, scale: Scale) -> Any:
+    wanted: dict[str, Any] = dict(scale.method)
+    if scale.batch_size is not None:
+        wanted |= dict.fromkeys(("batch_size", "labelled_batch_size"), scale.batch_size)
+        wanted["server_batch_size"] = scale.server_batch_size or scale.batch_size
+    if scale.warm_start_rounds is not None:
+        wanted["warm_start_rounds"] = scale.warm_start_rounds
+    has = {f.name for f in fields(method)}
+    return replace(method, **{name: value for name, value in wanted.items() if name in has})
+
+
+def tenth(experiment: Experiment) -> Experiment:
+    """The `gpu` profile: full data and network, a tenth of the rounds and of the learning-rate schedule."""
+    federation = replace(experiment.federation, rounds=max(1, experiment.federation.rounds // 10))
+    share = federation.rounds / experiment.federation.rounds
+    sgd = experiment.optimizer
+    if isinstance(sgd.schedule, Cosine) and sgd.schedule.steps is not None:
+        shorter = replace(sgd.schedule, steps=sgd.schedule.steps // 10, warmup_steps=sgd.schedule.warmup_steps // 10)
+        sgd = replace(sgd, schedule=shorter)
+    evaluation = replace(
+        experiment.evaluation,
+        every=max(1, 256 // federation.T),  # 256 local steps
+        gradient_diversity_every=round(experiment.evaluation.gradient_diversity_every * share),
+    )
+    return replace(experiment, federation=federation, optimizer=sgd, evaluation=evaluation, profile="gpu")
+
+
+def profile_of(profile: str, available: Iterable[str]) -> str:
+    """Of the available profiles the one whose runs `profile` would repeat: the largest that is not above it, or else
+    the smallest there is. Raises ConfigError for a name that is no profile's."""
+    check_profile(profile)
+    known = [name for name in PROFILES if name in set(available)]
+    below = [name for name in known if PROFILES.index(name) <= PROFILES.index(profile)]
+    return below[-1] if below else known[0]

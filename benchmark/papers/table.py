@@ -1,0 +1,229 @@
+"""From a transcribed table or figure to an `Item`: one way for all papers.
+
+`results/published/PAPER/ITEM.toml` holds what is printed; the paper's file (`Paper`) turns a printed line into the
+experiment behind it, and has the stand-ins of the reduced profiles. README.md of this folder has the keys of a file.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from benchmark.config import nearest
+from benchmark.data.shapes import image_shape_of
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
+from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.models.build import build, count_parameters, forward_flops
+from benchmark.papers.item import Cell, Item, Printed, Shown
+from benchmark.papers.published import claims_of, drawing_of, read_published
+from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth
+
+Line = Mapping[str, Any]  # one cell of a file
+
+# Keys of any line, beside the settings of its paper, the table's rows and columns, and its metrics:
+# `value` of the first metric with its `spread` over runs; `quoted` from `source`, `also_quoted` and trained on request
+# alone; `not_yet`, why nothing can be trained; `departs` from the `row` of settings; `block`, `mark` of the print.
+LINE_KEYS = {
+    *("label", "method", "value", "spread", "source", "quoted", "also_quoted", "not_yet"),
+    *("note", "row", "departs", "block", "mark", "measured"),
+}
+WORDS = {"cifar10": "CIFAR-10", "svhn": "SVHN", "emnist_balanced": "EMNIST", "stl10": "STL-10"}  # as papers print them
+ALONE, ALONE_NOTE = "Labels alone", "ours: the bound that every method has to beat"
+SELECTIONS = {
+    "last": "Selection: the last round's model. Test data chose nothing.",
+    "best_on_test": "Selection: the best round on the test set, as released: test data chose the round.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """What `table` has to know of a paper."""
+
+    name: str
+    keys: frozenset[str]  # of a line's setting
+    experiment: Callable[[Line], Experiment]  # the line exactly as published
+    scale: Callable[[Line, str], Scale]  # its stand-in under "demo" or "laptop"
+    # A line's values that are so usual in the paper that no label says them: {"E": 300}.
+    usual: Callable[[Line], Mapping[str, Any]] = lambda line: {}
+    # Cells of ours beside an item's, made from them: controls, rungs of a ladder.
+    beside: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
+    computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # further columns
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
+
+
+def item(paper: Paper, name: str, profile: str) -> Item:
+    """The item of that file under a profile. Raises ConfigError for an unknown profile or a damaged file."""
+    check_profile(profile)
+    file = read_published(f"{paper.name}/{name}")
+    lines = [{**line, "measured": file.get("measured", False)} for line in file["cells"]]
+    _check_lines(paper, file, lines)
+    trained = [line for line in lines if "not_yet" not in line]
+    scales = [paper.scale(line, profile) if profile in REDUCED else None for line in trained]
+    cells: dict[str, Cell] = {}  # a place that is printed twice, or that a stand-in makes equal, is there once
+    for line, scale in zip(trained, scales, strict=True):
+        cell = _cell(paper, file, line, profile, scale)
+        cells.setdefault(cell.label, cell)
+    first = scales[0]
+    selections = dict.fromkeys(cell.experiment.evaluation.selection for cell in cells.values())
+    pairs = zip(trained, scales, strict=True)
+    data = {line["data"]: _word("data", line["data"], scale) for line, scale in pairs if "data" in line}
+    return Item(
+        name=f"{paper.name}/{name}",
+        title=file["title"] + (f" (stand-in: {first.title})" if first else ""),
+        profile=profile,
+        cells=(*cells.values(), *paper.beside(name, tuple(cells.values()))),
+        shown=tuple(_shown(file, line) for line in lines if "not_yet" in line),
+        claims=claims_of(file, data),
+        seeds=paper.seeds.get(profile, file["seeds"]),
+        notes=(*(first.notes if first else file["notes"]), *(SELECTIONS[rule] for rule in selections)),
+        metrics=tuple(file["metrics"]),
+        rows=tuple(file["rows"]),
+        columns=tuple(file["columns"]),
+        drawing=drawing_of(file),
+        margin=file.get("margin"),
+    )
+
+
+def items(paper: Paper, names: Iterable[str]) -> dict[str, Callable[[str], Item]]:
+    """The items of these files, for the catalogue."""
+    return {name: partial(item, paper, name) for name in names}
+
+
+def labels_alone(cell: Cell) -> Cell:
+    """The bound beside a cell: its labels alone, in as many steps on them a round; ours, and in no paper's table."""
+    e = cell.experiment
+    size = getattr(e.method, "server_batch_size", e.method.batch_size)
+    if e.data.label_setting == "server":
+        passes = e.federation.epochs or 0
+        steps = passes * math.ceil(e.data.N_s / size) or e.federation.T
+        method: Any = ServerOnly(batch_size=size)
+        federation = replace(e.federation, T=steps, epochs=None)
+    else:
+        method, federation = SupervisedFL(batch_size=size), e.federation
+    rate = e.optimizer.server_lr or e.optimizer.lr
+    alone = replace(e, method=method, federation=federation, optimizer=replace(e.optimizer, lr=rate, server_lr=None))
+    return bound(alone)
+
+
+def bound(alone: Experiment) -> Cell:
+    return Cell(label=ALONE, setting={"method": ALONE}, experiment=alone, role="bound", note=ALONE_NOTE)
+
+
+def _check_lines(paper: Paper, file: Mapping[str, Any], lines: Iterable[Line]) -> None:
+    short = {metric.rpartition("/")[2] for metric in file["metrics"]}
+    known = LINE_KEYS | paper.keys | short | {*file["rows"], *file["columns"]}
+    for line in lines:
+        for key in line:
+            if key not in known:
+                raise ConfigError(f"{paper.name}/{file['item']}: unknown key {key!r} of a cell; {nearest(key, known)}")
+
+
+def _cell(paper: Paper, file: Mapping[str, Any], line: Line, profile: str, scale: Scale | None) -> Cell:
+    full = paper.experiment(line)
+    if scale:
+        experiment = scaled(full, scale, profile)
+    else:
+        experiment = tenth(full) if profile == "gpu" else replace(full, profile=profile)
+    return Cell(
+        label=_label(paper, file, line, scale),
+        setting=_setting(paper, file, line, scale, experiment),
+        experiment=experiment,
+        published=_printed(file, line),
+        computed={name: (paper.computed | COMPUTED)[name](experiment) for name in file.get("computed", ())},
+        role="quoted" if line.get("also_quoted") else "published",
+        note="; ".join(_notes(line, experiment)),
+    )
+
+
+def _shown(file: Mapping[str, Any], line: Line) -> Shown:
+    """A line that nothing is trained for."""
+    keys = [key for key in (*file["rows"], *file["columns"]) if key in line]
+    label = line.get("label") or "/".join(str(line[key]) for key in keys)
+    setting = {key: _word(key, line[key], None) for key in ("method", *keys)}
+    return Shown(label=label, setting=setting, published=_printed(file, line), note=line["not_yet"])
+
+
+def _place(paper: Paper, file: Mapping[str, Any], line: Line) -> dict[str, Any]:
+    """What rows and columns say of a cell besides its method, as printed."""
+    usual = paper.usual(line)
+    keys = [key for key in (*file["rows"], *file["columns"]) if key in line and key != "method"]
+    return {key: line[key] for key in keys if line[key] != usual.get(key)}
+
+
+def _label(paper: Paper, file: Mapping[str, Any], line: Line, scale: Scale | None) -> str:
+    """Words, method and numbers of the print: "SVHN/Grouping/K=30/C=10"; or as the line has it."""
+    place = _place(paper, file, line)
+    words = [_word(key, value, scale) for key, value in place.items() if isinstance(value, str)]
+    numbers = [f"{key}={value:g}" for key, value in place.items() if not isinstance(value, str)]
+    return line.get("label") or "/".join([*words, line["method"], *numbers])
+
+
+def _setting(
+    paper: Paper, file: Mapping[str, Any], line: Line, scale: Scale | None, experiment: Experiment
+) -> dict[str, str | int | float]:
+    """What rows and columns say, with the numbers that the factors have under this profile."""
+    shown: dict[str, str | int | float] = {"method": line["method"]}
+    here = actual(experiment)
+    for key, value in _place(paper, file, line).items():
+        shown[key] = _word(key, value, scale) if isinstance(value, str) else here.get(key, value)
+        if scale and not isinstance(value, str):
+            shown[key] = scale.shown.get(key, shown[key])
+    return shown
+
+
+def _word(key: str, value: Any, scale: Scale | None) -> Any:
+    if key == "data" and scale:
+        return scale.title
+    return WORDS.get(value, value)
+
+
+def actual(experiment: Experiment) -> dict[str, float]:
+    """The environmental factors of an experiment, by the papers' letters."""
+    federation = experiment.federation
+    return {
+        "R": experiment.partition.R_nominal or 0.0,
+        "T": federation.T,
+        "N_s": experiment.data.N_s,
+        "K": federation.K,
+        "C": federation.C,
+    }
+
+
+def _printed(file: Mapping[str, Any], line: Line) -> dict[str, Printed]:
+    """By metric: `value` is the first one's; others, and it, go by the last part of their name ("auroc = 94.2")."""
+    first, runs = file["metrics"][0], file["seeds"]
+    keys = {metric: metric.rpartition("/")[2] for metric in file["metrics"]}
+    values = {metric: line[key] for metric, key in keys.items() if key in line}
+    if "value" in line:
+        values = {first: line["value"], **values}
+    spread = {first: line.get("spread")}
+    return {metric: Printed(value=v, spread=spread.get(metric), runs=runs) for metric, v in values.items()}
+
+
+def _notes(line: Line, experiment: Experiment) -> Iterator[str]:
+    if line.get("note"):
+        yield line["note"]
+    if line.get("quoted"):
+        yield f"the paper quotes its number from {line['source']}"
+    if line["method"] == "FixMatch":
+        return  # one holder of all images: K, C and T say nothing
+    here = actual(experiment)
+    other = {key: line[key] for key in ("T", "N_s", "K", "C") if key in line and here[key] != line[key]}
+    if other:
+        yield "stands for " + ", ".join(f"{key} = {value}" for key, value in other.items())
+
+
+def _network(experiment: Experiment) -> tuple[Any, tuple[int, int, int]]:
+    shape, classes = image_shape_of(experiment.data.name)
+    return build(experiment.model, shape, classes, seed=0), shape
+
+
+# Columns that need no run, of every paper.
+COMPUTED: Mapping[str, Callable[[Experiment], float | str]] = {
+    "parameters": lambda e: count_parameters(_network(e)[0]),
+    "MFLOP": lambda e: forward_flops(*_network(e)) / 1e6,  # of one image; 2 a multiplication with its addition
+    "MB": lambda e: 4 * count_parameters(_network(e)[0]) / 2**20,  # of one model sent, float32
+}
