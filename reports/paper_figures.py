@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmark.papers.item import Item
-from benchmark.papers.ssfl_items import actual
+from benchmark.papers.table import actual
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
 from benchmark.verdicts.statistics import summary
 from reports.cells import grid

@@ -17,7 +17,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
-from benchmark.papers.profiles import PROFILES
+from benchmark.papers.scale import PROFILES
 
 DEFAULT_PROFILE = "laptop"
 ENVIRONMENTS: Mapping[str, str] = {"digits": "arena/digits", "mnist": "arena/mnist", "cifar10": "arena/cifar10"}

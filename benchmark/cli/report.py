@@ -8,7 +8,7 @@ from benchmark.cli.main import ROOT, add_places
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
-from benchmark.papers.profiles import PROFILES, profile_named
+from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.records.record import Records, read_records, write_reference
 from benchmark.records.survey import Survey, cell_keys
 from reports.alone import write_alone
@@ -124,8 +124,10 @@ def on_disk(
     read = survey.read if survey is not None else read_records
     found = []
     for profile in profiles:
-        profile_named(profile)
+        check_profile(profile)
         for item in items(names, profile):
+            if item.profile != profile:
+                continue  # another profile has the same runs, and shows them
             planned = plan([item], results, with_reference=profile != "demo", read=read)
             records = restricted(planned.records, planned.shown)
             if any(records.values()):

@@ -16,7 +16,7 @@ from benchmark.cli.train import add_launch, checked_launch, diverged, train
 from benchmark.errors import Diverged
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
-from benchmark.papers.profiles import PROFILES
+from benchmark.papers.scale import PROFILES
 from benchmark.records.survey import Survey
 from reports.join import item_result
 from reports.site import build, item_page

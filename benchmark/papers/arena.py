@@ -7,7 +7,7 @@ on seeds apart from the table's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmark.data.partition import ClassSkew, Dirichlet
@@ -15,7 +15,7 @@ from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.models.build import Model
 from benchmark.papers.arena_entries import ENTRIES, Entry
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.papers.profiles import DIGITS_AUGMENTATION, MNIST_AUGMENTATION
+from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, with_fields
 
 WORDS = {"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u", "beta": "beta"}
 TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
@@ -23,8 +23,8 @@ ALPHAS = (0.05, 0.1, 1.0, 100.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
-    """How large the arena is: the environment that all its methods share."""
+class Environment:
+    """What all methods of an item share, and how large its tuning is."""
 
     base: Experiment  # its method and optimizer are replaced
     batch_size: int  # divides N_s: papers differ in what they do with an incomplete batch, which would decide much
@@ -37,11 +37,12 @@ class Scale:
     def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
         """The entry in this environment, at its own hyperparameters where none are given."""
         method = with_field(entry.method, entry.second, second) if second is not None and entry.second else entry.method
+        sizes = dict.fromkeys(("batch_size", "server_batch_size", "labelled_batch_size"), self.batch_size)
         sgd = entry.sgd if lr is None else replace(entry.sgd, lr=lr, server_lr=None)
         return replace(
             self.base,
             data=replace(self.base.data, label_setting=entry.setting),
-            method=sized(method, self.batch_size, self.warm_start_rounds),
+            method=with_fields(method, {**sizes, "warm_start_rounds": self.warm_start_rounds}),
             optimizer=sgd,
         )
 
@@ -53,14 +54,6 @@ class Scale:
             return {f"lr {lr:g}": (lr, None) for lr in rates}
         word = WORDS[entry.second]
         return {f"lr {lr:g}, {word} {v:g}": (lr, v) for lr in self.learning_rates for v in entry.values}
-
-
-def sized(method: Any, batch_size: int, warm_start_rounds: int) -> Any:
-    """The method with the environment's batch sizes and warm start, as far as it has such fields."""
-    names = {f.name for f in fields(method)}
-    sizes = {name: batch_size for name in ("batch_size", "server_batch_size", "labelled_batch_size") if name in names}
-    warm = {"warm_start_rounds": warm_start_rounds} if "warm_start_rounds" in names else {}
-    return replace(method, **sizes, **warm)
 
 
 def with_field(value: Any, path: str, new: float) -> Any:
@@ -76,7 +69,7 @@ def trial(experiment: Experiment, rounds: int) -> Experiment:
     return replace(experiment, federation=federation, evaluation=evaluation, seed=TRIAL_SEED)
 
 
-def choice(entry: Entry, scale: Scale) -> Choice:
+def choice(entry: Entry, scale: Environment) -> Choice:
     finals = {name: scale.experiment(entry, lr=lr, second=v) for name, (lr, v) in scale.settings(entry).items()}
     return Choice(
         label=f"{entry.name}/tuned",
@@ -88,7 +81,7 @@ def choice(entry: Entry, scale: Scale) -> Choice:
     )
 
 
-def compared(name: str, title: str, scale: Scale, also: Sequence[Entry]) -> Item:
+def compared(name: str, title: str, scale: Environment, also: Sequence[Entry]) -> Item:
     """Methods as rows, own and tuned hyperparameters as columns."""
     entries = (*ENTRIES, *also)
     cells = [_cell(entry, "hyperparameters", "own", scale.experiment(entry)) for entry in entries]
@@ -148,7 +141,7 @@ def alpha(profile: str, also: Sequence[Entry] = ()) -> Item:
     )
 
 
-def digits_scale(profile: str) -> Scale:
+def digits_scale(profile: str) -> Environment:
     """8x8 images, 50 labels: 12 methods, their trials and three seeds, in minutes at the demo's size."""
     demo = profile == "demo"
     federation = Federation(K=6, C=3, T=8, rounds=60) if demo else Federation(K=10, C=5, T=16, rounds=60)
@@ -160,7 +153,7 @@ def digits_scale(profile: str) -> Scale:
         evaluation=Evaluation(every=2),
         profile=profile,
     )
-    return Scale(
+    return Environment(
         base=base,
         batch_size=25,
         warm_start_rounds=15,
@@ -170,7 +163,7 @@ def digits_scale(profile: str) -> Scale:
     )
 
 
-def mnist_scale(profile: str) -> Scale:
+def mnist_scale(profile: str) -> Environment:
     federation = Federation(K=10, C=5, T=16, rounds=80)
     base = Experiment(
         data=Data(name="mnist", N_s=100, N_validation=500, augmentation=MNIST_AUGMENTATION),
@@ -181,10 +174,10 @@ def mnist_scale(profile: str) -> Scale:
         profile=profile,
     )
     notes = (f"{federation.K} clients of which {federation.C} a round, T = {federation.T}, 100 labels.",)
-    return Scale(base=base, batch_size=25, warm_start_rounds=20, seeds=3, trial_rounds=40, notes=notes)
+    return Environment(base=base, batch_size=25, warm_start_rounds=20, seeds=3, trial_rounds=40, notes=notes)
 
 
-def cifar10_scale(profile: str) -> Scale:
+def cifar10_scale(profile: str) -> Environment:
     """4,000 labels, 100 clients of which 10 a round, WResNet-28x2: SemiFL's environment, with T in place of epochs.
 
     The reduced profiles show that every method works on these images; they are far too short to compare methods.
@@ -202,7 +195,7 @@ def cifar10_scale(profile: str) -> Scale:
     too_short = (
         () if full else ("Six rounds: this shows that every method runs on these images, and compares nothing.",)
     )
-    return Scale(
+    return Environment(
         base=base,
         batch_size=32,
         warm_start_rounds=40 if full else 2,
@@ -215,4 +208,11 @@ def cifar10_scale(profile: str) -> Scale:
 
 SHORT_NETWORK = Model(network="small_cnn", norm="gn", norm_groups=4)
 
+# The profiles in which an item's runs differ: elsewhere they would be those of the next smaller one.
+PROFILES: Mapping[str, tuple[str, ...]] = {
+    "digits": ("demo", "laptop"),
+    "mnist": ("laptop",),
+    "cifar10": ("laptop", "gpu"),
+    "alpha": ("demo", "laptop"),
+}
 ITEMS: Mapping[str, Callable[..., Item]] = {"digits": digits, "mnist": mnist, "cifar10": cifar10, "alpha": alpha}

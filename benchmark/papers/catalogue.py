@@ -4,22 +4,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
-from benchmark.papers import arena, ssfl
+from benchmark.papers import arena, fedswitch, rscfed, semifl, ssfl
 from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
+from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.ssfl_departures import departures
 
+PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
 ITEMS: Mapping[str, Callable[..., Item]] = {
-    f"{paper}/{name}": build
-    for paper, module in (("ssfl", ssfl), ("arena", arena))
-    for name, build in module.ITEMS.items()
+    f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
 } | {"ssfl/departures": departures}
 OURS = frozenset({"ssfl/departures"})  # beside a paper's own items: by its name, or with all, but not with the paper
+
+
+def profiles(name: str) -> tuple[str, ...]:
+    """The profiles in which the runs of that item differ."""
+    paper, _, item = name.partition("/")
+    return arena.PROFILES[item] if paper == "arena" else PROFILES
 
 
 def items(names: Iterable[str], profile: str, also: Sequence[str] = (), *, also_quoted: bool = False) -> list[Item]:
     """The items of these names ("ssfl/tab2", "ssfl" for a whole paper, "all"), each once; a paper's name
     stands for what the paper has, not for OURS beside it. Raises ConfigError.
+
+    Where an item's runs under that profile would be those of a smaller one, it is the item of the smaller one.
 
     `also`: more methods for the arena's items, by name ("my_module:MyMethod"); other items know no such thing.
     `also_quoted`: cells that are else only shown, because the paper quotes them, are trained too.
@@ -29,9 +37,11 @@ def items(names: Iterable[str], profile: str, also: Sequence[str] = (), *, also_
     for name in names:
         found = [item for item in ITEMS if name in ("all", item) or (name == item.split("/")[0] and item not in OURS)]
         if not found:
-            raise ConfigError(f"{name!r} is no item; {nearest(name, ITEMS)}, a paper or all")
+            raise ConfigError(f"{name!r} is no item; {nearest(name, ITEMS)} or type a paper's name or all")
         chosen.update(dict.fromkeys(found))
     if others := [name for name in chosen if not name.startswith("arena/")] if entries else []:
-        raise ConfigError(f"--also: {others[0]} compares what its paper compares; arena/digits would be right")
-    built = [ITEMS[name](profile, *([entries] if entries else [])) for name in chosen]
+        raise ConfigError(
+            f"--also: {others[0]} compares what its paper compares; choose arena/digits or another of the arena"
+        )
+    built = [ITEMS[name](profile_of(profile, profiles(name)), *([entries] if entries else [])) for name in chosen]
     return [item.with_quoted() for item in built] if also_quoted else built

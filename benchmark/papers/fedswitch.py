@@ -88,7 +88,13 @@ def scale(line: Line, profile: str) -> Scale:
 SCALES: Mapping[str, Scale] = {
     "demo": Scale(
         title="8x8 digits",
-        data={"name": "digits", "N_s": 50, "N_validation": 100, "pooled_test": 400, "augmentation": DIGITS_AUGMENTATION},
+        data={
+            "name": "digits",
+            "N_s": 50,
+            "N_validation": 100,
+            "pooled_test": 400,
+            "augmentation": DIGITS_AUGMENTATION,
+        },
         model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
         batch_size=10,
         K=20,

@@ -59,7 +59,8 @@ def drawing_of(file: Mapping[str, Any]) -> Drawing | None:
     """How a figure is drawn; None for a table."""
     if "figure" not in file:
         return None
-    return Drawing(**{key: tuple(v) if isinstance(v, list) else v for key, v in file["figure"].items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in file["figure"].items()}
+    return Drawing(**values)
 
 
 def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = None) -> tuple[Claim, ...]:

@@ -49,7 +49,7 @@ def experiment(line: Line) -> Experiment:
         "momentum": "released_code",  # kept by the client (train_main.py:210-282)
         "warm_start_rounds": 6,  # from a checkpoint of 6 rounds on labels (--resume --from_labeled)
     }
-    method = FedConsist(labelled_share=0.5, **shared)  # section 4.2: about 50 %
+    method: FedConsist | RSCFed = FedConsist(labelled_share=0.5, **shared)  # section 4.2: about 50 %
     if setting.method == "RSCFed":
         method = RSCFed(
             M=setting.M,

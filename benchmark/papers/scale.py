@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from benchmark.config import nearest
 from benchmark.data.augment import Augmentation, Gentle, RandAugment, Weak
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
@@ -76,15 +75,19 @@ def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
     )
 
 
+def with_fields(method: Any, wanted: Mapping[str, Any]) -> Any:
+    """The method with these values in those of the fields that it has."""
+    has = {f.name for f in fields(method)}
+    return replace(method, **{name: value for name, value in wanted.items() if name in has})
+
+
 def _method(method: Any, scale: Scale) -> Any:
     wanted: dict[str, Any] = dict(scale.method)
     if scale.batch_size is not None:
-        wanted |= dict.fromkeys(("batch_size", "labelled_batch_size"), scale.batch_size)
-        wanted["server_batch_size"] = scale.server_batch_size or scale.batch_size
+        wanted |= {"batch_size": scale.batch_size, "server_batch_size": scale.server_batch_size or scale.batch_size}
     if scale.warm_start_rounds is not None:
         wanted["warm_start_rounds"] = scale.warm_start_rounds
-    has = {f.name for f in fields(method)}
-    return replace(method, **{name: value for name, value in wanted.items() if name in has})
+    return with_fields(method, wanted)
 
 
 def tenth(experiment: Experiment) -> Experiment:
@@ -97,7 +100,7 @@ def tenth(experiment: Experiment) -> Experiment:
         sgd = replace(sgd, schedule=shorter)
     evaluation = replace(
         experiment.evaluation,
-        every=max(1, 256 // federation.T),  # 256 local steps
+        every=max(1, 256 // federation.T) if federation.epochs is None else experiment.evaluation.every,  # local steps
         gradient_diversity_every=round(experiment.evaluation.gradient_diversity_every * share),
     )
     return replace(experiment, federation=federation, optimizer=sgd, evaluation=evaluation, profile="gpu")

@@ -71,9 +71,7 @@ def experiment(line: Line) -> Experiment:
         # T says nothing beside epochs. That the server's E follows the clients' in the row E = 1 of Table 4 is a guess.
         federation=Federation(K=100, C=10, T=1, epochs=setting.E, rounds=800),
         # Table 5; one rate a round (RoundCosine) and clipping at 1 as released (utils.py:115-185, modules.py:165).
-        optimizer=SGD(
-            lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=RoundCosine(), clip=1.0
-        ),
+        optimizer=SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=RoundCosine(), clip=1.0),
         evaluation=Evaluation(every=1, selection="best_on_test"),  # as released (test_classifier_ssfl.py:40)
     )
 
@@ -107,6 +105,7 @@ SCALES: Mapping[str, Scale] = {
         evaluation=Evaluation(every=2),
     ),
 }
+
 
 def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """The server's labels alone ("Partially Supervised" of Table 1), the bound that every cell has to beat: rounds in

@@ -1,154 +1,468 @@
-"""SSFL (arXiv:2008.11364): the experiments of its tables, every number with its section, table or released line."""
+"""SSFL (arXiv:2008.11364): from a line of its Table A.2 to the experiment, every number with its source.
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Literal
+Where Table A.2 is silent the number is the released code's, with its line; `results/published/ssfl/` holds the rows.
+Beside every pair of grouping and FedAvg stands the control that the paper lacks.
+"""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from benchmark.data.augment import Augmentation, RandAugment, Weak
 from benchmark.data.partition import ClassSkew
-from benchmark.experiment import Experiment
+from benchmark.errors import ConfigError
+from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.data_sharing import DataSharing
+from benchmark.methods.easgd import EASGD
+from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.objectives import CRL, SelfTraining, Supervised
+from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers import ssfl_items
-from benchmark.papers.item import ACCURACY, Cell, Item, Printed
-from benchmark.papers.profiles import LAPTOP_WARM_START, profile_named
-from benchmark.papers.published import claims_of, read_published, value_of
-from benchmark.papers.ssfl_scales import SCALES
-from benchmark.papers.ssfl_settings import STEPS_PER_EPOCH as STEPS_PER_EPOCH
-from benchmark.papers.ssfl_settings import averaged, control_of, emnist
-from benchmark.papers.ssfl_settings import optimizer as optimizer
+from benchmark.methods.ssfl import SSFL
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.models.build import Model
+from benchmark.optim.sgd import SGD, Constant, Cosine
+from benchmark.papers.item import Cell, Item
+from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
+from benchmark.papers.table import Line, Paper, item, items
 
-# S by C: Table A.2 prints it for C = 47 only (row 21); the others are the released code's (utils_v2.py:1498-1567).
-GROUPS = {10: 2, 20: 2, 30: 3, 47: 5}
+BATCH_SIZE = 64  # B of Table A.1
+STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
+# Table 3: 1000 images an epoch (--k_img 1000, run_cifar10_res9.sh), an incomplete batch left out.
+RESNET9_STEPS_PER_EPOCH = 1000 // BATCH_SIZE
 
-SIZES = {10: "small", 30: "middle", 47: "full"}  # the cohort sizes of Table 2
+CLASSES = {"cifar10": 10, "svhn": 10, "emnist_balanced": 47, "stl10": 10}
+# E of Table A.1, which has no row for STL-10: CIFAR-10's.
+EPOCHS = {"cifar10": 300, "svhn": 40, "emnist_balanced": 100, "stl10": 300}
+IMAGES = {"cifar10": 50_000, "svhn": 73_257, "emnist_balanced": 112_800}  # for training
+REPORTING_STEPS = 16
+FIXMATCH_RATIO = 7  # mu of FixMatch, unlabelled images for each labelled one; SSFL does not print it
+
+Rule = Literal["paper", "released_code"]
 
 
-def tab2(profile: str) -> Item:
-    """Table 2: accuracy against the cohort size, FedAvg and grouping, and the control that the paper lacks."""
-    published = read_published("ssfl/tab2")
-    cells = [cell for C in SIZES for cell in _tab2_row(C, profile, published)]
-    cells += ladder(profile_named(profile)(emnist(C=47)), every_rung=profile != "demo")
-    return Item(
-        name="ssfl/tab2",
-        title=published["title"] + STAND_INS.get(profile, ""),
-        profile=profile,
-        cells=tuple(cells),
-        claims=claims_of(published),
-        seeds={"demo": 3, "laptop": 5}.get(profile, published["seeds"]),
-        notes=NOTES.get(profile, ()),
-        margin=published.get("margin"),
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One cell of a table: the columns of Table A.2, and what decides its network and length."""
+
+    data: str  # a data set of CLASSES
+    method: str  # a key of METHODS
+    labels: Literal["server", "everywhere", "every_client", "share"] = "server"
+    R: float  # nominal heterogeneity
+    T: int
+    N_s: int
+    K: int
+    C: int
+    S: int | None = None  # groups; None: no grouping
+    network: Literal["emnist_cnn", "resnet9", "resnet18", "vgg11"]
+    norm: Literal["gn", "bn", "none"]
+    E: int  # epochs of STEPS_PER_EPOCH local steps
+
+    @property
+    def steps(self) -> int:
+        """Local steps of a run, at each holder that takes part in every round."""
+        return self.E * self.steps_per_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return RESNET9_STEPS_PER_EPOCH if self.network == "resnet9" else STEPS_PER_EPOCH
+
+
+KEYS = frozenset(Setting.__dataclass_fields__)
+
+
+def setting_of(line: Line) -> Setting:
+    """A line of a transcribed table as a setting; what is not of the setting (value, row, notes) is left out."""
+    return Setting(**{key: value for key, value in line.items() if key in KEYS})
+
+
+def experiment(setting: Setting, *, measured: bool = False) -> Experiment:
+    """The setting exactly as published; `measured`: with exact gradient diversities. Raises ConfigError."""
+    # Rows 38-40 print T = 1 for the one holder of all images; a round there is a reporting unit, as long as others'.
+    T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
+    rounds = setting.steps // T
+    # A tenth of the epochs lies between two measurements, as released (train_parallel.py: epoch_interval). EMNIST's
+    # runs are those of Table 2, which shows none; FixMatch has no cohort.
+    measured = setting.method != "FixMatch" and (measured or setting.data != "emnist_balanced")
+    return Experiment(
+        data=data_of(setting),
+        partition=ClassSkew(R=setting.R),
+        model=Model(network=setting.network, norm=setting.norm, dropout=dropout(setting.network)),
+        method=method_of(setting),
+        federation=Federation(K=setting.K, C=setting.C, T=T, rounds=rounds),
+        optimizer=optimizer_of(setting),
+        evaluation=Evaluation(  # once an epoch, as released
+            every=setting.steps_per_epoch // T, gradient_diversity_every=rounds // 10 if measured else 0
+        ),
     )
 
 
-def _tab2_row(C: int, profile: str, published: dict) -> list[Cell]:
-    sizes: Literal["released_code"] = "released_code"  # 10, 10, 10, 10, 7 at C = 47
-    grouping = profile_named(profile)(averaged(emnist(C=C), Grouping(S=GROUPS[C], sizes=sizes)))
-    cohort = grouping.federation.C
-    fedavg = averaged(grouping, FedAvg())
-    control = control_of(grouping)
-    size = SIZES[C]
-    return [
-        Cell(
-            label=f"FedAvg/{size}",
-            setting={"method": "FedAvg", "cohort": size, "C": cohort},
-            experiment=fedavg,
-            published={ACCURACY: Printed(value=value_of(published, method="FedAvg", C=C))},
-        ),
-        Cell(
-            label=f"Grouping/{size}",
-            setting={"method": "Grouping", "cohort": size, "C": cohort},
-            experiment=grouping,
-            published={ACCURACY: Printed(value=value_of(published, method="Grouping", C=C))},
-        ),
-        Cell(
-            label=f"Control/{size}",
-            setting={"method": "Control", "cohort": size, "C": cohort},
-            experiment=control,
-            role="control",
-        ),
-    ]
+def data_of(setting: Setting) -> Data:
+    """Who holds the N_s labels: the server, int(N_s / d) of each class (utils_v2.py:477-487), or the clients in equal
+    numbers, of each class ("every_client": FedMatch's setting) or of each client's classes in proportion ("share")."""
+    classes = CLASSES[setting.data]
+    data = Data(
+        name=setting.data,
+        N_s=setting.N_s // classes * classes,
+        augmentation=released_augmentation(),
+        unlabelled="extra" if setting.data == "stl10" else "train",
+    )
+    if setting.labels == "every_client":
+        return replace(data, N_s=0, label_setting="every_client", labels_per_client=setting.N_s // classes // setting.K)
+    if setting.labels == "share":
+        return replace(data, N_s=0, label_setting="share", labelled_share=setting.N_s / IMAGES[setting.data])
+    return replace(data, label_setting=setting.labels)
 
 
+def released_augmentation() -> Augmentation:
+    """Flip and reflect-pad crop for every data set, RandAugment of 2 from 14, always a cutout (cifar.py:425-445)."""
+    return Augmentation(weak=Weak(), strong=RandAugment(pool="ssfl"))
+
+
+def dropout(network: str) -> float:
+    """.25 in the EMNIST network (EMNIST_model.py:9-24); no other has a place for it."""
+    return 0.25 if network == "emnist_cnn" else 0.0
+
+
+def optimizer(
+    data: Literal["cifar10", "svhn", "emnist"], rule: Rule = "released_code", epochs: int | None = None
+) -> SGD:
+    """SGD by Table A.1 and Eq. 11 taken literally ("paper"), or as released (train_LocalSGD.py:228-267).
+
+    Default "released_code", since the printed numbers came from it. They differ in three places: the base learning rate
+    of CIFAR-10 and SVHN (0.146; 0.03 x 11 x 64 / 128 = 0.165, train_parallel.py:283), the floor (1e-4; 1e-5 with a
+    warm-up and 1e-6 without), and CIFAR-10's length (E = 300, with which Eq. 11 falls to the floor at epoch 69 and
+    comes back; 1024, with which it falls once, by epoch 228). SVHN's length is the run's (`epochs`, 40 by default): its
+    rate comes back in both, and Table 1's E = 120 moves the whole curve.
+    """
+    literal = rule == "paper"
+    if data == "emnist":
+        return SGD(lr=0.03, schedule=Cosine(c=0.4375, floor=1e-4 if literal else 1e-6))
+    warmup = 5 * STEPS_PER_EPOCH
+    length = {"cifar10": 300 if literal else 1024, "svhn": epochs or EPOCHS["svhn"]}[data]
+    # c = 7/16 (2^20 - w) / (200 x 1024 - w) with w warm-up steps, printed as 2.3
+    c = 2.3 if literal else released_c(warmup)
+    floor = 1e-4 if literal else 1e-5
+    schedule = Cosine(c=c, warmup_steps=warmup, steps=length * STEPS_PER_EPOCH, floor=floor)
+    return SGD(lr=0.146 if literal else 0.165, schedule=schedule)
+
+
+def released_c(warmup_steps: int) -> float:
+    """c of Eq. 11 as released: 7/16 (2^20 - w) / (200 x 1024 - w) (train_LocalSGD.py:228-229)."""
+    return 0.4375 * (2**20 - warmup_steps) / (200 * 1024 - warmup_steps)
+
+
+def self_training_optimizer() -> SGD:
+    """Self-training as released: rate 0.03 and no warm-up (train_parallel.py:283-291), else as CIFAR-10."""
+    return SGD(lr=0.03, schedule=Cosine(c=released_c(0), steps=1024 * STEPS_PER_EPOCH, floor=1e-5))
+
+
+def resnet9_optimizer() -> SGD:
+    """Table 3 as released: rate 0.003 x 5 x 64 / 128 (train_parallel.py:283-291), 1024 epochs of 15 steps in Eq. 11."""
+    warmup = 5 * RESNET9_STEPS_PER_EPOCH
+    schedule = Cosine(c=released_c(warmup), warmup_steps=warmup, steps=1024 * RESNET9_STEPS_PER_EPOCH, floor=1e-5)
+    return SGD(lr=0.0075, schedule=schedule)
+
+
+def fedmatch_optimizer() -> SGD:
+    """FedMatch's own: 0.001 without momentum and weight decay (its config.py, modules/train.py: `init_optimizer`)."""
+    return SGD(lr=0.001, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
+
+
+def optimizer_of(setting: Setting) -> SGD:
+    """The optimizer of a setting, by the released rule (`optimizer` says why)."""
+    if setting.method == "FedMatch":
+        return fedmatch_optimizer()
+    if setting.method == "Self-training":
+        return self_training_optimizer()
+    if setting.network == "resnet9":
+        return resnet9_optimizer()
+    names: Mapping[str, Literal["cifar10", "svhn", "emnist"]]
+    names = {"cifar10": "cifar10", "svhn": "svhn", "emnist_balanced": "emnist", "stl10": "cifar10"}
+    return optimizer(names[setting.data], epochs=setting.E)
+
+
+def ssfl(averaging: FedAvg | Grouping, objective: CRL | SelfTraining | Supervised) -> SSFL:
+    return SSFL(objective=objective, averaging=averaging, batch_size=BATCH_SIZE, server_batch_size=BATCH_SIZE)
+
+
+def averaged(experiment: Experiment, averaging: FedAvg | Grouping) -> Experiment:
+    return replace(experiment, method=replace(experiment.method, averaging=averaging))
+
+
+def control_of(grouping: Experiment) -> Experiment:
+    """FedAvg that gives the server the weight it has inside a group, 1/(C/S + 1): the control that the paper lacks."""
+    C, S = grouping.federation.C, grouping.method.averaging.S
+    return averaged(grouping, FedAvg(server_weight=1 / (C / S + 1)))
+
+
+def method_of(setting: Setting) -> Any:
+    """The method with Table A.1's batch size. Raises ConfigError for a name that is not in METHODS."""
+    B = BATCH_SIZE
+    # Eq. 6 where labels are everywhere, else CRL with tau of section 3.4.
+    objective: CRL | Supervised = Supervised() if setting.labels == "everywhere" else CRL(threshold=0.95)
+    match setting.method:
+        case "FedAvg" | "CRL with BN" | "CRL with GN" | "Supervised":  # section 3.4: all with FedAvg; `norm` tells them
+            return ssfl(FedAvg(), objective)
+        case "Grouping":
+            if setting.S is None:
+                raise ConfigError("S: grouping needs a number of groups; choose 1 or more")
+            # 10, 10, 10, 10, 7 at C = 47, S = 5; 2 and 1 at C = 3, S = 2
+            return ssfl(Grouping(S=setting.S, sizes="released_code"), objective)
+        case "Self-training":
+            return ssfl(FedAvg(), SelfTraining(threshold=0.95))
+        case "Supervised FedAvg":
+            return SupervisedFL(batch_size=B)
+        case "FixMatch":
+            return FixMatch(threshold=0.95, batch_size=B, unlabelled_ratio=FIXMATCH_RATIO)
+        case "DataSharing":  # how long it trains on G first is not said: one epoch
+            epoch = setting.steps_per_epoch // setting.T
+            return DataSharing(batch_size=B, server_batch_size=B, warm_start_rounds=epoch)
+        case "EASGD":
+            return EASGD(batch_size=B)
+        case "OverlapSGD":
+            return OverlapSGD(batch_size=B)
+        case "FedMatch" if setting.labels == "server":
+            return FedMatch()
+        case "FedMatch":
+            return FedMatch(lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5, batch_size=102)
+    raise ConfigError(f"method: {setting.method!r} is unknown; choose from {', '.join(METHODS)}")
+
+
+METHODS = (
+    *("FedAvg", "Grouping", "CRL with BN", "CRL with GN", "Self-training", "Supervised", "Supervised FedAvg"),
+    *("FixMatch", "DataSharing", "EASGD", "OverlapSGD", "FedMatch"),
+)
+
+
+# Stand-ins. Lengths count local steps, so that T moves the number of rounds, as in the paper; N_s, K and C keep their
+# proportions as far as every client holds 8 images and the cohort ends in the time that a profile promises.
+
+T_OF_STAND_INS = 16  # local steps of a round in what follows
+STANDARD_N_S = {"cifar10": 1000, "svhn": 1000, "emnist_balanced": 4700, "stl10": 1000}  # for which the stand-in's is
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """A reduced profile of SSFL: its data, and its bounds on clients and time."""
+
+    title: str
+    name: str
+    N_s: int
+    N_validation: int
+    augmentation: Augmentation
+    network: Literal["tiny_cnn", "small_cnn"]
+    batch_size: int
+    warm_start_rounds: int  # without them clients have nothing confident to learn from
+    every: int  # rounds between tests
+    measured_every: int  # rounds between gradient diversities: a measurement passes over all images of the cohort
+    always_measured: bool
+    images: int  # that clients hold where the server has no labels
+    share: float  # of the paper's K and C
+    rounds: int
+    most_clients: int  # K, so that every client holds 8 images or more
+    largest_cohort: int  # C, so that a run ends in time
+    table_2_K: int  # Table 2 and its figures: as many clients, cohorts with the paper's share of them, 100 rounds
+
+
+STAND_INS: Mapping[str, StandIn] = {
+    # 60,000 images: 470 clients hold 125 each.
+    "laptop": StandIn(
+        title="MNIST",
+        name="mnist",
+        N_s=100,
+        N_validation=1000,
+        augmentation=MNIST_AUGMENTATION,
+        network="small_cnn",
+        batch_size=32,
+        warm_start_rounds=30,
+        every=10,
+        measured_every=25,
+        always_measured=False,
+        images=59_000,
+        share=1.0,
+        rounds=100,
+        most_clients=470,
+        largest_cohort=30,
+        table_2_K=10,
+    ),
+    # 1,347 unlabelled images: 160 clients hold 8 each. 12 clients and 60 rounds, of which the server has the first 20:
+    # about 100 runs have to end in 25 minutes on two cores.
+    "demo": StandIn(
+        title="digits",
+        name="digits",
+        N_s=50,
+        N_validation=0,
+        augmentation=DIGITS_AUGMENTATION,
+        network="tiny_cnn",
+        batch_size=16,
+        warm_start_rounds=20,
+        every=5,
+        measured_every=20,
+        always_measured=True,
+        images=1_397,
+        share=0.5,
+        rounds=60,
+        most_clients=160,
+        largest_cohort=12,
+        table_2_K=6,
+    ),
+}
+
+
+def scale(line: Line, profile: str) -> Scale:
+    """The stand-in of a line. Lines of Table 2 (those with a cohort's name) have their own K, C and rounds."""
+    setting, stand_in = setting_of(line), STAND_INS[profile]
+    of_table_2 = "cohort" in line
+    T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
+    longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]  # Table 3 has its own length
+    rounds = 100 if of_table_2 else round(stand_in.rounds * T_OF_STAND_INS * longer) // T
+    K, C = cohort_of(setting, stand_in, of_table_2)
+    grouping = {"averaging": Grouping(S=min(2, setting.S))} if setting.S else {}
+    measured = line["measured"] or stand_in.always_measured
+    return Scale(
+        title=stand_in.title,
+        data=_labels(setting, stand_in),
+        model=Model(network=stand_in.network, norm="bn" if setting.norm == "bn" else "gn", norm_groups=4),
+        method={"unlabelled_ratio": 1, **grouping},  # FixMatch's, and two groups wherever the paper has any
+        batch_size=stand_in.batch_size,
+        warm_start_rounds=stand_in.warm_start_rounds * T_OF_STAND_INS // T,
+        K=K,
+        C=C,
+        rounds=rounds,
+        optimizer=SGD(lr=0.02, schedule=Cosine(c=0.4375)),
+        evaluation=Evaluation(
+            every=max(1, stand_in.every * T_OF_STAND_INS // T),
+            gradient_diversity_every=stand_in.measured_every * T_OF_STAND_INS // T if measured else 0,
+        ),
+        shown={"E": f"{longer:g} x the rounds"},
+        notes=_table_2_notes(stand_in) if of_table_2 else _notes(stand_in),
+    )
+
+
+def cohort_of(setting: Setting, stand_in: StandIn, of_table_2: bool) -> tuple[int, int]:
+    """K and C: two clients in a cohort at least; where all clients take part, they still do."""
+    if of_table_2:
+        K = stand_in.table_2_K
+        return K, max(2, round(setting.C / setting.K * K))
+    C = min(max(min(2, setting.C), round(setting.C * stand_in.share)), stand_in.largest_cohort)
+    return (C if setting.C == setting.K else min(round(setting.K * stand_in.share), stand_in.most_clients)), C
+
+
+def _labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
+    """N_s in the paper's ratio. With labels at clients, a share of each one's: 5 of each class would be too many."""
+    classes = CLASSES[setting.data]
+    N_s = stand_in.N_s * (setting.N_s // classes * classes) // STANDARD_N_S[setting.data]
+    fields = {
+        "name": stand_in.name,
+        "N_s": N_s,
+        "N_validation": stand_in.N_validation,
+        "augmentation": stand_in.augmentation,
+        "unlabelled": "train",
+    }
+    if setting.labels in ("every_client", "share"):
+        share = {"label_setting": "share", "labelled_share": N_s / stand_in.images, "labels_per_client": 5}
+        return {**fields, "N_s": 0, **share}
+    return fields
+
+
+def _notes(stand_in: StandIn) -> tuple[str, ...]:
+    return (
+        f"{stand_in.title} stands in for the paper's data sets; where it has more than one, the first one's settings "
+        "are taken. N_s keeps its ratios, T its values, and a run its number of local steps: "
+        f"{stand_in.rounds * T_OF_STAND_INS}, whatever T.",
+        f"K and C are the paper's times {stand_in.share:g}. K is capped at {stand_in.most_clients}, so that every "
+        f"client holds 8 images, and C at {stand_in.largest_cohort}; where all clients take part, they still do. "
+        "Groups: 2.",
+        "A warm start, in which the server trains alone, comes first.",
+    )
+
+
+def _table_2_notes(stand_in: StandIn) -> tuple[str, ...]:
+    K = stand_in.table_2_K
+    cohorts = ", ".join(str(max(2, round(C / 47 * K))) for C in (10, 30, 47))
+    return (
+        f"{stand_in.title} with {stand_in.N_s} labels stands in for EMNIST; {K} clients, 100 rounds of which the "
+        f"server is alone in the first {stand_in.warm_start_rounds}.",
+        f"Cohorts keep their share of the clients: {cohorts} of {K} stand for 10, 30, 47 of 47; groups: 2.",
+    )
+
+
+# Cells of ours beside the paper's.
+
+COUNTERPARTS = ("FedAvg", "CRL with GN")  # of grouping: "FedAvg", and in section 3 the other
+CONTROL = "Control"
 # Training on the server's labels alone gets the learning rate that is best for it: the best mean accuracy of three
 # seeds on 1,000 labels held out at the server, of 0.005, 0.01, 0.02 and 0.05 (laptop: .918 .919 .916 .913).
 SERVER_ONLY_LR = {"laptop": 0.01}
 
 
-def ladder(full: Experiment, *, every_rung: bool) -> list[Cell]:
-    """What each step from the server's labels alone to the federated setting does, on the table's own setting."""
-    batch = full.method.batch_size
-    warm = full.method.warm_start_rounds
-    one_step = replace(full.federation, T=1, rounds=full.federation.rounds * full.federation.T)
-    iid = replace(full, partition=ClassSkew(R=0.0))
+def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+    yield from controls(cells)
+    if name == "tab2":
+        yield from ladder(next(cell.experiment for cell in cells if cell.label == "FedAvg/full"))
+
+
+def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """The control of every grouping cell that has FedAvg beside it."""
+    places = {cell.label: cell for cell in cells}
+    for label, cell in places.items():
+        if not any(label.replace("Grouping", other) in places for other in COUNTERPARTS if "Grouping" in label):
+            continue
+        yield replace(
+            cell,
+            label=label.replace("Grouping", CONTROL),
+            setting={**cell.setting, "method": CONTROL},
+            experiment=control_of(cell.experiment),
+            published={},
+            role="control",
+        )
+
+
+def ladder(full: Experiment) -> list[Cell]:
+    """What each step from the server's labels alone to the federated setting does, on Table 2's own setting."""
+    batch, warm = full.method.batch_size, full.method.warm_start_rounds
+    K, T = full.federation.K, full.federation.T
     lr = SERVER_ONLY_LR.get(full.profile, full.optimizer.lr)
-    server_only = replace(full, method=ServerOnly(batch_size=batch), optimizer=replace(full.optimizer, lr=lr))
-    central = replace(full, method=FixMatch(batch_size=batch, unlabelled_ratio=1, warm_start_rounds=warm))
+    iid = replace(full, partition=ClassSkew(R=0.0))
     iid_T1 = replace(
         iid,
-        federation=one_step,
-        method=replace(full.method, warm_start_rounds=warm * full.federation.T),
-        evaluation=replace(full.evaluation, every=full.evaluation.every * full.federation.T),
+        federation=replace(full.federation, T=1, rounds=full.federation.rounds * T),
+        method=replace(full.method, warm_start_rounds=warm * T),
+        evaluation=replace(full.evaluation, every=full.evaluation.every * T),
     )
-    K, T = full.federation.K, full.federation.T
-    between = [(f"K = {K}, i.i.d., T = 1", iid_T1), (f"K = {K}, i.i.d., T = {T}", iid)]
-    rungs = [
-        ("Server only", server_only),
-        ("Central FixMatch", central),
-        *(between if every_rung else ()),
-        (f"K = {K}, R = {full.partition.R_nominal:g}, T = {T}", full),
-    ]
-    return [
-        Cell(label=label, setting={"rung": label}, experiment=experiment, role="ladder") for label, experiment in rungs
-    ]
+    rungs = {
+        "Server only": replace(full, method=ServerOnly(batch_size=batch), optimizer=replace(full.optimizer, lr=lr)),
+        "Central FixMatch": replace(
+            full, method=FixMatch(batch_size=batch, unlabelled_ratio=1, warm_start_rounds=warm)
+        ),
+        f"K = {K}, i.i.d., T = 1": iid_T1,
+        f"K = {K}, i.i.d., T = {T}": iid,
+        f"K = {K}, R = {full.partition.R_nominal:g}, T = {T}": full,
+    }
+    if full.profile == "demo":  # a table in two minutes has no time for the two between
+        rungs = {label: rung for label, rung in rungs.items() if "i.i.d." not in label}
+    return [Cell(label=label, setting={"rung": label}, experiment=e, role="ladder") for label, e in rungs.items()]
 
 
-STAND_INS = {"demo": " (stand-in: 8x8 digits)", "laptop": " (stand-in: MNIST)"}
-
-NOTES = {
-    "laptop": (
-        "MNIST with 100 labels stands in for EMNIST, which cannot be had here whole and does not learn in the time; "
-        f"10 clients, 100 rounds of which the server is alone in the first {LAPTOP_WARM_START}.",
-        "Cohorts keep their share of the clients: 2, 6 and 10 of 10 stand for 10, 30 and 47 of 47; groups: 2.",
-        "Selection: the last round's model. Test data chose nothing; settings were chosen on labels held out.",
-    ),
-    "demo": (
-        "scikit-learn's 8x8 handwritten digits with 50 labels stand in for EMNIST; 6 clients, 100 rounds.",
-        "Selection: the last round's model.",
-    ),
-}
-
-
-def cohorts(name: str, profile: str) -> Item:
-    """Figures 6 and D.1 to D.4: the runs of Table 2, with the exact gradients measured where the figure shows them."""
-    published = read_published(f"ssfl/{name}")
-    cells = [cell for cell in tab2(profile).cells if cell.role != "ladder"]
-    if published.get("measured", False):
-        cells = [replace(cell, experiment=_measured(cell.experiment)) for cell in cells]
-    return Item(
-        name=f"ssfl/{name}",
-        title=published["title"] + STAND_INS.get(profile, ""),
-        profile=profile,
-        cells=tuple(cells),
-        claims=claims_of(published),
-        seeds={"demo": 3, "laptop": 5}.get(profile, published["seeds"]),
-        notes=NOTES.get(profile, tuple(published["notes"])),
-        margin=published.get("margin"),
-    )
+PAPER = Paper(
+    name="ssfl",
+    keys=KEYS,
+    experiment=lambda line: experiment(setting_of(line), measured=line["measured"]),
+    scale=scale,
+    usual=lambda line: {"E": EPOCHS[line["data"]]},
+    beside=beside,
+)
+TABLES = ("tab2", "tab1", "tab3", "tab4", "tab5", "tabd1", "tabe1", "tabf1", "tabg1", "tabh1", "tabi1", "tabj1")
+FIGURES = (
+    *("fig2", "fig3", "fig4", "fig5_left", "fig5_middle", "fig5_right", "figb1", "figc1"),
+    *("fig6", "figd1", "figd2", "figd3", "figd4"),
+)
+ITEMS = items(PAPER, (*TABLES, *FIGURES))
 
 
-def _measured(experiment: Experiment) -> Experiment:
-    """With gradient diversity ten times a run, as released (epoch_interval = E / 10), or as the profile has it."""
-    every = experiment.evaluation.gradient_diversity_every
-    if not every:
-        scale = SCALES.get(experiment.profile)
-        every = scale.measured_every if scale else experiment.federation.rounds // 10
-    return replace(experiment, evaluation=replace(experiment.evaluation, gradient_diversity_every=every))
-
-
-ITEMS: Mapping[str, Callable[[str], Item]] = {
-    "tab2": tab2,
-    **ssfl_items.items(),
-    **{name: partial(cohorts, name) for name in ("fig6", "figd1", "figd2", "figd3", "figd4")},
-}
+def tab2(profile: str) -> Item:
+    """Table 2: accuracy against the cohort size."""
+    return item(PAPER, "tab2", profile)

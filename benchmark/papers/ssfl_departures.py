@@ -12,9 +12,9 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.optim.sgd import Cosine
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.ssfl import STAND_INS, tab2
-from benchmark.papers.ssfl_items import table
-from benchmark.papers.ssfl_settings import EPOCHS, released_c
+from benchmark.papers.scale import REDUCED
+from benchmark.papers.ssfl import EPOCHS, PAPER, STAND_INS, released_c, tab2
+from benchmark.papers.table import SELECTIONS, item
 
 DEFAULT, OTHER = "Default", "Other"
 SEEDS = {"demo": 3, "laptop": 3}
@@ -83,7 +83,7 @@ BASES: dict[str, Callable[[str], Experiment]] = {
     "Grouping/full of Table 2": lambda profile: tab2(profile).cell("Grouping/full").experiment,
     "FedAvg/full of Table 2": lambda profile: tab2(profile).cell("FedAvg/full").experiment,
     "FedAvg/full of Table 2 with BN": lambda profile: with_norm("bn")(tab2(profile).cell("FedAvg/full").experiment),
-    "Grouping/R=0.4 of Table H.1": lambda profile: table("tabh1", profile).cell("Grouping/R=0.4").experiment,
+    "Grouping/R=0.4 of Table H.1": lambda profile: item(PAPER, "tabh1", profile).cell("Grouping/R=0.4").experiment,
 }
 GROUPING, FEDAVG, BATCH_NORM, AT_CLIENTS = BASES
 
@@ -219,9 +219,10 @@ def departures(profile: str) -> Item:
     bases = {name: base(profile) for name, base in BASES.items()}
     pairs = [(switch, bases[switch.base]) for switch in SWITCHES]
     cells = [cell for switch, base in pairs for cell in _pair(switch, base)]
+    stand_in = f" (stand-in: {STAND_INS[profile].title})" if profile in REDUCED else ""
     return Item(
         name="ssfl/departures",
-        title="What the departures from paper and released code do" + STAND_INS.get(profile, ""),
+        title="What the departures from paper and released code do" + stand_in,
         profile=profile,
         cells=tuple(cells),
         seeds=SEEDS.get(profile, 1),
@@ -229,7 +230,7 @@ def departures(profile: str) -> Item:
             "A question of ours, no table of the paper. Both cells of a row have everything else in common.",
             f"Intervals are for one row each: of {len(cells) // 2} that hold nothing, one in twenty would seem to.",
             "The schedules are CIFAR-10's, over the local steps of this run; the base's own rate and data are kept.",
-            "Selection: the last round's model. Test data chose nothing.",
+            SELECTIONS["last"],
         ),
     )
 
@@ -257,5 +258,5 @@ def switch_named(name: str) -> Switch:
     """Raises ConfigError."""
     found = {switch.name: switch for switch in SWITCHES}
     if name not in found:
-        raise ConfigError(f"departures: {name!r} is not right; one of {', '.join(found)} would be")
+        raise ConfigError(f"departures: {name!r} is unknown; choose from {', '.join(found)}")
     return found[name]

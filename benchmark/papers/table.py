@@ -132,7 +132,7 @@ def _cell(paper: Paper, file: Mapping[str, Any], line: Line, profile: str, scale
         setting=_setting(paper, file, line, scale, experiment),
         experiment=experiment,
         published=_printed(file, line),
-        computed={name: (paper.computed | COMPUTED)[name](experiment) for name in file.get("computed", ())},
+        computed={name: {**COMPUTED, **paper.computed}[name](experiment) for name in file.get("computed", ())},
         role="quoted" if line.get("also_quoted") else "published",
         note="; ".join(_notes(line, experiment)),
     )

@@ -11,7 +11,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.optim.sgd import SGD, Cosine
-from benchmark.papers.arena import Scale, digits_scale, mnist_scale
+from benchmark.papers.arena import Environment, digits_scale, mnist_scale
 from benchmark.papers.arena_entries import Entry
 
 
@@ -75,7 +75,7 @@ FEDSWITCH_LAPTOP = FedSwitchOpen(
     beta=0.0,
 )
 
-FEDSWITCH: Mapping[str, tuple[Callable[[str], Scale], FedSwitchOpen]] = {
+FEDSWITCH: Mapping[str, tuple[Callable[[str], Environment], FedSwitchOpen]] = {
     "demo": (digits_scale, FEDSWITCH_DEMO),
     "laptop": (mnist_scale, FEDSWITCH_LAPTOP),
 }
@@ -84,8 +84,6 @@ FEDSWITCH: Mapping[str, tuple[Callable[[str], Scale], FedSwitchOpen]] = {
 def fedswitch(profile: str) -> Experiment:
     """FedSwitch in the arena's environment of that profile, with the values above. Raises ConfigError."""
     if profile not in FEDSWITCH:
-        raise ConfigError(
-            f"--profile: {profile!r} has no declaration for FedSwitch; {', '.join(FEDSWITCH)} would be right"
-        )
+        raise ConfigError(f"--profile: {profile!r} has no declaration for FedSwitch; choose {' or '.join(FEDSWITCH)}")
     scale, values = FEDSWITCH[profile]
     return scale(profile).experiment(values.entry())
