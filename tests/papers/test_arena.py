@@ -33,7 +33,7 @@ def test_all_methods_share_one_environment(name, profile):
     assert len(seen) == 1
     assert len({cell.cell_key for cell in item.cells}) == len(item.cells)
     assert {cell.setting["method"] for cell in item.cells} == {entry.name for entry in ENTRIES}
-    assert item.methods_are_rows and all(cell.experiment.profile == profile for cell in item.cells)
+    assert item.methods_are_rows and all(cell.experiment.profile == item.profile for cell in item.cells)
 
 
 def test_batch_sizes_and_warm_start_are_the_environment_s():

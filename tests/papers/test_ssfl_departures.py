@@ -9,7 +9,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.item import Item
-from benchmark.papers.profiles import PROFILES
+from benchmark.papers.scale import PROFILES
 from benchmark.papers.ssfl_departures import SWITCHES, switch_named
 from benchmark.records.run import run
 from tests.conftest import ROOT, record_of

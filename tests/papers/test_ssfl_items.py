@@ -18,13 +18,11 @@ from benchmark.methods.ssfl import SSFL
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
-from benchmark.papers.profiles import PROFILES
+from benchmark.papers.scale import PROFILES
 from benchmark.papers.published import read_published
-from benchmark.papers.ssfl import ITEMS
-from benchmark.papers.ssfl_items import NAMES
-from benchmark.papers.ssfl_items import shown as shown_cells
-from benchmark.papers.ssfl_scales import SCALES
-from benchmark.papers.ssfl_settings import setting_of
+from benchmark.papers.ssfl import ITEMS, setting_of
+from benchmark.papers.ssfl import STAND_INS as SCALES
+from benchmark.papers.table import WORDS as NAMES
 from tests.conftest import ROOT
 
 DIGITS, MNIST = 1397, 60_000  # training images
@@ -44,7 +42,7 @@ def key(name: str, label: str, profile: str = "paper") -> str:
 def test_the_paper_profile_is_the_file_s_line(name):
     """Every number of a line is in its experiment, by the field that the method or the federation reads."""
     item = item_of(name)
-    by_setting = {setting_of(raw): raw for raw in shown_cells(read_published(f"ssfl/{name}"))}
+    by_setting = {setting_of(raw): raw for raw in read_published(f"ssfl/{name}")["cells"]}
     published = [cell for cell in item.cells if cell.role in ("published", "quoted")]
     assert len(published) == len(by_setting)
     for cell, (setting, raw) in zip(published, by_setting.items(), strict=True):

@@ -8,7 +8,7 @@ from benchmark.errors import ConfigError
 from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.catalogue import items
 from benchmark.papers.published import read_published
-from benchmark.papers.ssfl_settings import (
+from benchmark.papers.ssfl import (
     Setting,
     experiment,
     optimizer,
@@ -59,7 +59,7 @@ def test_the_released_optimizers():
 def test_settings_that_cannot_be_are_refused():
     with pytest.raises(ConfigError, match="'FedMix'.*Grouping"):
         experiment(replace(BASE, method="FedMix"))
-    with pytest.raises(ConfigError, match="S: null"):
+    with pytest.raises(ConfigError, match="S: grouping needs"):
         experiment(replace(BASE, S=None))
     with pytest.raises(ConfigError, match="'laptob'"):
         items(["ssfl/tab1"], "laptob")
