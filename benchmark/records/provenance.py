@@ -5,10 +5,10 @@ Imports nothing that a broken machine breaks: `fssl doctor` asks it, too.
 
 import hashlib
 import importlib.metadata
-import inspect
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # who only asks for the commit loads nothing that trains
     from benchmark.federated.environment import Environment
 
 PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "scipy", "scikit-learn")
+CODE = ("benchmark", "sweeps", "reports")  # what can move a number or how it is shown
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -38,32 +39,31 @@ def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
     }
 
 
-def identity(environment: "Environment") -> dict[str, str]:
-    """What has to be the same on all ranks of a run: the experiment, the data, and the code, a method's own too."""
-    from benchmark.experiment import NUMERICS
+def equal_bits_expected(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two runs of one experiment have to agree bit by bit, as far as their manifests tell: an equal engine
+    (whatever the number of its workers), processor and packages."""
+    if not all(run.get("engine", {}).get("bit_equal", True) for run in (one, other)):
+        return False
 
-    experiment, code = environment.experiment, commit()
-    method = inspect.getsourcefile(type(experiment.method))
-    return {
-        "experiment": f"cell {experiment.cell_key}, seed {experiment.seed}, numerics {NUMERICS}",
-        "data": f"{environment.data.name} with hash {environment.data.content_hash}",
-        "partition": environment.split.hash(),
-        "code": f"commit {code['commit']}, changes {code['changes']}",
-        "method": f"source with hash {hashlib.sha256(Path(method).read_bytes()).hexdigest()[:16]}" if method else "",
-        "torch": importlib.metadata.version("torch"),
-    }
+    def facts(run: Mapping[str, Any]) -> tuple[Any, ...]:
+        engine = {name: value for name, value in run.get("engine", {}).items() if name != "workers"}
+        return engine, run.get("hardware", {}).get("processor"), run.get("packages")
+
+    return facts(one) == facts(other)
 
 
 @cache
 def commit() -> dict[str, Any]:
-    """The commit, and the hash of what was changed since; "unknown" outside a checkout."""
+    """The commit, and the hash of what was changed or added since; "unknown" outside a checkout."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True)
         return done.stdout
 
     try:
-        changes = git("diff", "HEAD", "--", "benchmark", "sweeps", "reports")
+        changes = git("diff", "HEAD", "--", *CODE)
+        for name in git("ls-files", "--others", "--exclude-standard", "--", *CODE).splitlines():
+            changes += f"{name}\n{(ROOT / name).read_bytes().hex()}\n"
         return {
             "commit": git("rev-parse", "HEAD").strip(),
             "changes": hashlib.sha256(changes.encode()).hexdigest()[:16] if changes else None,

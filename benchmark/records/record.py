@@ -295,11 +295,19 @@ def copy_name(path: Path) -> str:
 
 def read_copy(path: Path) -> RunRecord:
     """The record of a committed copy. Raises DataError for a file that is none."""
+    return unpack(_unzipped(path), path)
+
+
+def stated_digest(path: Path) -> str | None:
+    """What a committed copy says that its digest is. Raises DataError."""
+    return _unzipped(path).get("digest")
+
+
+def _unzipped(path: Path) -> dict[str, Any]:
     try:
-        content = gzip.decompress(path.read_bytes())
+        return json_object(gzip.decompress(path.read_bytes()), path)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({_line(error)}); `git checkout` restores it") from None
-    return unpack(json_object(content, path), path)
 
 
 def pack(record: RunRecord) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from benchmark.errors import CannotWrite
 from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.store import MEMORY, ClientStore
-from benchmark.records.checkpoints import Checkpoint, newest, save
+from benchmark.records.checkpoints import Checkpoint, Found, newest, save
 from benchmark.records.client_files import FOLDER as CLIENTS
 from benchmark.records.client_files import ClientFiles
 from benchmark.records.cputime import CpuClock
@@ -51,8 +51,11 @@ class Recorder(pl.Callback):
         self._lines: BinaryIO | None = None  # rounds.jsonl, while the record is `opened`
         self.run = f"{experiment.cell_key}/seed={experiment.seed}"
         remove_temporaries(folder)
+        begun = read_json(folder / "experiment.json")
         recorded = len(_whole_lines(folder / "rounds.jsonl"))
         found = newest(folder / "checkpoints", self.run, recorded, memory=client_memory)
+        if begun is not None and not _measures_alike(begun, experiment):
+            found = Found(checkpoint=None, warnings=("more is to be measured now: the run starts from round 1",))
         shelf = ClientFiles(folder=folder / "checkpoints" / CLIENTS, run=self.run)
         self.store = ClientStore(shelf=shelf, memory=client_memory)  # for a run that starts from round 1
         self.checkpoint, self.warnings = found.checkpoint, found.warnings
@@ -215,6 +218,12 @@ class Recorder(pl.Callback):
         result["digest"] = run_digest(self.folder, result)
         self._lease.publish(json_bytes(result))
         return result
+
+
+def _measures_alike(begun: Any, experiment: Experiment) -> bool:
+    """Whether the rounds of an unfinished run measured what this experiment does."""
+    there = begun.get("evaluation", {}) if isinstance(begun, dict) else {}
+    return isinstance(there, dict) and measurements(experiment.evaluation).items() <= there.items()
 
 
 def _whole_lines(path: Path) -> list[bytes]:

@@ -1,154 +1,59 @@
-"""Rounds of a finished run done once more from a checkpoint that was kept, and compared bit by bit."""
+"""Finished runs trained once more, elsewhere, and compared with their records."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from benchmark.errors import DataError, FsslError
+from benchmark.errors import DataError, Diverged, FsslError
 from benchmark.experiment import NUMERICS, from_json
-from benchmark.federated.choice import engine_again
-from benchmark.federated.engines import Engine
-from benchmark.federated.environment import Environment, prepare
-from benchmark.federated.module import FederatedModule
-from benchmark.federated.parts import IN_PARTS
-from benchmark.methods.protocol import State
-from benchmark.records.checkpoints import Checkpoint, newest
-from benchmark.records.files import read_json
-from benchmark.records.provenance import PACKAGES, hardware, manifest
-from benchmark.records.record import read_rounds
-
-# Metrics that callbacks add and the rounds themselves do not: they are not made again here.
-BESIDE = ("time/", "diversity/")
+from benchmark.records.provenance import equal_bits_expected
+from benchmark.records.record import RunRecord, disagreement, read_run, run_folder
+from benchmark.records.run import run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What came of it: `troubles` where something differs; `skipped`, the reason, where nothing could be compared."""
+    """What came of it: `trouble` where something differs; `skipped`, the reason, where nothing could be compared."""
 
-    folder: Path
-    rounds: range  # those that were done again
-    troubles: tuple[str, ...] = ()
+    exact: bool = False  # compared bit by bit; else to six digits
+    trouble: str | None = None
     skipped: str | None = None
 
+    def words(self) -> str:
+        if self.skipped is not None:
+            return f"not trained again: {self.skipped}"
+        how = "bit by bit" if self.exact else "to six digits"
+        return f"trained again, equal {how}" if self.trouble is None else f"trained again, not equal {how}"
 
-def replay(folder: Path, data_root: Path | None = None) -> Replay:
-    """Do the rounds between the two checkpoints that a run has kept again, or all up to its only one.
 
-    An engine of the record's settings. Data and partition must have the hashes of the
-    manifest, each round's metrics those of its line in rounds.jsonl, and the state at the end the later checkpoint's.
+def replay(record: RunRecord, data_root: Path | None = None, *, copied: bool) -> Replay:
+    """Train the record's run again, by an engine of its settings, and compare all numbers that both have.
+
+    Bit by bit where engine, processor and packages are equal; to six digits elsewhere, and for a committed copy
+    (`copied`), which has no more. Data and partition must have the hashes of the manifest.
     """
-    nothing = range(0)
-    recorded = read_json(folder / "manifest.json") or {}
-    why = incomparable(recorded, read_json(folder / "result.json") or {})
-    if why is not None:
-        return Replay(folder=folder, rounds=nothing, skipped=why)
-    try:
-        experiment = from_json(read_json(folder / "experiment.json"))
-        points = list(kept(folder, f"{experiment.cell_key}/seed={experiment.seed}"))
-        if not points:
-            return Replay(folder=folder, rounds=nothing, skipped="it kept no checkpoint that is whole")
-        environment = prepare(experiment, data_root)
-    except DataError as error:
-        return Replay(folder=folder, rounds=nothing, skipped=str(error))
-    except FsslError as error:
-        return Replay(folder=folder, rounds=nothing, troubles=(str(error),))
-    if any(IN_PARTS in line for line in read_rounds(folder / "rounds.jsonl")):
-        return Replay(folder=folder, rounds=nothing, skipped="memory was short, and batches were taken in parts")
-    threads = torch.get_num_threads()
-    try:
-        with contextlib.closing(engine_again(recorded["engine"], environment, workers=1)) as engine:
-            return _replayed(folder, environment, engine, recorded, points[1] if len(points) > 1 else None, points[0])
-    finally:
-        torch.set_num_threads(threads)
+    if record.result.get("numerics") != NUMERICS:
+        return Replay(skipped=f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}")
+    with tempfile.TemporaryDirectory(prefix="fssl-replay-") as place:
+        try:
+            experiment = from_json(record.experiment)
+            with contextlib.suppress(Diverged):  # the record of it is compared
+                run(experiment, Path(place), data_root=data_root, like=record.manifest.get("engine"))
+            again = read_run(run_folder(Path(place), experiment))
+        except DataError as error:
+            return Replay(skipped=str(error))
+        except FsslError as error:
+            return Replay(trouble=str(error))
+        assert again is not None
+        exact = not copied and equal_bits_expected(record.manifest, again.manifest)
+        trouble = _other_data(record, again) or disagreement(record, again, exact=exact)
+        return Replay(exact=exact, trouble=trouble)
 
 
-def incomparable(recorded: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
-    """Why bits need not be equal here: another processor, other packages, other numerics. None where they must be."""
-    if result.get("numerics") != NUMERICS:
-        return f"it is of numerics {result.get('numerics')}, this code of {NUMERICS}"
-    if not recorded.get("engine", {}).get("bit_equal", True):
-        return "its engine does not give equal bits"
-    here = hardware()["processor"]
-    there = recorded.get("hardware", {}).get("processor")
-    if here != there:
-        return f"it was made on {there}, this is {here}"
-    return _other_packages(recorded.get("packages", {}))
-
-
-def _other_packages(recorded: Mapping[str, str]) -> str | None:
-    from importlib.metadata import version
-
-    for name in PACKAGES:
-        if recorded.get(name) != version(name):
-            return f"it was made with {name} {recorded.get(name)}, this is {version(name)}"
+def _other_data(record: RunRecord, again: RunRecord) -> str | None:
+    there, here = record.manifest.get("data", {}), again.manifest["data"]
+    for name in ("hash", "partition"):
+        if there.get(name) != here[name]:
+            return f"manifest.json: data.{name} is {there.get(name)}, it is now {here[name]}"
     return None
-
-
-def kept(folder: Path, run: str) -> Iterator[Checkpoint]:
-    """The run's whole checkpoints, newest first. Raises ConfigError for one of another run."""
-    recorded = len(read_rounds(folder / "rounds.jsonl"))
-    found = newest(folder / "checkpoints", run, recorded).checkpoint
-    while found is not None:
-        yield found
-        found = newest(folder / "checkpoints", run, recorded, before=found.round).checkpoint
-
-
-def _replayed(
-    folder: Path,
-    environment: Environment,
-    engine: Engine,
-    recorded: Mapping[str, Any],
-    start: Checkpoint | None,
-    end: Checkpoint,
-) -> Replay:
-    now = manifest(environment, engine)["data"]
-    troubles = [
-        f"manifest.json: data.{name} is {recorded['data'][name]}, it is now {now[name]}"
-        for name in ("hash", "partition")
-        if now[name] != recorded["data"][name]
-    ]
-    state = None if start is None else start.state
-    module = FederatedModule(environment, engine, state=state, rounds_done=0 if start is None else start.round)
-    lines = {line["round"]: line for line in read_rounds(folder / "rounds.jsonl")}
-    rounds = range(module.rounds_done + 1, end.round + 1)
-    for number in rounds:
-        module.training_step(number, 0)
-        troubles += _differences(module.metrics, lines.get(number, {}), number)
-    where = first_difference(_tree(module.state), _tree(end.state))
-    if where is not None:
-        troubles.append(f"checkpoint of round {end.round}: {where} differs from what the rounds before it give")
-    return Replay(folder=folder, rounds=rounds, troubles=tuple(troubles))
-
-
-def _differences(found: Mapping[str, float], line: Mapping[str, Any], number: int) -> Iterator[str]:
-    """What a round's line says that the round done again does not. A metric that came later is not in old lines."""
-    for name, value in line.items():
-        if name in ("cell_key", "seed", "round") or name.startswith(BESIDE):
-            continue
-        if found.get(name) != value:
-            yield f"rounds.jsonl: round {number}, {name} is {value}, done again it is {found.get(name)}"
-
-
-def _tree(state: State) -> dict[str, Any]:
-    return {"server": state.server, "clients": state.clients}
-
-
-def first_difference(left: Any, right: Any, name: str = "state") -> str | None:
-    """The dotted name of the first entry of two trees that is not equal bit by bit; None where there is none."""
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        for key in [*left, *(key for key in right if key not in left)]:
-            if key not in left or key not in right:
-                return f"{name}.{key}"
-            found = first_difference(left[key], right[key], f"{name}.{key}")
-            if found is not None:
-                return found
-        return None
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        same = left.dtype == right.dtype and torch.equal(left, right)
-        return None if same else name
-    return None if type(left) is type(right) and left == right else name

@@ -1,15 +1,20 @@
 """One run from an `Experiment` to its record: claimed, resumed, trained, written."""
 
 import contextlib
-from collections.abc import Sequence
+import ctypes
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 
 from benchmark.diagnostics.diversity import GradientDiversity
-from benchmark.errors import Diverged, RunningElsewhere, Stopped
-from benchmark.experiment import Experiment
+from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.choice import build_engine, engine_again, needs_workers
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare
@@ -22,10 +27,12 @@ from benchmark.records.cputime import CpuClock
 from benchmark.records.export import export
 from benchmark.records.files import read_json
 from benchmark.records.lease import PATIENCE, claimed, is_held
-from benchmark.records.provenance import manifest
-from benchmark.records.record import run_folder
+from benchmark.records.provenance import equal_bits_expected, manifest
+from benchmark.records.record import FINISHED, RunRecord, covers, disagreement, read_run, run_folder
 from benchmark.records.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder
 from benchmark.records.signals import Preempted, StopOnSignal
+
+AGAIN = "again"  # in results: runs that are trained again to measure more
 
 
 def run(
@@ -42,24 +49,111 @@ def run(
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
     patience: float = PATIENCE,
     client_memory: int = MEMORY,
+    like: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
-    A finished run is not trained again. `engine`, `workers`, `threads`, `confident_only` and `device`: see
-    `build_engine`. How many workers there are moves no bit; the rest does, so a run that goes on keeps what it began
-    with. `seconds_between` checkpoints: a run that is killed does so much again. `patience`: seconds without a sign of
-    life after which a run that another machine, or a stopped process, is at is taken over. `client_memory`: bytes of
-    what clients keep between rounds that stay in memory, beside the state of the round's clients; the rest lies in
-    files beside the checkpoints. It moves no bit.
+    A finished run is not trained again, unless more is to be measured than it has (`record.covers`): then it is trained
+    beside its record, with the measurements of both, and replaces it where all numbers that both have are equal: bit by
+    bit on an equal engine and machine, else to six digits. An unfinished one that measured less begins anew.
 
-    Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
+    `engine`, `workers`, `threads`, `confident_only` and `device`: see `build_engine`. How many workers there are moves
+    no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is
+    killed does so much again. `patience`: seconds without a sign of life after which a run that another machine, or a
+    stopped process, is at is taken over. `client_memory`: bytes of what clients keep between rounds that stay in
+    memory, beside the state of the round's clients; the rest lies in files beside the checkpoints. It moves no bit.
+    `like`: an engine's settings in a manifest; where that engine is still there, it goes before `engine`.
+
+    Raises ConfigError and DataError before anything is written, DataError for a run that was trained again and gave
+    other numbers (both records are kept), CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
     last finished round is on disk).
     """
-    folder = run_folder(results, experiment)
+    train = functools.partial(
+        _run,
+        data_root=data_root,
+        callbacks=callbacks,
+        threads=threads,
+        engine=engine,
+        workers=workers,
+        confident_only=confident_only,
+        device=device,
+        seconds_between=seconds_between,
+        patience=patience,
+        client_memory=client_memory,
+        like=like,
+    )
+    folder, beside = run_folder(results, experiment), run_folder(results / AGAIN, experiment)
+    if not folder.exists() and (beside / "result.json").exists():  # killed between the two renames of `_exchange`
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(beside, folder)
+    record = read_run(folder) if (folder / "result.json").exists() else None
+    if record is None or record.status not in FINISHED or covers(record, experiment):
+        return train(experiment, folder)
+    return _measured_again(record, experiment, folder, beside, train)
+
+
+def _measured_again(
+    record: RunRecord, experiment: Experiment, folder: Path, beside: Path, train: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:
+    """Train a finished run once more in the folder `beside`, and put that in its place. Raises DataError."""
+    more = experiment.measuring_also(from_json(record.experiment))
+    earlier = read_run(beside)
+    if earlier is not None and earlier.result and not covers(earlier, more):
+        shutil.rmtree(beside)  # the record that was replaced here: its process was killed before it removed it
+    print(f"fssl: {folder}: more is to be measured than it has; it is trained again beside it", file=sys.stderr)
+    with contextlib.suppress(Diverged):  # its record says so, too
+        train(more, beside, like=record.manifest.get("engine"))
+    with claimed(folder):
+        before, now = read_run(folder), read_run(beside)
+        if before is None or now is None:
+            raise RunningElsewhere(f"{folder}: another process has just replaced this record; call the command again")
+        exact = equal_bits_expected(before.manifest, now.manifest)
+        why = disagreement(before, now, exact=exact)
+        if why is not None:
+            to = "bit by bit" if exact else "to six digits"
+            raise DataError(
+                f"{folder}: trained again to measure more, and not equal {to} ({why}); both are kept, the new one in "
+                f"{beside}: remove the one that is wrong"
+            )
+        _exchange(beside, folder)
+        shutil.rmtree(beside, ignore_errors=True)
+    return dict(now.result)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two folders change places: at once where the system can do that, else by renaming."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
+    if rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
+        return
+    aside = one.with_name(f"{one.name}.replaced")
+    os.rename(other, aside)
+    os.rename(one, other)
+    os.rename(aside, one)
+
+
+def _run(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    data_root: Path | None,
+    callbacks: Sequence[pl.Callback],
+    threads: int,
+    engine: str,
+    workers: int | None,
+    confident_only: bool,
+    device: str | None,
+    seconds_between: float,
+    patience: float,
+    client_memory: int,
+    like: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The run in this folder; a finished one is left as it is, whatever it measures."""
     finished = read_json(folder / "result.json")
     if finished is not None:
         return finished
+    experiment = _as_begun(experiment, folder)
     stop, clock = StopOnSignal(), CpuClock()
     try:
         with stop.listening():
@@ -76,9 +170,13 @@ def run(
                 recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
                 start = recorder.checkpoint
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
+                chosen: Engine | None = None
                 if began_with:
                     chosen = engine_again(began_with, environment, workers, device=device)
-                else:
+                elif like:
+                    with contextlib.suppress(ConfigError):  # an engine that is no longer there
+                        chosen = engine_again(like, environment, workers, device=device)
+                if chosen is None:
                     chosen = build_engine(
                         engine, environment, workers, threads, confident_only=confident_only, device=device
                     )
@@ -88,6 +186,14 @@ def run(
         raise Stopped(
             f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
         ) from None
+
+
+def _as_begun(experiment: Experiment, folder: Path) -> Experiment:
+    """With the measurements that the unfinished run in the folder began with, too."""
+    try:
+        return experiment.measuring_also(from_json(read_json(folder / "experiment.json") or to_json(experiment)))
+    except FsslError:  # damaged: it is written anew
+        return experiment
 
 
 def _train(

@@ -1,9 +1,10 @@
 """Whether records are whole, say what they said when they were written, and agree with each other.
 
 Pure functions of files: nothing is repaired and nothing is trained (`replay` does that). Each trouble names the file
-and the field. A record made before digests existed is checked in every other way.
+and the field. A run made before digests existed is checked in every other way.
 """
 
+import contextlib
 import json
 import math
 from collections import defaultdict
@@ -11,13 +12,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmark.errors import FsslError
+from benchmark.errors import DataError, FsslError
 from benchmark.experiment import NUMERICS, from_json, to_json
 from benchmark.papers.item import Item
 from benchmark.records.client_files import FOLDER as CLIENTS
 from benchmark.records.client_files import is_whole
-from benchmark.records.files import read_json
-from benchmark.records.record import ROUNDING, Records, RunRecord, equal, read_copy, read_rounds, run_digest
+from benchmark.records.record import (
+    INDEX,
+    ROUNDING,
+    Records,
+    RunRecord,
+    copy_name,
+    equal,
+    measurements,
+    read_copy,
+    read_index,
+    read_run,
+    stated_digest,
+)
 
 STATUSES = ("done", "diverged", "failed")
 # What every manifest and every result has, as the path to it and the types of its value.
@@ -44,57 +56,64 @@ FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance"
 COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 
 
-def read(path: Path, troubles: list[str]) -> RunRecord | None:
-    """The record in a run's folder or a compact copy, as far as it can be read; what cannot is a trouble."""
-    if path.suffix == ".gz":
+def records_in(results: Path, troubles: list[str]) -> Iterator[tuple[RunRecord, Path]]:
+    """Every run and every committed copy, each with its folder or file; one that cannot be read is a trouble."""
+    for path in sorted([*results.glob("runs/*/seed=*"), *results.glob("reference/*/seed=*.json.gz")]):
         try:
-            return read_copy(path)
+            record = read_copy(path) if is_copy(path) else read_run(path)
         except (FsslError, OSError) as error:
             troubles.append(_line(error))
-            return None
-    found: dict[str, Any] = {}
-    for name in ("experiment.json", "manifest.json", "result.json"):
-        found[name] = {}
-        try:
-            found[name] = _table(read_json(path / name) or {})
-        except (FsslError, ValueError, OSError) as error:
-            troubles.append(f"{path / name}: is no JSON object ({_line(error)})")
-    rounds: tuple[dict[str, Any], ...] = ()
-    try:
-        rounds = read_rounds(path / "rounds.jsonl")
-    except (FsslError, OSError) as error:
-        troubles.append(_line(error))
-    if not found["experiment.json"]:
-        return None
-    _, _, seed = path.name.partition("=")
-    return RunRecord(
-        cell_key=path.parent.name,
-        seed=int(seed) if seed.isdecimal() else -1,
-        experiment=found["experiment.json"],
-        manifest=found["manifest.json"],
-        result=found["result.json"],
-        rounds=rounds,
-    )
+            continue
+        if record is not None:
+            yield record, path
 
 
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"it is a {type(value).__name__}")
-    return value
+def is_copy(path: Path) -> bool:
+    return path.suffix == ".gz"
 
 
 def troubles_of(record: RunRecord, path: Path) -> list[str]:
-    """What does not add up in one record: schema, values, sums, checksums, digest."""
-    exact = path.suffix != ".gz"
-    found = [*_of_experiment(record), *_of_rounds(record, exact)]
+    """What does not add up in one record: names, schema, values, sums, checksums, digest."""
+    found = [*_of_name(record, path), *_of_experiment(record), *_of_rounds(record, path)]
     if record.manifest or record.result:
         found += _of_schema("manifest.json", record.manifest, MANIFEST)
     if record.result:
         schema = list(_of_schema("result.json", record.result, RESULT))
-        found += schema or _of_result(record, 0.0 if exact else ROUNDING)
-    if exact:
-        found += [*_of_checkpoints(path), *_of_digest(record, path)]
+        found += schema or _of_result(record, is_copy(path))
+    if not is_copy(path):
+        found += _of_checkpoints(path)
+    if record.edited:
+        found.append("its digest is of other content: experiment, manifest, rounds or result was edited afterwards")
     return [f"{path}: {trouble}" for trouble in found]
+
+
+def troubles_of_index(results: Path, copies: Iterable[Path]) -> list[str]:
+    """Committed copies that were changed, added, deleted or renamed, as results/reference/index.json tells."""
+    folder = results / "reference"
+    try:
+        index = read_index(results)
+    except DataError as error:
+        return [_line(error)]
+    there = {copy_name(path): path for path in copies}
+    found = [f"{folder / name}.json.gz: is gone; {INDEX} has it" for name in sorted(index.keys() - there.keys())]
+    for name, path in sorted(there.items()):
+        if name not in index:
+            found.append(f"{path}: is not in {INDEX}; `fssl report --commit-reference` puts copies there")
+            continue
+        with contextlib.suppress(DataError):  # damaged: told where it was read
+            if stated_digest(path) != index[name]:
+                found.append(f"{path}: has another digest than {INDEX} has for it: it was edited afterwards")
+    return found
+
+
+def _of_name(record: RunRecord, path: Path) -> Iterator[str]:
+    """Whether a record is filed where it belongs."""
+    for what, here, right in (
+        ("cell", path.parent.name, record.cell_key),
+        ("seed", path.name.removesuffix(".json.gz").removeprefix("seed="), str(record.seed)),
+    ):
+        if here != right:
+            yield f"is filed under {what} {here}, but its record is of {what} {right}"
 
 
 def _of_experiment(record: RunRecord) -> Iterator[str]:
@@ -104,15 +123,30 @@ def _of_experiment(record: RunRecord) -> Iterator[str]:
         yield f"experiment.json: {_line(error)}"
         return
     if experiment.seed != record.seed:
-        yield f"experiment.json: seed {experiment.seed}, its name says {record.seed}"
+        yield f"experiment.json: seed {experiment.seed}, but the record is of seed {record.seed}"
     if experiment.cell_key != record.cell_key and record.result.get("numerics") == NUMERICS:
-        yield f"experiment.json has cell_key {experiment.cell_key}, its folder {record.cell_key}"
-    data = record.manifest.get("data")
-    if isinstance(data, Mapping) and data.get("name", experiment.data.name) != experiment.data.name:
-        yield f"manifest.json: data.name {data['name']!r}, experiment.json {experiment.data.name!r}"
+        yield (
+            f"experiment.json has cell_key {experiment.cell_key}, but the record is of {record.cell_key}; "
+            "`fssl migrate` moves records of an older version"
+        )
+    name = _named(record.manifest.get("data"), "name")
+    if name is not None and name != experiment.data.name:
+        yield f"manifest.json: data.name {name!r}, but experiment.json has {experiment.data.name!r}"
+    result, evaluation = record.result, experiment.evaluation
+    for key, right in (
+        ("profile", experiment.profile),
+        ("selection", evaluation.selection),
+        ("measured", measurements(evaluation)),
+    ):
+        if key in result and result[key] != right:
+            yield f"result.json: {key} {result[key]!r}, but experiment.json has {right!r}"
 
 
-def _of_rounds(record: RunRecord, exact: bool) -> Iterator[str]:
+def _named(table: Any, key: str) -> Any:
+    return table.get(key) if isinstance(table, Mapping) else None
+
+
+def _of_rounds(record: RunRecord, path: Path) -> Iterator[str]:
     """Compact copies name cell and seed once, not in each round."""
     numbers = [line.get("round") for line in record.rounds]
     if numbers != list(range(1, len(numbers) + 1)):
@@ -120,7 +154,7 @@ def _of_rounds(record: RunRecord, exact: bool) -> Iterator[str]:
     for line in record.rounds:
         place = f"rounds.jsonl: round {line.get('round')}"
         for name, right in (("cell_key", record.cell_key), ("seed", record.seed)):
-            if exact and line.get(name) != right:
+            if not is_copy(path) and line.get(name) != right:
                 yield f"{place} is of {name} {line.get(name)}, not {right}"
         metrics = {name: value for name, value in line.items() if name not in ("cell_key", "seed", "round")}
         yield from (f"{place}, {trouble}" for trouble in _of_metrics(metrics))
@@ -143,25 +177,25 @@ def _of_schema(
             value = value.get(key) if isinstance(value, Mapping) else None
         if not isinstance(value, kinds):
             names = " or ".join(kind.__name__ for kind in kinds)
-            yield f"{file}: {'.'.join(keys)} is {value!r}; {names} would be right"
+            yield f"{file}: {'.'.join(keys)} is {value!r}; {names} is wanted"
 
 
-def _of_result(record: RunRecord, tolerance: float) -> list[str]:
-    """The result against the rounds that it sums up."""
-    result, rounds = record.result, record.rounds
+def _of_result(record: RunRecord, copied: bool) -> list[str]:
+    """The result against the rounds that it sums up. A copy has counts of all rounds, and the rest of some."""
+    result, rounds, tolerance = record.result, record.rounds, ROUNDING if copied else 0.0
     found = [f"last.{trouble}" for trouble in _of_metrics(result["last"])]
     if result["status"] not in STATUSES:
-        found.append(f"status {result['status']!r}; one of {', '.join(STATUSES)} would be right")
+        found.append(f"status {result['status']!r}; there are {', '.join(STATUSES)}")
     for name, right in (("cell_key", record.cell_key), ("seed", record.seed), ("rounds", len(rounds))):
         if result[name] != right:
-            found.append(f"{name} {result[name]!r}; {right!r} would be right")
+            found.append(f"{name} {result[name]!r}, but the record has {right!r}")
     latest: dict[str, Any] = {}
-    for line in rounds:
+    for line in rounds[-1:] if copied else rounds:
         latest.update(line)
     found += [
         f"last.{name} is {value}, the rounds end with {latest.get(name)}"
         for name, value in result["last"].items()
-        if not equal(value, latest.get(name), tolerance)
+        if not equal(value, latest.get(name), tolerance) and (name in latest or not copied)
     ]
     found += _of_best(result.get("best"), rounds, tolerance)
     sums = {name: sum(_numbers(metric, rounds)) for name, metric in COSTS.items()}
@@ -176,7 +210,7 @@ def _of_result(record: RunRecord, tolerance: float) -> list[str]:
 def _of_best(best: Any, rounds: Iterable[Mapping[str, Any]], tolerance: float) -> Iterator[str]:
     if not isinstance(best, Mapping):
         if best is not None:
-            yield f"best is {best!r}; a JSON object would be right"
+            yield f"best is {best!r}, not a JSON object"
         return
     line = next((line for line in rounds if line.get("round") == best.get("round")), {})
     for name, value in best.items():
@@ -198,13 +232,6 @@ def _of_checkpoints(folder: Path) -> Iterator[str]:
     for path in sorted([*place.glob("round-??????-*.pt"), *(place / CLIENTS).glob("*.pt")]):
         if not is_whole(path):
             yield f"checkpoints/{path.relative_to(place)}: is damaged, its content has another hash"
-
-
-def _of_digest(record: RunRecord, folder: Path) -> Iterator[str]:
-    if "digest" not in record.result or not record.manifest:  # a manifest that cannot be read is told already
-        return
-    if record.result["digest"] != run_digest(folder, record.result):
-        yield "result.json: digest is of other content; experiment, manifest, rounds or result was edited afterwards"
 
 
 def disagreements(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
