@@ -12,7 +12,7 @@ LOCK := .lock/requirements.txt
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: help demo test soak faults fuzz audit lint report clean lock setup FORCE
+.PHONY: help demo test soak audit lint report clean lock setup FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,17 +26,9 @@ demo: $(STAMP) ## Table 2 of SSFL on handwritten digits, in minutes on two CPU c
 test: $(STAMP) ## all tests, several files at a time
 	$(BIN)/python -m pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# Both keep their figures beside the page that shows them; an interrupted soak goes on from its file.
+# An interrupted soak goes on from its file, which --json names.
 soak: $(STAMP) ## three kills or more of every method under every engine, each resumed (about 40 minutes)
-	$(BIN)/python -m tests.soak.kills --json results/reliability/soak.json $(ARGS) && code=0 || code=$$?; \
-	    $(BIN)/python -m tests.faults.page; exit $$code
-
-faults: $(STAMP) ## the tests of all faults, and reports/reliability.md from what became of them (about a quarter of an hour)
-	$(BIN)/python -m tests.faults.page --run
-
-fuzz: $(STAMP) ## 100,000 broken inputs for everything that reads a file
-	$(BIN)/python -m tests.faults.fuzz --json results/reliability/fuzz.json $(ARGS) && code=0 || code=$$?; \
-	    $(BIN)/python -m tests.faults.page; exit $$code
+	$(BIN)/python -m tests.soak.kills $(ARGS)
 
 # --strict: a package that cannot be looked up is an error, too. pip-audit comes unlocked and stays in a folder of its
 # own; nothing that it audits is installed.

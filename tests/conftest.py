@@ -15,22 +15,8 @@ from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 from benchmark.records.record import RunRecord, read_run
-from tests.faults.outcomes import Outcomes, check
 
 torch.set_num_threads(1)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--faults", type=Path, metavar="FILE", help="run the tests of faults alone, outcomes to FILE")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--faults") is not None:
-        config.pluginmanager.register(Outcomes(config.getoption("--faults")))
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    check(item)
 
 
 ROOT = Path(__file__).resolve().parents[1]

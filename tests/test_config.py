@@ -43,7 +43,6 @@ def test_seed_and_profile_are_no_part_of_the_cell():
     assert replace(experiment, seed=3, profile="demo").cell_key == experiment.cell_key
 
 
-@pytest.mark.fault(29, counts="bad inputs refused")
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -83,7 +82,6 @@ def test_a_wrong_word_is_named(words, names):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.fault(30)
 def test_what_sweep_agents_write_is_understood():
     """Python's None, True and dict forms, `--_wandb`, and a JSON file: one experiment, one key."""
     words = ["--method.averaging={'kind': 'fedavg', 'server_weight': None}", "--optimizer.nesterov=True", "--_wandb=x"]
@@ -106,7 +104,6 @@ def test_files_and_words(tmp_path):
     assert resolve(tmp_path / "c.toml", []).federation.C == 6
 
 
-@pytest.mark.fault(27, 28, counts="bad inputs refused")
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -128,7 +125,6 @@ def test_a_missing_file_is_named(tmp_path):
         read_config(tmp_path / "nothing.yaml")
 
 
-@pytest.mark.fault(28)
 @given(st.one_of(st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_scalars_come_back(value):
     assert scalar(json.dumps(value)) == value and scalar(repr(value)) == value

@@ -75,7 +75,6 @@ def test_every_line_is_there_and_the_exit_code_follows_from_them(capsys, tmp_pat
     assert re.search(r"data sets: digits", text), "scikit-learn brings the digits"
 
 
-@pytest.mark.fault(43)
 def test_a_torchvision_for_another_torch_is_named_in_words(tmp_path):
     """The real doctor beside a torchvision that says that it was made for torch 2.5.0: Lightning cannot be imported
     then, and the doctor has to answer all the same; what lies in torch is left out."""
@@ -91,7 +90,6 @@ def test_a_torchvision_for_another_torch_is_named_in_words(tmp_path):
     assert len(lines) == len(LINES) - 3 and "vector units" not in found.stdout
 
 
-@pytest.mark.fault(43)
 def test_a_pair_that_only_importing_shows_to_be_none(tmp_path):
     """First Lightning itself, to see that this torchvision does break it."""
     torchvision(tmp_path, version="0.29.2", needs=torch.__version__.partition("+")[0])
@@ -108,7 +106,6 @@ def test_a_processor_without_vector_units_is_told(tmp_path):
     assert "!!  vector units: torch computes with DEFAULT" in found.stdout and "without AVX2 runs take" in found.stdout
 
 
-@pytest.mark.fault(43)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that works")
 def test_no_gpu_is_no_trouble_and_a_driver_that_torch_cannot_use_is_one(tmp_path, monkeypatch):
     assert doctor.accelerator() == doctor.Finding(name="accelerator", text="none: runs go to the CPU")
@@ -139,7 +136,6 @@ def test_what_lacks_is_named_with_what_to_do(
     assert {finding.name for finding in found.values() if finding.trouble} - before == {name}
 
 
-@pytest.mark.fault(24)
 @pytest.mark.parametrize("place", ["a file", "a file/below", "/proc/results"])
 def test_results_that_cannot_be_written(tmp_path, place):
     (tmp_path / "a file").touch()
@@ -148,7 +144,6 @@ def test_results_that_cannot_be_written(tmp_path, place):
     assert not found_here(tmp_path / "made" / "later")["results folder"].trouble and not (tmp_path / "made").exists()
 
 
-@pytest.mark.fault(20)
 def test_whether_wandb_answers(monkeypatch):
     """No key, an address where nobody listens, a server that does: each within the time that `unreachable` states."""
     assert "runs would be mirrored offline: there is no API key" in doctor.wandb().text

@@ -124,7 +124,6 @@ WRONG = {
 }
 
 
-@pytest.mark.fault(38, counts="bad inputs refused")
 @pytest.mark.parametrize(("changed", "words"), WRONG.values(), ids=WRONG)
 def test_contents_that_contradict_themselves(tmp_path, changed, words):
     save(tmp_path / TOY, "train", **changed)
@@ -135,7 +134,6 @@ def test_contents_that_contradict_themselves(tmp_path, changed, words):
     assert TOY in line and words in line and "\n" not in line
 
 
-@pytest.mark.fault(38, counts="files damaged and caught")
 @pytest.mark.parametrize("keep", [0, 10, 200, -30])
 def test_truncated_files(tmp_path, keep):
     path = save(tmp_path / TOY, "train")
@@ -145,14 +143,12 @@ def test_truncated_files(tmp_path, keep):
         load(TOY, tmp_path)
 
 
-@pytest.mark.fault(38)
 def test_a_missing_split_is_named(tmp_path):
     save(tmp_path / TOY, "train")
     with pytest.raises(DataError, match=r"test\.npz is missing"):
         load(TOY, tmp_path)
 
 
-@pytest.mark.fault(38)
 @needs("emnist_balanced_small")
 def test_known_files_are_checked_by_hash(tmp_path):
     folder = tmp_path / "emnist_balanced_small"

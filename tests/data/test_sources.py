@@ -56,7 +56,6 @@ def test_torchvisions_emnist_is_turned_upright(tmp_path):
     assert loaded.num_classes == 47 and loaded.classes[36:38] == ("a", "b")
 
 
-@pytest.mark.fault(38)
 def test_damaged_original_is_named(tmp_path):
     save_idx(tmp_path / "MNIST" / "raw", "", np.zeros((10, 4, 4)))
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03")
@@ -64,7 +63,6 @@ def test_damaged_original_is_named(tmp_path):
         load("mnist", tmp_path)
 
 
-@pytest.mark.fault(38)
 def test_no_network_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise urllib.error.URLError("unreachable")

@@ -223,7 +223,6 @@ def test_fewer_than_one_worker_is_refused(environment):
         CpuEngine(environment, workers=0)
 
 
-@pytest.mark.fault(16)
 def test_a_killed_worker_is_an_error_and_not_a_hang(environment, one_without_shared_memory, tmp_path):
     """Killed in the middle of a job; the error comes within two seconds, and the engine starts a new worker."""
     engine, killed_at = one_without_shared_memory, []
@@ -271,7 +270,6 @@ SCRIPT = """
 SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT)]
 
 
-@pytest.mark.fault(15)
 @pytest.mark.parametrize("how", [signal.SIGKILL, *SLOW])
 def test_no_worker_outlives_its_parent(how, tmp_path):
     """The parent ends in the middle of a worker's job of a minute: the worker is gone within three seconds."""

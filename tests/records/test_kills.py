@@ -37,7 +37,6 @@ def test_every_method_is_killed():
     assert FIRST.keys() == METHODS.keys()
 
 
-@pytest.mark.fault(1, counts="kills in the tests", each=2)
 @pytest.mark.parametrize(("name", "engine"), CASES)
 def test_killed_twice(forks, tmp_path, name, engine):
     """At a random moment of rounds 2 to 5, and after a random step of writing a random later checkpoint."""
@@ -84,14 +83,12 @@ def four_rounds() -> Experiment:
     )
 
 
-@pytest.mark.fault(2, counts="kills in the tests")
 @pytest.mark.parametrize("step", range(1, len(STEPS) + 1))
 def test_killed_after_each_step_of_writing_the_second_checkpoint(forks, whole, tmp_path, step):
     """Up to the rename the first checkpoint counts, from then on the second; half a file is never taken for one."""
     die_in_the_second_checkpoint(forks, whole, tmp_path, step)
 
 
-@pytest.mark.fault(3, counts="kills in the tests")
 @pytest.mark.skipif(not OTHER_DEVICE.is_dir(), reason=f"no {OTHER_DEVICE}")
 @pytest.mark.parametrize("step", [STEPS.index("replace"), STEPS.index("replace") + 1])
 def test_killed_where_the_results_are_on_another_device_than_temporary_files(forks, whole, tmp_path, step):

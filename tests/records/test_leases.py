@@ -77,7 +77,6 @@ def test_one_at_a_time_and_every_attempt_has_its_number(tmp_path):
     assert attempts(tmp_path) == ["000001", "000002"]
 
 
-@pytest.mark.fault(11)
 def test_a_process_that_is_gone_loses_its_lease_at_once(tmp_path, holder):
     with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=0.0):
         pass  # it is there, and not stopped: silence alone does not count on one machine
@@ -87,7 +86,6 @@ def test_a_process_that_is_gone_loses_its_lease_at_once(tmp_path, holder):
         assert lease.attempt == 2
 
 
-@pytest.mark.fault(12)
 def test_a_stopped_process_is_waited_for_and_publishes_nothing_when_it_wakes(tmp_path, holder):
     """Its heart beats every 0.05 s; half a second of silence is patience enough here."""
     holder.send_signal(SIGSTOP)
@@ -104,7 +102,6 @@ def test_a_stopped_process_is_waited_for_and_publishes_nothing_when_it_wakes(tmp
     assert json.loads((tmp_path / "result.json").read_text()) == {"status": "mine"}
 
 
-@pytest.mark.fault(12)
 def test_a_stopped_process_that_nobody_replaced_goes_on(tmp_path, holder):
     holder.send_signal(SIGSTOP)
     holder.send_signal(SIGCONT)
@@ -114,7 +111,6 @@ def test_a_stopped_process_that_nobody_replaced_goes_on(tmp_path, holder):
 
 
 @pytest.mark.parametrize(("silence", "taken"), [(110.0, False), (130.0, True)])
-@pytest.mark.fault(11, 13)
 def test_of_another_machine_only_the_heartbeat_is_known(tmp_path, silence, taken):
     """A live process number means nothing there. 120 s are the default patience."""
     (tmp_path / "leases").mkdir()
@@ -128,7 +124,6 @@ def test_of_another_machine_only_the_heartbeat_is_known(tmp_path, silence, taken
         assert stack.enter_context(claimed(tmp_path)).attempt == 2
 
 
-@pytest.mark.fault(13)
 def test_a_clock_that_is_an_hour_ahead_takes_nothing_over(tmp_path, monkeypatch):
     """Fault 13: ages are differences of file times, and never this machine's clock."""
     (tmp_path / "leases").mkdir()
@@ -149,7 +144,6 @@ def test_a_heart_beats_while_the_process_computes(tmp_path):
     assert path.stat().st_mtime == 0.0  # given up
 
 
-@pytest.mark.fault(14)
 def test_a_number_that_is_taken_keeps_a_result_out(tmp_path):
     """Publishing is the taking of the next number: there is no moment in which both could happen."""
     with claimed(tmp_path) as lease:
@@ -216,7 +210,6 @@ while folders:
 """
 
 
-@pytest.mark.fault(10, counts="results that processes raced for", each=200)
 def test_eight_processes_publish_two_hundred_results_once_each(tmp_path):
     """They start together; every one tries every folder until it has a result. One of them is killed on its way."""
     folders = [tmp_path / f"{number:03}" for number in range(200)]
@@ -235,7 +228,6 @@ def test_eight_processes_publish_two_hundred_results_once_each(tmp_path):
     assert len(list(tmp_path.glob("*/result.json"))) == 200 and len(published) >= 199  # it may die before it has spoken
 
 
-@pytest.mark.fault(12)
 def test_a_run_that_stood_still_is_finished_by_another_and_nothing_is_written_twice(tmp_path):
     """Fault 12, with a real run: stopped after three rounds, taken over, woken: exit code 75, and the record is whole
     and bit-equal to the unbroken run's."""

@@ -28,13 +28,11 @@ def unbroken(tiny, tmp_path):
     return run_folder(tmp_path / "unbroken", tiny)
 
 
-@pytest.mark.fault(45)
 def test_the_same_seed_twice_gives_the_same_bytes(tiny, tmp_path, unbroken):
     run(tiny, tmp_path / "again")
     assert untimed(run_folder(tmp_path / "again", tiny)) == untimed(unbroken)
 
 
-@pytest.mark.fault(45)
 def test_another_seed_gives_other_numbers(tiny, tmp_path, unbroken):
     run(tiny.with_seed(1), tmp_path)
     other = run_folder(tmp_path, tiny.with_seed(1))
@@ -98,7 +96,6 @@ def test_a_finished_run_is_not_trained_again(tiny, tmp_path, unbroken):
     assert (unbroken / "rounds.jsonl").stat().st_mtime_ns == before
 
 
-@pytest.mark.fault(14)
 def test_a_run_in_work_elsewhere_is_left_alone(tiny, tmp_path):
     folder = run_folder(tmp_path, tiny)
     with claimed(folder), pytest.raises(RunningElsewhere, match="another process"):
@@ -106,14 +103,12 @@ def test_a_run_in_work_elsewhere_is_left_alone(tiny, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["leases"]
 
 
-@pytest.mark.fault(24)
 def test_a_folder_that_cannot_be_written(tiny, tmp_path):
     (tmp_path / "results").write_text("a file where the folder should be")
     with pytest.raises(CannotWrite, match="cannot be written"):
         run(tiny, tmp_path / "results")
 
 
-@pytest.mark.fault(25)
 def test_divergence_is_a_result(tiny, tmp_path):
     """A learning rate of 1e30 overflows float32 in the first rounds."""
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
@@ -141,7 +136,6 @@ def test_reference_records_count_where_asked(tiny, tmp_path, unbroken):
     assert read_records(tmp_path, [key], with_reference=False)[key] == {}
 
 
-@pytest.mark.fault(8)
 def test_the_command_stops_with_76_and_its_run_goes_on(tmp_path):
     """A process of its own, with SIGTERM in the middle; worker processes: `test_signals`, and `make soak`."""
     experiment = replace(Experiment(), federation=Federation(rounds=20, T=4, K=4, C=4))

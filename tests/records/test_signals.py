@@ -54,7 +54,6 @@ def attempts(results: Path) -> list[dict]:
     return json.loads((run_folder(results, EXPERIMENT) / "manifest.json").read_text())["attempts"]
 
 
-@pytest.mark.fault(8)
 @pytest.mark.parametrize(
     ("engine", "number", "group"),
     [
@@ -91,7 +90,6 @@ def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number,
     assert differences(tmp_path, whole[engine], EXPERIMENT) == []
 
 
-@pytest.mark.fault(9)
 @pytest.mark.parametrize("engine", ["reference", "pool"])
 def test_a_second_signal_ends_it_at_once(forks, whole, tmp_path, engine):
     """Saving would take a minute: the second signal does not wait for it, and the checkpoint before is whole."""

@@ -104,7 +104,6 @@ def test_a_draft_gives_copies_and_leaves_the_store():
         del draft["a"]
 
 
-@pytest.mark.fault(1)
 @pytest.mark.parametrize("memory", [0, 400_000])
 def test_with_little_memory_the_bits_are_the_same(whole, tmp_path, monkeypatch, memory):
     """Nothing stays in memory, or one of four clients (2 x 38,378 weights: 307 kB each); stopped and gone on with, too.
@@ -138,7 +137,6 @@ def test_a_checkpoint_writes_only_the_clients_that_changed(tmp_path, monkeypatch
     assert len(written) <= 2 * EXPERIMENT.federation.rounds
 
 
-@pytest.mark.fault(2, counts="kills in the tests")
 @pytest.mark.parametrize("step", [1, 3, STEPS.index("replace") + 1, len(STEPS)])
 @pytest.mark.parametrize("number", [2, 3])
 def test_killed_while_a_client_s_state_is_written(forks, whole, tmp_path, number, step):
@@ -162,7 +160,6 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.fault(4, counts="files damaged and caught")
 @pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
 def test_a_damaged_client_s_file_costs_the_checkpoint_that_needs_it(
     whole, tmp_path, monkeypatch, capsys, damage: Callable[[Path], None]
@@ -189,7 +186,6 @@ def names_of(store) -> list[str]:
     return list(store.shelved()[1].values())
 
 
-@pytest.mark.fault(6)
 def test_a_file_of_somebody_else_is_refused(tmp_path):
     """Of another client, of another run, no file of torch's, or a path out of the folder."""
     mine, other = (ClientFiles(folder=tmp_path, run=run) for run in ("x/seed=0", "x/seed=1"))

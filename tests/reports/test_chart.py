@@ -129,7 +129,6 @@ def test_plate_has_a_panel_a_column_and_metric(laptop_table: tuple[Item, Records
     assert "not measured" in [mark.text for mark in nothing.marks if isinstance(mark, Text)]
 
 
-@pytest.mark.fault(32)
 @pytest.mark.parametrize(
     ("url", "web"),
     [

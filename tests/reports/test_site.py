@@ -118,7 +118,6 @@ def test_script_is_short(site: Path) -> None:
     assert len(script) == 2 and sum(one.count("\n") for one in script) <= 170
 
 
-@pytest.mark.fault(36)
 def test_building_twice_gives_the_same_bytes(site: Path, laptop_table: tuple[Item, Records], tmp_path: Path) -> None:
     """Also from records that come in another order."""
     item, records = laptop_table
@@ -139,7 +138,6 @@ def test_index_counts_cells_runs_and_verdicts(site: Path) -> None:
     assert text.count("No table declared yet. Its methods have no finished run in the arena.") == 3  # of four papers
 
 
-@pytest.mark.fault(35)
 def test_missing_cells_say_so_and_are_never_dropped(site: Path) -> None:
     text = words(site / "toy/tab1/laptop/index.html")
     assert "50.00 n=1/3" in text and "not run (0/3)" in text and "n=2/3, 1 diverged" in text
@@ -188,7 +186,6 @@ def test_table_csv_lists_every_cell(site: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.fault(31)
 def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
     """Markup in every text a record or an item can bring: names, settings, quotes, notes, manifests, departures."""
     cells = (

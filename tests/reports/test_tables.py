@@ -123,7 +123,6 @@ def test_item_latex() -> None:
     assert text.count("&") - text.count(r"\&") == 4 * text.count(r"\\")  # as many fields in each row
 
 
-@pytest.mark.fault(31)
 def test_latex_escapes_every_special_character() -> None:
     assert latex(r"\input{x} 5% $a_b^c$ #~") == (
         r"\textbackslash{}input\{x\} 5\% \$a\_b\textasciicircum{}c\$ \#\textasciitilde{}"

@@ -127,7 +127,6 @@ def test_other_items_print_one_line_a_cell() -> None:
     assert ["R", "=", "0.4", "-", "-", "not", "run", "(0/3)", "-"] in lines
 
 
-@pytest.mark.fault(31)
 def test_names_are_neither_markup_nor_escape_sequences() -> None:
     """rich would take [red] for a colour; a terminal would take ESC for a command."""
     item, records = small()

@@ -29,7 +29,6 @@ def started_as_by_an_agent(folder: Path, **factors: object) -> tuple[list[str], 
     return [*FSSL, "run", "--sweep", str(folder / "config.json")], experiment_of(words)
 
 
-@pytest.mark.fault(18)
 def test_uploads_that_are_cut_off_or_frozen_cost_no_round_and_no_exit_code(tmp_path):
     """Two uploads of the history are cut off and the others take two seconds each, longer than the run itself needs."""
     words, experiment = started_as_by_an_agent(tmp_path)
@@ -43,7 +42,6 @@ def test_uploads_that_are_cut_off_or_frozen_cost_no_round_and_no_exit_code(tmp_p
     assert read_json(folder / "manifest.json")["attempts"][-1]["wandb"]["id"] == "given"
 
 
-@pytest.mark.fault(14)
 def test_a_cell_handed_to_two_agents_at_once_is_run_by_one(tmp_path):
     """This process is at the run: the second agent's child ends with 75, writes nothing, and shows nothing in W&B."""
     words, experiment = started_as_by_an_agent(tmp_path)
@@ -62,7 +60,6 @@ def agent_session(server: Server, folder: Path, T: int) -> tuple[Path, list[str]
 
 
 @pytest.mark.slow
-@pytest.mark.fault(14, 22)
 def test_a_cell_that_is_stopped_handed_out_twice_and_resumed_has_one_record(tmp_path):
     """The server stops the first run by hand, has the cell's second copy waiting, and then resumes the first one.
 
@@ -87,7 +84,6 @@ def test_a_cell_that_is_stopped_handed_out_twice_and_resumed_has_one_record(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.fault(17, 19)
 def test_an_agent_told_to_exit_kills_its_run_and_a_sweep_deleted_under_the_next_one_lets_it_end(tmp_path):
     """`exit` is SIGKILL for the child: the cell is missing, and the exit code says so whatever the agent's was. The
     next session takes the cell over; its sweep is deleted (404) while it runs: the run ends, and is stored."""

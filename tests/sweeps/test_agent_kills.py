@@ -67,7 +67,6 @@ def stat_of(pid: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.fault(15, counts="kills in the tests")
 def test_an_orphan_keeps_its_run_from_the_next_agents_child_and_finishes_it(tmp_path):
     """The agent is killed; its child trains on, alone. Handed to a second agent, the run is refused (75) and nothing
     is begun; while that is tried the orphan stands still, so that it cannot be done before. Then it goes on."""
@@ -92,7 +91,6 @@ def test_an_orphan_keeps_its_run_from_the_next_agents_child_and_finishes_it(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.fault(11, counts="kills in the tests")
 def test_a_killed_child_is_taken_over_and_the_history_has_each_round_once(tmp_path):
     """W&B hands the run out again, and the same agent's next child goes on with it."""
     with Server() as server, begun(server, tmp_path) as (agent, run, _):

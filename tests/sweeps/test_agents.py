@@ -15,7 +15,6 @@ from tests.sweeps.agents import FSSL, SWEEP, WANDB, called, environment, history
 
 
 @pytest.mark.slow
-@pytest.mark.fault(18)
 def test_the_real_agent_runs_a_sweep_end_to_end(tmp_path):
     """`wandb sweep` and `wandb agent` as W&B ships them; one heartbeat fails, one upload is cut off."""
     with Server(Faults(heartbeat_errors=1, drops=1)) as server:
@@ -59,7 +58,6 @@ def preempted(tmp_path_factory):
         yield server, folder, state, again
 
 
-@pytest.mark.fault(22)
 def test_a_preempted_run_is_marked_and_resumes_under_its_id_without_duplicate_rounds(preempted):
     server, folder, (code, marked, lines, said), again = preempted
     assert code == 76 and marked and 8 <= lines < 60, said
@@ -71,7 +69,6 @@ def test_a_preempted_run_is_marked_and_resumes_under_its_id_without_duplicate_ro
     assert server.runs["given"].exit_code == 0
 
 
-@pytest.mark.fault(21)
 def test_wandb_runs_are_made_again_from_the_records(preempted):
     """Into an empty W&B: every round, under the id that the agent had given the run; a second time nothing is added.
     What the agents never saw gets a name of its own."""
@@ -93,7 +90,6 @@ def test_wandb_runs_are_made_again_from_the_records(preempted):
                 assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
 
 
-@pytest.mark.fault(33)
 @pytest.mark.parametrize("change", [{"command": ["rm", "-rf", "x"]}, {"parameters": {"T": {"values": [1, 2, 3]}}}])
 def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path, change):
     path = sweep_file(tmp_path, [1, 2])
@@ -104,7 +100,6 @@ def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path,
         assert next(iter(change)) in done.stderr
 
 
-@pytest.mark.fault(17)
 @pytest.mark.slow
 def test_the_agents_exit_code_is_that_of_the_records(tmp_path):
     """The server has nothing left to hand out, as after failed runs: the agent ends with 0, `fssl agent` with 1. Then
@@ -122,7 +117,6 @@ def test_the_agents_exit_code_is_that_of_the_records(tmp_path):
         assert not server.runs and list((tmp_path / "results").rglob("run-*.wandb"))
 
 
-@pytest.mark.fault(20)
 @pytest.mark.parametrize(("key", "said"), [("", "no API key"), ("0" * 40, "cannot be reached")])
 def test_without_wandb_a_run_goes_on_offline_and_says_so_in_one_line(tmp_path, key, said):
     with socket.socket() as unused:  # bound, so that nobody else takes the port, and listened to by nobody

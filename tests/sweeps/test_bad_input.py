@@ -22,7 +22,7 @@ from sweeps.local import MOST_DEATHS, launch
 from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import written
 from tests.conftest import record_of
-from tests.faults.test_disk import disk  # noqa: F401 (a fixture)
+from tests.records.test_disk import disk  # noqa: F401 (a fixture)
 
 GOOD = written({"T": [1, 2], "profile": ["demo"]}, name="small", made_by="a test")
 MANY = written({"T": list(range(1, 102)), "seed": list(range(100))}, name="many", made_by="a test")  # 10,100 runs
@@ -40,7 +40,6 @@ MANY = written({"T": list(range(1, 102)), "seed": list(range(100))}, name="many"
     ],
     ids=["misspelt factor", "factor without values", "no factors", "too many runs", "no YAML"],
 )
-@pytest.mark.fault(29, counts="bad inputs refused")
 def test_a_file_that_is_no_grid_is_one_line_and_65_before_anything_is_asked_or_written(
     launcher, text, said, tmp_path, capsys, monkeypatch
 ):
@@ -67,7 +66,6 @@ class EndsItsProcess(ServerOnly):
 
 
 @pytest.mark.slow  # six processes import torch, one after another
-@pytest.mark.fault(16, 25, counts="kills in the tests", each=3)
 def test_a_run_that_is_killed_three_times_and_one_that_diverges_cost_the_others_nothing(tiny, tmp_path):
     deadly = replace(tiny, method=EndsItsProcess())
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
@@ -82,7 +80,6 @@ def test_a_run_that_is_killed_three_times_and_one_that_diverges_cost_the_others_
     assert diverged(left) == [wild]
 
 
-@pytest.mark.fault(23)
 def test_a_full_disk_is_73_and_with_room_again_nothing_is_in_the_way(tiny, disk):  # noqa: F811
     runs, filler = [tiny, tiny.with_seed(1)], disk / "filler"
     with open(filler, "wb", buffering=0) as file:

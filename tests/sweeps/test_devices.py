@@ -40,7 +40,6 @@ def ends(crew: Crew, number: int) -> list[Ended]:
 
 
 @pytest.mark.slow
-@pytest.mark.fault(11, counts="kills in the tests")
 def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(tmp_path):
     """Two runs wait on two devices; the process on the first is killed, and the run goes on there in a new one."""
     one, other = gated(tmp_path), gated(tmp_path, lr=0.06)
@@ -106,7 +105,6 @@ def test_devices_by_name():
 
 
 @pytest.mark.slow
-@pytest.mark.fault(16, counts="kills in the tests", each=3)
 def test_a_run_whose_process_dies_three_times_is_given_up(tmp_path):
     """Its process is killed whenever it waits before round 2."""
     run, killed = gated(tmp_path), list[int]()

@@ -1,6 +1,5 @@
 """Launchers beside each other: each run is trained once. `python -m tests.soak.once` is the same at full size."""
 
-import pytest
 
 from benchmark.cli.main import main
 from benchmark.records.lease import claimed
@@ -12,7 +11,6 @@ from tests.conftest import record_of
 from tests.soak.once import race
 
 
-@pytest.mark.fault(11, counts="results that processes raced for", each=8)
 def test_two_launchers_share_eight_cells_and_a_killed_process_costs_no_cell(tmp_path):
     found = race(tmp_path, workers=2, number=8, rounds=6, kills=1)
     assert found["wrong"] == [], found

@@ -127,7 +127,6 @@ def second(runs: list[Experiment], results: Path, gates: Path, cluster: Cluster)
 
 
 @pytest.mark.slow
-@pytest.mark.fault(8, 11)
 def test_ctrl_c_a_killed_worker_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_path):
     """Attempts of each run: to Ctrl-C, to its end by kill -9 or with its node, to the end of its rounds. All but the
     first go on from the checkpoint that Ctrl-C left after round 2."""
@@ -149,7 +148,6 @@ def test_ctrl_c_a_killed_worker_and_a_lost_node_cost_no_run_and_no_bit(cluster, 
 
 
 @pytest.mark.slow
-@pytest.mark.fault(8, 11)
 def test_the_command_outlives_a_killed_worker_and_stops_with_76_at_sigterm(cluster, tmp_path):
     """Standard output stays free for results, whatever Ray says of its workers."""
     path = tmp_path / "sweep.yaml"
@@ -187,7 +185,6 @@ def test_nodes_that_cannot_take_part_are_told_before_anything_runs(cluster, tmp_
             checked(Shares(cpus=64), orders)
 
 
-@pytest.mark.fault(11)
 def test_a_node_that_is_gone_and_not_missed_yet_is_passed_over(cluster):
     """The cluster's list still has it; nothing can be asked of it."""
     with joined(cluster.address):
@@ -199,7 +196,6 @@ def test_a_node_that_is_gone_and_not_missed_yet_is_passed_over(cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(11)
 def test_without_any_node_left_the_launch_ends_and_can_go_on(cluster, tmp_path):
     """Its node is gone: the run has not failed, and another node could take it; none comes."""
     (one, _), results = gated(tmp_path), tmp_path / "ray"

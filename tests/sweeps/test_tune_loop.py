@@ -81,7 +81,6 @@ def test_scores_are_the_records_and_values_their_means(unbroken):
         assert len(trial.intermediate_values) == 2  # with two seeds, nothing is left to save when two are compared
 
 
-@pytest.mark.fault(11, counts="kills in the tests")
 def test_killed_in_the_middle_it_goes_on_where_it_was(unbroken, tmp_path):
     """kill -9 of `fssl tune` and its children once it is in its second trial; the same command then ends with the
     trials, numbers and scores of the unbroken study, and trains nothing twice that had been finished."""
@@ -132,7 +131,6 @@ def test_two_workers_share_a_study(tmp_path):
     assert set(attempts) == expected
 
 
-@pytest.mark.fault(8)
 def test_ctrl_c_is_exit_76_and_resumable(unbroken, tmp_path):
     """SIGINT to the whole group, as a terminal sends it; here before a run is finished."""
     process = command(tmp_path)
@@ -173,7 +171,6 @@ def test_no_test_image_is_read(tmp_path):
     assert told(after) == told(before) and len(told(after)) == 2
 
 
-@pytest.mark.fault(25)
 def test_a_setting_that_diverges_is_worse_than_any_other(tmp_path):
     """Its value is 0 after the first seed, the study goes on, and its best is another."""
     wild = replace(TOY.space[0], low=0.01, high=1e30)

@@ -28,7 +28,6 @@ def book(server, folder: Path, *, patience: float = 60, outage: float = 5, trial
     return Book(plan=toy_plan(trials=trials, seeds=seeds), place=place, patience=patience, outage=outage)
 
 
-@pytest.mark.fault(44)
 def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capsys):
     """`fssl tune` from its command to its files: the password is in no file, on neither stream."""
     words = ["--storage", server.url, "--trials", "2", "--seeds", "1", "--jobs", "1", "--results", str(tmp_path)]
@@ -41,7 +40,6 @@ def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capsy
     assert len(json.loads((tmp_path / "studies" / "toy-tiny-demo.json").read_text())["trials"]) == 2
 
 
-@pytest.mark.fault(11)
 def test_a_dead_trial_is_retried_by_heartbeat(server, tmp_path):
     """Two machines that share nothing but the database. While one's heart beats, its trial is its own; some time after
     it has stopped, the other gets a trial with the same values, and what the first tells late is not counted."""

@@ -43,7 +43,6 @@ def test_mounts_that_are_no_table():
     assert network_file_system(Path("/a"), "") is None and network_file_system(Path("/a"), "what\n\n") is None
 
 
-@pytest.mark.fault(39)
 def test_sqlite_on_a_network_file_system_is_for_one_host(tmp_path):
     """Fault 39: the first host has it, again and again; another one is refused, and told what would be right."""
     mounts = f"server:/x {tmp_path} nfs4 rw 0 0\n"
@@ -72,7 +71,6 @@ def test_sqlite_on_a_local_file_system_asks_nobody(tmp_path):
         ("postgresql+psycopg://ann:hunter2@h:port/d", "cannot be taken apart"),
     ],
 )
-@pytest.mark.fault(39, counts="bad inputs refused")
 def test_urls_that_are_refused_without_their_password(url, says, tmp_path):
     with pytest.raises(ConfigError, match=says) as refused:
         place_of(url, tmp_path / "default.journal")
@@ -100,7 +98,6 @@ def test_a_server_that_is_not_there(tmp_path):
     assert down.value.exit_code == 73
 
 
-@pytest.mark.fault(44)
 def test_passwords_are_hidden_in_what_a_server_says(tmp_path):
     hidden = Patient(place=place_of(SERVER, tmp_path / "s.journal")).hidden
     assert hidden("no hunter2 and no hunter3 for ann") == "no *** and no *** for ann"
@@ -123,7 +120,6 @@ def _study(path: Path, trials: int, **changes: int) -> optuna.Study:
 
 
 @pytest.mark.parametrize("tail", [b'{"op_code":5,"worker', b"\0" * 20, b"\0" * 20 + b"\n", b'{"op_code":5}'])
-@pytest.mark.fault(40)
 def test_a_journal_with_a_broken_last_line_goes_on(journal, tail):
     """Fault 40: cut, kept beside, and the trials that were whole are there, with one more. Optuna alone cannot read
     what comes after such a line (a line without its end is whole only with it)."""
@@ -142,7 +138,6 @@ def test_a_journal_that_is_whole_is_left_alone(journal):
     assert journal.read_bytes() == before and not journal.with_name("s.journal.broken").exists()
 
 
-@pytest.mark.fault(40)
 def test_a_journal_with_a_broken_line_within_says_which(journal):
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], b"{torn\n", *lines[1:]]))
@@ -150,7 +145,6 @@ def test_a_journal_with_a_broken_line_within_says_which(journal):
         opened(Journal(path=journal))
 
 
-@pytest.mark.fault(40)
 def test_a_stale_lock_is_waited_for_and_taken(journal):
     """Fault 40: the lock of a worker that was killed is nobody's after the grace (here 3 s), and no endless wait."""
     os.symlink(journal, f"{journal}.lock")

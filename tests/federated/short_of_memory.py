@@ -1,4 +1,6 @@
-"""A job in a process whose address space may grow by 1.2 GB: python -m tests.faults.short_of_memory limited|free NORM
+"""A job in a process whose address space may grow by 1.2 GB.
+
+    python -m tests.federated.short_of_memory limited|free NORM
 
 Its loss takes 256 MB an image beside what training needs, of which nothing is ever touched: a batch of 8 asks the
 system for 2 GB and is refused, for real, by torch's allocator; 4 images fit. (With an address space that is all but

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or damaged (faults 3, 4, 5, 23, 24): nothing half-written, and the same numbers after.
+"""Disks that are full, read-only or damaged: nothing half-written, and the same numbers after.
 
 Full and read-only disks are real ones: small file systems in memory, which only root can mount.
 """
@@ -75,7 +75,6 @@ class Fills(pl.Callback):
                         continue
 
 
-@pytest.mark.fault(23)
 @pytest.mark.parametrize("after_round", [1, 2])
 def test_a_full_disk_ends_the_run_with_its_checkpoint_whole_and_it_goes_on_when_there_is_room(
     disk, unbroken, after_round
@@ -94,7 +93,6 @@ def test_a_full_disk_ends_the_run_with_its_checkpoint_whole_and_it_goes_on_when_
     assert untimed(folder) == unbroken and not list(folder.rglob(".*.tmp"))
 
 
-@pytest.mark.fault(24)
 def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):
     run(EXPERIMENT, disk)
     mount("-o", "remount,ro", str(disk))
@@ -107,7 +105,6 @@ def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):
         build([table2()], disk / "site")
 
 
-@pytest.mark.fault(3)
 def test_files_are_written_beside_and_nowhere_else(disk, unbroken, monkeypatch):
     """The results on a disk of their own; the usual folder for temporary files does not even exist."""
     monkeypatch.setattr(tempfile, "tempdir", str(disk / "nowhere"))
@@ -143,7 +140,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.fault(4, 5, counts="files damaged and caught")
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(what, tmp_path, unbroken, capsys):
     """Killed before its result, then damaged: from the older checkpoint, or from the start; never from half a file."""

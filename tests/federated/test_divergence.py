@@ -1,4 +1,4 @@
-"""Divergence (fault 25): found within the round, named, never averaged; or dropped and counted where that was asked."""
+"""Divergence: found within the round, named, never averaged; or dropped and counted where that was asked."""
 
 import functools
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from benchmark.federated.workers import CpuEngine
 from benchmark.methods.averaging import mean
 from benchmark.methods.protocol import SERVER, Job, Outcome, State, World
 from benchmark.methods.ssfl import SSFL
-from benchmark.records.replay import first_difference
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
-from tests.faults.poison import LeavingOut, Spoiling, poisoned
+from tests.federated.poison import LeavingOut, Spoiling, poisoned
 from tests.methods.golden import TRACES
+from tests.records.equality import agree
 
 # One experiment of each method that has clients, all four of them in each round, with a state at the slots in one.
 METHODS = {
@@ -68,10 +68,9 @@ def rounds(module: FederatedModule, *numbers: int) -> FederatedModule:
 
 def same(left: State, right: State) -> bool:
     pairs = ((left.server, right.server), (left.clients, right.clients))
-    return all(first_difference(*pair) is None for pair in pairs)
+    return all(agree(mine, theirs, 0.0) for mine, theirs in pairs)
 
 
-@pytest.mark.fault(25)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_spoiled_update_stops_the_round_and_leaves_the_state_of_the_last(name):
     """Client 1 sends a NaN in round 2: the state is, bit by bit, that of a run of one round."""
@@ -85,7 +84,6 @@ def test_a_spoiled_update_stops_the_round_and_leaves_the_state_of_the_last(name)
     assert not same(module.state, rounds(module_with(LeavingOut, METHODS[name], holders=()), 1, 2).state)
 
 
-@pytest.mark.fault(25)
 @pytest.mark.parametrize("name", TOLERANT)
 @pytest.mark.parametrize("holders", [(1,), (0, 1, 2, 3)], ids=["one", "all"])
 def test_a_dropped_client_is_one_that_sat_out(name, holders):
@@ -144,7 +142,6 @@ def test_the_server_s_own_divergence_always_stops(make):
         module_with(Spoiling, make(), holders=(SERVER,), round_number=1).training_step(1, 0)
 
 
-@pytest.mark.fault(25)
 @pytest.mark.parametrize("step", [1, 2])
 def test_an_infinite_loss_names_the_local_step(step):
     module = module_with(Spoiling, tiny_experiment(), holders=(3,), round_number=1)
@@ -163,7 +160,6 @@ class Overflows(SSFL):
         return State(server={**state.server, "groups": {"0": group}}, clients=state.clients), metrics
 
 
-@pytest.mark.fault(25)
 def test_an_infinite_aggregate_that_is_not_evaluated_stops_the_round():
     tiny = tiny_experiment()
     module = module_with(Spoiling, replace(tiny, method=Overflows(batch_size=8, server_batch_size=8)), holders=())
@@ -173,7 +169,6 @@ def test_an_infinite_aggregate_that_is_not_evaluated_stops_the_round():
     assert module.state is before and module.rounds_done == 0
 
 
-@pytest.mark.fault(25)
 def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, monkeypatch):
     """Round 2 diverges: status, one line, a checkpoint of round 1, all of it finite; asked again, nothing runs."""
     tiny = tiny_experiment()
@@ -192,7 +187,6 @@ def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, 
     assert found["status"] == "diverged" and "round 2, client 1: student." in found["error"]
 
 
-@pytest.mark.fault(25)
 @pytest.mark.slow
 def test_a_worker_process_says_the_same():
     """The message of the reference engine, and its outcome under "drop", from another process."""

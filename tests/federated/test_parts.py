@@ -1,4 +1,4 @@
-"""A client whose batch does not fit into memory (fault 42): taken in parts where that gives the same weights."""
+"""A client whose batch does not fit into memory: taken in parts where that gives the same weights."""
 
 import json
 import subprocess
@@ -66,7 +66,6 @@ def largest(left: Any, right: Any) -> float:
     return float((left.double() - right.double()).abs().max()) if isinstance(left, torch.Tensor) else abs(left - right)
 
 
-@pytest.mark.fault(42)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_round_in_parts_gives_the_weights_of_whole_batches(name, monkeypatch):
     """Within 1e-6, momentum and metrics, too; the round says how many of its jobs were taken in parts.
@@ -99,7 +98,6 @@ def short_of_memory(monkeypatch, most: int) -> None:
     monkeypatch.setattr(engines.LocalModule, "training_step", tight)
 
 
-@pytest.mark.fault(42)
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -152,7 +150,6 @@ def test_what_may_be_taken_in_parts():
     assert most_parts(job(Says(), labelled=8)) == 8 and most_parts(job(Says(), labelled=8, other=12)) == 4
 
 
-@pytest.mark.fault(42)
 def test_a_real_lack_of_memory_is_got_over_in_parts():
     """The system refuses 2 GB: the batch of 8 is taken in parts, with the weights of one that was not refused."""
     limited, free = (one_job_of_its_own(word, "gn") for word in ("limited", "free"))
@@ -160,7 +157,6 @@ def test_a_real_lack_of_memory_is_got_over_in_parts():
     assert limited["weights"] == pytest.approx(free["weights"], abs=1e-5)
 
 
-@pytest.mark.fault(42)
 def test_a_real_lack_of_memory_that_parts_do_not_get_over_is_one_line():
     assert one_job_of_its_own("limited", "bn")["error"] == (
         "round 1, the server: its job does not fit into memory (its network has batch norm, which would see other "
@@ -170,7 +166,7 @@ def test_a_real_lack_of_memory_that_parts_do_not_get_over_is_one_line():
 
 def one_job_of_its_own(*words: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.short_of_memory", *words],
+        [sys.executable, "-m", "tests.federated.short_of_memory", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,

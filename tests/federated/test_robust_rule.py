@@ -12,7 +12,7 @@ from benchmark.methods.ssfl import SSFL
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
-from tests.faults.poison import poisoned
+from tests.federated.poison import poisoned
 from tests.records.equality import differences
 
 SPOILED = 2  # the client
@@ -49,7 +49,6 @@ def reference(tmp_path_factory) -> Path:
     return results
 
 
-@pytest.mark.fault(25)
 def test_it_is_counted_in_every_round_and_another_run_than_with_it(reference, tmp_path):
     """The three others and the server are averaged: the run ends finite, otherwise than with nothing spoiled."""
     record = record_of(run_folder(reference, EXPERIMENT))
@@ -61,7 +60,6 @@ def test_it_is_counted_in_every_round_and_another_run_than_with_it(reference, tm
     assert json.dumps(found.result["last"]) != json.dumps(record.result["last"])
 
 
-@pytest.mark.fault(25)
 @pytest.mark.parametrize(
     "engine",
     [

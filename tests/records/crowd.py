@@ -1,4 +1,4 @@
-"""Many processes at the same runs, as one program: `python -m tests.faults.crowd FOLDER` prints what happened.
+"""Many processes at the same runs, as one program: `python -m tests.records.crowd FOLDER` prints what happened.
 
 Its children are forked, so that six of them do not import torch six times; the parent itself never trains, since
 torch's backward pass does not survive a fork.

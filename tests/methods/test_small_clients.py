@@ -1,4 +1,4 @@
-"""Clients with one image, or none (fault 26): a round that is finite, or an error that names the client."""
+"""Clients with one image, or none: a round that is finite, or an error that names the client."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,7 +61,6 @@ def two_rounds(environment: Environment) -> FederatedModule:
     return module
 
 
-@pytest.mark.fault(26)
 @pytest.mark.parametrize("name", NAMES)
 def test_clients_with_one_image(name):
     """Two clients with one image of each kind that they hold: weights, kept state and metrics are finite."""
@@ -71,7 +70,6 @@ def test_clients_with_one_image(name):
     assert module.metrics["local_steps"] > 0
 
 
-@pytest.mark.fault(26)
 @pytest.mark.parametrize("name", ["rscfed", "fed-consist", "fedprox-fixmatch-share", "fedswitch-share"])
 def test_a_client_with_images_of_one_kind_alone(name):
     """Client 0 loses its unlabelled images, then its labelled ones: it goes on with what it has."""
@@ -80,7 +78,6 @@ def test_a_client_with_images_of_one_kind_alone(name):
         assert first_not_finite(module.state.server) is None
 
 
-@pytest.mark.fault(26)
 @pytest.mark.parametrize("name", ["rscfed", "fed-consist", "supervised-fl-every-client"])
 def test_methods_that_draw_by_size_never_ask_a_client_without_images(name):
     """Client 3 holds nothing: it gets no job, and the mean is over the others."""
@@ -104,7 +101,6 @@ class Asked:
         pass
 
 
-@pytest.mark.fault(26)
 @pytest.mark.parametrize("name", ["crl-grouping", "self-training", "supervised"])
 def test_a_client_without_images_is_named_where_it_is_asked(name):
     """SSFL asks the whole cohort: C = K, so client 0 is among it."""

@@ -1,4 +1,4 @@
-"""A client that does not fit into memory (fault 42): named, with what would be right; other errors are left alone."""
+"""A client that does not fit into memory: named, with what would be right; other errors are left alone."""
 
 from dataclasses import dataclass, replace
 
@@ -36,7 +36,6 @@ def job(numbers: int) -> tuple[ReferenceEngine, Job]:
     )
 
 
-@pytest.mark.fault(42)
 def test_a_job_without_memory_is_named():
     """2^60 numbers of 4 bytes are more than any address space; the next job goes on as if nothing had been."""
     engine, greedy = job(1 << 60)
