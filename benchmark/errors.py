@@ -1,6 +1,6 @@
 """Errors a user can act on, each with the exit code that scripts and sweep agents rely on.
 
-Every message is one line that names what is wrong and what would be right.
+Every message is one line that says what is wrong and what to do.
 """
 
 

@@ -7,6 +7,7 @@ but their arguments: no global generator is read or written, and resuming a run 
 import hashlib
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -24,6 +25,12 @@ def numpy_stream(seed: int, *names: str | int) -> np.random.Generator:
 def torch_stream(seed: int, *names: str | int, device: str | torch.device = "cpu") -> torch.Generator:
     """A torch generator for draws on tensors (augmentation, mixing, initial weights)."""
     return torch.Generator(device=device).manual_seed(stream_seed(seed, *names))
+
+
+def shuffled(indices_N: npt.NDArray[np.int64], stream: np.random.Generator) -> npt.NDArray[np.int64]:
+    """A shuffle from raw generator bits: NumPy promises these for ever, but not what `permutation` makes of them."""
+    raw_N = stream.bit_generator.random_raw(len(indices_N))
+    return indices_N[np.argsort(raw_N, kind="stable")].astype(np.int64)
 
 
 def seed_global(seed: int) -> None:

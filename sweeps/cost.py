@@ -26,9 +26,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from benchmark.data.datasets import DataSet, load
+from benchmark.data.datasets import DATASETS, DataSet, load
 from benchmark.data.partition import Iid
-from benchmark.data.shapes import SHAPES
 from benchmark.errors import CannotWrite, FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine, keeper_of
@@ -72,21 +71,6 @@ AT_MOST = "all pseudo-labels are taken as confident: where steps, bytes or time 
 ESTIMATED = "the rounds differ: counted on a sample of them, so the totals are estimates"
 BY_ARITHMETIC = "some times are estimated by arithmetic, from FLOPs: timing them would have taken too long"
 UNCOUNTED = "some methods could not be counted without training: T steps for C clients and the server a round"
-
-# Training and test images, from the data sets' own papers; of the packed ones, as packed.
-COUNTS = {
-    "digits": (1_437, 360),
-    "mnist": (60_000, 10_000),
-    "fashion_mnist": (60_000, 10_000),
-    "emnist_balanced": (112_800, 18_800),
-    "emnist_balanced_small": (2_000, 2_000),
-    "cifar10": (50_000, 10_000),
-    "cifar100": (50_000, 10_000),
-    "svhn": (73_257, 26_032),
-    "stl10": (5_000, 8_000),
-    "ham10000_64": (5_984, 1_512),
-}
-EXTRA = {"stl10": 100_000}  # images without labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +253,10 @@ def stand_in(experiment: Experiment, data_root: Path | None = None) -> Environme
 
 @cache
 def _stand_in_set(name: str, data_root: Path | None) -> DataSet:
-    if name in COUNTS:
-        (shape, num_classes), (N_train, N_test), N_extra = SHAPES[name], COUNTS[name], EXTRA.get(name, 0)
+    if name in DATASETS:
+        known = DATASETS[name]
+        shape, num_classes = known.image_shape, known.num_classes
+        N_train, N_test, N_extra = known.train, known.test, known.extra
     else:
         own = load(name, data_root)
         shape, num_classes = own.image_shape, own.num_classes

@@ -15,11 +15,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmark.data import datasets
-from benchmark.data.datasets import DataSet
+from benchmark.data.datasets import DATASETS, DataSet, at_hand, load
 from benchmark.data.labelling import held
 from benchmark.data.partition import Iid
-from benchmark.data.shapes import SHAPES
 from benchmark.data.split import split
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.federated.environment import Environment
@@ -107,7 +105,7 @@ def quick(work: Work) -> Work:
     """The same kind of work, two clients and a few images: shows that everything runs, and measures nothing."""
     experiment = work.experiment
     small = replace(experiment.federation, K=2, C=2, T=2)
-    classes = SHAPES[experiment.data.name][1]
+    classes = DATASETS[experiment.data.name].num_classes
     sizes = {"batch_size": 4, "server_batch_size": 4}
     return replace(
         work,
@@ -147,8 +145,8 @@ def environment_of(work: Work, data_root: Path | None = None) -> Environment:
     """The work's images, held by the server and by clients of equal size. Raises ConfigError and DataError."""
     experiment = work.experiment
     name = experiment.data.name
-    if work.real and datasets.at_hand(name, data_root):
-        data = cut(datasets.load(name, data_root), work.N_train)
+    if work.real and at_hand(name, data_root):
+        data = cut(load(name, data_root), work.N_train)
     else:
         data = random_images(name, work.N_train or 50_000, work.N_test)
     labels_N = data.train_labels_N.numpy()
@@ -181,9 +179,9 @@ def cut(data: DataSet, N_train: int | None) -> DataSet:
 
 def random_images(name: str, N_train: int, N_test: int) -> DataSet:
     """Random uint8 images in the shape and with the classes of a known data set; classes in turn."""
-    shape, num_classes = SHAPES[name]
+    shape, num_classes = DATASETS[name].image_shape, DATASETS[name].num_classes
     draw = torch.Generator().manual_seed(0)
-    mean, std = datasets.STATISTICS.get(name) or ((0.5,) * shape[0], (0.5,) * shape[0])
+    mean, std = DATASETS[name].statistics or ((0.5,) * shape[0], (0.5,) * shape[0])
     return DataSet(
         name=f"random images like {name}",
         train_images_NCHW=torch.randint(0, 256, (N_train, *shape), dtype=torch.uint8, generator=draw),

@@ -1,4 +1,4 @@
-"""`fssl data`: data sets at hand, and partitions of them with their realised heterogeneity."""
+"""`fssl data`: data sets that are here, and partitions of them with their realised heterogeneity."""
 
 import argparse
 import json
@@ -8,35 +8,33 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.cli.main import add_places
-from benchmark.data.datasets import NAMES, load
+from benchmark.data.datasets import DATASETS, find, load
 from benchmark.data.describe import describe, plot
-from benchmark.data.dirichlet import RULES
-from benchmark.data.fedmatch import FedMatchSkew
-from benchmark.data.partition import ClassSkew, Dirichlet, Iid, Partition
-from benchmark.data.shards import Shards
+from benchmark.data.partition import RULES, ClassSkew, Dirichlet, FedMatchSkew, Iid, Partition, Shards
 from benchmark.data.split import split
-from benchmark.errors import ConfigError, DataError
+from benchmark.errors import ConfigError
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(command))
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="which data sets can be used here")
     add_places(listing)
     listing.set_defaults(act=act_list)
     partition = actions.add_parser("partition", help="who would hold which images", description=act_partition.__doc__)
-    partition.add_argument("--data", default="digits", help="a data set, or folder:PATH")
+    partition.add_argument("--data", default="digits", help="a data set, or folder:PATH (default: digits)")
     partition.add_argument("--K", type=int, default=10, help="clients (default: 10)")
     kind = partition.add_mutually_exclusive_group()
     kind.add_argument("--R", type=float, help="class skew, SSFL appendix A.2 (default: 0.4)")
     kind.add_argument("--alpha", type=float, help="Dirichlet concentration")
-    kind.add_argument("--iid", action="store_true")
+    kind.add_argument("--iid", action="store_true", help="the same proportions everywhere")
     kind.add_argument("--shards", type=int, metavar="CLASSES", help="shards per client, each of another class")
     kind.add_argument("--fedmatch", action="store_true", help="FedMatch's ten types of clients, for ten classes")
     partition.add_argument("--rule", choices=sorted(RULES), help="whose Dirichlet (default: rscfed)")
     partition.add_argument("--repeats", action="store_true", help="let --shards give a client one class twice")
-    partition.add_argument("--N_s", type=int, default=None, help="labelled images at the server (default: 10 a class)")
+    partition.add_argument("--N_s", type=int, help="labelled images at the server (default: 10 a class)")
     partition.add_argument("--N_validation", type=int, default=0, help="further ones held out there")
     partition.add_argument("--labels_per_client", type=int, default=0, help="labelled images of each class at a client")
+    partition.add_argument("--images", type=int, default=0, help="training images used at most (default: 0, all)")
     partition.add_argument("--sizes", choices=["paper", "equal"], default="paper", help="client sizes under class skew")
     partition.add_argument("--seed", type=int, default=0)
     partition.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
@@ -46,25 +44,35 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act_list(options: argparse.Namespace) -> int:
-    table = Table("data set", "train / test", "classes", "image", "note")
-    for name in NAMES:
-        try:
-            data = load(name, options.data_root)
-        except DataError as error:
-            table.add_row(name, "not here", "", "", str(error).split(";")[0], style="dim")
-            continue
-        sizes = f"{len(data.train_labels_N):,} / {len(data.test_labels_N):,}"
-        table.add_row(name, sizes, str(data.num_classes), "x".join(map(str, data.image_shape)), data.note)
-    Console().print(table)
+    Console().print(data_sets(options.data_root))
+    print("your own images, a folder per class: folder:PATH")
     return 0
+
+
+def data_sets(root: Path | None) -> Table:
+    """The known sets and where they are: nothing is read, nothing is downloaded."""
+    table = Table()
+    for column in ("data set", "train / test", "classes", "image"):
+        table.add_column(column, no_wrap=True)
+    for column in ("here", "note"):
+        table.add_column(column, overflow="fold")
+    for name, known in DATASETS.items():
+        folder = find(name, root)
+        downloads = "no; torchvision downloads it when it is used" if known.original else "no; set FSSL_DATA"
+        where = "with scikit-learn" if name == "digits" else str(folder or downloads)
+        packed = folder is not None and not (known.original and (folder / known.original.marker).exists())
+        note = known.packed_note if packed else ""
+        sizes = f"{known.train:,} / {known.test:,}"
+        table.add_row(name, sizes, str(known.num_classes), "x".join(map(str, known.image_shape)), where, note)
+    return table
 
 
 def _wanted(options: argparse.Namespace) -> Partition:
     """The rule that the options name. Raises ConfigError for an option that belongs to another one."""
     if options.rule and options.alpha is None:
-        raise ConfigError(f"--rule: {options.rule!r} does nothing without --alpha; --alpha 0.3, say, would be right")
+        raise ConfigError(f"--rule: {options.rule!r} does nothing without --alpha; add --alpha 0.3, say")
     if options.repeats and options.shards is None:
-        raise ConfigError("--repeats does nothing without --shards; --shards 2, say, would be right")
+        raise ConfigError("--repeats does nothing without --shards; add --shards 2, say")
     if options.alpha is not None:
         return Dirichlet(alpha=options.alpha, rule=options.rule or "rscfed")
     if options.shards is not None:
@@ -79,7 +87,7 @@ def _wanted(options: argparse.Namespace) -> Partition:
 def act_partition(options: argparse.Namespace) -> int:
     """Counts of every client and the server, realised R (SSFL Eq. 2) and a hash that is the same everywhere."""
     if options.K < 1:
-        raise ConfigError(f"--K: {options.K}; at least 1 would be right")
+        raise ConfigError(f"--K: {options.K} is too small; choose 1 or more")
     data = load(options.data, options.data_root)
     labels_N = data.train_labels_N.numpy()
     divided = split(
@@ -91,6 +99,7 @@ def act_partition(options: argparse.Namespace) -> int:
         seed=options.seed,
         N_validation=options.N_validation,
         labels_per_client=options.labels_per_client,
+        images=options.images,
     )
     found = describe(divided, labels_N)
     if options.plot:
@@ -104,6 +113,6 @@ def act_partition(options: argparse.Namespace) -> int:
     for client, counts in enumerate(found.get("labelled_counts", ())):
         table.add_row(f"client {client}, labelled", *map(str, counts), str(sum(counts)))
     table.add_row("server", *map(str, found["server_counts"]), str(sum(found["server_counts"])))
-    Console().print(table)
+    Console(width=10_000, soft_wrap=True).print(table)  # as wide as it needs: a cut number would be another number
     print(f"hash {found['hash']}")
     return 0

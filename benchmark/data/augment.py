@@ -15,8 +15,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmark.data.geometry_ops import affine_index, by_family, centred, paint_boxes, shifted_crops, warp
-from benchmark.data.pixel_ops import PILLOW, all_values, contrast, look_up
+from benchmark.data.image_ops import (
+    PILLOW,
+    affine_index,
+    all_values,
+    by_family,
+    centred,
+    contrast,
+    look_up,
+    paint_boxes,
+    shifted_crops,
+    warp,
+)
 from benchmark.data.randaugment import RandAugment, require_within
 from benchmark.errors import ConfigError, DataError
 

@@ -12,46 +12,165 @@ torchvision's EMNIST is turned upright, as the packed sample is (the released co
 Shapes: N images, C channels, H x W pixels.
 """
 
-import difflib
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision import datasets as tv
 
+from benchmark.config import nearest
 from benchmark.data.packed import cache_folder, is_packed, read_split, remembered
-from benchmark.data.sources import ORIGINALS, Raw, download, read_digits, read_folder, read_original
+from benchmark.data.sources import (
+    Original,
+    Raw,
+    cifar,
+    download,
+    mnist,
+    read_digits,
+    read_folder,
+    read_original,
+    stl10,
+    svhn,
+)
 from benchmark.errors import ConfigError, DataError
 
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel, 0..1 scale
 
-# Mean and standard deviation of each channel on the 0..1 scale; for a set not listed, computed on its training part.
-_MNIST: Statistics = ((0.1307,), (0.3081,))
-STATISTICS: Mapping[str, Statistics] = {
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),  # SSFL, released code
-    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),  # RSCFed, cifar_load.py:199-243
-    "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),  # SemiFL, data.py:11-15; RSCFed the same
-    "emnist_balanced": _MNIST,  # SSFL, released code
-    "emnist_balanced_small": _MNIST,  # as the whole set
-    "mnist": _MNIST,  # its training images (checked in the tests)
-    "fashion_mnist": ((0.2860,), (0.3530,)),  # its training images (checked in the tests)
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known of a data set without loading it."""
+
+    image_shape: tuple[int, int, int]  # channels, rows, columns
+    num_classes: int
+    train: int  # images
+    test: int
+    extra: int = 0  # images without labels
+    flip: bool  # whether a mirrored image still shows its class
+    statistics: Statistics | None = None  # None: computed from the training images
+    original: Original | None = None  # how torchvision has it; None: it has not
+    packed_sha256: Mapping[str, str] = field(default_factory=dict)  # of the packed files that are known
+    packed_note: str = ""  # what a page that shows a number on the packed files has to say
+
+
+_MNIST: Statistics = ((0.1307,), (0.3081,))  # of MNIST's training images (checked in the tests)
+
+DATASETS: Mapping[str, Known] = {
+    "digits": Known(image_shape=(1, 8, 8), num_classes=10, train=1397, test=400, flip=False),
+    "cifar10": Known(
+        image_shape=(3, 32, 32),
+        num_classes=10,
+        train=50_000,
+        test=10_000,
+        flip=True,
+        statistics=((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),  # SSFL, released code
+        original=Original(marker="cifar-10-batches-py", read=cifar(tv.CIFAR10)),
+        packed_note="127 training and 34 test images from a JPEG copy",
+        packed_sha256={
+            "test.npz": "8fe3b6ec21e5a7277a567a519b275f296fa1f831217dd8c3c18c46b1855afcd8",
+            "train_0.npz": "f6b42cf8b928456e868e30f757eff84776a63219b8bac9291bd59135cd54f729",
+            "train_1.npz": "b4545c89a6b117c2cacdf256e7c7243121e822393e92cb98065a957e787513ee",
+        },
+    ),
+    "cifar100": Known(
+        image_shape=(3, 32, 32),
+        num_classes=100,
+        train=50_000,
+        test=10_000,
+        flip=True,
+        statistics=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),  # RSCFed, cifar_load.py:199-243
+        original=Original(marker="cifar-100-python", read=cifar(tv.CIFAR100)),
+        packed_note="lossy WebP, own split: not comparable with published accuracy",
+        packed_sha256={
+            "test.npz": "e958a1cfcbdedc1c0f250b93b69411e2e636d20834de435038227508da69b6bd",
+            "train.npz": "9d6ef0637b325cfd38c162f952a6fb3538a452144312532b5c4ffe9ebe187823",
+        },
+    ),
+    "fashion_mnist": Known(
+        image_shape=(1, 28, 28),
+        num_classes=10,
+        train=60_000,
+        test=10_000,
+        flip=True,
+        statistics=((0.2860,), (0.3530,)),  # of its training images (checked in the tests)
+        original=Original(marker="FashionMNIST/raw", read=mnist(tv.FashionMNIST)),
+        packed_note="own split",
+        packed_sha256={
+            "test.npz": "d5a3a56f184d5ece32da22130dce4c422745d97f52bec292bc93cf2b5bce711f",
+            "train.npz": "8357ed31b21aefb1d13fdbb5c7738fd523fb676d2c3bfdc4b655295fc427a5d7",
+        },
+    ),
+    "mnist": Known(
+        image_shape=(1, 28, 28),
+        num_classes=10,
+        train=60_000,
+        test=10_000,
+        flip=False,
+        statistics=_MNIST,
+        original=Original(marker="MNIST/raw", read=mnist(tv.MNIST)),
+        packed_sha256={
+            "test.npz": "6ff785fc71ee7032f668d84a317722438dc991f01edeb1db5ced21be8cb8d8d1",
+            "train.npz": "6dd6fa93dc1c1067575cdfb6d98b0a917e5be68be755fe2e92be7636a0dc7a97",
+        },
+    ),
+    "ham10000_64": Known(
+        image_shape=(3, 64, 64),
+        num_classes=7,
+        train=5_984,
+        test=1_512,
+        flip=True,
+        packed_note="shrunk to 64x64, one image a lesion: not comparable with published accuracy",
+        packed_sha256={
+            "test.npz": "e33e5acd2f46a0b512163049513488e794437ebccaa16a6ee1a9409ec0b183e7",
+            "train.npz": "c74966f67bf69b5478a820b42e7f2fb15e9172bdb0b2b748f20cfcbdda921c20",
+        },
+    ),
+    "emnist_balanced_small": Known(
+        image_shape=(1, 28, 28),
+        num_classes=47,
+        train=2_000,
+        test=2_000,
+        flip=False,
+        statistics=_MNIST,  # as the whole set
+        packed_note="a sample of 2,000 + 2,000 images: not comparable with published accuracy",
+        packed_sha256={
+            "test.npz": "6a4df82856f4ad61244a6bc526e1fb1be1486d02c145b55402fb19b612d5a8d5",
+            "train.npz": "b486987104122b8c7e751f38b86b52f3fe35dfc189c8da3fa05d1c8425704419",
+        },
+    ),
+    "svhn": Known(
+        image_shape=(3, 32, 32),
+        num_classes=10,
+        train=73_257,
+        test=26_032,
+        flip=False,
+        statistics=((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),  # SemiFL, data.py:11-15; RSCFed the same
+        original=Original(marker="train_32x32.mat", read=svhn),
+    ),
+    "emnist_balanced": Known(
+        image_shape=(1, 28, 28),
+        num_classes=47,
+        train=112_800,
+        test=18_800,
+        flip=False,
+        statistics=_MNIST,  # SSFL, released code
+        original=Original(marker="EMNIST/raw", read=mnist(tv.EMNIST, split="balanced", transposed=True)),
+    ),
+    "stl10": Known(
+        image_shape=(3, 96, 96),
+        num_classes=10,
+        train=5_000,
+        test=8_000,
+        extra=100_000,
+        flip=True,
+        original=Original(marker="stl10_binary", read=stl10),
+    ),
 }
-
-PACKED_NOTES: Mapping[str, str] = {
-    "cifar10": "127 training and 34 test images from a JPEG copy",
-    "cifar100": "lossy WebP, own split: not comparable with published accuracy",
-    "fashion_mnist": "own split",
-    "mnist": "",
-    "ham10000_64": "shrunk to 64x64, one image a lesion: not comparable with published accuracy",
-    "emnist_balanced_small": "a sample of 2,000 + 2,000 images: not comparable with published accuracy",
-}
-
-
-NAMES = tuple(dict.fromkeys(["digits", *PACKED_NOTES, *ORIGINALS]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,7 +226,7 @@ class DataSet:
 
 
 def load(name: str, root: Path | None = None) -> DataSet:
-    """The set of that name (`NAMES`, or `folder:PATH` with an optional `?size=32`).
+    """The set of that name (of `DATASETS`, or `folder:PATH` with an optional `?size=32`).
 
     Raises ConfigError for an unknown name, DataError for a set that is absent, damaged or not the expected one.
     """
@@ -115,34 +234,65 @@ def load(name: str, root: Path | None = None) -> DataSet:
         return _build(name, read_digits())
     if name.startswith("folder:"):
         return _build(name, read_folder(name))
-    if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
-        known = ", ".join([*NAMES, "folder:PATH"])
-        raise ConfigError(f"data set {name!r} is unknown: did you mean {near!r}? (known: {known})")
+    original = known(name).original
     given = root or os.environ.get("FSSL_DATA")
     if given and not Path(given).expanduser().is_dir():
-        raise DataError(f"data folder {given} (root or FSSL_DATA) does not exist: name a folder that holds {name}")
-    places = [Path(given).expanduser(), cache_folder()] if given else [cache_folder()]
-    for place in places:
+        raise DataError(f"data folder {given} does not exist: --data-root or FSSL_DATA must name a folder with {name}")
+    folder = find(name, root)
+    if folder is None:
+        searched = ", ".join(map(str, _places(root)))
+        if original is None:
+            raise DataError(
+                f"data set {name} is not in {searched}: set FSSL_DATA to the folder that holds {name}/*.npz"
+            )
+        folder = download(name, original, searched)
+    if original is not None and (folder / original.marker).exists():
+        return _build(name, read_original(name, original, folder))
+    return _build(name, _packed(name, folder))
+
+
+def known(name: str) -> Known:
+    """Raises ConfigError for a name that is not in `DATASETS`."""
+    if name not in DATASETS:
+        hint = nearest(name, DATASETS)
+        raise ConfigError(f"data.name: unknown data set {name!r}; {hint} (your own images: folder:PATH)")
+    return DATASETS[name]
+
+
+def find(name: str, root: Path | None = None) -> Path | None:
+    """The folder from which `load` reads a set of `DATASETS`; None where it would have to be downloaded."""
+    original = DATASETS[name].original
+    for place in _places(root):
         for folder in (place / name, place):
-            if name in ORIGINALS and (folder / ORIGINALS[name].marker).exists():
-                return _build(name, read_original(name, folder))
+            if original is not None and (folder / original.marker).exists():
+                return folder
         if is_packed(place / name):
-            return _build(name, _packed(place / name))
-    searched = ", ".join(map(str, places))
-    if name in ORIGINALS:
-        return _build(name, read_original(name, download(name, searched)))
-    raise DataError(f"data set {name} is not in {searched}: set FSSL_DATA to the folder that holds {name}/*.npz")
+            return place / name
+    return None
 
 
 def at_hand(name: str, root: Path | None = None) -> bool:
-    """Whether `load` would find the named set without a download: where it looks, in its order."""
-    if name == "digits":  # scikit-learn brings it
-        return True
+    """Whether `load` finds a set of `DATASETS` without a download."""
+    return name == "digits" or find(name, root) is not None  # scikit-learn brings the digits
+
+
+def _places(root: Path | None) -> list[Path]:
     given = root or os.environ.get("FSSL_DATA")
-    places = [Path(given).expanduser(), cache_folder()] if given else [cache_folder()]
-    originals = [place / part / ORIGINALS[name].marker for place in places for part in (name, "") if name in ORIGINALS]
-    return any(marker.exists() for marker in originals) or any(is_packed(place / name) for place in places)
+    return [Path(given).expanduser(), cache_folder()] if given else [cache_folder()]
+
+
+def image_shape_of(name: str, root: Path | None = None) -> tuple[tuple[int, int, int], int]:
+    """(channels, rows, columns) and number of classes; only a folder of images is read. Raises as `load`."""
+    if name.startswith("folder:"):
+        data = load(name, root)
+        return data.image_shape, data.num_classes
+    return known(name).image_shape, known(name).num_classes
+
+
+def statistics_of(name: str, train_images_NCHW: Tensor) -> Statistics:
+    """The set's own statistics where it has some, else those of these images."""
+    own = DATASETS[name].statistics if name in DATASETS else None
+    return own or channel_statistics(train_images_NCHW)
 
 
 def _build(name: str, raw: Raw) -> DataSet:
@@ -152,7 +302,7 @@ def _build(name: str, raw: Raw) -> DataSet:
     unlabelled = None if raw.unlabelled is None else as_images(raw.unlabelled)
     held = [train_images_NCHW, train_labels_N, test_images_NCHW, test_labels_N, unlabelled]
     tensors = [tensor for tensor in held if tensor is not None]
-    mean, std = STATISTICS.get(name) or channel_statistics(train_images_NCHW)
+    mean, std = statistics_of(name, train_images_NCHW)
     return DataSet(
         name=name, train_images_NCHW=train_images_NCHW, train_labels_N=train_labels_N,
         test_images_NCHW=test_images_NCHW, test_labels_N=test_labels_N, unlabelled_images_NCHW=unlabelled,
@@ -186,13 +336,13 @@ def channel_statistics(images_NCHW: Tensor) -> Statistics:
     return tuple(means), tuple(stds)
 
 
-def _packed(folder: Path) -> Raw:
-    train, test = read_split(folder, "train"), read_split(folder, "test")
+def _packed(name: str, folder: Path) -> Raw:
+    sha256 = DATASETS[name].packed_sha256
+    train, test = read_split(folder, "train", sha256), read_split(folder, "test", sha256)
     if train.classes != test.classes:
         raise DataError(f"{folder}: train and test name different classes: copy the whole folder again")
-    known = train.known and test.known
     return Raw(
         train=(train.images_NCHW, train.labels_N), test=(test.images_NCHW, test.labels_N), classes=train.classes,
-        note=PACKED_NOTES.get(folder.name, "") if known else "packed files of unknown origin",
+        note=DATASETS[name].packed_note if train.known and test.known else "packed files of unknown origin",
         fingerprint=f"{train.fingerprint} {test.fingerprint}",
     )  # fmt: skip

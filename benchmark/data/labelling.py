@@ -20,11 +20,10 @@ from fractions import Fraction
 import numpy as np
 
 from benchmark.config import nearest
-from benchmark.data.shuffle import shuffled
 from benchmark.data.split import Labels, Split, as_labels
 from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
-from benchmark.streams import numpy_stream
+from benchmark.streams import numpy_stream, shuffled
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,11 +64,11 @@ def held(
     give, and for labels at the clients (`split.labelled`) that the setting would leave unused.
     """
     if setting not in _HOLDERS:
-        raise ConfigError(f"label_setting: {setting!r} is not right; {nearest(setting, SETTINGS)}")
+        raise ConfigError(f"label_setting: unknown value {setting!r}; {nearest(setting, SETTINGS)}")
     if split.labelled and setting != "every_client":
         raise ConfigError(
             f"label_setting: {setting!r} has no use for labels_per_client={len(split.labelled[0]) // split.num_classes}"
-            "; 'every_client' or labels_per_client=0 would be right"
+            "; choose label_setting every_client or labels_per_client 0"
         )
     all_N = as_labels(labels_N, split.num_classes)
     return _HOLDERS[setting](
@@ -100,10 +99,10 @@ def _every_client(split: Split, wish: _Wish) -> Held:
 def _some_clients(split: Split, wish: _Wish) -> Held:
     K = len(split.clients)
     if not 1 <= wish.labelled_clients < K:
-        raise ConfigError(f"labelled_clients: {wish.labelled_clients} of K={K} clients; 1 to {K - 1} would be right")
+        raise ConfigError(f"labelled_clients: {wish.labelled_clients} of K={K} clients; choose 1 to {K - 1}")
     if wish.labelled_choice not in _CHOICES:
         raise ConfigError(
-            f"labelled_choice: {wish.labelled_choice!r} is not right; {nearest(wish.labelled_choice, _CHOICES)}"
+            f"labelled_choice: unknown value {wish.labelled_choice!r}; {nearest(wish.labelled_choice, _CHOICES)}"
         )
     chosen = set(_CHOICES[wish.labelled_choice](split.counts(wish.labels_N))[: wish.labelled_clients])
     return Held(

@@ -31,22 +31,6 @@ from benchmark.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
 
-KNOWN_SHA256: Mapping[str, str] = {
-    "cifar10/test.npz": "8fe3b6ec21e5a7277a567a519b275f296fa1f831217dd8c3c18c46b1855afcd8",
-    "cifar10/train_0.npz": "f6b42cf8b928456e868e30f757eff84776a63219b8bac9291bd59135cd54f729",
-    "cifar10/train_1.npz": "b4545c89a6b117c2cacdf256e7c7243121e822393e92cb98065a957e787513ee",
-    "cifar100/test.npz": "e958a1cfcbdedc1c0f250b93b69411e2e636d20834de435038227508da69b6bd",
-    "cifar100/train.npz": "9d6ef0637b325cfd38c162f952a6fb3538a452144312532b5c4ffe9ebe187823",
-    "emnist_balanced_small/test.npz": "6a4df82856f4ad61244a6bc526e1fb1be1486d02c145b55402fb19b612d5a8d5",
-    "emnist_balanced_small/train.npz": "b486987104122b8c7e751f38b86b52f3fe35dfc189c8da3fa05d1c8425704419",
-    "fashion_mnist/test.npz": "d5a3a56f184d5ece32da22130dce4c422745d97f52bec292bc93cf2b5bce711f",
-    "fashion_mnist/train.npz": "8357ed31b21aefb1d13fdbb5c7738fd523fb676d2c3bfdc4b655295fc427a5d7",
-    "ham10000_64/test.npz": "e33e5acd2f46a0b512163049513488e794437ebccaa16a6ee1a9409ec0b183e7",
-    "ham10000_64/train.npz": "c74966f67bf69b5478a820b42e7f2fb15e9172bdb0b2b748f20cfcbdda921c20",
-    "mnist/test.npz": "6ff785fc71ee7032f668d84a317722438dc991f01edeb1db5ced21be8cb8d8d1",
-    "mnist/train.npz": "6dd6fa93dc1c1067575cdfb6d98b0a917e5be68be755fe2e92be7636a0dc7a97",
-}
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
@@ -56,7 +40,7 @@ class Part:
     labels_N: npt.NDArray[np.int64]
     classes: tuple[str, ...]
     fingerprint: str  # of the files and of whatever decoded them: equal fingerprints, equal pixels
-    known: bool  # every file has a sha256 above
+    known: bool  # every file has an expected sha256
 
 
 def cache_folder() -> Path:
@@ -69,18 +53,18 @@ def is_packed(folder: Path) -> bool:
     return bool(_part_files(folder, "train") or _part_files(folder, "test"))
 
 
-def read_split(folder: Path, split: str) -> Part:
-    """The `train` or `test` images of a packed folder; the folder's name is the set's.
+def read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> Part:
+    """The `train` or `test` images of a packed folder. `sha256`: what the known files of the set must have, by name.
 
     Raises DataError for a missing part, a hash that is not the known one, and contents that contradict themselves.
     """
     files = _part_files(folder, split)
-    known = [key for key in KNOWN_SHA256 if re.fullmatch(rf"{re.escape(folder.name)}/{split}(_\d+)?\.npz", key)]
-    keys = [f"{folder.name}/{path.name}" for path in files]
-    missing = [key for key in known if key not in keys]
-    if not files or (missing and any(key in known for key in keys)):
+    known = [name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)]
+    names = [path.name for path in files]
+    missing = [name for name in known if name not in names]
+    if not files or (missing and any(name in known for name in names)):
         raise DataError(f"{folder}: {', '.join(missing) or f'{split}.npz'} is missing: copy the whole folder again")
-    parts = [_read_file(path, KNOWN_SHA256.get(key)) for path, key in zip(files, keys, strict=True)]
+    parts = [_read_file(path, sha256.get(path.name)) for path in files]
     for path, part in zip(files, parts, strict=True):
         if part.classes != parts[0].classes or part.images_NCHW.shape[1:] != parts[0].images_NCHW.shape[1:]:
             raise DataError(f"{path}: classes or image size differ from those of {files[0].name}")
@@ -89,7 +73,7 @@ def read_split(folder: Path, split: str) -> Part:
         labels_N=np.concatenate([part.labels_N for part in parts]),
         classes=parts[0].classes,
         fingerprint=" ".join(part.fingerprint for part in parts),
-        known=all(key in KNOWN_SHA256 for key in keys),
+        known=all(name in sha256 for name in names),
     )
 
 

@@ -1,10 +1,10 @@
 """How the images of each class are shared among the clients: rules, each giving a table of counts.
 
 `ClassSkew` is appendix A.2 of SSFL (gradient diversity and grouping), Eq. 9 and 10; `Dirichlet` is the family of
-RSCFed, SemiFL and FedSwitch (`dirichlet.py`); `Shards` is SemiFL's other one and `FedMatchSkew` that of FedMatch, each
-in a file of its own. A rule decides numbers only; which image goes where is drawn in `split.py`.
+RSCFed, SemiFL and FedSwitch; `Shards` is SemiFL's other one and `FedMatchSkew` that of FedMatch. A rule decides numbers
+only; which image goes where is drawn in `split.py`.
 
-Departures from A.2 as printed:
+Departures of ClassSkew from A.2 as printed:
 * Main classes when K < d: a client's main is a set of classes, set sizes differing by at most one, and Eq. 9 is summed
   over the set. The paper runs such a case (Table F.1: EMNIST, K = 20 and 10) without saying how.
 * Eq. 9 is not an integer: class by class the largest remainders are rounded up, then single images change hands until
@@ -12,10 +12,12 @@ Departures from A.2 as printed:
 * Eq. 10 prints q_j(1-R) for i = j and q_i(1-R) otherwise; both are the n_i(1-R)q_j/m_j of Eq. 9 over n_j/m_j.
 * The released code gives equal sizes and hands images out twice when a class runs out (utils_v2.py:632-664): not here.
 
-Shapes: K clients, d classes; `n_d` counts the images left in each class once the server has its own.
+Shapes: K clients, d classes, M whatever is shared among, S shards of a client; `n_d` counts the images left in each
+class once the server has its own.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -23,11 +25,18 @@ from typing import Literal
 import numpy as np
 
 from benchmark.config import added, nearest
-from benchmark.data.dirichlet import RULES
-from benchmark.data.fedmatch import FedMatchSkew
-from benchmark.data.shards import Shards
-from benchmark.data.tables import BoolArray, IntArray, Shares, Table, round_table, stratified
+from benchmark.data.tables import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Shares,
+    Table,
+    largest_remainders,
+    round_table,
+    stratified,
+)
 from benchmark.errors import ConfigError
+from benchmark.streams import numpy_stream, shuffled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,62 +91,6 @@ class ClassSkew:
         return Shares(round_table(mixed_Kd), 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dirichlet:
-    """Proportions drawn from a Dirichlet distribution, in one of the three ways of `dirichlet.py`.
-
-    alpha: concentration; small is heterogeneous. min_size: least number of images of a client (at least 1).
-    max_redraws: how many draws may be thrown away for a client below `min_size`.
-    rule: "rscfed": each class over the clients by Dirichlet(alpha, ..., alpha). "semifl": the same, but a client that
-        holds N/K images gets nothing of further classes. "fedswitch": clients of equal size, each with its own
-        proportions of the classes; its alpha is the sum of the concentrations, so alpha = 1 with ten equal classes
-        is Dirichlet(0.1, ..., 0.1).
-    """
-
-    alpha: float
-    min_size: int = 10
-    max_redraws: int = 1000
-    rule: Literal["rscfed", "semifl", "fedswitch"] = added("rscfed")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha < math.inf:
-            raise ConfigError(f"partition: alpha={self.alpha} must be a finite number above 0")
-        if self.min_size < 1:
-            raise ConfigError(f"partition: min_size={self.min_size} must be at least 1, as no client may hold none")
-        if self.max_redraws < 0:
-            raise ConfigError(f"partition: max_redraws={self.max_redraws} must be 0 or more")
-        if self.rule not in RULES:
-            raise ConfigError(f"partition: rule={self.rule!r} is not right; {nearest(self.rule, RULES)}")
-
-    @property
-    def R_nominal(self) -> float | None:
-        return None
-
-    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
-        """Counts for K clients. Raises ConfigError where no draw leaves every client `min_size` images."""
-        most = int(n_d.sum()) // K
-        if most < self.min_size:
-            raise ConfigError(
-                f"partition: min_size={self.min_size} for K={K} clients needs {K * self.min_size} images, "
-                f"{int(n_d.sum())} are left: min_size can be at most {most}"
-            )
-        best = 0
-        for redraw in range(self.max_redraws + 1):
-            counts_Kd = RULES[self.rule](n_d, K, float(self.alpha), seed, redraw)
-            smallest = int(counts_Kd.sum(axis=1).min())
-            if smallest >= self.min_size:
-                return Shares(counts_Kd, redraw)
-            best = max(best, smallest)
-        raise ConfigError(
-            f"partition: alpha={self.alpha} with K={K} left a client below min_size={self.min_size} in each of "
-            f"{self.max_redraws + 1} draws (smallest client at best {best} images): take a larger alpha, fewer clients"
-            + (f" or min_size at most {best}" if best else "")
-        )
-
-
-Partition = Iid | ClassSkew | Dirichlet | Shards | FedMatchSkew
-
-
 def main_classes(n_d: IntArray, K: int) -> BoolArray:
     """(K, d) True where a class is a main class of a client.
 
@@ -180,3 +133,281 @@ def _sorted_equal(n_d: IntArray, mains_Kd: BoolArray) -> Table:
 
 
 _SORTED_END = {"paper": _sorted_paper, "equal": _sorted_equal}
+
+
+# (n_d, K, alpha, seed, redraw) -> counts_Kd
+Rule = Callable[[IntArray, int, float, int, int], IntArray]
+
+
+def class_over_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
+    """(K, d) each class in its own proportions over all clients."""
+    everyone_K = np.ones(K, dtype=bool)
+    shared = [_share_class(int(n), everyone_K, alpha, seed, redraw, label) for label, n in enumerate(n_d)]
+    return np.stack(shared, axis=1)
+
+
+def class_over_open_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
+    """(K, d) each class in its own proportions over the clients that hold less than N/K images so far."""
+    counts_Kd = np.zeros((K, len(n_d)), dtype=np.int64)
+    for label, n in enumerate(n_d.tolist()):
+        if n:  # only then is a client short of N/K: they cannot all hold it while images are left
+            open_K = counts_Kd.sum(axis=1) * K < n_d.sum()
+            counts_Kd[:, label] = _share_class(n, open_K, alpha, seed, redraw, label)
+    return counts_Kd
+
+
+def equal_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
+    """(K, d) clients of equal size (up to one image), each in its own proportions of the classes still in stock."""
+    counts_Kd = np.zeros((K, len(n_d)), dtype=np.int64)
+    size, larger = divmod(int(n_d.sum()), K)
+    concentration_d = alpha * n_d / n_d.sum()
+    stock_d = n_d.astype(np.int64)
+    for client in range(K):
+        stream = numpy_stream(seed, "partition", "dirichlet", "redraw", redraw, "client", client)
+        log_weights_d = _log_gamma_draws(concentration_d, stream)
+        counts_Kd[client] = take_in_proportion(size + (client < larger), log_weights_d, stock_d)
+        stock_d -= counts_Kd[client]
+    return counts_Kd
+
+
+RULES: Mapping[str, Rule] = {
+    "rscfed": class_over_clients,
+    "semifl": class_over_open_clients,
+    "fedswitch": equal_clients,
+}
+
+
+def _share_class(n: int, open_K: BoolArray, alpha: float, seed: int, redraw: int, label: int) -> IntArray:
+    stream = numpy_stream(seed, "partition", "dirichlet", "redraw", redraw, "class", label)
+    counts_K = np.zeros(len(open_K), dtype=np.int64)
+    exact_M = stream.dirichlet(np.full(int(open_K.sum()), alpha)) * n
+    counts_K[open_K] = largest_remainders(exact_M, n)
+    return counts_K
+
+
+def _log_gamma_draws(concentration_d: FloatArray, stream: np.random.Generator) -> FloatArray:
+    """(d,) logarithms of Gamma(concentration) draws, -inf where it is 0; normalised, they are a Dirichlet draw.
+
+    Logarithms, since at alpha = 0.01 most plain draws are 0 in floating point and what is left after a class is used
+    up would be 0/0. Gamma(a) is Gamma(a + 1) U^(1/a) (Marsaglia and Tsang 2000, section 6).
+    """
+    larger_d = stream.standard_gamma(concentration_d + 1)
+    uniform_d = 1 - stream.random(len(concentration_d))  # in (0, 1]: its logarithm is finite
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_d = np.log(larger_d) + np.log(uniform_d) / concentration_d
+    return np.where(concentration_d > 0, log_d, -np.inf)
+
+
+def take_in_proportion(size: int, log_weights_d: FloatArray, stock_d: IntArray) -> IntArray:
+    """(d,) `size` images in these proportions; a class that would run out is taken whole and the rest renormalised."""
+    taken_d = np.zeros_like(stock_d)
+    open_d = stock_d > 0
+    while (wanted := size - int(taken_d.sum())) > 0:
+        weights_d = np.exp(log_weights_d - log_weights_d[open_d].max(), where=open_d, out=np.zeros(len(stock_d)))
+        exact_d = wanted * weights_d / weights_d.sum()
+        short_d = open_d & (exact_d >= stock_d)
+        if not short_d.any():
+            return taken_d + largest_remainders(exact_d, wanted)
+        taken_d[short_d] = stock_d[short_d]
+        open_d &= ~short_d
+    return taken_d
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet:
+    """Proportions drawn from a Dirichlet distribution, by one of three rules.
+
+    alpha: concentration; small is heterogeneous. min_size: least number of images of a client (at least 1).
+    max_redraws: how many draws may be thrown away for a client below `min_size`.
+    rule: whose.
+    * "rscfed" (RSCFed, and the usual one): class by class, proportions over the clients from Dirichlet(alpha, ...).
+    * "semifl" (SemiFL, data.py, `non_iid`, tag "d"): the same, but a client that holds N/K images or more gets
+      proportion 0 of further classes.
+    * "fedswitch" (Hsu et al. 2019, arXiv 1909.06335, section 3.1): client by client, N/K images each, in proportions of
+      the classes from Dirichlet(alpha p), p the proportions of the whole; used-up classes drop out of the later
+      clients' draws. alpha = 1 with ten equal classes is Dirichlet(0.1, ..., 0.1).
+
+    Departures:
+    * rscfed, semifl: the released codes cut at floor(cumulated proportion x n); here the largest remainders are rounded
+      up, and so they are in fedswitch, for which there is no released code.
+    * semifl: the released code zeroes the full clients' proportions and renormalises. The rest of a Dirichlet draw,
+      renormalised, is a Dirichlet draw over the rest, so that one is drawn: the same distribution, and never 0/0.
+    * semifl: the released code shares out all training images and then takes the server's back from whoever has them,
+      so that its N counts them; here the server's come first and N counts the clients' images.
+    """
+
+    alpha: float
+    min_size: int = 10
+    max_redraws: int = 1000
+    rule: Literal["rscfed", "semifl", "fedswitch"] = added("rscfed")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < math.inf:
+            raise ConfigError(f"partition: alpha={self.alpha} must be a finite number above 0")
+        if self.min_size < 1:
+            raise ConfigError(f"partition: min_size={self.min_size} must be at least 1, as no client may hold none")
+        if self.max_redraws < 0:
+            raise ConfigError(f"partition: max_redraws={self.max_redraws} must be 0 or more")
+        if self.rule not in RULES:
+            raise ConfigError(f"partition: unknown rule {self.rule!r}; {nearest(self.rule, RULES)}")
+
+    @property
+    def R_nominal(self) -> float | None:
+        return None
+
+    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
+        """Counts for K clients. Raises ConfigError where no draw leaves every client `min_size` images."""
+        most = int(n_d.sum()) // K
+        if most < self.min_size:
+            raise ConfigError(
+                f"partition: min_size={self.min_size} for K={K} clients needs {K * self.min_size} images, "
+                f"{int(n_d.sum())} are left: min_size can be at most {most}"
+            )
+        best = 0
+        for redraw in range(self.max_redraws + 1):
+            counts_Kd = RULES[self.rule](n_d, K, float(self.alpha), seed, redraw)
+            smallest = int(counts_Kd.sum(axis=1).min())
+            if smallest >= self.min_size:
+                return Shares(counts_Kd, redraw)
+            best = max(best, smallest)
+        raise ConfigError(
+            f"partition: alpha={self.alpha} with K={K} left a client below min_size={self.min_size} in each of "
+            f"{self.max_redraws + 1} draws (smallest client at best {best} images): take a larger alpha, fewer clients"
+            + (f" or min_size at most {best}" if best else "")
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """Pieces of the sorted images, so that a client sees few classes: K x classes_per_client of them, as many of each
+    class (up to one), dealt out at random. Source: SemiFL, data.py, `non_iid`, tag "l" ("Non-IID, K = 2"): with 100
+    clients, 2 shards each and 10 classes, 20 shards a class.
+
+    Departures from the released code: K x classes_per_client need not be a multiple of d (the largest classes are then
+    cut into one shard more). It permutes the shards, so that a client may get two of one class (distinct=False here);
+    the paper says "at most K classes", and distinct=True exchanges such a shard with another client's.
+
+    classes_per_client: shards of a client. distinct: each of another class; else the same class may come twice.
+    """
+
+    classes_per_client: int = 2
+    distinct: bool = True
+
+    def __post_init__(self) -> None:
+        if self.classes_per_client < 1:
+            raise ConfigError(f"partition: classes_per_client={self.classes_per_client} must be at least 1")
+
+    @property
+    def R_nominal(self) -> float | None:
+        return None
+
+    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
+        """Counts for K clients. Raises ConfigError where the classes cannot be cut into such shards."""
+        shards_d = self._shards_of_classes(n_d, K)
+        stream = numpy_stream(seed, "partition", "shards")
+        dealt_KS = shuffled(np.repeat(np.arange(len(n_d)), shards_d), stream).reshape(K, self.classes_per_client)
+        if self.distinct:
+            _make_distinct(dealt_KS, stream)
+        counts_Kd = np.zeros((K, len(n_d)), dtype=np.int64)
+        for label, (n, shards) in enumerate(zip(n_d.tolist(), shards_d.tolist(), strict=True)):
+            holders = shuffled(np.nonzero(dealt_KS == label)[0], stream)  # a client comes once for each shard
+            sizes = n // shards + (np.arange(shards) < n % shards)
+            np.add.at(counts_Kd[:, label], holders, sizes)
+        return Shares(counts_Kd, 0)
+
+    def _shards_of_classes(self, n_d: IntArray, K: int) -> IntArray:
+        d, wanted = len(n_d), self.classes_per_client
+        if self.distinct and wanted > d:
+            raise ConfigError(
+                f"partition: classes_per_client={wanted} distinct classes of {d}: take at most {d}, or distinct=False"
+            )
+        if K * wanted < d:
+            raise ConfigError(
+                f"partition: K={K} clients with classes_per_client={wanted} hold {K * wanted} shards, fewer than the "
+                f"{d} classes: take classes_per_client={-(-d // K)} or more"
+            )
+        shards_d = np.full(d, K * wanted // d, dtype=np.int64)
+        shards_d[np.argsort(-n_d, kind="stable")[: K * wanted % d]] += 1
+        scarce = int((n_d - shards_d).argmin())
+        if n_d[scarce] < shards_d[scarce]:
+            raise ConfigError(
+                f"partition: classes_per_client={wanted} with K={K} cuts class {scarce} into {shards_d[scarce]} "
+                f"shards, it has {n_d[scarce]} images left: take fewer clients or fewer classes per client"
+            )
+        return shards_d
+
+
+def _make_distinct(dealt_KS: IntArray, stream: np.random.Generator) -> None:
+    """Exchange shards between clients, in place, until no client holds two of one class.
+
+    Each exchange lowers the number of repeats, so there is an end. One that does so always exists: class x, twice at
+    client a, has at most K shards, so that some client b has none. Either b holds a class that a lacks, and a gains a
+    class while b loses one at most and gains x; or b's S shards are all of the S - 2 or fewer other classes of a, so
+    that b holds one of them twice, and b gains x for it while a gains and loses none.
+    """
+    for client in range(len(dealt_KS)):
+        while _repeats(dealt_KS[client]):
+            _exchange(dealt_KS, client, shuffled(np.arange(len(dealt_KS)), stream))
+
+
+def _exchange(dealt_KS: IntArray, client: int, partners: IntArray) -> None:
+    """Swap a shard that the client holds twice with the first partner's that leaves fewer repeats."""
+    labels, numbers = np.unique(dealt_KS[client], return_counts=True)
+    slot = int(np.flatnonzero(dealt_KS[client] == labels[numbers.argmax()])[0])
+    for partner in partners.tolist():
+        if dealt_KS[client, slot] in dealt_KS[partner]:
+            continue
+        before = _repeats(dealt_KS[client]) + _repeats(dealt_KS[partner])
+        for other in range(dealt_KS.shape[1]):
+            _swap(dealt_KS, (client, slot), (partner, other))
+            if _repeats(dealt_KS[client]) + _repeats(dealt_KS[partner]) < before:
+                return
+            _swap(dealt_KS, (client, slot), (partner, other))
+    raise AssertionError("no exchange lowers the number of repeats")
+
+
+def _swap(dealt_KS: IntArray, one: tuple[int, int], other: tuple[int, int]) -> None:
+    dealt_KS[one], dealt_KS[other] = dealt_KS[other], dealt_KS[one]
+
+
+def _repeats(held_S: IntArray) -> int:
+    return len(held_S) - len(np.unique(held_S))
+
+
+# Of type 0, in hundredths; type t is this moved t places to the right.
+PERCENT_10 = (50, 15, 3, 3, 3, 2, 3, 3, 3, 15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMatchSkew:
+    """FedMatch's "batch non-i.i.d." (Jeong et al. 2021), which FedSwitch's labelled settings use, too: client k is of
+    type k mod 10, with one main class (0.50), two neighbours (0.15 each), six others (0.03 each) and one rare (0.02).
+    Source: data/generator.py, `split_u` (the table `ten_types_of_class_imbalanced_dist`).
+
+    Departures from the released code: it draws each client's class counts from its type's probabilities and hands
+    images out client by client from the front of each class, so that late clients find a class short or empty, and
+    what is left over goes to nobody. Here class j is shared in proportion to p_kj / sum_k p_kj, rounded: every image
+    has one holder. With K a multiple of ten and equal classes that is each client's N/K images in its proportions.
+    """
+
+    @property
+    def R_nominal(self) -> float | None:
+        return None
+
+    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
+        """Counts for K clients; draws nothing. Raises ConfigError unless there are ten classes."""
+        d = len(PERCENT_10)
+        if len(n_d) != d:
+            raise ConfigError(
+                f"partition: FedMatchSkew is made for {d} classes, not {len(n_d)}: take ClassSkew(R=0.58)"
+            )
+        weights_Kd = [[PERCENT_10[(label - client) % d] for label in range(d)] for client in range(K)]
+        sums_d = [sum(column) for column in zip(*weights_Kd, strict=True)]
+        exact_Kd = [
+            [Fraction(int(n) * weight, total) for n, weight, total in zip(n_d, weights, sums_d, strict=True)]
+            for weights in weights_Kd
+        ]
+        return Shares(round_table(exact_Kd), 0)
+
+
+Partition = Iid | ClassSkew | Dirichlet | Shards | FedMatchSkew

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.data.datasets import STATISTICS, DataSet, channel_statistics
-from benchmark.data.shuffle import shuffled
+from benchmark.data.datasets import DataSet, statistics_of
 from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
-from benchmark.streams import numpy_stream
+from benchmark.streams import numpy_stream, shuffled
 
 CHUNK = 4096  # images copied at a time, so that no third copy of the pool is ever held
 
@@ -35,12 +34,12 @@ def pooled(data: DataSet, test: int, seed: int) -> DataSet:
     N_train = len(data.train_labels_N)
     N = N_train + len(data.test_labels_N)
     if not 1 <= test < N:
-        raise ConfigError(f"pooled_test: {test} of the {N:,} images of {data.name}; 1 to {N - 1} would be right")
+        raise ConfigError(f"pooled_test: {test} of the {N:,} images of {data.name}; choose 1 to {N - 1}")
     order_N = shuffled(np.arange(N), numpy_stream(seed, "pooling"))
     images = (data.train_images_NCHW, data.test_images_NCHW)
     labels_N = torch.cat([data.train_labels_N, data.test_labels_N])
     train_images_NCHW = _gather(images, order_N[: N - test])
-    mean, std = STATISTICS.get(data.name) or channel_statistics(train_images_NCHW)
+    mean, std = statistics_of(data.name, train_images_NCHW)
     remark = f"training and test images pooled, {test:,} drawn for the test: not comparable on the official test set"
     return replace(
         data,

@@ -21,8 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmark.data import pixel_ops as px
-from benchmark.data.geometry_ops import affine_index, by_family, paint_boxes, warp
+from benchmark.data import image_ops as ops
 from benchmark.errors import ConfigError
 
 
@@ -40,14 +39,14 @@ class Family(IntEnum):
 
 
 # Images of a family (n, C, H, W), their parameters (n, ...), the rounding -> images.
-_APPLY: Mapping[int, Callable[[Tensor, Tensor, px.Arithmetic], Tensor]] = {
-    Family.LOOKUP: lambda images, table, _: px.look_up(images, table[:, None].expand(-1, images.shape[1], -1)),
-    Family.AUTOCONTRAST: lambda images, _, arithmetic: px.autocontrast(images, arithmetic),
-    Family.EQUALIZE: lambda images, _, __: px.equalize(images),
-    Family.CONTRAST: px.contrast,
-    Family.COLOR: px.color,
-    Family.SHARPNESS: px.sharpness,
-    Family.AFFINE: lambda images, index, _: warp(images, index),
+_APPLY: Mapping[int, Callable[[Tensor, Tensor, ops.Arithmetic], Tensor]] = {
+    Family.LOOKUP: lambda images, table, _: ops.look_up(images, table[:, None].expand(-1, images.shape[1], -1)),
+    Family.AUTOCONTRAST: lambda images, _, arithmetic: ops.autocontrast(images, arithmetic),
+    Family.EQUALIZE: lambda images, _, __: ops.equalize(images),
+    Family.CONTRAST: ops.contrast,
+    Family.COLOR: ops.color,
+    Family.SHARPNESS: ops.sharpness,
+    Family.AFFINE: lambda images, index, _: ops.warp(images, index),
 }
 
 Parameters = Callable[[int, int, int, int], Sequence[float]]  # (level, sign +-1, H, W) -> numbers of the family
@@ -67,7 +66,7 @@ class Pool:
     """Operations with the rounding of their reference, and the highest level they are defined for."""
 
     operations: tuple[Operation, ...]
-    arithmetic: px.Arithmetic
+    arithmetic: ops.Arithmetic
     highest_level: int
 
 
@@ -78,10 +77,10 @@ def _blend(factor: Callable[[int, int], float]) -> Parameters:
     return parameters
 
 
-def _brightness(factor: Callable[[int, int], float], arithmetic: px.Arithmetic) -> Parameters:
+def _brightness(factor: Callable[[int, int], float], arithmetic: ops.Arithmetic) -> Parameters:
     def parameters(level: int, sign: int, _height: int, _width: int) -> Sequence[float]:
         pair = torch.tensor([factor(level, sign), 1.0 - factor(level, sign)])
-        return arithmetic.blend(torch.zeros(1), px.all_values(torch.device("cpu")), pair[0], pair[1]).tolist()
+        return arithmetic.blend(torch.zeros(1), ops.all_values(torch.device("cpu")), pair[0], pair[1]).tolist()
 
     return parameters
 
@@ -126,7 +125,7 @@ def _ssfl() -> Pool:
 
     operations = (
         Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
-        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, px.PILLOW)),
+        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, ops.PILLOW)),
         Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
         Operation(name="Contrast", family=Family.CONTRAST, parameters=_blend(factor)),
         Operation(name="Equalize", family=Family.EQUALIZE),
@@ -140,7 +139,7 @@ def _ssfl() -> Pool:
         Operation(name="TranslateX", family=Family.AFFINE, parameters=_affine(1, 0, shift_x, 0, 1, 0)),
         Operation(name="TranslateY", family=Family.AFFINE, parameters=_affine(1, 0, 0, 0, 1, shift_y)),
     )
-    return Pool(operations=operations, arithmetic=px.PILLOW, highest_level=10)
+    return Pool(operations=operations, arithmetic=ops.PILLOW, highest_level=10)
 
 
 def _torchvision() -> Pool:
@@ -171,7 +170,7 @@ def _torchvision() -> Pool:
         Operation(name="TranslateX", family=Family.AFFINE, parameters=_affine(1, 0, shift_x, 0, 1, 0)),
         Operation(name="TranslateY", family=Family.AFFINE, parameters=_affine(1, 0, 0, 0, 1, shift_y)),
         Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * spread(v, 30.0))),
-        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, px.TORCHVISION)),
+        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, ops.TORCHVISION)),
         Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
         Operation(name="Contrast", family=Family.CONTRAST, parameters=_blend(factor)),
         Operation(name="Sharpness", family=Family.SHARPNESS, parameters=_blend(factor)),
@@ -180,7 +179,7 @@ def _torchvision() -> Pool:
         Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
         Operation(name="Equalize", family=Family.EQUALIZE),
     )
-    return Pool(operations=operations, arithmetic=px.TORCHVISION, highest_level=bins - 1)
+    return Pool(operations=operations, arithmetic=ops.TORCHVISION, highest_level=bins - 1)
 
 
 POOLS: Mapping[str, Pool] = {"ssfl": _ssfl(), "torchvision": _torchvision()}
@@ -214,7 +213,7 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
     parameters = {family: torch.tensor(values, dtype=torch.float64) for family, values in rows.items()}
     prepared = {family: values.float() for family, values in parameters.items()}
     prepared[Family.LOOKUP] = parameters[Family.LOOKUP].to(torch.uint8)
-    prepared[Family.AFFINE] = affine_index(parameters[Family.AFFINE], height, width)
+    prepared[Family.AFFINE] = ops.affine_index(parameters[Family.AFFINE], height, width)
     parameters = {family: values.to(device) for family, values in prepared.items()}
     family = torch.tensor([*map(int, family_K), int(Family.KEEP)])
     return _Entries(family_K=family, place_K=torch.tensor([*place_K, 0]), parameters=parameters)
@@ -280,10 +279,10 @@ class RandAugment:
         if side == 0:
             return out_NCHW
         centre_N2 = draws_ND[:, -2:].to(images_NCHW.device, non_blocking=True)
-        return paint_boxes(out_NCHW if self.num_ops else out_NCHW.clone(), centre_N2, side, extra=1, fill=self.fill)
+        return ops.paint_boxes(out_NCHW if self.num_ops else out_NCHW.clone(), centre_N2, side, extra=1, fill=self.fill)
 
 
-def apply_entries(images_NCHW: Tensor, entry_N: Tensor, entries: _Entries, arithmetic: px.Arithmetic) -> Tensor:
+def apply_entries(images_NCHW: Tensor, entry_N: Tensor, entries: _Entries, arithmetic: ops.Arithmetic) -> Tensor:
     """One slot: each image through the entry of its row; new images in the same order."""
 
     def run(family: int, group: Tensor, rows: Tensor) -> Tensor:
@@ -291,7 +290,7 @@ def apply_entries(images_NCHW: Tensor, entry_N: Tensor, entries: _Entries, arith
         place = entries.place_K[entry_N[rows]].to(group.device, non_blocking=True)
         return _APPLY[family](group, parameters.index_select(0, place), arithmetic)
 
-    return by_family(images_NCHW, entries.family_K[entry_N], {family: partial(run, family) for family in _APPLY})
+    return ops.by_family(images_NCHW, entries.family_K[entry_N], {family: partial(run, family) for family in _APPLY})
 
 
 def _whole(uniform: Tensor, count: int) -> Tensor:

@@ -10,7 +10,7 @@ import socket
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from PIL import Image
 from torchvision import datasets as tv
 
 from benchmark.data.packed import cache_folder
-from benchmark.data.split import shuffled
 from benchmark.errors import ConfigError, DataError
-from benchmark.streams import numpy_stream
+from benchmark.streams import numpy_stream, shuffled
 
 DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer before a server counts as out of reach
 
@@ -145,7 +144,7 @@ class Original:
     read: Reader
 
 
-def _cifar(kind: Callable[..., Any]) -> Reader:
+def cifar(kind: Callable[..., Any]) -> Reader:
     def read(root: str, download: bool) -> Raw:
         parts = [kind(root, train=train, download=download) for train in (True, False)]
         train, test = ((part.data.transpose(0, 3, 1, 2), part.targets) for part in parts)
@@ -154,7 +153,7 @@ def _cifar(kind: Callable[..., Any]) -> Reader:
     return read
 
 
-def _mnist(kind: Callable[..., Any], *, transposed: bool = False, **options: str) -> Reader:
+def mnist(kind: Callable[..., Any], *, transposed: bool = False, **options: str) -> Reader:
     def read(root: str, download: bool) -> Raw:
         parts = [kind(root, train=train, download=download, **options) for train in (True, False)]
         axes = (0, 1, 3, 2) if transposed else (0, 1, 2, 3)
@@ -164,13 +163,13 @@ def _mnist(kind: Callable[..., Any], *, transposed: bool = False, **options: str
     return read
 
 
-def _svhn(root: str, download: bool) -> Raw:
+def svhn(root: str, download: bool) -> Raw:
     train, test = (tv.SVHN(root, split=split, download=download) for split in ("train", "test"))
     classes = tuple(str(digit) for digit in range(10))
     return Raw(train=(train.data, train.labels), test=(test.data, test.labels), classes=classes)
 
 
-def _stl10(root: str, download: bool) -> Raw:
+def stl10(root: str, download: bool) -> Raw:
     train, test, more = (tv.STL10(root, split=split, download=download) for split in ("train", "test", "unlabeled"))
     return Raw(
         train=(train.data, train.labels), test=(test.data, test.labels), unlabelled=more.data,
@@ -178,39 +177,31 @@ def _stl10(root: str, download: bool) -> Raw:
     )  # fmt: skip
 
 
-ORIGINALS: Mapping[str, Original] = {
-    "cifar10": Original(marker="cifar-10-batches-py", read=_cifar(tv.CIFAR10)),
-    "cifar100": Original(marker="cifar-100-python", read=_cifar(tv.CIFAR100)),
-    "svhn": Original(marker="train_32x32.mat", read=_svhn),
-    "emnist_balanced": Original(marker="EMNIST/raw", read=_mnist(tv.EMNIST, split="balanced", transposed=True)),
-    "fashion_mnist": Original(marker="FashionMNIST/raw", read=_mnist(tv.FashionMNIST)),
-    "mnist": Original(marker="MNIST/raw", read=_mnist(tv.MNIST)),
-    "stl10": Original(marker="stl10_binary", read=_stl10),
-}
-
 _READ_ERRORS = (OSError, RuntimeError, ValueError, TypeError, EOFError, AssertionError, KeyError)
 
 
-def read_original(name: str, folder: Path) -> Raw:
+def read_original(name: str, original: Original, folder: Path) -> Raw:
     """A set in torchvision's own layout; nothing is written. Raises DataError where it is not whole."""
     try:
-        return ORIGINALS[name].read(str(folder), False)
+        return original.read(str(folder), False)
     except _READ_ERRORS as error:
-        marker = folder / ORIGINALS[name].marker
+        marker = folder / original.marker
         raise DataError(f"{marker}: {name} is not whole ({_line(error)}): delete it or copy it again") from error
 
 
-def download(name: str, searched: str) -> Path:
+def download(name: str, original: Original, searched: str) -> Path:
     """Have torchvision fetch a set into the cache folder; the folder of the set appears there whole or not at all.
 
     Raises DataError, naming the places already searched, where there is no network or no room.
     """
+    if not hasattr(tarfile, "data_filter"):  # Python before 3.11.4: torchvision would unpack to wherever a member says
+        raise DataError(f"data set {name} cannot be downloaded safely by this Python; Python 3.11.4 or later can")
     target = cache_folder() / name
     fetching = cache_folder() / f".fetching-{name}-{os.getpid()}"
     try:
         fetching.mkdir(parents=True, exist_ok=True)
-        with _impatient(), _inside_only(), contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
-            ORIGINALS[name].read(str(fetching), True)
+        with _short_timeout(), contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
+            original.read(str(fetching), True)
         with contextlib.suppress(OSError):  # another process was faster: its copy is as good
             fetching.rename(target)
     except (*_READ_ERRORS, zipfile.BadZipFile, tarfile.TarError) as error:
@@ -224,29 +215,7 @@ def download(name: str, searched: str) -> Path:
 
 
 @contextlib.contextmanager
-def _inside_only() -> Iterator[None]:
-    """Before Python 3.11.4 tar archives have no filter, and torchvision unpacks them wherever they say: members are
-    looked at first here."""
-    plain: Any = tarfile.TarFile.extractall
-
-    def checked(archive: tarfile.TarFile, path: str | Path = ".", *args: Any, **options: Any) -> None:
-        root = Path(path).resolve()
-        for member in archive.getmembers():
-            inside = (root / member.name).resolve().is_relative_to(root)
-            if not inside or not (member.isfile() or member.isdir()):
-                raise tarfile.ReadError(f"{member.name!r} would leave its folder")
-        plain(archive, path, *args, **options)
-
-    if not hasattr(tarfile, "data_filter"):
-        tarfile.TarFile.extractall = checked  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        tarfile.TarFile.extractall = plain  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def _impatient() -> Iterator[None]:
+def _short_timeout() -> Iterator[None]:
     """torchvision gives its downloads no time limit of their own."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)

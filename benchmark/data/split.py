@@ -23,10 +23,9 @@ import numpy.typing as npt
 import torch
 
 from benchmark.data.partition import ClassSkew, Partition, main_classes
-from benchmark.data.shuffle import shuffled
 from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
-from benchmark.streams import numpy_stream
+from benchmark.streams import numpy_stream, shuffled
 
 Labels = npt.NDArray[np.integer] | torch.Tensor
 

@@ -9,10 +9,9 @@ Shapes: N images of a client.
 
 import numpy as np
 
-from benchmark.data.shuffle import shuffled
 from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
-from benchmark.streams import numpy_stream
+from benchmark.streams import numpy_stream, shuffled
 
 
 def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple[IntArray, ...]:
@@ -24,7 +23,7 @@ def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple
     if len(positions_N) < steps:
         raise ConfigError(
             f"streaming_steps: {steps}, but client {client} has {len(positions_N)} unlabelled images; "
-            f"at most {len(positions_N)} would be right"
+            f"choose {len(positions_N)} or less"
         )
     order_N = shuffled(np.sort(positions_N), numpy_stream(seed, "streaming", "client", client))
     return tuple(np.sort(order_N[step::steps]) for step in range(steps))
@@ -39,4 +38,4 @@ def step_at(round_number: int, steps: int) -> int:
 
 def _check_steps(steps: int) -> None:
     if steps < 1:
-        raise ConfigError(f"streaming_steps: {steps}; at least 1 would be right")
+        raise ConfigError(f"streaming_steps: {steps} is too small; choose 1 or more")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import benchmark.data.augment as augment_module
 from benchmark.data.augment import Augmentation, Gentle, Weak, make_views
-from benchmark.data.geometry_ops import shifted_crops
+from benchmark.data.image_ops import shifted_crops
 from benchmark.data.randaugment import RandAugment
 from benchmark.errors import ConfigError, DataError
 from benchmark.streams import torch_stream

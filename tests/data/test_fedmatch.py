@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.fedmatch import FedMatchSkew
+from benchmark.data.partition import FedMatchSkew
 from benchmark.data.split import mean_total_variation
 from benchmark.errors import ConfigError
 

@@ -137,9 +137,9 @@ def test_one_more_client_holds_the_servers_images():
     ("setting", "more", "words"),
     [
         ("servers", {}, "'servers'.*did you mean 'server'"),
-        ("some_clients", {"labelled_clients": 0}, "0 of K=3 clients; 1 to 2"),
-        ("some_clients", {"labelled_clients": 3}, "3 of K=3 clients; 1 to 2"),
-        ("some_clients", {"labelled_choice": "frist"}, "did you mean 'first'"),
+        ("some_clients", {"labelled_clients": 0}, "0 of K=3 clients; choose 1 to 2"),
+        ("some_clients", {"labelled_clients": 3}, "3 of K=3 clients; choose 1 to 2"),
+        ("some_clients", {"labelled_choice": "frist"}, "choose first or balanced"),
         ("share", {"labelled_share": 0.0}, "labelled_share: 0.0"),
         ("share", {"labelled_share": 1.0}, "labelled_share: 1.0"),
         ("share", {"labelled_share": float("nan")}, "labelled_share: nan"),
@@ -155,5 +155,7 @@ def test_settings_that_cannot_be(setting, more, words):
 @pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "every_client"])
 def test_labels_at_the_clients_are_not_left_unused(setting):
     whole = split(LABELS_N, 5, 20, 3, Iid(), 0, labels_per_client=2)
-    with pytest.raises(ConfigError, match=f"'{setting}' has no use for labels_per_client=2; 'every_client'"):
+    with pytest.raises(
+        ConfigError, match=f"'{setting}' has no use for labels_per_client=2; choose label_setting every_client"
+    ):
         held(whole, LABELS_N, setting)

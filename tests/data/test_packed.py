@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from benchmark.data import packed
-from benchmark.data.datasets import load
+from benchmark.data.datasets import DATASETS, load
 from benchmark.errors import DataError
 from tests.data.places import REAL, needs, own_cache  # noqa: F401 - a fixture for every test here
 
@@ -159,7 +159,7 @@ def test_known_files_are_checked_by_hash(tmp_path):
     assert "not comparable" in loaded.note
     save(folder, "train")
     found = packed.file_sha256(folder / "train.npz")
-    expected = packed.KNOWN_SHA256["emnist_balanced_small/train.npz"]
+    expected = DATASETS["emnist_balanced_small"].packed_sha256["train.npz"]
     with pytest.raises(DataError, match=f"train.npz: sha256 is {found}, expected {expected}"):
         load(folder.name, tmp_path)
 
@@ -171,7 +171,7 @@ def test_known_parts_are_all_demanded(tmp_path):
     folder.mkdir()
     for name in ("test.npz", "train_0.npz"):
         (folder / name).symlink_to(REAL / "cifar10" / name)
-    with pytest.raises(DataError, match=r"cifar10/train_1\.npz is missing"):
+    with pytest.raises(DataError, match=r"cifar10: train_1\.npz is missing"):
         load("cifar10", tmp_path)
 
 

@@ -85,5 +85,5 @@ def test_digits_pooled_and_split_as_fedmatch_does():
 
 @pytest.mark.parametrize("test", [0, -1, 600])
 def test_a_test_set_that_cannot_be(test):
-    with pytest.raises(ConfigError, match=f"pooled_test: {test} of the 600 images of toy; 1 to 599"):
+    with pytest.raises(ConfigError, match=f"pooled_test: {test} of the 600 images of toy; choose 1 to 599"):
         pooled(numbered(500, 100), test, 0)

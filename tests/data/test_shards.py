@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.shards import Shards
+from benchmark.data.partition import Shards
 from benchmark.errors import ConfigError
 
 

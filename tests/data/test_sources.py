@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from benchmark.data import sources
-from benchmark.data.datasets import load
+from benchmark.data.datasets import DATASETS, load
 from benchmark.errors import ConfigError, DataError
 
 
@@ -157,6 +157,7 @@ def test_folders_that_cannot_be_a_set(tmp_path, option, error, words):
 
 def test_every_original_is_refused_where_it_is_not(tmp_path):
     """Whichever the set and whatever torchvision raises for it: one line that names the set."""
-    for name in sources.ORIGINALS:
-        with pytest.raises(DataError, match=name):
-            sources.read_original(name, tmp_path)
+    for name, known in DATASETS.items():
+        if known.original is not None:
+            with pytest.raises(DataError, match=name):
+                sources.read_original(name, known.original, tmp_path)

@@ -43,10 +43,12 @@ def test_rounds_go_through_the_steps_and_begin_again():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match="streaming_steps: 10, but client 4 has 9 unlabelled images; at most 9"):
+    with pytest.raises(
+        ConfigError, match="streaming_steps: 10, but client 4 has 9 unlabelled images; choose 9 or less"
+    ):
         arrivals(np.arange(9), 10, 0, 4)
     for call in (lambda: arrivals(np.arange(9), 0, 0, 0), lambda: step_at(1, 0)):
-        with pytest.raises(ConfigError, match="streaming_steps: 0; at least 1"):
+        with pytest.raises(ConfigError, match="streaming_steps: 0 is too small; choose 1"):
             call()
     with pytest.raises(AssertionError, match="counted from 1"):
         step_at(0, 3)

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmark.data.fedmatch import FedMatchSkew
-from benchmark.data.partition import Iid
+from benchmark.data.partition import FedMatchSkew, Iid
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment, Federation
 from benchmark.federated.batches import JobBatches

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmark.data.shapes import SHAPES
+from benchmark.data.datasets import DATASETS
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.averaging import Grouping
@@ -18,7 +18,6 @@ from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.cost import (
     AT_MOST,
-    COUNTS,
     FILE,
     MOST_ROUNDS,
     RUN_SECONDS,
@@ -125,14 +124,15 @@ def test_a_setting_that_the_run_would_refuse_is_refused(tiny):
         count(replace(tiny, federation=replace(tiny.federation, K=5000)))
 
 
-@pytest.mark.parametrize("name", sorted(COUNTS))
+@pytest.mark.parametrize("name", sorted(DATASETS))
 def test_a_stand_in_holds_every_image_once(name, tiny, monkeypatch, tmp_path):
     """The server's labels, and clients as large as each other up to one image of each class; no data is at hand."""
     monkeypatch.setenv("FSSL_DATA", str(tmp_path))
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path))
-    environment = stand_in(replace(tiny, data=replace(tiny.data, name=name, N_s=2 * SHAPES[name][1])))
+    environment = stand_in(replace(tiny, data=replace(tiny.data, name=name, N_s=2 * DATASETS[name].num_classes)))
     sizes, d = environment.sizes, environment.data.num_classes
-    assert sum(sizes.values()) == COUNTS[name][0] and len(environment.data.test_labels_N) == COUNTS[name][1]
+    assert sum(sizes.values()) == DATASETS[name].train
+    assert len(environment.data.test_labels_N) == DATASETS[name].test
     assert max(sizes[k] for k in range(4)) - min(sizes[k] for k in range(4)) <= d
 
 
