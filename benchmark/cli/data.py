@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.cli.list import data_sets, show
 from benchmark.cli.main import add_places
-from benchmark.data.datasets import DATASETS, find, load
+from benchmark.data.datasets import load
 from benchmark.data.describe import describe, plot
 from benchmark.data.partition import RULES, ClassSkew, Dirichlet, FedMatchSkew, Iid, Partition, Shards
 from benchmark.data.split import split
@@ -17,7 +18,7 @@ from benchmark.errors import ConfigError
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="which data sets can be used here")
+    listing = actions.add_parser("list", help="which data sets are here (as `fssl list data`)")
     add_places(listing)
     listing.set_defaults(act=act_list)
     partition = actions.add_parser("partition", help="who would hold which images", description=act_partition.__doc__)
@@ -44,27 +45,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act_list(options: argparse.Namespace) -> int:
-    Console().print(data_sets(options.data_root))
-    print("your own images, a folder per class: folder:PATH")
+    """Where the known sets are: nothing is read, nothing is downloaded."""
+    show("data", data_sets(options.data_root))
     return 0
-
-
-def data_sets(root: Path | None) -> Table:
-    """The known sets and where they are: nothing is read, nothing is downloaded."""
-    table = Table()
-    for column in ("data set", "train / test", "classes", "image"):
-        table.add_column(column, no_wrap=True)
-    for column in ("here", "note"):
-        table.add_column(column, overflow="fold")
-    for name, known in DATASETS.items():
-        folder = find(name, root)
-        downloads = "no; torchvision downloads it when it is used" if known.original else "no; set FSSL_DATA"
-        where = "with scikit-learn" if name == "digits" else str(folder or downloads)
-        packed = folder is not None and not (known.original and (folder / known.original.marker).exists())
-        note = known.packed_note if packed else ""
-        sizes = f"{known.train:,} / {known.test:,}"
-        table.add_row(name, sizes, str(known.num_classes), "x".join(map(str, known.image_shape)), where, note)
-    return table
 
 
 def _wanted(options: argparse.Namespace) -> Partition:

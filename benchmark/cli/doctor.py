@@ -5,7 +5,6 @@ Nothing that a broken machine breaks is imported before it was looked at.
 
 import argparse
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -14,8 +13,9 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 from benchmark.cli.main import add_places
@@ -26,15 +26,12 @@ LEAST_ROOM = 1 << 30  # bytes: less holds few records and checkpoints
 PACKAGES = ("numpy", "pytorch-lightning", "torchmetrics", "scikit-learn", "scipy", "pandas", "matplotlib", "optuna")
 NVIDIA = Path("/proc/driver/nvidia/version")
 SECONDS = 3.0  # for a Ray cluster to answer
+PAIR = "torch and torchvision"
+NEEDS_TORCH = ("processor", "accelerator", "data sets")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One line: `trouble` where something is wrong, and the text then says what to do."""
-
-    name: str
-    text: str
-    trouble: bool = False
+class Trouble(Exception):
+    """What is wrong, and what to do."""
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -46,199 +43,166 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     """Exit 1 where anything is wrong."""
     found = list(findings(options.results, options.data_root))
-    for finding in found:
-        print(f"{'!!' if finding.trouble else 'ok'}  {finding.name}: {finding.text}")
-    return 1 if any(finding.trouble for finding in found) else 0
+    for name, text, trouble in found:
+        print(f"{'!!' if trouble else 'ok'}  {name}: {text}")
+    return 1 if any(trouble for _, _, trouble in found) else 0
 
 
-def findings(results: Path, data_root: Path | None) -> Iterator[Finding]:
-    yield python()
-    pair = torch_and_torchvision()
-    yield pair
-    yield from packages()
-    yield processor()
-    if not pair.trouble:  # else torch itself may be what is broken
-        yield features_and_threads()
-        yield accelerator()
-        yield data_sets(data_root)
-    yield data_folder(data_root)
-    yield results_folder(results)
-    yield room(results)
-    yield wandb()
-    yield ray()
-    yield sweeps()
+def findings(results: Path, data_root: Path | None) -> Iterator[tuple[str, str, bool]]:
+    """(name, text, whether something is wrong) of each check; those that import torch only where it can be imported."""
+    checks: dict[str, Callable[[], str]] = {
+        "Python": python,
+        PAIR: torch_and_torchvision,
+        "packages": packages,
+        "processor": processor,
+        "accelerator": accelerator,
+        "data sets": partial(data_sets, data_root),
+        "results folder": partial(results_folder, results),
+        "W&B": wandb,
+        "Ray": ray,
+        "package sweeps": sweeps,
+    }
+    torch_works = True
+    for name, check in checks.items():
+        if name in NEEDS_TORCH and not torch_works:
+            continue
+        try:
+            yield name, check(), False
+        except Trouble as trouble:
+            torch_works = torch_works and name != PAIR
+            yield name, str(trouble), True
 
 
-def python() -> Finding:
+def python() -> str:
     first, last = (".".join(map(str, version)) for version in PYTHONS)
-    here = platform.python_version()
-    if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
-        return Finding(name="Python", text=here)
-    return Finding(name="Python", text=f"{here}; {first} to {last} would be right", trouble=True)
+    if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        raise Trouble(f"{platform.python_version()}; install one from {first} to {last}")
+    return platform.python_version()
 
 
-def torch_and_torchvision() -> Finding:
+def torch_and_torchvision() -> str:
     """By what torchvision says it was compiled for, then by importing both: other pairs break every import of
     Lightning, with a message that names neither."""
-    name = "torch and torchvision"
     installed = {package: version_of(package) for package in ("torch", "torchvision")}
-    missing = [package for package, version in installed.items() if version is None]
-    if missing:
-        return Finding(name=name, text=f"{missing[0]} is not installed; `make setup` installs it", trouble=True)
-    needed = torch_needed()
+    for package, version in installed.items():
+        if version is None:
+            raise Trouble(f"{package} is not installed; `make setup` installs it")
     both = f"torch {installed['torch']}, torchvision {installed['torchvision']}"
     remedy = "Lightning does not even import then; `make setup` installs both from the lock file"
-    if needed is not None and needed != str(installed["torch"]).partition("+")[0]:
-        text = f"no pair: {both}, which was made for torch {needed}; {remedy}"
-        return Finding(name=name, text=text, trouble=True)
+    named = [re.match(r"torch\s*\(?==\s*([0-9.]+)", line) for line in metadata.requires("torchvision") or []]
+    for needed in (match.group(1) for match in named if match):
+        if needed != str(installed["torch"]).partition("+")[0]:
+            raise Trouble(f"no pair: {both}, which was made for torch {needed}; {remedy}")
     try:
         for package in ("torch", "torchvision"):
             importlib.import_module(package)
     except (ImportError, RuntimeError, AttributeError, OSError) as error:
-        return Finding(name=name, text=f"no pair: {both} ({one_line(error)}); {remedy}", trouble=True)
-    return Finding(name=name, text=f"a matching pair: {both}")
+        raise Trouble(f"no pair: {both} ({' '.join(str(error).split())}); {remedy}") from error
+    return f"a matching pair: {both}"
 
 
-def torch_needed() -> str | None:
-    """The torch release that the installed torchvision names; None where it names none."""
-    for line in importlib.metadata.requires("torchvision") or []:
-        named = re.match(r"torch\s*\(?==\s*([0-9.]+)", line)
-        if named:
-            return named.group(1)
-    return None
-
-
-def packages() -> Iterator[Finding]:
-    missing = [package for package in PACKAGES if version_of(package) is None]
-    for package in missing:
-        yield Finding(name=package, text="is not installed; `make setup` installs it", trouble=True)
-    present = [f"{package} {version_of(package)}" for package in PACKAGES if package not in missing]
-    yield Finding(name="packages", text=", ".join(present))
+def packages() -> str:
+    versions = {package: version_of(package) for package in PACKAGES}
+    if missing := [package for package, version in versions.items() if version is None]:
+        raise Trouble(f"{', '.join(missing)} not installed; `make setup` installs them")
+    return ", ".join(f"{package} {version}" for package, version in versions.items())
 
 
 def version_of(package: str) -> str | None:
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 
-def processor() -> Finding:
-    found = hardware()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding(
-        name="processor", text=f"{found['processor']}, {found['cores']} cores, {usable} of them for this process"
-    )
-
-
-def features_and_threads() -> Finding:
+def processor() -> str:
     import torch
 
-    capability = torch.backends.cpu.get_cpu_capability()
-    threads = torch.get_num_threads()
-    text = f"torch computes with {capability} on {threads} threads (runs set their own: `--threads`, `--workers`)"
+    found, capability = hardware(), torch.backends.cpu.get_cpu_capability()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    text = f"{found['processor']}, {found['cores']} cores, {usable} of them for this process; torch uses {capability}"
     if capability == "DEFAULT" and platform.machine() in ("x86_64", "AMD64"):
-        return Finding(name="vector units", text=f"{text}; without AVX2 runs take several times as long", trouble=True)
-    return Finding(name="vector units", text=text)
+        raise Trouble(f"{text}: without AVX2 runs take several times as long; use another machine")
+    return text
 
 
-def accelerator() -> Finding:
+def accelerator() -> str:
     import torch
 
     driver = NVIDIA.read_text().splitlines()[0] if NVIDIA.exists() else None
     if torch.cuda.is_available():
         cards = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-        return Finding(name="accelerator", text=f"{cards}; CUDA {torch.version.cuda}, driver: {driver or 'unknown'}")
+        return f"{cards}; CUDA {torch.version.cuda}, driver: {driver or 'unknown'}"
     if driver is None:
-        return Finding(name="accelerator", text="none: runs go to the CPU")
-    text = (
+        return "none: runs go to the CPU"
+    raise Trouble(
         f"the driver is there ({driver}), but torch {torch.__version__} with CUDA {torch.version.cuda} cannot use it: "
         "too old a driver, no permission for /dev/nvidia*, or CUDA_VISIBLE_DEVICES; runs would go to the CPU"
     )
-    return Finding(name="accelerator", text=text, trouble=True)
 
 
-def data_sets(data_root: Path | None) -> Finding:
-    from benchmark.data.datasets import NAMES, at_hand
+def data_sets(data_root: Path | None) -> str:
+    from benchmark.data.datasets import DATASETS, at_hand
 
-    found = [name for name in NAMES if at_hand(name, data_root)]
-    lacking = [name for name in NAMES if name not in found]
-    elsewhere = f"; not here: {', '.join(lacking)} (`fssl data list` says what to do)" if lacking else ""
-    return Finding(name="data sets", text=f"{', '.join(found)}{elsewhere}")
-
-
-def data_folder(data_root: Path | None) -> Finding:
     root = data_root or os.environ.get("FSSL_DATA")
-    if not root:
-        return Finding(name="data folder", text="not set: the cache is searched (--data-root or $FSSL_DATA)")
-    if not Path(root).is_dir():
-        text = f"{root} is no folder; --data-root or $FSSL_DATA has to name one"
-        return Finding(name="data folder", text=text, trouble=True)
-    return Finding(name="data folder", text=str(root))
+    if root and not Path(root).expanduser().is_dir():
+        raise Trouble(f"{root} is no folder; --data-root or $FSSL_DATA has to name one")
+    found = [name for name in DATASETS if at_hand(name, data_root)]
+    lacking = [name for name in DATASETS if name not in found]
+    elsewhere = f"; not here: {', '.join(lacking)} (`fssl list data` says what to do)" if lacking else ""
+    return f"{', '.join(found)}{elsewhere}"
 
 
-def results_folder(results: Path) -> Finding:
+def results_folder(results: Path) -> str:
     """By writing a file there, or where it would be made."""
-    place = existing(results)
+    path = results.absolute()
+    place = next(place for place in (path, *path.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
     except OSError as error:
-        text = f"{results} cannot be written ({error.strerror}); a folder of yours by --results or $FSSL_RESULTS"
-        return Finding(name="results folder", text=text, trouble=True)
-    return Finding(name="results folder", text=f"{results} can be written")
+        said = f"{results} cannot be written ({error.strerror})"
+        raise Trouble(f"{said}; name a folder of yours by --results or $FSSL_RESULTS") from error
+    free = shutil.disk_usage(place).free
+    if free < LEAST_ROOM:
+        raise Trouble(f"{results}: {free / 1e9:.1f} GB free; runs end with exit 73 when the disk is full: make room")
+    return f"{results} can be written, {free / 1e9:.1f} GB free"
 
 
-def room(results: Path) -> Finding:
-    left = shutil.disk_usage(existing(results)).free
-    text = f"{left / 1e9:.1f} GB free for results"
-    if left < LEAST_ROOM:
-        return Finding(name="disk", text=f"{text}; runs end with exit 73 when it is full: make room", trouble=True)
-    return Finding(name="disk", text=text)
-
-
-def existing(path: Path) -> Path:
-    """The path, or the nearest one above it that is there."""
-    path = path.absolute()
-    return next(place for place in (path, *path.parents) if place.exists())
-
-
-def wandb() -> Finding:
+def wandb() -> str:
     """Never a trouble: without W&B runs are recorded all the same."""
     from benchmark.records.wandb_mirror import unreachable
 
     version, why = version_of("wandb"), unreachable()
     if version is None:
-        return Finding(name="W&B", text="is not installed: runs are recorded here alone")
-    said = "can be reached" if why is None else f"runs would be mirrored offline: {why}"
-    return Finding(name="W&B", text=f"{version}, {said}")
+        return "not installed: runs are recorded here alone"
+    return f"{version}, can be reached" if why is None else f"{version}, runs would be mirrored offline: {why}"
 
 
-def ray() -> Finding:
+def ray() -> str:
     """A trouble only where a cluster is named that does not answer."""
     address = os.environ.get("RAY_ADDRESS", "")
     if importlib.util.find_spec("ray") is None:
         missing = "not installed (only for several machines: `pip install 'fssl-bench[ray]'`)"
-        return Finding(name="Ray", text=missing, trouble=bool(address))
-    if not address or address in ("auto", "local"):
-        return Finding(name="Ray", text=f"{version_of('ray')}, no cluster named ($RAY_ADDRESS)")
+        if address:
+            raise Trouble(missing)
+        return missing
+    if address in ("", "auto", "local"):
+        return f"{version_of('ray')}, no cluster named ($RAY_ADDRESS)"
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=SECONDS).close()
     except (OSError, ValueError) as error:
-        text = f"$RAY_ADDRESS {address} does not answer ({error}); `ray start --head` there, or unset it"
-        return Finding(name="Ray", text=text, trouble=True)
-    return Finding(name="Ray", text=f"{version_of('ray')}, {address} answers")
+        raise Trouble(
+            f"$RAY_ADDRESS {address} does not answer ({error}); `ray start --head` there, or unset it"
+        ) from error
+    return f"{version_of('ray')}, {address} answers"
 
 
-def sweeps() -> Finding:
+def sweeps() -> str:
+    """W&B has a package of that name, too."""
     spec = importlib.util.find_spec("sweeps")
-    ours = Path(__file__).resolve().parents[2] / "sweeps" / "__init__.py"
-    if spec is not None and spec.origin is not None and Path(spec.origin).resolve() == ours:
-        return Finding(name="package sweeps", text="ours")
-    hides = spec.origin if spec is not None else "nothing"
-    return Finding(name="package sweeps", text=f"{hides} hides ours: `pip uninstall sweeps`", trouble=True)
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    origin = spec.origin if spec is not None else None
+    if origin is None or Path(origin).resolve() != Path(__file__).resolve().parents[2] / "sweeps" / "__init__.py":
+        raise Trouble(f"{origin} hides ours: `pip uninstall sweeps`")
+    return "ours"

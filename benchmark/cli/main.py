@@ -60,6 +60,7 @@ VERBS = {
     "wandb-rebuild": ("wandb_rebuild", "make the runs in W&B again from the records"),
     "report": ("report", "build the site from the records"),
     "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
+    "list": ("list", "items, methods, data sets and networks: what there is and what is here"),
     "data": ("data", "data sets and partitions"),
     "doctor": ("doctor", "what is wrong with this machine"),
     "verify": ("verify", "whether the records are whole"),

@@ -156,6 +156,6 @@ def test_settings_that_cannot_be(setting, more, words):
 def test_labels_at_the_clients_are_not_left_unused(setting):
     whole = split(LABELS_N, 5, 20, 3, Iid(), 0, labels_per_client=2)
     with pytest.raises(
-        ConfigError, match=f"'{setting}' has no use for labels_per_client=2; choose label_setting every_client"
+        ConfigError, match=f"'{setting}' has no use for labels_per_client=2; choose"
     ):
         held(whole, LABELS_N, setting)

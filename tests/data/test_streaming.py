@@ -44,7 +44,7 @@ def test_rounds_go_through_the_steps_and_begin_again():
 
 def test_refusals():
     with pytest.raises(
-        ConfigError, match="streaming_steps: 10, but client 4 has 9 unlabelled images; choose 9 or less"
+        ConfigError, match="streaming_steps: 10, but client 4 has 9 unlabelled images; choose 9"
     ):
         arrivals(np.arange(9), 10, 0, 4)
     for call in (lambda: arrivals(np.arange(9), 0, 0, 0), lambda: step_at(1, 0)):

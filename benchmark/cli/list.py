@@ -1,0 +1,120 @@
+"""`fssl list`: items, methods, data sets and networks: what there is, what is here, how long the rest takes."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmark.cli.main import add_places
+from benchmark.data.datasets import DATASETS, find
+from benchmark.methods.catalogue import METHODS
+from benchmark.models.build import NETWORKS
+from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.item import Item
+from benchmark.records.record import Records, read_records
+
+Row = dict[str, Any]
+KINDS = ("items", "methods", "data", "networks")
+YOURS = {
+    "methods": "your own: --method my_module:MyMethod",
+    "data": "your own images, a folder per class: --data.name folder:PATH",
+    "networks": "your own: --model.network my_module:MyNetwork",
+}
+
+
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "What there is and what is here; nothing is downloaded or trained. Hours are those that the missing runs of an "
+        "item would take if each took as long as its finished ones did; empty where none is finished."
+    )
+    command.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"{', '.join(KINDS)} (default: all)")
+    command.add_argument("--profile", default="laptop", help="of the items: demo, laptop (default), gpu or paper")
+    command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    add_places(command)
+    command.set_defaults(act=act)
+
+
+def act(options: argparse.Namespace) -> int:
+    lists = {
+        "items": lambda: all_items(options.results, options.profile),
+        "methods": lambda: [
+            {"method": name, "what": _summary(sys.modules[method.__module__])} for name, method in METHODS.items()
+        ],
+        "data": lambda: data_sets(options.data_root),
+        "networks": lambda: [{"network": name, "what": _summary(network)} for name, network in NETWORKS.items()],
+    }
+    found = {kind: lists[kind]() for kind in KINDS if options.kind in (None, kind)}
+    if options.json:
+        print(json.dumps({"profile": options.profile, **found}))
+        return 0
+    for kind, rows in found.items():
+        show(kind, rows)
+    return 0
+
+
+def all_items(results: Path, profile: str) -> list[Row]:
+    """Every table and figure under this profile, with its finished runs. A damaged record counts as missing."""
+    built = items(ITEMS, profile)
+    keys = [cell.cell_key for item in built for cell in item.trained]
+    records = read_records(results, keys, with_reference=True, troubles=[])
+    return [_item(item, records) for item in built]
+
+
+def _item(item: Item, records: Records) -> Row:
+    keys = {cell.cell_key for cell in item.trained}
+    runs = [run for key in keys for run in records.get(key, {}).values() if run.seed < item.seeds and run.result]
+    wanted = len(keys) * item.seeds
+    seconds = [run.result["wall_seconds"] for run in runs if "wall_seconds" in run.result]
+    hours = (wanted - len(runs)) * sum(seconds) / len(seconds) / 3600 if seconds else None
+    return {
+        "item": item.name,
+        "runs": wanted,
+        "done": len(runs),
+        "hours left": hours if hours is None else round(hours, 2),
+        "title": item.title,
+    }
+
+
+def data_sets(root: Path | None) -> list[Row]:
+    """The known sets and where they are: nothing is read."""
+    found = []
+    for name, known in DATASETS.items():
+        folder = find(name, root)
+        missing = "no; torchvision downloads it when it is used" if known.original else "no; set FSSL_DATA"
+        packed = folder is not None and not (known.original and (folder / known.original.marker).exists())
+        found.append(
+            {
+                "data set": name,
+                "train": known.train,
+                "test": known.test,
+                "classes": known.num_classes,
+                "image": "x".join(map(str, known.image_shape)),
+                "here": "with scikit-learn" if name == "digits" else str(folder or missing),
+                "note": known.packed_note if packed else "",
+            }
+        )
+    return found
+
+
+def _summary(what: object) -> str:
+    """The first sentence of its documentation."""
+    return " ".join((what.__doc__ or "").split("\n\n")[0].split())
+
+
+def show(kind: str, rows: list[Row]) -> None:
+    """One line a row, with texts last: longer than a terminal is wide rather than cut or folded."""
+    table = Table(box=None, pad_edge=False)
+    for column, value in rows[0].items():
+        table.add_column(column, justify="right" if isinstance(value, int | float | None) else "left")
+    for row in rows:
+        table.add_row(*map(_text, row.values()))
+    Console(width=10_000, soft_wrap=True).print(table)
+    print(f"{YOURS[kind]}\n" if kind in YOURS else "")
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)

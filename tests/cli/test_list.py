@@ -1,0 +1,65 @@
+"""`fssl list`: what there is and what is here, without a download."""
+
+import json
+
+import pytest
+
+from benchmark.cli import list as listing
+from benchmark.cli.main import main
+from benchmark.data.datasets import DATASETS
+from benchmark.methods.catalogue import METHODS
+from benchmark.models.build import NETWORKS
+from benchmark.papers.catalogue import ITEMS
+
+
+@pytest.fixture
+def nothing_here(tmp_path, monkeypatch):
+    """No data folder, an empty cache, no results, and a download that fails the test."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FSSL_DATA", raising=False)
+    monkeypatch.setattr("benchmark.data.datasets.download", lambda *_: pytest.fail("a download"))
+    monkeypatch.setattr("benchmark.data.datasets.load", lambda *_: pytest.fail("a data set was loaded"))
+    return tmp_path
+
+
+def test_everything_is_listed(nothing_here, capsys):
+    assert main(["list", "--json", "--profile", "demo", "--results", str(nothing_here)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["item"] for row in found["items"]] == list(ITEMS)
+    assert all(row["runs"] > 0 == row["done"] and row["hours left"] is None for row in found["items"])
+    assert [row["method"] for row in found["methods"]] == list(METHODS)
+    assert [row["network"] for row in found["networks"]] == list(NETWORKS)
+    assert [row["data set"] for row in found["data"]] == list(DATASETS)
+    assert all(row["what"].endswith(".") for row in found["methods"] + found["networks"])
+
+
+def test_data_sets_are_where_they_are(nothing_here, capsys):
+    (nothing_here / "here" / "mnist" / "MNIST" / "raw").mkdir(parents=True)
+    for words in (["list", "data"], ["data", "list"]):
+        assert main([*words, "--data-root", str(nothing_here / "here")]) == 0
+        lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+        assert str(nothing_here / "here" / "mnist") in lines["mnist"] and "60,000" in lines["mnist"]
+        assert "with scikit-learn" in lines["digits"] and "torchvision downloads" in lines["svhn"]
+        assert "no; set FSSL_DATA" in lines["ham10000_64"]
+
+
+def test_done_runs_and_hours_by_hand(nothing_here, monkeypatch, capsys):
+    """Of 3 runs a cell two are done, in 1,800 and 5,400 seconds: an hour each, so the other one takes one more."""
+
+    class Run:
+        def __init__(self, seed, seconds):
+            self.seed, self.result = seed, {"wall_seconds": seconds} if seconds else {}
+
+    def read_records(results, keys, **_):
+        return {next(iter(keys)): {0: Run(0, 1800.0), 1: Run(1, 5400.0), 2: Run(2, None), 7: Run(7, 9.0)}}
+
+    monkeypatch.setattr(listing, "read_records", read_records)
+    monkeypatch.setattr(listing, "ITEMS", ("arena/digits",))
+    main(["list", "items", "--json", "--profile", "demo"])
+    (row,) = json.loads(capsys.readouterr().out)["items"]
+    assert row["done"] == 2 and row["hours left"] == row["runs"] - 2
+
+
+def test_an_unknown_kind_is_refused(capsys):
+    assert main(["list", "item"]) == 65
+    assert capsys.readouterr().err == "fssl: unknown kind 'item'; choose items, methods, data or networks\n"
