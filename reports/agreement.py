@@ -69,7 +69,7 @@ def agree(
     """`published` is the mean of `runs` runs, of standard deviation `spread` where the paper prints one."""
     difference, level = seen.mean - published, 1 - alpha
     if seen.std is None or not seen.has_spread:
-        reason = "one run of ours: its spread is unknown" if seen.n == 1 else "our runs agree to the last digit"
+        reason = "one run: its spread is unknown" if seen.n == 1 else "our runs agree to the last digit"
         return Agreement(
             verdict="undecided", difference=difference, interval=None, level=level, margin=margin, reason=reason
         )
@@ -77,7 +77,7 @@ def agree(
     wide, narrow = (error * float(stats.t.ppf(q, freedom)) for q in (1 - alpha / 2, 1 - alpha))
     interval = (difference - wide, difference + wide)
     verdict: Agrees = "undecided"
-    reason = "the interval holds zero and reaches beyond the margin"
+    reason = "the interval includes zero and reaches beyond the margin"
     if -margin < difference - narrow and difference + narrow < margin:
         verdict, reason = "matches", "the difference lies within the margin"
     elif interval[0] > 0 or interval[1] < 0:

@@ -1,236 +1,323 @@
-"""The static site: a front page, a page an item, a cell and a run, and tables and figures as files beside them.
+"""The static site: a front page, a page a paper, an item, a cell and a run, with tables and figures as files.
 
 A pure function of items and records: no clock, no machine, no random name, so that building twice gives the same
-bytes; a page whose inputs are as they were is left alone. Pages open from a file, load nothing from anywhere, and
-carry a content policy that forbids them to.
+bytes. Pages open from a file, load nothing from anywhere, and carry a content policy that forbids them to.
 """
 
+import base64
 import functools
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from benchmark.papers.item import Cell, Item
+from benchmark.errors import CannotWrite
+from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import CellResult, Records, cell_result, collect, counted, seeds_of
-from reports.alone import FIGURES, figure_files, table_files
-from reports.arena.site import arena_view
-from reports.cache import Built, content_of, contents
-from reports.drawing import inline
-from reports.files import item_page, slug
-from reports.pages.cell import cell_figure, cell_series, cell_values, run_page
-from reports.pages.compare import compare_values, entry, group
-from reports.pages.departures import departures_values
-from reports.pages.explained import explained_values, explaining
-from reports.pages.front import front_values
-from reports.pages.glossary import glossary_values
-from reports.pages.item import item_values
-from reports.pages.paper import PAPERS, paper_page, paper_values
-from reports.pages.performance import performance_values
-from reports.pages.run import Place, run_values
-from reports.pages.tuning import StudyPage, study_pages
-from reports.parts import Part, build_parts, processes_for
-from reports.render import render
-from reports.views import cell_page
+from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
+from benchmark.verdicts.statistics import t_factor
+from reports import ssfl_analysis
+from reports.departures import departures
+from reports.exports import item_files, item_pictures, tables_of
+from reports.figures import Picture, as_json
+from reports.formatting import percent, sentence, slug
+from reports.pages import (
+    MARKS,
+    Result,
+    cell_pictures,
+    cell_values,
+    claims_pictures,
+    compare_group,
+    filters,
+    front_values,
+    item_row,
+    item_values,
+    paper_of,
+    papers,
+    run_page,
+    run_values,
+    settings_of,
+)
+from reports.paper_table import cell_page
+from reports.performance import performance_values
+from reports.provenance import made_from
+from reports.results import csv_text, curves_frame
+from reports.style import DARK, PALETTE
+from reports.tables import csv_of
+from reports.tuning import KINDS, study_pages
 
 HERE = Path(__file__).parent
-BENCHMARKS = HERE.parent / "results" / "benchmarks"
-STUDIES = HERE.parent / "results" / "studies"
-EXPLAINED = 6  # runs are explained in the time that one takes to be shown with its cell, measured
-Result = tuple[Item, Records]
+TEMPLATES = HERE / "templates"
+WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
+COMPARED = 8  # most cells beside each other on the compare page
+ANALYSES = {"ssfl": ssfl_analysis}  # a paper's own analysis, by its name: `page` over its items, `item_section` of one
+
+
+def item_page(item: Item) -> Path:
+    """The item's page, from the site's root: ssfl/tab2/laptop/index.html."""
+    return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
 
 
 def build(
     results: Sequence[Result],
     out: Path,
-    departures: Path = HERE,
+    *,
     others: Sequence[Result] = (),
     troubles: Sequence[str] = (),
-    benchmarks: Path = BENCHMARKS,
-    studies: Path = STUDIES,
+    benchmarks: Path | None = None,
+    studies: Path | None = None,
+    written: Path = HERE,
     whole: bool = False,
-    processes: int | None = None,
 ) -> Path:
-    """Writes the site of these items under `out` and returns its index page. Files are replaced one by one, each whole;
-    pages of items that are not in `results` stay as they are, and of `others` the index lists those that have one.
-    What an earlier build wrote of these items (with `whole`: of anything) and this one did not is removed.
-    `departures` has a handwritten `<paper>/departures.md` for each paper. `troubles`: what could not be read, for the
-    front page. `benchmarks`: a folder of measurements of speed; `studies`: of tuning studies. `processes`: by default
-    as many as there is work for; the bytes are the same. Raises CannotWrite."""
-    site = _Site(out, departures)
+    """Writes the site of these items under `out` and returns its front page.
+
+    Pages of items that are not in `results` stay as they are; of `others` the index lists those that have one. An item
+    whose cells are the same experiments under several profiles is shown once. With `whole`, files that an earlier
+    build of everything wrote and this one did not are removed. `written` has a handwritten `<paper>/departures.md` for
+    each paper, and `performance.md`. `troubles`: what could not be read, for the front page. Raises CannotWrite.
+    """
+    site = _Site(out)
+    results, others = _distinct(results), _distinct(others)
     known = [*results, *(other for other in others if (out / item_page(other[0])).is_file())]
+    own = {id(item): counted(item, records) for item, records in known}
+    rows = {id(item): item_row(item, own[id(item)], item_page(item).as_posix()) for item, _ in known}
+    texts = {paper: _text(written / slug(paper) / "departures.md") for paper in _papers(known)}
     places = _places(known)
-    papers = dict.fromkeys((*(one.name for one in PAPERS), *(item.name.split("/")[0] for item, _ in known)))
-    parts = [*site.items(results, places), *site.explained_pages(papers, known)]
-    build_parts(parts, site.built, processes or processes_for(sum(part.runs for part in parts)))
-    for paper in papers:
-        site.departures_page(paper, known)
-    site.further_pages(known, benchmarks)
-    tuned, unread = study_pages(studies)
-    site.study_pages(tuned)
-    inside = [Path()] if whole else [item_page(item).parent for item, _ in results]
-    return site.index(known, [*troubles, *unread], list(papers), tuned, inside)
-
-
-def _cell_page(item: Item, cell: Cell) -> Path:
-    return item_page(item).parent / f"{cell_page(cell.label)}.html"
-
-
-def _places(results: Sequence[Result]) -> dict[str, list[Place]]:
-    """Cell key -> the pages of the cells that its runs stand in, from the site's root."""
-    found: dict[str, list[Place]] = {}
     for item, _ in results:
+        site.item(item, own[id(item)], rows[id(item)], texts[paper_of(item)], places)
+    shown = [(item, own[id(item)]) for item, _ in known]
+    tuned, unread = study_pages(studies) if studies else ({}, [])
+    site.studies(tuned)
+    site.papers(known, list(rows.values()), texts)
+    site.compare(shown)
+    site.page("glossary.html", "glossary.html")
+    if benchmarks:
+        site.page("performance.html", "performance.html", **performance_values(benchmarks, written / "performance.md"))
+    runs = [run for _, records in shown for seeds in records.values() for run in seeds.values()]
+    front = front_values(shown, list(rows.values()))
+    studied = {name: f"tune/{slug(name)}/index.html" for name in tuned}
+    site.page("index.html", "index.html", **front, made=made_from(runs), troubles=[*troubles, *unread], studied=studied)
+    site.put(Path(".nojekyll"), b"")  # GitHub Pages serves the folder as it is
+    if whole:
+        site.remove_what_is_gone()
+    return out / "index.html"
+
+
+def _distinct(results: Sequence[Result]) -> list[Result]:
+    """Each set of experiments once, under its first profile: the same runs are no further evidence."""
+    first: dict[tuple[str, tuple[str, ...]], Result] = {}
+    for item, records in results:
+        first.setdefault((item.name, tuple(cell.cell_key for cell in item.cells)), (item, records))
+    return list(first.values())
+
+
+def _papers(known: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys((*papers(), *(paper_of(item) for item, _ in known))))
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
+def _places(known: Sequence[Result]) -> dict[str, list[tuple[str, str]]]:
+    """Cell key -> address and name of the pages of the cells that its runs stand in."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for item, _ in known:
         for cell in item.cells:
-            page = _cell_page(item, cell)
-            text = f"{item.name}, {item.profile}: {cell.label}"
-            found.setdefault(cell.cell_key, []).append({"href": page.as_posix(), "text": text})
+            page = item_page(item).parent / cell_page(cell.label)
+            found.setdefault(cell.cell_key, []).append((page.as_posix(), f"{item.name}, {item.profile}: {cell.label}"))
     return found
 
 
 class _Site:
-    """Where pages go, and which of them need building."""
+    """Writes pages and the files beside them."""
 
-    def __init__(self, out: Path, departures: Path) -> None:
-        self.out, self.departures, self.built = out, departures, Built(out)
+    def __init__(self, out: Path) -> None:
+        self.out, self.files = out, set[str]()
+        self._cells: dict[str, list[tuple[str, Markup]]] = {}  # the curves of a cell
+        self._runs: set[str] = set()
 
-    def write(self, page: Path, template: str, values: Mapping[str, Any], *scripts: str) -> None:
-        self.built.put(page, render(page, template, values, ("site.js", *scripts)), page)
+    def put(self, path: Path, content: bytes) -> None:
+        """The file whole or as it was. A file that has this content already is left alone."""
+        target = self.out / path
+        self.files.add(path.as_posix())
+        try:
+            if target.is_file() and target.read_bytes() == content:
+                return
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = target.with_name(f".{target.name}.tmp")
+            temporary.write_bytes(content)
+            temporary.replace(target)
+        except OSError as error:
+            raise CannotWrite(
+                f"{target}: cannot be written ({error.strerror}); choose a folder of yours with room"
+            ) from None
 
-    def study_pages(self, studies: Sequence[StudyPage]) -> None:
-        for study in studies:
-            self.write(study.page, "tuning.html", study.values)
-            for name, content in study.files.items():
-                self.built.put(study.page.parent / name, content, study.page)
+    def page(self, path: str | Path, template: str, **values: Any) -> None:
+        page = Path(path)
+        root = "../" * (len(page.parts) - 1)
+        scripts = ["site.js", *(["compare.js"] if template == "compare.html" else [])]
+        self.put(page, render(template, root=root, scripts=scripts, **values).encode())
 
-    def index(
+    def item(
         self,
-        results: Sequence[Result],
-        troubles: Sequence[str],
-        papers: Sequence[str],
-        studies: Sequence[StudyPage],
-        inside: Sequence[Path],
-    ) -> Path:
-        """The front page, and a page a paper from the same rows. `inside`: folders to be cleared of what is gone."""
-        page = Path("index.html")
-        tuned = [{"href": study.page.as_posix(), "study": study.values["study"]} for study in studies]
-        hrefs = {(item.name, item.profile): item_page(item).as_posix() for item, _ in results}
-        values = front_values(results, hrefs, troubles)
-        self.write(page, "index.html", {**values, "tuned": tuned})
-        shown = [(item, counted(item, records)) for item, records in results]
-        for paper in papers:
-            about = paper_values(paper, shown, values["items"], values)
-            explained = bool(explaining(paper, results))
-            self.write(Path(paper_page(paper)), "paper.html", {**about, "explained": explained})
-        self.built.put(Path(".nojekyll"), b"", page)  # GitHub Pages serves the folder as it is
-        self.built.clear(inside)
-        self.built.write()
-        return self.out / page
+        item: Item,
+        records: Records,
+        row: Mapping[str, Any],
+        text: str,
+        places: Mapping[str, list[tuple[str, str]]],
+    ) -> None:
+        """The item's page, and those of its cells and runs."""
+        page = item_page(item)
+        pictures = item_pictures(item, records)
+        for name, content in item_files(item, records, pictures).items():
+            self.put(page.parent / name, content)
+        analysis = ANALYSES.get(paper_of(item))
+        self.page(
+            page,
+            "item.html",
+            **item_values(item, records, row, text),
+            tables=tables_of(item, records),
+            drawn={name: _inline(picture, name) for name, picture in pictures.items()},
+            forests=[_inline(one, f"claims-{place}") for place, one in enumerate(claims_pictures(row["judged"]))],
+            section=analysis.item_section(item, records) if analysis else None,
+        )
+        for result in collect(item, records).values():
+            self.cell(item, result, records, page.parent)
+        for run in (run for cell in item.cells for run in seeds_of(records, cell)):
+            self.run(run, places.get(run.cell_key, ()))
 
-    def further_pages(self, results: Sequence[Result], benchmarks: Path) -> None:
-        """Those that are not about one item: compare, glossary, performance."""
-        groups = [group(item, self._compared(item, counted(item, records))) for item, records in results]
-        self.write(Path("compare.html"), "compare.html", compare_values(groups), "compare.js")
-        self.write(Path("glossary.html"), "glossary.html", glossary_values())
-        written = self.departures / "performance.md"
-        self.write(Path("performance.html"), "performance.html", performance_values(benchmarks, written))
+    def cell(self, item: Item, result: CellResult, records: Records, folder: Path) -> None:
+        page = folder / cell_page(result.cell.label)
+        runs = seeds_of(records, result.cell)
+        config = page.with_suffix(".json")
+        self.put(config, _json(settings_of(result, runs)))
+        key = result.cell.cell_key
+        if key not in self._cells:  # several items have the same cell
+            self._cells[key] = [
+                (name, _inline(picture, f"curve-{place}"))
+                for place, (name, picture) in enumerate(cell_pictures(result, records))
+            ]
+        self.page(
+            page,
+            "cell.html",
+            **cell_values(item, result, records),
+            pictures=self._cells[key],
+            config=config.name,
+        )
 
-    def _compared(self, item: Item, records: Records) -> list[dict[str, Any] | None]:
-        """The cells' parts of the compare page, as their pages' last build left them."""
-        pages = {label: _cell_page(item, result.cell) for label, result in collect(item, records).items()}
-        for label, page in pages.items():
-            if page.as_posix() not in self.built.notes:
-                result = cell_result(item.cell(label), records, item.seeds)
-                self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
-        return [self.built.notes[page.as_posix()] for page in pages.values()]
+    def run(self, run: RunRecord, places: Sequence[tuple[str, str]]) -> None:
+        page = Path(run_page(run))
+        if page.as_posix() in self._runs:
+            return
+        self._runs.add(page.as_posix())
+        self.put(page.with_suffix(".json"), _json({**run.experiment, "seed": run.seed}))
+        metrics = sorted({name for line in run.rounds for name in line} - {"round"})
+        frame = curves_frame([run], metrics)[["round", "metric", "value"]]
+        self.put(page.with_suffix(".csv"), csv_text(frame).encode())
+        drawn = self._cells.get(run.cell_key, [])[:1]  # the accuracy of all runs of the cell
+        self.page(page, "run.html", **run_values(run, places), drawn=drawn, name=page.stem)
 
-    def departures_page(self, paper: str, results: Sequence[Result]) -> None:
-        file = self.departures / slug(paper) / "departures.md"
-        values = departures_values(paper, file.read_text() if file.is_file() else "", results)
-        self.write(Path(slug(paper), "departures.html"), "departures.html", values)
-
-    def items(self, results: Sequence[Result], places: Mapping[str, Sequence[Place]]) -> list[Part]:
-        found = []
-        for item, records in results:
-            own = counted(item, records)
-            build_item = functools.partial(self.item, item, own, places)
-            found.append(Part(runs=sum(map(len, own.values())), build=build_item))
-        return found
-
-    def explained_pages(self, papers: Iterable[str], results: Sequence[Result]) -> list[Part]:
-        """Of papers whose items compare grouping with FedAvg: SSFL's."""
-        mine = {paper: found for paper in papers if (found := explaining(paper, results))}
-        return [
-            Part(
-                runs=sum(len(seeds) for _, records in found for seeds in records.values()) // EXPLAINED,
-                build=functools.partial(self._explained_page, paper, found),
+    def papers(self, known: Sequence[Result], rows: Sequence[Mapping[str, Any]], texts: Mapping[str, str]) -> None:
+        """A paper's page, its departures, and its own analysis."""
+        for paper, text in texts.items():
+            mine = [row for row in rows if row["paper"] == paper]
+            page = Path(slug(paper), "explained", "index.html")
+            found = [result for result in known if paper_of(result[0]) == paper]
+            analysis = ANALYSES[paper].page(found) if paper in ANALYSES else None
+            if analysis:
+                for number, section in enumerate(analysis["sections"]):
+                    section["drawn"] = [(_inline(p, f"figure-{number}"), text) for p, text in section.pop("pictures")]
+                    for table in section["tables"]:
+                        if len(table.data):
+                            self.put(page.parent / f"{section['profile']}-{table.name}.csv", csv_of(table).encode())
+                self.page(page, "analysis.html", paper=paper, **analysis)
+            about = {"name": paper, "about": papers().get(paper), "rows": mine, "filters": filters(mine)}
+            runs = [
+                run for item, records in found for seeds in counted(item, records).values() for run in seeds.values()
+            ]
+            self.page(
+                Path(slug(paper), "index.html"), "paper.html", **about, analysis=bool(analysis), made=made_from(runs)
             )
-            for paper, found in mine.items()
+            article = departures(text, known) if text else None
+            self.page(Path(slug(paper), "departures.html"), "departures.html", paper=paper, article=article)
+
+    def studies(self, found: Mapping[str, tuple[dict[str, Any], dict[str, bytes]]]) -> None:
+        for name, (values, files) in found.items():
+            page = Path("tune", slug(name), "index.html")
+            for file, content in files.items():
+                self.put(page.parent / file, content)
+            history = _inline(values["history"], "history")
+            drawn = [(title, _inline(one, f"field-{i}"), text) for i, (title, one, text) in enumerate(values["drawn"])]
+            self.page(page, "tuning.html", **{**values, "history": history, "drawn": drawn, "kinds": KINDS})
+
+    def compare(self, results: Sequence[Result]) -> None:
+        """All values are in the page, which has no server; t factors come with them."""
+        groups = [compare_group(item, records, item_page(item).parent.as_posix()) for item, records in results]
+        factors = [
+            [round(t_factor(n, 1 - 0.05 / comparisons), 6) for n in range(2, 41)] for comparisons in range(1, COMPARED)
         ]
+        data = {"groups": [group for group in groups if group["cells"]], "factors": factors, "most": COMPARED}
+        self.page("compare.html", "compare.html", data=as_json(data), cells=sum(len(g["cells"]) for g in groups))
 
-    def _explained_page(self, paper: str, mine: Sequence[Result]) -> None:
-        page = Path(slug(paper), "explained", "index.html")
-        runs = [run for item, records in mine for cell in item.cells for run in seeds_of(records, cell)]
-        if self.built.fresh(page, repr([item for item, _ in mine]), contents(runs)):
-            return
-        values, files = explained_values(mine)
-        for name, content in files.items():
-            self.built.put(page.parent / name, content, page)
-        self.write(page, "explained.html", {"paper": paper, **values})
-
-    def item(self, item: Item, records: Records, places: Mapping[str, Sequence[Place]]) -> None:
-        """`records`: of the item's own seeds only."""
-        page, results = item_page(item), collect(item, records)
-        runs = [record for cell in item.cells for record in seeds_of(records, cell)]
-        if not self.built.fresh(page, repr(item), contents(runs)):
-            self._item_page(item, records, page)
-        for result in results.values():
-            self._cell(item, result, records)
-        for record in runs:
-            self._run(record, places.get(record.cell_key, ()))
-
-    def _item_page(self, item: Item, records: Records, page: Path) -> None:
-        arena = arena_view(item, records) if item.methods_are_rows else None
-        figures = figure_files(item, records)
-        drawn = figures.get("figure.svg")
-        files = {**table_files(item, records), **figures, **(arena["files"] if arena else {})}
-        for name, content in files.items():
-            self.built.put(page.parent / name, content, page)
-        values = {
-            **item_values(item, records, arena),
-            "departures": "../" * (len(page.parts) - 2) + "departures.html",
-            "paper_figure": Markup(inline(drawn.decode(), "figure")) if drawn else None,
-            "explained": "../" * (len(page.parts) - 2) + "explained/index.html",
-            "figures": [(title, [f"{name}.{end}" for end in ends if f"{name}.{end}" in figures])
-                        for name, title, ends in FIGURES if f"{name}.svg" in figures],
-        }  # fmt: skip
-        self.write(page, "item.html", values)
-
-    def _cell(self, item: Item, result: CellResult, records: Records) -> None:
-        page, runs = _cell_page(item, result.cell), seeds_of(records, result.cell)
-        if self.built.fresh(page, _identity(item, result.cell), contents(runs)):
-            return
-        self.built.notes[page.as_posix()] = entry(result, records, page.as_posix())
-        series = cell_series(result, records)
-        figures = cell_figure(result, series, f"{page.stem}-curves")
-        for name, content in figures.items():
-            self.built.put(page.parent / name, content, page)
-        values = cell_values(item, result, records, series, page.with_suffix(".json").name, list(figures))
-        self.built.put(page.with_suffix(".json"), values["config"].encode(), page)
-        self.write(page, "cell.html", values)
-
-    def _run(self, record: RunRecord, places: Sequence[Place]) -> None:
-        page = Path(run_page(record))
-        if self.built.fresh(page, json.dumps(list(places)), content_of(record)):
-            return
-        config = json.dumps({**record.experiment, "seed": record.seed}, indent=2, ensure_ascii=False) + "\n"
-        self.built.put(page.with_suffix(".json"), config.encode(), page)
-        self.write(page, "run.html", run_values(record, places, page.with_suffix(".json").name))
+    def remove_what_is_gone(self) -> None:
+        """What an earlier build wrote and this one did not; no file that it did not write."""
+        path = self.out / WRITTEN
+        try:
+            before = set(json.loads(path.read_text())) if path.is_file() else set()
+        except (OSError, ValueError, TypeError):
+            before = set()
+        for name in before - self.files:
+            gone = (self.out / name).resolve()
+            if gone.is_relative_to(self.out.resolve()) and gone.is_file():
+                gone.unlink()
+        self.put(Path(WRITTEN), json.dumps(sorted(self.files)).encode())
 
 
-def _identity(item: Item, cell: Cell) -> str:
-    """All that a cell's page takes from its item."""
-    compared = sum(other.printed() is not None for other in item.cells)
-    return repr((item.name, item.title, item.profile, item.seeds, item.margin, compared, cell))
+def _inline(picture: Picture, ident: str) -> Markup:
+    return picture.inline(ident)
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def render(template: str, *, root: str, scripts: Iterable[str], **values: Any) -> str:
+    """A page. Scripts stand in it and are named by their hash in its content policy; nothing else may run."""
+    sources = [(TEMPLATES / name).read_text() for name in ("theme.js", *scripts)]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in sources]
+    theme, *others = map(Markup, sources)
+    page = _environment().get_template(template)
+    return page.render(**values, root=root, theme=theme, scripts=others, hashes=hashes, css=_css(), marks=MARKS) + "\n"
+
+
+@functools.cache
+def _css() -> Markup:
+    """The style sheet with the palette's variables."""
+    series = (f"--series-{i}: {colour};" for i, colour in enumerate(PALETTE))
+    text = (TEMPLATES / "site.css").read_text().replace("/* series */", " ".join(series))
+    dark = " ".join(f"--series-{i}: {colour};" for i, colour in enumerate(DARK))
+    return Markup(text.replace("/* dark series */", dark))
+
+
+@functools.cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"sentence": sentence, "percent": percent, "slug": slug, "css": css_class}
+    return found
+
+
+def css_class(text: str) -> str:
+    """ "not judged yet" -> "not-judged-yet"."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

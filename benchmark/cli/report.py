@@ -1,7 +1,7 @@
-"""`fssl report`: the site, the summary, single tables and figures, and the committed copies, from records alone."""
+"""`fssl report`: the site, single tables and figures, and what git keeps, from records alone."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_places
@@ -9,18 +9,31 @@ from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
-from benchmark.records.record import Records, read_records, write_reference
-from benchmark.records.survey import Survey, cell_keys
-from reports.alone import write_alone
-from reports.figures import picture
-from reports.orphans import orphans
-from reports.paper_figures import main_figure
+from benchmark.records.record import Records, RunRecord, read_records, write_reference
+from reports.exports import write_item, write_pictures
+from reports.results import write_summary
 from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
-from reports.summary import write_summary
 from sweeps.plan import Plan, plan, restricted
 
 DEFAULT_SITE = ROOT / "reports" / "site"
+PICTURES = ROOT / "reports" / "pictures"
+SHOWN = ("ssfl/tab2", "ssfl/fig6")  # whose figures the README shows
+
+
+class Reader:
+    """Reads each cell's records once. What cannot be read is missing, and told in `troubles`."""
+
+    def __init__(self) -> None:
+        self.troubles: list[str] = []
+        self._known: dict[tuple[str, bool], Mapping[int, RunRecord]] = {}
+
+    def __call__(self, results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
+        keys = list(dict.fromkeys(cell_keys))
+        new = [key for key in keys if (key, with_reference) not in self._known]
+        found = read_records(results, new, with_reference=with_reference, troubles=self.troubles)
+        self._known |= {(key, with_reference): found[key] for key in new}
+        return {key: self._known[key, with_reference] for key in keys}
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -42,20 +55,28 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--commit-reference",
         action="store_true",
-        help="also write what git keeps: results/summary.csv, results/reference/, and a picture of each item",
+        help="also write what git keeps: results/summary.csv and results/reference/",
     )
-    command.add_argument("--pictures", type=Path, default=ROOT / "reports", help=argparse.SUPPRESS)
+    command.add_argument(
+        "--pictures", action="store_true", help="no site: only the figures that the README shows, as PNG"
+    )
     add_places(command)
     command.set_defaults(act=act)
 
 
 def act(options: argparse.Namespace) -> int:
+    if options.pictures:
+        for path in write_pictures(
+            on_disk(options.items or SHOWN, options.profile or ["laptop"], options.results), PICTURES
+        ):
+            print(path)
+        return 0
     if options.out is not None:
         return _alone(options)
     if options.serve is not None:
         if not 0 <= options.serve <= 65535:
-            raise ConfigError(f"--serve: {options.serve}; a port from 0 to 65535 would be right")
-        serve(lambda: _build(options), options.site, options.serve)
+            raise ConfigError(f"--serve: {options.serve}; choose a port from 0 to 65535")
+        serve(_rebuild(options), options.site, options.serve)
         return 0
     if options.commit_reference:
         _commit_reference(options)
@@ -64,44 +85,69 @@ def act(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> Path:
-    survey = Survey()
-    results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results, survey)
+    reader = Reader()
+    results, others = _asked(options, reader)
     whole = not options.items and not options.profile
-    others: Sequence[tuple[Item, Records]] = ()
-    if whole:
-        results = [*results, *_unplanned(options.results, survey)]
-    else:
-        asked = {(item.name, item.profile) for item, _ in results}
-        every = on_disk(ITEMS, PROFILES, options.results, survey)
-        others = [(item, records) for item, records in every if (item.name, item.profile) not in asked]
     return build(
         results,
         options.site,
         others=others,
-        troubles=survey.troubles,
+        troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
         whole=whole,
     )
 
 
-def _unplanned(results: Path, survey: Survey) -> Sequence[tuple[Item, Records]]:
-    """Runs that belong to no table or figure, such as those of `fssl run`."""
-    keys = [key for key in cell_keys(results, with_reference=True) if key not in survey.seen]
-    return orphans(survey.read(results, keys, with_reference=True), survey.troubles)
+def _rebuild(options: argparse.Namespace) -> Callable[[], Path]:
+    """Builds everything first, and from then on the items whose records have changed."""
+    seen: dict[tuple[str, str], object] = {}
+
+    def again() -> Path:
+        reader = Reader()
+        results, others = _asked(options, reader)
+        found = {(item.name, item.profile): _state(records) for item, records in results}
+        changed = [result for result in results if seen.get(key := (result[0].name, result[0].profile)) != found[key]]
+        same = [result for result in results if result not in changed]
+        seen.update(found)
+        return build(
+            changed,
+            options.site,
+            others=[*same, *others],
+            troubles=reader.troubles,
+            benchmarks=options.results / "benchmarks",
+            studies=options.results / "studies",
+        )
+
+    return again
+
+
+def _state(records: Records) -> Mapping[tuple[str, int], tuple[str, int]]:
+    return {(key, seed): (run.status, len(run.rounds)) for key, runs in records.items() for seed, run in runs.items()}
+
+
+def _asked(
+    options: argparse.Namespace, reader: Reader
+) -> tuple[Sequence[tuple[Item, Records]], Sequence[tuple[Item, Records]]]:
+    """The items that were asked for, and all others."""
+    results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results, reader)
+    if not options.items and not options.profile:
+        return results, ()
+    asked = {(item.name, item.profile) for item, _ in results}
+    every = on_disk(ITEMS, PROFILES, options.results, reader)
+    return results, [(item, records) for item, records in every if (item.name, item.profile) not in asked]
 
 
 def _alone(options: argparse.Namespace) -> int:
     """Each item that has a record, as files. Raises ConfigError where none has."""
-    survey = Survey()
     names, profiles = options.items or ITEMS, options.profile or PROFILES
-    results = on_disk(names, profiles, options.results, survey)
+    results = on_disk(names, profiles, options.results, Reader())
     if not results:
         raise ConfigError(
             f"--out: no record of {', '.join(names)} under {', '.join(profiles)}; `fssl reproduce` makes them"
         )
     for item, records in results:
-        for path in write_alone(item, records, options.out):
+        for path in write_item(item, records, options.out):
             print(path)
     return 0
 
@@ -109,19 +155,15 @@ def _alone(options: argparse.Namespace) -> int:
 def _commit_reference(options: argparse.Namespace) -> None:
     results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results)
     kept = [(item, records) for item, records in results if item.profile != "demo"]
-    for item, records in kept:
+    for item, _ in kept:
         _commit(plan(items([item.name], item.profile), options.results), options.results)  # with what it was chosen by
-        paper, name = item.name.split("/")
-        picture(main_figure(item, records), options.pictures / paper / f"{name}-{item.profile}")
     write_summary(kept, options.results / "summary.csv")
 
 
 def on_disk(
-    names: Iterable[str], profiles: Iterable[str], results: Path, survey: Survey | None = None
+    names: Iterable[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
 ) -> Sequence[tuple[Item, Records]]:
-    """The items that have any record, in any of the profiles. Committed copies count, but never for the demo.
-    With a survey, records that cannot be read are missing and told in its `troubles`; else they raise DataError."""
-    read = survey.read if survey is not None else read_records
+    """The items that have any record, in any of the profiles. Committed copies count, but never for the demo."""
     found = []
     for profile in profiles:
         check_profile(profile)

@@ -10,15 +10,14 @@ from rich.console import Console
 
 from benchmark.cli.budgeted import add_budget, budget_of, spend
 from benchmark.cli.main import add_places
-from benchmark.cli.report import DEFAULT_SITE, on_disk
+from benchmark.cli.report import DEFAULT_SITE, Reader, on_disk
 from benchmark.cli.scope import add_quoted, add_reference, add_scope, checked_seeds, uses_reference
 from benchmark.cli.train import add_launch, checked_launch, diverged, train
 from benchmark.errors import Diverged
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
-from benchmark.records.survey import Survey
-from reports.join import item_result
+from reports.exports import item_result
 from reports.site import build, item_page
 from reports.terminal import print_item
 from sweeps.plan import Plan, plan, restricted
@@ -63,10 +62,10 @@ def act(options: argparse.Namespace) -> int:
             planned = look()
     results = [(with_seeds(item, seeds), restricted(planned.records, planned.shown)) for item in planned.items]
     mine = {(item.name, item.profile) for item, _ in results}
-    survey = Survey()
-    found = on_disk(ITEMS, PROFILES, options.results, survey)
+    reader = Reader()
+    found = on_disk(ITEMS, PROFILES, options.results, reader)
     others = [pair for pair in found if (pair[0].name, pair[0].profile) not in mine]
-    build(results, options.site, others=others, troubles=survey.troubles)
+    build(results, options.site, others=others, troubles=reader.troubles)
     for item, records in results:
         report = options.site / item_page(item)
         if options.json:

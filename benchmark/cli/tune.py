@@ -13,8 +13,8 @@ from benchmark.cli.main import ROOT, add_places
 from benchmark.cli.train import add_launch, checked_launch
 from benchmark.errors import ConfigError
 from benchmark.records.files import write_atomically
-from reports.pages.tuning import best_over_default, undecided
-from reports.words import points, points_interval
+from reports.formatting import points, points_interval
+from reports.tuning import best_over_default, undecided
 from sweeps.tune.catalogue import STUDIES, study_named
 from sweeps.tune.study import Plan
 

@@ -1,27 +1,28 @@
 "use strict";
-// Filters entries, sorts tables by a clicked heading, and reads values off curves. Without it the pages are complete.
+// Filters lists, sorts tables, reads values off figures and hides their lines. Without it the pages are complete.
 const filters = [...document.querySelectorAll("[data-filter], [data-filter-key]")];
 const entries = [...document.querySelectorAll("[data-entry]")];
 
 function matches(entry) {
   return filters.every((input) => {
-    const key = input.dataset.filterKey;
-    if (!key) return entry.textContent.toLowerCase().includes(input.value.trim().toLowerCase());
-    const found = input.dataset.part ? JSON.parse(entry.dataset[key])[input.dataset.part] ?? "" : entry.dataset[key];
-    if (input.dataset.part) return !input.value || found === input.value;
-    return !input.value || (found.startsWith("[") ? JSON.parse(found).includes(input.value) : found === input.value);
+    const { filterKey: key, part } = input.dataset;
+    const wanted = input.value.trim();
+    if (!key) return (entry.textContent + (entry.dataset.methods ?? "")).toLowerCase().includes(wanted.toLowerCase());
+    if (!wanted) return true;
+    if (part) return JSON.parse(entry.dataset[key])[part] === wanted;
+    const found = entry.dataset[key];
+    return found.startsWith("[") ? JSON.parse(found).includes(wanted) : found === wanted;
   });
 }
 
-function refresh() {
-  let shown = 0;
-  for (const entry of entries) {
-    entry.hidden = !matches(entry);
-    shown += entry.hidden ? 0 : 1;
-  }
-  for (const count of document.querySelectorAll("[data-count]")) {
-    count.textContent = shown === entries.length ? "" : `${shown} of ${entries.length}`;
-  }
+for (const input of filters) {
+  input.addEventListener("input", () => {
+    for (const entry of entries) entry.hidden = !matches(entry);
+    const shown = entries.filter((entry) => !entry.hidden).length;
+    for (const count of document.querySelectorAll("[data-count]")) {
+      count.textContent = shown === entries.length ? "" : `${shown} of ${entries.length}`;
+    }
+  });
 }
 
 function sortBy(table, column, button) {
@@ -40,105 +41,104 @@ function sortBy(table, column, button) {
   body.append(...(down ? rows.reverse() : rows));
 }
 
-for (const input of filters) input.addEventListener("input", refresh);
 for (const table of document.querySelectorAll("table[data-sort]")) {
-  [...table.tHead.rows[0].cells].forEach((cell, column) => {
+  [...table.tHead.rows[table.tHead.rows.length - 1].cells].forEach((cell, column) => {
     const button = cell.querySelector("button");
     button?.addEventListener("click", () => sortBy(table, column, button));
   });
 }
 
-// A path's points in chart coordinates; data-x and data-y hold [value at place 0, value a unit, whether a logarithm].
-const places = (path) => path.getAttribute("d").slice(1).split("L").map((pair) => pair.split(" ").map(Number));
-const value = ([start, unit, log], place) => (log ? 10 ** (start + unit * place) : start + unit * place);
 const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
 tip.setAttribute("role", "status");
 document.body.append(tip);
 
-function readout(chart) {
-  const [x, y] = [JSON.parse(chart.dataset.x), JSON.parse(chart.dataset.y)];
-  const lines = [...chart.querySelectorAll("path[data-n]")].filter((path) => path.getAttribute("d"));
-  const points = lines.map(places);
-  const stops = [...new Set(points.flat().map((point) => point[0]))].sort((a, b) => a - b);
-  const ruler = chart.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
-  ruler.setAttribute("class", "ruler");
-  let at = stops.length - 1;
+function line(row) {
+  const [, value, low, high] = row.point;
+  const band = low === undefined ? "" : ` [${low.toPrecision(4)}, ${high.toPrecision(4)}]`;
+  return Object.assign(document.createElement("span"), { textContent: `${row.name}: ${Number(value.toPrecision(4))}${band}` });
+}
 
-  function show(index) {
-    at = Math.max(0, Math.min(stops.length - 1, index));
-    const box = chart.getBoundingClientRect();
-    const scale = box.width / chart.viewBox.baseVal.width;
-    ruler.setAttribute("d", `M${stops[at]} 8V206`);
-    const rows = points.flatMap((line, i) => {
-      const point = line.find((p) => Math.abs(p[0] - stops[at]) < 0.06);
-      return point ? [{ label: lines[i].dataset.n, y: point[1], look: lines[i].classList[lines[i].classList.length - 1] }] : [];
+// A figure's panels come as data: where they lie in the drawing, their axes, and their lines' points.
+function figure(svg, panels) {
+  const ident = svg.dataset.figure;
+  const hidden = new Set();
+  const place = ([low, high, log], v) => (log ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low));
+  const stops = panels.map((panel) => {
+    const xs = panel.lines.flatMap((one) => one.points.map((point) => point[0]));
+    return [...new Set(xs)].sort((a, b) => a - b);
+  });
+  let at = { panel: 0, stop: -1 };
+
+  function show(number, stop) {
+    const panel = panels[number];
+    at = { panel: number, stop: Math.max(0, Math.min(stops[number].length - 1, stop)) };
+    const x = stops[number][at.stop];
+    const rows = panel.lines.filter((one) => !hidden.has(one.k)).flatMap((one) => {
+      const point = one.points.find((p) => p[0] === x && p[1] !== null);
+      return point ? [{ name: one.name, point }] : [];
     });
-    rows.sort((a, b) => a.y - b.y);
-    const head = Object.assign(document.createElement("b"), { textContent: `Round ${Math.round(value(x, stops[at]))}` });
-    const list = rows.slice(0, 14).map((row) => {
-      const line = Object.assign(document.createElement("span"), { className: row.look });
-      line.textContent = `${row.label}: ${Number(value(y, row.y).toPrecision(4))}`;
-      return line;
-    });
-    tip.replaceChildren(head, ...list);
+    if (!rows.length) return hide();
+    rows.sort((a, b) => b.point[1] - a.point[1]);
+    const head = Object.assign(document.createElement("b"), { textContent: `${panel.what}: ${Number(x.toPrecision(4))}` });
+    tip.replaceChildren(head, ...rows.slice(0, 14).map(line));
     tip.hidden = false;
-    const left = window.scrollX + box.left + stops[at] * scale;
+    const box = svg.getBoundingClientRect();
+    const scale = box.width / svg.viewBox.baseVal.width;
+    const left = window.scrollX + box.left + (panel.box[0] + place(panel.x, x) * panel.box[2]) * scale;
     const flip = left + tip.offsetWidth + 24 > window.scrollX + document.documentElement.clientWidth;
     tip.style.left = `${Math.max(4, flip ? left - tip.offsetWidth - 12 : left + 12)}px`;
-    tip.style.top = `${window.scrollY + box.top + 10}px`;
+    tip.style.top = `${window.scrollY + box.top + panel.box[1] * scale + 10}px`;
   }
 
-  function hide() {
-    tip.hidden = true;
-    ruler.removeAttribute("d");
-  }
+  function hide() { tip.hidden = true; }
 
-  chart.addEventListener("pointermove", (event) => {
-    const box = chart.getBoundingClientRect();
-    const place = ((event.clientX - box.left) / box.width) * chart.viewBox.baseVal.width;
-    show(stops.reduce((best, stop, i) => (Math.abs(stop - place) < Math.abs(stops[best] - place) ? i : best), 0));
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const scale = svg.viewBox.baseVal.width / box.width;
+    const [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+    const number = panels.findIndex(({ box: b }) => x >= b[0] && x <= b[0] + b[2] && y >= b[1] && y <= b[1] + b[3]);
+    if (number < 0 || !stops[number].length) return hide();
+    const panel = panels[number];
+    const distance = (stop) => Math.abs(panel.box[0] + place(panel.x, stop) * panel.box[2] - x);
+    show(number, stops[number].reduce((best, stop, i) => (distance(stop) < distance(stops[number][best]) ? i : best), 0));
   });
-  chart.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -stops.length, End: stops.length }[event.key];
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
     if (event.key === "Escape") hide();
-    if (!step) return;
+    if (!step || !stops[at.panel].length) return;
     event.preventDefault();
-    show(tip.hidden ? at : at + step);
+    show(at.panel, at.stop + step);
   });
-  chart.addEventListener("pointerleave", hide);
-  chart.addEventListener("blur", hide);
+  svg.addEventListener("pointerleave", hide);
+  svg.addEventListener("blur", hide);
+  for (const key of svg.querySelectorAll(`[id^="${ident}-legend-"]`)) {
+    const number = Number(key.id.slice(`${ident}-legend-`.length).split("-")[0]);
+    key.style.cursor = "pointer";
+    key.addEventListener("click", () => {
+      if (!hidden.delete(number)) hidden.add(number);
+      const off = hidden.has(number);
+      for (const part of svg.querySelectorAll(`[id^="${ident}-line-${number}-"]`)) part.style.display = off ? "none" : "";
+      for (const part of svg.querySelectorAll(`[id^="${ident}-legend-${number}-"]`)) part.style.opacity = off ? ".35" : "";
+    });
+  }
 }
 
-for (const chart of document.querySelectorAll("svg.chart[data-x]")) readout(chart);
+for (const svg of document.querySelectorAll("svg[data-figure]")) {
+  const data = document.getElementById(`${svg.dataset.figure}-data`);
+  if (data) figure(svg, JSON.parse(data.textContent));
+}
 
-// The switch shows what is seen. A choice that is the system's own is forgotten, so that the page follows it again.
-const system = matchMedia("(prefers-color-scheme: dark)");
+// A choice that is the system's own is forgotten, so that the page follows the system again.
 const theme = document.getElementById("theme");
-const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
-
-function keep(choice) {
-  try {
-    if (choice) localStorage.setItem(KEY, choice);
-    else localStorage.removeItem(KEY);
-  } catch { /* this page's alone */ }
-}
-
-function showTheme() { theme.setAttribute("aria-checked", String(isDark())); }
-
 theme.addEventListener("click", () => {
   const wanted = isDark() ? "light" : "dark";
-  const own = (wanted === "dark") === system.matches;
-  if (own) delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = wanted;
-  keep(own ? null : wanted);
-  showTheme();
+  try {
+    if ((wanted === "dark") === system.matches) localStorage.removeItem(KEY);
+    else localStorage.setItem(KEY, wanted);
+    showTheme();
+  } catch { root.dataset.theme = wanted; }
 });
 system.addEventListener("change", showTheme);
-addEventListener("storage", (event) => {
-  if (event.key !== KEY) return;
-  if (event.newValue) document.documentElement.dataset.theme = event.newValue;
-  else delete document.documentElement.dataset.theme;
-  showTheme();
-});
+addEventListener("storage", showTheme);
 theme.hidden = false;
 showTheme();

@@ -1,9 +1,18 @@
 "use strict";
-// Light or dark as the visitor chose, before anything is painted. Where nothing may be stored the choice is this page's.
+// Light or dark: as the visitor chose, else as the system has it. Runs before anything is painted.
 const KEY = "fssl-theme";
+const system = matchMedia("(prefers-color-scheme: dark)");
+const root = document.documentElement;
+const isDark = () => root.dataset.theme === "dark";
 
-function kept() {
-  try { return localStorage.getItem(KEY); } catch { return null; }
+function chosen() {
+  try { return localStorage.getItem(KEY); } catch { return null; } // nothing may be stored
 }
 
-if (["light", "dark"].includes(kept())) document.documentElement.dataset.theme = kept();
+function showTheme() {
+  const wanted = chosen() ?? (system.matches ? "dark" : "light");
+  root.dataset.theme = wanted === "dark" ? "dark" : "light";
+  document.getElementById("theme")?.setAttribute("aria-checked", String(isDark()));
+}
+
+showTheme();

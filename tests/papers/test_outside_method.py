@@ -7,7 +7,7 @@ from benchmark.cli.main import main
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Choice, Item
 from benchmark.records.record import run_folder
-from reports.join import item_result
+from reports.exports import item_result
 from sweeps.local import launch
 from sweeps.plan import plan
 from tests.conftest import record_of

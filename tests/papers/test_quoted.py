@@ -8,7 +8,7 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.papers.catalogue import items
 from benchmark.papers.census import census
-from reports.join import item_result
+from reports.exports import item_result
 from sweeps.grid import grid_of_item
 from sweeps.plan import plan, restricted
 from tests.reports.fakes import make_record

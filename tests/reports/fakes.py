@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmark.experiment import Experiment, Federation, to_json
-from benchmark.papers.item import Cell, Claim, Item
+from benchmark.papers.item import Cell, Claim, Item, Printed
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
 
@@ -24,6 +24,11 @@ MANIFEST = {
 def make_cell(label: str, setting: Mapping[str, str | int | float], key: int, **more: Any) -> Cell:
     """A cell with an experiment of its own (`key` rounds, so that no two share a cell_key)."""
     return Cell(label=label, setting=setting, experiment=Experiment(federation=Federation(rounds=key)), **more)
+
+
+def printed(value: float | None) -> dict[str, Printed]:
+    """A published accuracy in percent; none."""
+    return {} if value is None else {"test/accuracy": Printed(value=value)}
 
 
 def make_record(
@@ -87,7 +92,7 @@ def table2(profile: str = "laptop") -> tuple[Item, Records]:
             f"{method}/{size}",
             {"method": method, "cohort": size, "C": C},
             100 + 10 * i + j,
-            published={"FedAvg": fedavg, "Grouping": grouping}.get(method),
+            published=printed({"FedAvg": fedavg, "Grouping": grouping}.get(method)),
             role="control" if method == "Control" else "published",
         )
         for i, (size, (C, fedavg, grouping)) in enumerate(COHORTS.items())

@@ -1,4 +1,4 @@
-"""Verdicts on published numbers and aggregates against closed forms and against scipy."""
+"""Verdicts on published numbers against closed forms and against scipy."""
 
 import math
 from dataclasses import replace
@@ -12,9 +12,8 @@ from scipy import stats
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import cell_result
 from benchmark.verdicts.statistics import summary
-from reports.aggregate import aggregate, interquartile_mean
 from reports.agreement import agree, agreement, largest_gap, prediction_interval, standard_error
-from tests.reports.fakes import accuracies, make_cell
+from tests.reports.fakes import accuracies, make_cell, printed
 
 FRACTIONS = st.floats(0.0, 1.0)
 
@@ -78,7 +77,8 @@ def test_three_verdicts(values: list[float], verdict: str) -> None:
 
 def item(profile: str = "paper", margin: float | None = 0.01) -> Item:
     cells = tuple(
-        make_cell(m, {"method": m}, 900 + i, published=p) for i, (m, p) in enumerate([("A", 90.0), ("B", 80.0)])
+        make_cell(m, {"method": m}, 900 + i, published=printed(p))
+        for i, (m, p) in enumerate([("A", 90.0), ("B", 80.0)])
     )
     return Item(name="toy/tab1", title="Toy", profile=profile, cells=cells, seeds=3, margin=margin)
 
@@ -95,44 +95,3 @@ def test_only_profile_paper_is_compared_and_the_level_allows_for_all_cells() -> 
     for other in (item("laptop"), item(margin=None)):
         assert agreement(other, results[0]) is None
     assert agreement(shown, replace(results[0], values={})) is None
-
-
-@given(st.lists(FRACTIONS, min_size=1, max_size=40))
-def test_interquartile_mean_is_scipys_trimmed_mean(values: list[float]) -> None:
-    assert interquartile_mean(values) == pytest.approx(float(stats.trim_mean(values, 0.25)), abs=1e-12)
-
-
-def test_interquartile_mean_in_closed_form() -> None:
-    """0, 1, ..., 7 without two at each end: (2 + 3 + 4 + 5) / 4."""
-    assert interquartile_mean(list(range(8))) == 3.5
-
-
-def test_bootstrap_keeps_the_cells_apart() -> None:
-    """Two cells without spread, far apart: resampling within each changes nothing. Drawn from one pot, it would."""
-    seen = aggregate({"a": [0.1] * 4, "b": [0.9] * 4})
-    assert seen.mean == pytest.approx(0.5) and seen.interval == pytest.approx((0.5, 0.5))
-    assert (seen.n, seen.cells) == (8, 2)
-
-
-def test_bootstrap_of_one_cell_agrees_with_scipys() -> None:
-    """Percentile bootstrap of the same statistic; two independent sets of 2,000 draws agree to a tenth of the width."""
-    values = np.random.default_rng(5).normal(0.9, 0.02, size=24)
-    seen = aggregate({"a": values.tolist()})
-    other = stats.bootstrap(
-        (values,),
-        lambda x, axis: stats.trim_mean(x, 0.25, axis=axis),
-        n_resamples=2000,
-        method="percentile",
-        rng=np.random.default_rng(6),
-    ).confidence_interval
-    assert seen.interval is not None
-    width = other.high - other.low
-    assert seen.interval == pytest.approx((other.low, other.high), abs=0.1 * width)
-
-
-def test_aggregate_is_the_same_whatever_the_order_of_cells() -> None:
-    strata = {"b": [0.5, 0.6, 0.7], "a": [0.1, 0.3]}
-    assert aggregate(strata) == aggregate(dict(reversed(list(strata.items()))))
-    assert aggregate({"a": [0.5], "b": []}).interval is None
-    with pytest.raises(ValueError):
-        aggregate({"a": []})

@@ -1,5 +1,6 @@
 """The arena's numbers: budgets counted by hand, groups of ties walked by hand, ranks against scipy."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import Cell, Item, Printed
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records, counted
-from reports.arena.table import Column, at_budget, columns, footnotes, methods, place, spent
-from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena, arena_cell, arena_records, line, run_of
+from reports.arena import (
+    Arena,
+    arena_object,
+    arena_tables,
+    arenas,
+    at_budget,
+    footnotes,
+    is_arena,
+    learned_nothing,
+    methods,
+    place,
+    spent,
+)
+from reports.tables import markdown_of
+from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena, arena_cell, arena_records, line, run_of, small
 from tests.reports.fakes import make_record
 
 
@@ -30,11 +44,11 @@ def ends(*values: tuple[Cell, Mapping[int, float]]) -> Records:
     }
 
 
-def by_method(column: Column) -> dict[str, dict[str, float]]:
+def by_method(column: Arena) -> dict[str, dict[str, float]]:
     """Method -> basis -> mean."""
     return {
-        str(entry.cell.setting["method"]): {basis: found.summary.mean for basis, found in entry.places.items()}
-        for entry in column.entries
+        str(entry.result.cell.setting["method"]): {basis: found.summary.mean for basis, found in entry.places.items()}
+        for entry in column.compared
     }
 
 
@@ -69,7 +83,7 @@ def test_value_at_a_budget_is_that_of_a_search(rounds: list[tuple[int, float | N
     known = [value for within, (_, value) in zip(paid, rounds, strict=True) if within and value is not None]
     assert at_budget(run, "steps", budget) == (known[-1] if known else None)
     everything = [value for _, value in rounds if value is not None]
-    assert at_budget(run, "steps", spent(run, "steps")) == (everything[-1] if everything else None)
+    assert at_budget(run, "steps", sum(spent(run, "steps"))) == (everything[-1] if everything else None)
 
 
 def two_costs() -> Records:
@@ -82,13 +96,13 @@ def two_costs() -> Records:
 def test_budgets_are_the_least_totals_of_steps_and_of_bytes_up_and_down() -> None:
     """A spends 30 steps and 90 bytes, B 60 and 60. At 30 steps A has all its rounds, B one (20; two would be 40): .5
     and .6. At 60 bytes B has all its rounds, A two (60): .8 and .4."""
-    (column,) = columns(item_of([A, B]), two_costs())
+    (column,) = arenas(item_of([A, B]), two_costs())
     assert column.budget == {"steps": 30.0, "bytes": 60.0}
     assert by_method(column) == {
         "B": {"rounds": 0.8, "steps": 0.6, "bytes": 0.8},
         "A": {"rounds": 0.5, "steps": 0.5, "bytes": 0.4},
     }
-    assert [dict(entry.costs) for entry in column.entries] == [
+    assert [dict(entry.costs) for entry in column.compared] == [
         {"steps": 60.0, "bytes": 60.0},
         {"steps": 30.0, "bytes": 90.0},
     ]
@@ -99,7 +113,7 @@ def test_without_an_evaluation_in_the_budget_there_is_no_value() -> None:
     """B's first evaluation comes after 60 steps, the budget is A's 30: no place there, not a zero."""
     records = dict(two_costs())
     records[B.cell_key] = {0: run_of(B, 0, [line(None, 20, 5), line(None, 20, 5), line(0.8, 20, 5)])}
-    (column,) = columns(item_of([A, B]), records)
+    (column,) = arenas(item_of([A, B]), records)
     assert by_method(column)["B"] == {"rounds": 0.8, "bytes": pytest.approx(0.8)}
 
 
@@ -107,14 +121,14 @@ def test_one_run_without_an_evaluation_leaves_the_method_out() -> None:
     """Seed 1 of B was first evaluated beyond the budget: a mean of seed 0 alone would stand beside means of both."""
     both = {seed: run_of(A, seed, [line(0.5, 30, 0)]) for seed in (0, 1)}
     b = {0: run_of(B, 0, [line(0.9, 30, 0), line(0.9, 30, 0)]), 1: run_of(B, 1, [line(None, 30, 0), line(0.9, 30, 0)])}
-    (column,) = columns(item_of([A, B]), {A.cell_key: both, B.cell_key: b})
+    (column,) = arenas(item_of([A, B]), {A.cell_key: both, B.cell_key: b})
     assert set(by_method(column)["B"]) == {"rounds"} and set(by_method(column)["A"]) == {"rounds", "steps"}
 
 
 def test_a_method_that_sends_nothing_sets_no_budget_and_stays_within_any() -> None:
     records = dict(two_costs())
     records[C.cell_key] = {0: run_of(C, 0, [line(0.2, 50, 0), line(0.3, 50, 0)])}
-    (column,) = columns(item_of([A, B, C]), records)
+    (column,) = arenas(item_of([A, B, C]), records)
     assert column.budget == {"steps": 30.0, "bytes": 60.0}
     assert by_method(column)["C"] == {"rounds": 0.3, "bytes": 0.3}
 
@@ -125,7 +139,7 @@ def test_bounds_and_diverged_runs_set_no_budget() -> None:
     records = dict(two_costs())
     records[bound.cell_key] = {0: run_of(bound, 0, [line(0.99, 5, 0)])}
     records[C.cell_key] = {0: run_of(C, 0, [line(0.1, 4, 1)], status="diverged")}
-    (column,) = columns(item_of([A, B, C, bound]), records)
+    (column,) = arenas(item_of([A, B, C, bound]), records)
     assert column.budget["steps"] == 30.0
     assert [result.cell.label for result in column.bounds] == ["Bound/own"]
     assert [(result.cell.label, result.status) for result in column.apart] == [("C/own", "diverged")]
@@ -140,7 +154,7 @@ def test_groups_by_hand() -> None:
     a, b = [0.90, 0.91, 0.92], [0.80, 0.82, 0.81]
     c, d = [0.79, 0.80, 0.83], [0.74, 0.77, 0.74]
     found = place({name: dict(enumerate(v)) for name, v in zip("dbca", (d, b, c, a), strict=True)}, (0, 1, 2))
-    assert {name: (one.group, one.rank) for name, one in found.items()} == {
+    assert {name: (one.letter, one.rank) for name, one in found.items()} == {
         "a": ("a", None),
         "b": ("b", None),
         "c": ("b", None),
@@ -153,14 +167,14 @@ def test_groups_allow_for_every_comparison(others: int, group: str) -> None:
     """a - b is .02 .03 .04: mean .03, std .01. One comparison: +-2.484 std = .025, without zero. With a third method
     the level is 97.5 %: +-3.583 std = .036, with zero."""
     values = {"a": [0.52, 0.53, 0.54], "b": [0.50, 0.50, 0.50], **({"z": [0.1, 0.1, 0.1]} if others else {})}
-    assert place({name: dict(enumerate(v)) for name, v in values.items()}, (0, 1, 2))["b"].group == group
+    assert place({name: dict(enumerate(v)) for name, v in values.items()}, (0, 1, 2))["b"].letter == group
 
 
 def test_one_seed_or_equal_differences_are_one_group() -> None:
     """Nothing says how far the difference would vary."""
-    assert {p.group for p in place({"a": {0: 0.9}, "b": {0: 0.1}}, (0,)).values()} == {"a"}
+    assert {p.letter for p in place({"a": {0: 0.9}, "b": {0: 0.1}}, (0,)).values()} == {"a"}
     equal = {"a": {0: 0.9, 1: 0.8, 2: 0.7}, "b": {0: 0.8, 1: 0.7, 2: 0.6}}
-    assert {p.group for p in place(equal, (0, 1, 2)).values()} == {"a"}
+    assert {p.letter for p in place(equal, (0, 1, 2)).values()} == {"a"}
 
 
 def test_ranks_and_intervals_against_scipy() -> None:
@@ -169,7 +183,7 @@ def test_ranks_and_intervals_against_scipy() -> None:
     values = {name: dict(enumerate(0.5 + 0.1 * i + 0.02 * rng.normal(size=5))) for i, name in enumerate("abcd")}
     found = place(values, range(5))
     assert {name: one.rank for name, one in found.items()} == {"d": 1, "c": 2, "b": 3, "a": 4}
-    assert found["d"].difference is None and all(one.group is None for one in found.values())
+    assert found["d"].difference is None and all(one.letter == "" for one in found.values())
     for name in "abc":
         test = stats.ttest_rel(list(values[name].values()), list(values["d"].values()))
         low, high = test.confidence_interval(1 - 0.05 / 3)
@@ -194,7 +208,7 @@ def test_places_are_in_order(n: int, means: dict[str, int]) -> None:
     if n >= 5:
         assert [one.rank for one in found] == list(range(1, len(found) + 1))
     else:
-        letters = [one.group or "" for one in found]
+        letters = [one.letter for one in found]
         assert letters[0] == "a" and all(0 <= ord(y) - ord(x) <= 1 for x, y in zip(letters, letters[1:], strict=False))
 
 
@@ -202,38 +216,38 @@ def test_a_column_is_over_common_seeds() -> None:
     """A has seeds 0 to 4, B 0 to 3: four are common, so there are groups and no ranks, and A's mean leaves seed 4 out
     (1.0, which would have lifted it)."""
     records = ends((A, dict.fromkeys(range(4), 0.5) | {4: 1.0}), (B, dict.fromkeys(range(4), 0.6)))
-    (column,) = columns(item_of([A, B], seeds=5), records)
+    (column,) = arenas(item_of([A, B], seeds=5), records)
     assert (column.seeds, column.ranked) == ((0, 1, 2, 3), False)
     assert by_method(column)["A"]["rounds"] == 0.5
-    assert [entry.result.status for entry in column.entries] == ["partial", "done"]
+    assert [entry.result.status for entry in column.compared] == ["partial", "done"]
 
 
 def test_without_a_common_seed_nothing_is_placed() -> None:
     """Each keeps its own mean, and that is all that can be said."""
-    (column,) = columns(item_of([A, B]), ends((A, {0: 0.5}), (B, {1: 0.6})))
+    (column,) = arenas(item_of([A, B]), ends((A, {0: 0.5}), (B, {1: 0.6})))
     assert column.seeds == () and not column.ranked
-    assert [(p.rank, p.group, p.summary.mean) for e in column.entries for p in [e.places["rounds"]]] == [
-        (None, None, 0.6),
-        (None, None, 0.5),
+    assert [(p.rank, p.letter, p.summary.mean) for e in column.compared for p in [e.places["rounds"]]] == [
+        (None, "", 0.6),
+        (None, "", 0.5),
     ]
 
 
 def test_missing_cells_stand_apart() -> None:
-    (column,) = columns(item_of([A, B, C]), ends((A, {0: 0.5, 1: 0.6, 2: 0.7})))
+    (column,) = arenas(item_of([A, B, C]), ends((A, {0: 0.5, 1: 0.6, 2: 0.7})))
     assert [result.cell.label for result in column.apart] == ["B/own", "C/own"]
     assert all(result.summary is None for result in column.apart)
 
 
 def test_empty_columns_have_no_budget() -> None:
-    (column,) = columns(item_of([A, B]), {})
-    assert (column.entries, column.budget, column.rounds, len(column.apart)) == ((), {}, None, 2)
+    (column,) = arenas(item_of([A, B]), {})
+    assert (column.compared, column.budget, column.rounds, len(column.apart)) == ((), {}, None, 2)
 
 
 def test_columns_and_colours_follow_the_item() -> None:
     """own, then tuned; FedMatch/tuned waits; bounds that there is one of stand beside both."""
     item = arena()
-    own, tuned = columns(item, arena_records(item))
-    assert (own.name, tuned.name) == ("hyperparameters = own", "hyperparameters = tuned")
+    own, tuned = arenas(item, arena_records(item))
+    assert (own.title, tuned.title) == ("own hyperparameters", "tuned hyperparameters")
     assert [choice.label for choice in own.waiting] == []
     assert [choice.label for choice in tuned.waiting] == ["FedMatch/tuned"]
     assert own.bounds == tuned.bounds and len(own.bounds) == 3
@@ -243,15 +257,15 @@ def test_columns_and_colours_follow_the_item() -> None:
 def test_bounds_of_a_column_stay_in_it() -> None:
     """Over alpha the bounds differ from column to column."""
     item = arena(varies={"alpha": (0.1, 1.0)})
-    low, high = columns(item, {})
+    low, high = arenas(item, {})
     assert [r.cell.label for r in low.bounds] == ["Server only/0.1", "Supervised/0.1", "Central FixMatch/0.1"]
     assert not {r.cell.label for r in low.bounds} & {r.cell.label for r in high.bounds}
 
 
 def test_an_item_of_methods_alone_has_one_column() -> None:
     cells = [replace(cell, setting={"method": cell.setting["method"]}) for cell in (A, B)]
-    (column,) = columns(item_of(cells), ends((A, {0: 0.5}), (B, {0: 0.6})))
-    assert (column.name, len(column.entries)) == ("all", 2)
+    (column,) = arenas(item_of(cells), ends((A, {0: 0.5}), (B, {0: 0.6})))
+    assert (column.title, len(column.compared)) == ("all methods", 2)
 
 
 def test_footnotes_are_numbered_once() -> None:
@@ -275,3 +289,42 @@ def test_values_that_are_no_numbers_are_passed_over() -> None:
     rounds: list[dict[str, float]] = [line(0.5, 10, 0), line(math.nan, 10, 0)]
     run: RunRecord = run_of(A, 0, rounds)
     assert at_budget(run, "steps", 20) == 0.5
+
+
+def test_an_arena_compares_methods_and_has_nothing_published() -> None:
+    """A paper's table with methods as rows is a table of published numbers."""
+    published = replace(A, published={"test/accuracy": Printed(value=90.0)})
+    assert is_arena(item_of([A, B])) and not is_arena(item_of([published, B]))
+    assert not is_arena(replace(item_of([A, B]), rows=()))
+
+
+def test_the_table_says_what_the_numbers_say() -> None:
+    """small(): A .91 and B .81 in the mean; B, C, D and the bound below; the second column waits."""
+    item, records = small()
+    own, tuned = arena_tables(item, records)
+    text = markdown_of(own)
+    assert "| A | 91.00 ±1.00 a | 91.00 ±1.00 a |" in text and "| B \\[1\\] | 81.00 ±1.00 b |" in text
+    assert "C | not run (0/3)" in text and "D | n=0/3, 1 diverged" in text and "S \\[2\\] | 65.00 ±0.00" in text
+    assert "Methods with the same letter are not significantly different" in own.caption
+    assert "The budget is what the cheapest method spends." in own.caption
+    assert "waits for trials" in markdown_of(tuned) and f"[1] {ONE_MORE_CLIENT}" in tuned.notes
+    frame = own.data.set_index("label")
+    assert frame.loc["A/own", "rounds_mean"] == pytest.approx(0.91) and frame.loc["B/own", "rounds_letter"] == "b"
+    assert frame.loc["A/own", "budget_steps"] == 20.0 and frame.loc["A/tuned", "status"] == "waits for trials"
+
+
+def test_methods_that_kept_no_pseudo_label_are_named() -> None:
+    lines = [{**line(0.5, 10, 1e6), "pseudo/kept": 0.0}]
+    records = {A.cell_key: {0: run_of(A, 0, lines)}, **ends((B, {0: 0.6}))}
+    (column,) = arenas(item_of([A, B]), records)
+    assert learned_nothing(column, records) == "1 of 2 methods kept no pseudo-label in the last round: A."
+
+
+def test_json_has_every_place_in_fractions() -> None:
+    item, records = small()
+    found = arena_object(item, records)
+    assert found["varies"] == "hyperparameters"
+    first = found["columns"][0]["methods"][0]
+    assert (first["method"], first["rounds"]["letter"], first["cost"]) == ("A", "a", {"steps": 20.0, "bytes": 2e6})
+    assert first["rounds"]["mean"] == pytest.approx(0.91) and first["rounds"]["rank"] is None
+    assert json.loads(json.dumps(found)) == found

@@ -1,159 +1,193 @@
-"""Curves: what becomes a mean, what stays a line, and that the same records give the same bytes."""
+"""Pictures: what is drawn equals the records, files are the same twice, and methods can be told apart."""
 
-import xml.etree.ElementTree as ET
+import itertools
+import json
+import re
 from dataclasses import replace
-from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmark.papers.item import Cell, Item
-from benchmark.verdicts.results import ACCURACY, Records, cell_result
+from benchmark.papers.item import Drawing, Item
+from benchmark.verdicts.results import Records, collect
 from benchmark.verdicts.statistics import summary
-from reports.drawing import inline, svg
-from reports.figures import (
-    DIVERSITY,
-    figure_of,
-    measured,
-    panels,
-    picture,
-    variant_metrics,
-)
-from reports.ink import Text
-from reports.plate import plate
-from reports.series import MOST_POINTS, Series, seeds_series
-from reports.style import looks
-from tests.reports.fakes import make_cell, make_record, pair
+from reports.figures import IntervalRow, Picture, as_json, intervals
+from reports.item_figures import figure_csv, item_picture, joins
+from reports.results import series_of
+from reports.style import DARK, LOOKS, PALETTE, looks
+from tests.reports.fakes import make_cell, make_record
 
-CELL = make_cell("a", {"method": "A", "C": 2}, 60)
+ARENA = (
+    "SSFL, FedAvg", "SSFL, grouping", "SemiFL", "RSCFed", "Fed-Consist", "FedProx-FixMatch", "TS-Server EMA",
+    "TS-Client EMA", "FedSwitch",
+)  # fmt: skip
 
 
-def series(curves_by_seed: dict[int, list[float]], statuses: dict[int, str] | None = None, cell: Cell = CELL) -> Series:
-    runs = {
-        seed: make_record(
-            cell,
-            seed,
-            {ACCURACY: values[-1]},
-            status=(statuses or {}).get(seed, "done"),
-            rounds=[{"round": t, ACCURACY: value} for t, value in enumerate(values, start=1)],
-        )
-        for seed, values in curves_by_seed.items()
-    }
-    records: Records = {cell.cell_key: runs}
-    return seeds_series(cell_result(cell, records, 3), records, ACCURACY)
+@pytest.fixture(scope="module")
+def drawn(laptop_table: tuple[Item, Records]) -> Picture:
+    picture = item_picture(*laptop_table)
+    assert picture is not None
+    return picture
 
 
-def test_three_seeds_are_a_mean_with_its_t_interval() -> None:
-    """Round 1: 0.1, 0.2, 0.3; round 2: 0.4, 0.5, 0.9."""
-    seen = series({0: [0.1, 0.4], 1: [0.2, 0.5], 2: [0.3, 0.9]})
-    assert [x for x, _ in seen.mean] == [1, 2]
-    assert [y for _, y in seen.mean] == pytest.approx([0.2, 0.6])
-    rounds, low, high = seen.band
-    expected = [summary([0.1, 0.2, 0.3]).interval, summary([0.4, 0.5, 0.9]).interval]
-    assert rounds == [1, 2] and list(zip(low, high, strict=True)) == expected
-    assert seen.single == [] and seen.diverged == []
-
-
-def test_two_seeds_are_two_lines() -> None:
-    seen = series({0: [0.1], 1: [0.2]})
-    assert seen.mean == [] and seen.single == [[(1, 0.1)], [(1, 0.2)]]
-
-
-def test_diverged_and_unfinished_runs_join_no_mean() -> None:
-    """Seed 3 diverged in round 2 with NaN: its line ends at round 1. Seed 4 was killed after round 1."""
-    runs = {0: [0.1, 0.4], 1: [0.2, 0.5], 2: [0.3, 0.9], 3: [0.9, float("nan")], 4: [0.8]}
-    seen = series(runs, {3: "diverged", 4: "unfinished"})
-    assert [y for _, y in seen.mean] == pytest.approx([0.2, 0.6])
-    assert seen.diverged == [[(1, 0.9)]] and seen.single == [[(1, 0.8)]]
-
-
-def test_long_runs_are_drawn_as_means_of_rounds() -> None:
-    """2 x MOST_POINTS rounds with values 0, 1, 0, 1, ...: points at rounds 2, 4, ..., each 0.5."""
-    seen = series({0: [0.0, 1.0] * MOST_POINTS})
-    assert seen.bin_size == 2
-    assert seen.single == [[(t, 0.5) for t in range(2, 2 * MOST_POINTS + 1, 2)]]
-
-
-def test_one_panel_a_cohort_size(laptop_table: tuple[Item, Records]) -> None:
-    assert [(title, list(lines)) for title, lines in panels(*laptop_table)] == [
-        (title, ["FedAvg", "Grouping", "Control"]) for title in ("small, C = 10", "middle, C = 30", "full, C = 47")
-    ]
-
-
-def test_pictures_are_the_same_bytes_twice(laptop_table: tuple[Item, Records], tmp_path: Path) -> None:
+def test_what_is_drawn_equals_the_records(drawn: Picture, laptop_table: tuple[Item, Records]) -> None:
+    """First panel: accuracy of the small cohort. Grouping's line and its data are the mean of its three seeds."""
     item, records = laptop_table
-    first = picture(figure_of(item, records, [ACCURACY, DIVERSITY]), tmp_path / "one")
-    second = picture(figure_of(item, records, [ACCURACY, DIVERSITY]), tmp_path / "two")
-    assert [path.name for path in first] == ["one.svg", "one.png"]
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-    assert first[1].read_bytes().startswith(b"\x89PNG")
-    assert ">FedAvg</text>" in first[0].read_text()  # text stays text
+    result = collect(item, records)["Grouping/small"]
+    band = series_of(result, records, "test/accuracy", 120).band
+    panel = drawn.data[0]
+    line = next(one for one in panel["lines"] if one["name"] == "Grouping")
+    assert [point[0] for point in line["points"]] == list(band.index)
+    means = [point[1] for point in line["points"]]
+    assert means == pytest.approx((100 * band["mean"]).tolist(), rel=1e-4) and line["n"] == 3
+    assert [point[3] for point in line["points"]] == pytest.approx((100 * band["high"]).tolist(), rel=1e-4)
+    ax = drawn.figure.axes[0]
+    plotted = next(one for one in ax.get_lines() if one.get_gid() == f"line-{line['k']}-mean")
+    assert plotted.get_ydata() == pytest.approx((100 * band["mean"]).to_numpy())
+    seeds = [one["name"] for one in panel["lines"] if one["k"] == line["k"]]
+    assert seeds == ["Grouping", "Grouping, seed 0", "Grouping, seed 1", "Grouping, seed 2"]
 
 
-def test_a_diversity_says_what_it_is_of(laptop_table: tuple[Item, Records]) -> None:
-    item, records = laptop_table
-    labels = [
-        figure_of(item, records, [metric]).axes[0].get_ylabel()
-        for metric in (DIVERSITY, DIVERSITY.replace("delta", "gradient"))
-    ]
-    assert labels == [
-        "Gradient diversity\nof weight changes\nl2 squared, clients",
-        "Gradient diversity\nof gradients\nl2 squared, clients",
-    ]
+def test_a_row_has_one_y_scale_and_a_column_one_x_scale(drawn: Picture) -> None:
+    axes = drawn.figure.axes
+    assert len({ax.get_ylim() for ax in axes[:3]}) == 1 and len({ax.get_xlim() for ax in axes[::3]}) == 1
+    assert [ax.get_xlabel() for ax in axes[-3:]] == ["Round"] * 3
 
 
-@pytest.mark.parametrize(("values", "scale"), [((0.1, 20.0), "log"), ((0.1, 9.0), "linear"), ((0.0, 20.0), "linear")])
-def test_diversity_is_logarithmic_beyond_two_decades(values: tuple[float, float], scale: str) -> None:
-    """20 / 0.1 is more than 100, 9 / 0.1 is less; zero has no logarithm."""
-    item = pair()
-    rounds = [{"round": t, DIVERSITY: value} for t, value in enumerate(values, start=1)]
-    records = {c.cell_key: {0: make_record(c, 0, {}, rounds=rounds)} for c in item.cells}
-    assert figure_of(item, records, [DIVERSITY]).axes[0].get_yscale() == scale
+def test_a_diverged_run_is_dotted_to_a_cross(drawn: Picture) -> None:
+    gids = {line.get_gid() for ax in drawn.figure.axes for line in ax.get_lines()}
+    assert "line-0-end-2" in gids and "line-0-seed-2" in gids  # FedAvg, seed 2
 
 
-def test_all_sixteen_variants_have_their_place(laptop_table: tuple[Item, Records]) -> None:
-    """The fake runs measure local updates only: D.3 and D.4 have five metrics, D.1 and D.2 are absent."""
-    _, records = laptop_table
-    figures = variant_metrics(records)
-    assert list(figures) == ["delta-l2", "delta-l1"]
-    assert figures["delta-l1"] == [
-        ACCURACY,
-        "diversity/delta/l1/squared/clients",
-        "diversity/delta/l1/plain/clients",
-        "diversity/delta/l1/squared/with_server",
-        "diversity/delta/l1/plain/with_server",
-    ]
+def test_svg_follows_the_page_and_the_reader(drawn: Picture) -> None:
+    """No colour of its own; ids prefixed; data that ends no script; the file has both themes."""
+    page, file = str(drawn.inline("fig")), drawn.svg()
+    assert "var(--series-0)" in page and not re.search(r"#(?:0072b2|1f2933)", page)
+    assert 'id="fig-line-0-mean"' in page and 'id="fig-legend-0-name"' in page
+    data = page.split('<script type="application/json" id="fig-data">')[1].split("</script>")[0]
+    assert len(json.loads(data)) == len(drawn.data)
+    assert "prefers-color-scheme:dark" in file and DARK[0] in file and "<script" not in file
+    assert file == drawn.svg() and drawn.pdf() == drawn.pdf() and drawn.pdf().startswith(b"%PDF")
+    assert drawn.png().startswith(b"\x89PNG")
 
 
-def test_a_variant_that_was_not_measured_says_so() -> None:
-    item = pair()
+def test_names_and_data_cannot_leave_their_place() -> None:
+    assert "</script>" not in as_json(["</script><script>alert(1)</script>"])
+    cells = [make_cell(f"{n}", {"method": n}, i) for i, n in enumerate(("<b>$x$</b>", "B"), start=1)]
+    records = {c.cell_key: {0: make_record(c, 0, {"test/accuracy": 0.5})} for c in cells}
+    item = Item(name="toy/tab1", title="T", profile="demo", cells=tuple(cells))
+    picture = item_picture(item, records)
+    assert picture is not None and "<b>" not in picture.inline("x") and "&lt;b&gt;$x$" in picture.inline("x")
+
+
+def test_where_clients_join_is_marked() -> None:
+    cell = make_cell("a", {"method": "A"}, 1)
+    method = replace(cell.experiment.method, warm_start_rounds=30)
+    warm = replace(cell, experiment=replace(cell.experiment, method=method))
+    assert joins([cell]) is None and joins([warm, warm]) == 30 and joins([warm, cell]) == 30
+
+
+def factor_item() -> tuple[Item, Records]:
+    cells = [make_cell(f"A/{T}", {"method": "A", "T": T}, T) for T in (32, 2, 8)]
     records = {
-        c.cell_key: {0: make_record(c, 0, {}, rounds=[{"round": 1, DIVERSITY: 0.5}, {"round": 2, DIVERSITY: 0.4}])}
-        for c in item.cells
+        c.cell_key: {
+            s: make_record(c, s, {"test/accuracy": 0.5 + float(c.setting["T"]) / 100 + s / 100}) for s in range(3)
+        }
+        for c in cells
     }
-    (shown,) = variant_metrics(records).values()
-    drawn = plate(panels(item, records), looks(["A", "B"]), shown, records)
-    texts = [mark.text for mark in drawn.marks if isinstance(mark, Text)]
-    assert texts.count("not measured") == 4  # accuracy and three of the four variants, both cells in one panel
-    assert measured(records, DIVERSITY) and not measured(records, ACCURACY)
+    drawing = Drawing(kind="against", x="T", log_x=True)
+    return Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), seeds=3, drawing=drawing), records
 
 
-def test_hostile_names_stay_text() -> None:
-    """Markup, dollars (matplotlib's mathematics) and a leading underscore (dropped from legends) in method names."""
-    names = ["<script>alert(1)</script>", r"$\frac{", "_hidden", "\"quoted\" & 'co'"]
-    cells = tuple(make_cell(name, {"method": name, "C": 2}, 70 + i) for i, name in enumerate(names))
-    item = replace(pair(), cells=cells, claims=())
-    text = svg(figure_of(item, {}, [ACCURACY]))
-    shown = [element.text for element in ET.fromstring(text).iter() if element.tag.endswith("}text")]
-    assert [name for name in names if name in shown or f" {name}" in shown] == names
-    assert "<script>" not in inline(text, "x")
+def test_against_a_factor_the_points_are_means_in_order() -> None:
+    """T = 2, 8, 32 on a logarithmic axis: .53 .59 .83 in percent, with scipy's intervals."""
+    picture = item_picture(*factor_item())
+    assert picture is not None
+    (panel,) = picture.data
+    points = panel["lines"][0]["points"]
+    assert [(x, y) for x, y, *_ in points] == [(2, 53.0), (8, 59.0), (32, 83.0)] and panel["x"][2] is True
+    low, high = summary([52.0, 53.0, 54.0]).interval or (0, 0)
+    assert points[0][2:] == pytest.approx([low, high], rel=1e-4)
 
 
-def test_inline_figures_share_a_page(laptop_table: tuple[Item, Records]) -> None:
-    """Ids and the references to them get the prefix; colours become the page's variables; it is still XML."""
-    text = inline(svg(figure_of(*laptop_table, [ACCURACY])), "one")
-    root = ET.fromstring(text)
-    ids = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
-    assert ids and all(name.startswith("one-") for name in ids)
-    references = {value[1:] for e in root.iter() for key, value in e.attrib.items() if key.endswith("href")}
-    assert references and references <= ids
-    assert "var(--series-0)" in text and "#0072b2" not in text
+def test_words_on_the_x_axis_keep_their_order() -> None:
+    item, records = factor_item()
+    cells = tuple(replace(c, setting={"method": f"T{c.setting['T']}"}) for c in item.cells)
+    picture = item_picture(replace(item, cells=cells, drawing=Drawing(kind="against", x="method", lines=())), records)
+    assert picture is not None
+    assert [t.get_text() for t in picture.figure.axes[0].get_xticklabels()] == ["T32", "T2", "T8"]
+
+
+def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
+    cells = [
+        make_cell(f"{m}/{d}", {"method": m, "data": d}, i) for i, (m, d) in enumerate(itertools.product("AB", "xy"), 1)
+    ]
+    lines = [{"round": t, "pseudo/kl_uniform": 0.1 * t, "pseudo/kl_true": 0.2} for t in (1, 2)]
+    records = {c.cell_key: {0: make_record(c, 0, {"test/accuracy": 0.5}, rounds=lines)} for c in cells}
+    drawing = Drawing(metrics=("pseudo/kl_uniform",), panels=("data",), truth={"pseudo/kl_uniform": "pseudo/kl_true"})
+    item = Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), drawing=drawing)
+    picture = item_picture(item, records)
+    assert picture is not None and len(picture.data) == 2
+    assert [ax.get_title(loc="left") for ax in picture.figure.axes] == ["x", "y"]
+    truth = [line for line in picture.figure.axes[0].get_lines() if line.get_gid() == "line-0-truth"]
+    assert truth[0].get_ydata().tolist() == [0.2, 0.2]
+    assert set(figure_csv(item, records)["label"]) == {c.label for c in cells}
+
+
+def test_class_counts_of_the_embedded_digits() -> None:
+    cell = make_cell("a", {"alpha": 0.1}, 1)
+    item = Item(
+        name="toy/fig",
+        title="T",
+        profile="demo",
+        cells=(cell,),
+        drawing=Drawing(kind="class_counts", panels=("alpha",)),
+    )
+    picture = item_picture(item, {})
+    assert picture is not None
+    heights = sum(patch.get_height() for patch in picture.figure.axes[0].patches)
+    assert heights > 1000 and picture.figure.axes[0].get_title(loc="left") == "alpha = 0.1"
+
+
+def test_intervals_share_an_axis_with_a_unit() -> None:
+    rows = [IntervalRow(name="a", mean=1.0, interval=(-1.0, 3.0), margin=0.5), IntervalRow(name="b", mean=None)]
+    ax = intervals(rows, "points", zero=True).figure.axes[0]
+    assert ax.get_xlabel() == "points" and [t.get_text() for t in ax.get_yticklabels()] == ["a", "b"]
+    assert ax.get_xlim()[0] < -1 and ax.get_xlim()[1] > 3
+
+
+def test_nothing_is_drawn_without_a_run() -> None:
+    assert item_picture(factor_item()[0], {}) is None
+
+
+def test_methods_keep_their_look_and_no_two_share_a_line() -> None:
+    alone, beside = looks(["Mine"])["Mine"], looks(["Mine", "FedAvg", "Other"])
+    assert beside["Mine"] == alone and beside["FedAvg"] == LOOKS["FedAvg"]
+    assert len({(look.colour, look.dash) for look in beside.values()}) == 3
+
+
+@pytest.mark.parametrize("palette", [PALETTE, DARK])
+def test_arena_methods_are_told_apart_with_any_colour_vision(palette: tuple[str, ...]) -> None:
+    """CIE76 distances under normal vision, deuteranopia and protanopia (Machado et al., 2009): all above 12."""
+    seen = {name: [_lab(palette[LOOKS[name].colour], m) for m in VISION] for name in ARENA}
+    for a, b in itertools.combinations(ARENA, 2):
+        distances = [np.linalg.norm(x - y) for x, y in zip(seen[a], seen[b], strict=True)]
+        assert min(distances) > 12, (a, b, distances)
+
+
+VISION = (
+    np.eye(3),
+    np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
+    np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
+)
+XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+
+
+def _lab(colour: str, vision: np.ndarray) -> np.ndarray:
+    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    t = XYZ @ np.clip(vision @ linear, 0, 1) / np.array([0.95047, 1.0, 1.08883])
+    f = np.where(t > 0.008856, np.cbrt(t), 7.787 * t + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])

@@ -7,7 +7,7 @@ import pytest
 from benchmark.methods.semifl import SemiFL
 from benchmark.records.record import RunRecord, run_folder
 from benchmark.records.run import run
-from reports.properties import Mark, fedswitch_table1, seen_by_method, semifl_table2
+from reports.properties import exchanged, learned, seen_of
 from tests.conftest import record_of, tiny_experiment
 
 STUDENT = {"student": 4}
@@ -39,45 +39,41 @@ def clients(**changes):
     return {"server": holder(views=["labelled/weak"]), "client": holder(**changes)}
 
 
-def column(table, method):
-    return {name: marks[table.columns.index(method)] for name, marks in table.rows.items()}
+def texts(entries):
+    return tuple(entry.text for entry in entries)
+
+
+def of(*records):
+    seen = seen_of(records)
+    assert seen is not None
+    return seen
 
 
 def test_clients_that_send_more_than_updates_lose_privacy_by_name():
     """FedSwitch: students and teachers come, students and two numbers go."""
-    fedswitch = record(
-        "fedswitch",
-        holders=clients(received={"student": 4, "teacher": 4}, sent={"student": 4, "kl_teacher": 8, "kl_student": 8}),
-    )
-    found = column(fedswitch_table1([fedswitch]), "fedswitch")
-    assert found["Privacy"] == Mark(text="no", seen="clients also send kl_student, kl_teacher")
-    assert found["Statelessness"] == Mark(text="yes") and found["EMA smoothing"] == Mark(text="yes")
+    sent = {"student": 4, "kl_teacher": 8, "kl_student": 8}
+    fedswitch = record("fedswitch", holders=clients(received={"student": 4, "teacher": 4}, sent=sent))
+    privacy, stateless, ema = exchanged(of(fedswitch))
+    assert (privacy.text, privacy.below) == ("no", ("clients also send kl_student, kl_teacher",))
+    assert (stateless.text, ema.text) == ("yes", "yes")
 
 
-def test_each_property_by_itself():
-    table = fedswitch_table1(
-        [
-            record("plain"),
-            record("keeper", holders=clients(kept={"momentum": 4})),
-            record("server teacher", state={"teacher": 4}),
-            record("central", holders={"central": holder(kept=STUDENT)}),
-        ]
-    )
-    assert table.columns == ("central", "keeper", "plain", "server teacher")
-    assert column(table, "plain") == {
-        "Privacy": Mark(text="yes", seen="clients send student; receive student"),
-        "Statelessness": Mark(text="yes"),
-        "EMA smoothing": Mark(text="no"),
-    }
-    assert column(table, "keeper")["Statelessness"] == Mark(text="no", seen="clients keep momentum")
-    assert column(table, "server teacher")["EMA smoothing"].text == "yes"
-    assert [column(table, "central")[name].text for name in ("Privacy", "Statelessness")] == ["-", "-"]
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ("yes", "yes", "no")),
+        ({"holders": clients(kept={"momentum": 4})}, ("yes", "no", "no")),
+        ({"state": {"teacher": 4}}, ("yes", "yes", "yes")),
+        ({"holders": {"central": holder(kept=STUDENT)}}, ("-", "-", "no")),
+    ],
+)
+def test_each_property_by_itself(changes, expected):
+    assert texts(exchanged(of(record("m", **changes)))) == expected
 
 
 def test_one_run_that_keeps_something_is_enough():
-    """Two runs of one method stand in one column: a property holds where it holds in all of them."""
-    table = fedswitch_table1([record("m"), record("m", holders=clients(kept={"momentum": 4}))])
-    assert column(table, "m")["Statelessness"].text == "no"
+    """A property holds where it holds in all runs of the method."""
+    assert texts(exchanged(of(record("m"), record("m", holders=clients(kept={"momentum": 4})))))[1] == "no"
 
 
 @pytest.mark.parametrize(
@@ -97,24 +93,16 @@ def test_one_run_that_keeps_something_is_enough():
     ],
 )
 def test_the_row_of_a_method(changes, expected):
-    assert tuple(mark.text for mark in semifl_table2([record("m", **changes)]).rows["m"]) == expected
+    assert texts(learned(of(record("m", **changes)))) == expected
 
 
 def test_runs_with_several_norms_name_them():
-    table = semifl_table2([record("m", norm="sbn"), record("m", norm="none")])
-    assert str(table.rows["m"][-1]) == "None or sBN"
+    assert texts(learned(of(record("m", norm="sbn"), record("m", norm="none"))))[-1] == "None or sBN"
 
 
 def test_records_without_an_exchange_are_passed_over():
-    """Records of before it was noted, and unfinished ones."""
     old = replace(record("old"), result={"status": "done"})
-    assert list(seen_by_method([old, replace(old, result={}), record("new")])) == ["new"]
-
-
-def test_markdown_has_a_line_a_row():
-    lines = fedswitch_table1([record("a"), record("b")]).markdown().splitlines()
-    assert lines[:2] == ["| Property | a | b |", "| --- | --- | --- |"]
-    assert lines[3] == "| Statelessness | yes | yes |" and len(lines) == 5
+    assert seen_of([old, replace(old, result={})]) is None and seen_of([old, record("new")]) is not None
 
 
 def test_the_published_row_of_semifl_comes_from_its_run(tmp_path):
@@ -123,9 +111,7 @@ def test_the_published_row_of_semifl_comes_from_its_run(tmp_path):
     semifl = replace(tiny, method=SemiFL(threshold=0.0), model=replace(tiny.model, norm="sbn"))
     for experiment in (tiny, semifl):
         run(experiment, tmp_path)
-    records = [record_of(run_folder(tmp_path, experiment)) for experiment in (tiny, semifl)]
-    rows = semifl_table2(records).rows
-    assert [mark.text for mark in rows["semifl"]] == ["yes", "yes", "Strong + Mixup", "Alternate", "sBN"]
-    assert [mark.text for mark in rows["ssfl"]] == ["yes", "yes", "Strong", "Parallel", "GN"]
-    properties = column(fedswitch_table1(records), "semifl")
-    assert properties["Privacy"].seen == "clients also send batches, statistics"
+    ssfl, found = (of(record_of(run_folder(tmp_path, experiment))) for experiment in (tiny, semifl))
+    assert texts(learned(found)) == ("yes", "yes", "Strong + Mixup", "Alternate", "sBN")
+    assert texts(learned(ssfl)) == ("yes", "yes", "Strong", "Parallel", "GN")
+    assert exchanged(found)[0].below == ("clients also send batches, statistics",)

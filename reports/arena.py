@@ -1,0 +1,518 @@
+"""The arena's table: methods under one environment, compared at equal rounds, equal local steps and equal bytes.
+
+A column of the arena holds the cells that differ in nothing but their method (hyperparameters "own", or alpha = 0.1).
+All its means are over the seeds that every compared method has; a method without a finished run, or with a diverged
+one, is listed beside the others and never averaged. The budget of local steps (and of bytes) is the least that a
+compared method spends in a whole run; others are scored at the last evaluation that this budget pays for.
+
+Methods are sorted by mean. With RANK_SEEDS common seeds they have ranks and the interval of their difference to the
+best; with fewer, letters: down the order, a new letter begins where the interval of the difference to the best method
+of the current letter lies above zero. Each method but the first is compared once, at level 1 - 0.05 / (methods - 1).
+"""
+
+import math
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import pandas as pd
+
+from benchmark.papers.item import Cell, Choice, Item
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.judge import FAMILY_ERROR
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
+from benchmark.verdicts.statistics import Paired, Summary, paired, summary
+from reports.figures import IntervalRow, Picture, intervals
+from reports.formatting import (
+    NONE,
+    count,
+    interval_text,
+    mean_spread,
+    megabytes,
+    percent,
+    points,
+    points_interval,
+    spread_text,
+    thousands,
+)
+from reports.paper_table import cell_page, entry_values
+from reports.properties import arena_properties
+from reports.results import KEPT
+from reports.style import Look, looks
+from reports.tables import Column, Entry, Row, Table
+
+Basis: TypeAlias = Literal["rounds", "steps", "bytes"]
+BASES: tuple[Basis, ...] = ("rounds", "steps", "bytes")
+COSTS: Mapping[Basis, tuple[str, ...]] = {"steps": ("local_steps",), "bytes": ("comm/bytes_up", "comm/bytes_down")}
+NAMES: Mapping[Basis, str] = {"rounds": "Equal rounds", "steps": "Equal local steps", "bytes": "Equal bytes"}
+RANK_SEEDS = 5
+BUDGET = (
+    "The budget is what the cheapest method spends. Costlier methods are scored at the round where they reach it, "
+    "before their learning-rate schedule ends."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placing:
+    """A method's place on one basis. Where seeds are common, exactly one of rank and letter is set."""
+
+    values: Mapping[int, float]  # seed -> accuracy, a fraction
+    summary: Summary
+    rank: int | None = None  # 1 is best; equal means share a rank
+    letter: str = ""  # "a" is the best method's
+    difference: Paired | None = None  # to the best, at the corrected level; None for the best, and without ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A compared method."""
+
+    result: CellResult
+    places: Mapping[Basis, Placing]  # a basis is absent where a seed had no evaluation within the budget
+    costs: Mapping[Basis, float]  # "steps" and "bytes" of a whole run, mean over the seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arena:
+    """The methods of one value of the setting that varies."""
+
+    key: str  # "hyperparameters"
+    value: str | int | float | None  # "own"; None: the methods are all that varies
+    seeds: tuple[int, ...]  # common to all compared methods; empty: neither ranks nor letters
+    rounds: int | None  # of every compared run; None where they differ
+    budget: Mapping[Basis, float]
+    compared: tuple[Compared, ...]  # best at equal rounds first
+    apart: tuple[CellResult, ...]  # without a finished run, or with a diverged one
+    waiting: tuple[Choice, ...]
+    bounds: tuple[CellResult, ...]  # beside the ranking, at equal rounds only
+
+    @property
+    def title(self) -> str:
+        """ "own hyperparameters", "alpha = 0.1"."""
+        if self.value is None:
+            return "all methods"
+        return f"{self.value} {self.key}" if isinstance(self.value, str) else f"{self.key} = {self.value:g}"
+
+    @property
+    def ranked(self) -> bool:
+        return len(self.seeds) >= RANK_SEEDS
+
+
+def is_arena(item: Item) -> bool:
+    """Methods as rows, and nothing published: what is compared is methods among each other."""
+    return item.methods_are_rows and not any(entry.published for entry in (*item.cells, *item.shown))
+
+
+def method_of(entry: Cell | Choice) -> str:
+    return str(entry.setting.get("method", entry.label))
+
+
+def entries_of(item: Item) -> list[Cell | Choice]:
+    """Cells and choices, without the ladder."""
+    entries: list[Cell | Choice] = [*item.cells, *item.choices]
+    return [entry for entry in entries if entry.role != "ladder"]
+
+
+def methods(item: Item) -> tuple[str, ...]:
+    """Every ranked method once, in the item's order."""
+    entries = [entry for entry in entries_of(item) if entry.role != "bound"]
+    return tuple(dict.fromkeys(map(method_of, entries)))
+
+
+def arenas(item: Item, records: Records) -> tuple[Arena, ...]:
+    """One for each value of the setting that varies, in the item's order."""
+    results = [result for result in collect(item, records).values() if result.cell.role != "ladder"]
+    entries = entries_of(item)
+    key = next((key for entry in entries for key in entry.setting if key != "method"), "")
+    ranked = [entry for entry in entries if entry.role != "bound"] or entries
+    values = list(dict.fromkeys(entry.setting.get(key) for entry in ranked))
+    return tuple(_arena(key, value, results, item.choices, records) for value in values)
+
+
+def _arena(
+    key: str,
+    value: str | int | float | None,
+    results: Sequence[CellResult],
+    choices: Iterable[Choice],
+    records: Records,
+) -> Arena:
+    mine = [r for r in results if r.cell.setting.get(key) == value and r.cell.role != "bound"]
+    compared = [result for result in mine if result.values and not result.diverged]
+    common = set.intersection(*(set(result.values) for result in compared)) if compared else set()
+    runs = {
+        r.cell.label: [run for run in seeds_of(records, r.cell) if run.seed in (common or r.values)] for r in compared
+    }
+    every = [run for found in runs.values() for run in found]
+    budget, lengths = _budget(every), {len(run.rounds) for run in every}
+    bounds = [result for result in results if result.cell.role == "bound"]
+    times = Counter(method_of(result.cell) for result in bounds)
+    return Arena(
+        key=key,
+        value=value,
+        seeds=tuple(sorted(common)),
+        rounds=lengths.pop() if len(lengths) == 1 else None,
+        budget=budget,
+        compared=_compared(compared, runs, sorted(common), budget),
+        apart=tuple(result for result in mine if result not in compared),
+        waiting=tuple(c for c in choices if c.setting.get(key, value) == value),
+        # its own bounds, and those that the item has only once, which stand beside every column
+        bounds=tuple(r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1),
+    )
+
+
+def _compared(
+    results: Sequence[CellResult],
+    runs: Mapping[str, Sequence[RunRecord]],
+    seeds: Sequence[int],
+    budget: Mapping[Basis, float],
+) -> tuple[Compared, ...]:
+    reached: dict[Basis, dict[str, Mapping[int, float]]] = {"rounds": {r.cell.label: r.values for r in results}}
+    for basis, most in budget.items():
+        reached[basis] = {label: _within(found, basis, most) for label, found in runs.items()}
+    places = {basis: place(values, seeds) for basis, values in reached.items()}
+    order = list(places["rounds"])
+    return tuple(
+        Compared(
+            result=result,
+            places={basis: found[result.cell.label] for basis, found in places.items() if result.cell.label in found},
+            costs={basis: summary(sum(spent(r, basis)) for r in runs[result.cell.label]).mean for basis in COSTS},
+        )
+        for result in sorted(results, key=lambda result: order.index(result.cell.label))
+    )
+
+
+def spent(record: RunRecord, basis: Basis) -> list[float]:
+    """What each round of the run spent: local steps, or bytes up + down."""
+    return [sum(float(line.get(name, 0)) for name in COSTS[basis]) for line in record.rounds]
+
+
+def at_budget(record: RunRecord, basis: Basis, budget: float) -> float | None:
+    """The test accuracy of the last evaluation that the budget pays for, or of the best one where the run's selection
+    rule is the best round; None where even the first costs more."""
+    value, total = None, 0.0
+    for line, cost in zip(record.rounds, spent(record, basis), strict=True):
+        total += cost
+        if total > budget:
+            break
+        found = line.get(ACCURACY)
+        if found is not None and math.isfinite(found):
+            value = float(found) if value is None or not record.selected_on_test else max(value, float(found))
+    return value
+
+
+def _within(runs: Sequence[RunRecord], basis: Basis, budget: float) -> Mapping[int, float]:
+    """Seed -> value; empty where any run has none, so that all means are of the same seeds."""
+    found = {run.seed: at_budget(run, basis, budget) for run in runs}
+    known = {seed: value for seed, value in found.items() if value is not None}
+    return known if len(known) == len(found) else {}
+
+
+def _budget(runs: Sequence[RunRecord]) -> dict[Basis, float]:
+    """The least of each cost. A method that spends nothing sets no budget: it stays within any."""
+    totals = {basis: [total for run in runs if (total := sum(spent(run, basis))) > 0] for basis in COSTS}
+    return {basis: min(found) for basis, found in totals.items() if found}
+
+
+def place(values: Mapping[str, Mapping[int, float]], seeds: Sequence[int]) -> dict[str, Placing]:
+    """Label -> its place, best mean first; `values` is label -> seed -> accuracy, each with every one of `seeds`.
+    Without common seeds the means are of other seeds each, so there is neither rank nor letter."""
+    known = {label: {s: found[s] for s in seeds} if seeds else dict(found) for label, found in values.items() if found}
+    means = {label: summary(found.values()) for label, found in known.items()}
+    order = sorted(known, key=lambda label: -means[label].mean)
+    level = 1 - FAMILY_ERROR / max(1, len(order) - 1)
+    ranked = len(seeds) >= RANK_SEEDS
+    letters = _letters([known[label] for label in order], level) if seeds and not ranked else [""] * len(order)
+    return {
+        label: Placing(
+            values=known[label],
+            summary=means[label],
+            rank=1 + sum(means[other].mean > means[label].mean for other in order) if ranked else None,
+            letter=letters[position],
+            difference=paired(known[label], known[order[0]], level) if ranked and position else None,
+        )
+        for position, label in enumerate(order)
+    }
+
+
+def _letters(ordered: Sequence[Mapping[int, float]], level: float) -> list[str]:
+    letters: list[str] = []
+    first, number = ordered[0] if ordered else {}, 0
+    for values in ordered:
+        seen = paired(first, values, level)
+        if seen is not None and seen.interval is not None and seen.has_spread and seen.interval[0] > 0:
+            first, number = values, number + 1
+        letters.append(string.ascii_lowercase[number % 26] * (number // 26 + 1))
+    return letters
+
+
+def standing(arena: Arena, n_wanted: int) -> str:
+    """How the methods are sorted, and how sure that order is."""
+    if not arena.compared:
+        return "No finished run yet."
+    if not arena.seeds:
+        return "Sorted by mean; no seed is common to all methods, so that they are not compared."
+    n = len(arena.seeds)
+    seeds = count(n, "common seed") + (f" of {n_wanted} wanted" if n < n_wanted else "")
+    if n == 1:
+        return f"Sorted by mean; {seeds}: no interval, so no method is told from another."
+    if arena.ranked:
+        return f"Ranks by mean over {seeds}, with the difference to the best (paired 95 % interval, Bonferroni)."
+    return (
+        f"Sorted by mean over {seeds}. Methods with the same letter are not significantly different from the best one "
+        "carrying it (paired 95 % interval, Bonferroni)."
+    )
+
+
+def learned_nothing(arena: Arena, records: Records) -> str:
+    """Said where methods kept no pseudo-label at the end: they learned from labels alone."""
+    names = []
+    for one in arena.compared:
+        kept = [run.last(KEPT) for run in seeds_of(records, one.result.cell) if run.seed in one.result.values]
+        if kept and all(value == 0 for value in kept):
+            names.append(method_of(one.result.cell))
+    if not names:
+        return ""
+    return f"{len(names)} of {len(arena.compared)} methods kept no pseudo-label in the last round: {', '.join(names)}."
+
+
+def footnotes(item: Item) -> dict[str, int]:
+    """The remarks on cells and waiting choices, numbered from 1, the same remark once."""
+    parts = [part for entry in entries_of(item) for part in entry.note.split("; ") if part]
+    return {remark: number for number, remark in enumerate(dict.fromkeys(parts), start=1)}
+
+
+def arena_tables(item: Item, records: Records) -> list[Table]:
+    """A table for each value of the setting that varies; the first one's data is that of all."""
+    frame, numbers = arena_frame(item, records), footnotes(item)
+    notes = [f"[{number}] {note}" for note, number in numbers.items()]
+    found = arenas(item, records)
+    tables = [_table(item, arena, numbers, frame, records) for arena in found]
+    return [*tables[:-1], _with_notes(tables[-1], notes)] if tables else []
+
+
+def _with_notes(table: Table, notes: Sequence[str]) -> Table:
+    return Table(**{**vars(table), "notes": tuple(notes)})
+
+
+def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataFrame, records: Records) -> Table:
+    steps, sent = arena.budget.get("steps"), arena.budget.get("bytes")
+    at = {
+        "rounds": "last round" if arena.rounds is None else f"{arena.rounds:,} rounds",
+        "steps": "" if steps is None else f"{thousands(steps)} steps",
+        "bytes": "" if sent is None else f"{megabytes(sent)} MB",
+    }
+    columns = [Column(name="Method", left=True), *(Column(name=NAMES[basis], below=at[basis]) for basis in BASES)]
+    columns += [Column(name="To the best")] if arena.ranked else []
+    columns += [Column(name="Local steps", below="a run"), Column(name="MB up + down", below="a run")]
+    width = len(columns) - 1
+
+    def named(entry: Cell | Choice) -> Entry:
+        marks = sorted(numbers[part] for part in entry.note.split("; ") if part)
+        text = method_of(entry)
+        other = entry.setting.get(arena.key, arena.value)
+        text = text if other == arena.value else f"{text} ({other})"
+        href = cell_page(entry.label) if isinstance(entry, Cell) else ""
+        return Entry(text=text, mark=f"[{', '.join(map(str, marks))}]" if marks else "", href=href)
+
+    rows = []
+    for one in arena.compared:
+        costs = (thousands(one.costs["steps"]), megabytes(one.costs["bytes"]))
+        rows.append(
+            Row(
+                section="compared",
+                entries=(
+                    named(one.result.cell),
+                    *(_placed(one.places.get(basis), basis == "rounds") for basis in BASES),
+                    *([_to_best(one.places["rounds"])] if arena.ranked else []),
+                    *(Entry(text=text, sort=value) for text, value in zip(costs, one.costs.values(), strict=True)),
+                ),
+            )
+        )
+    beside: list[tuple[str, Cell | Choice, Entry]] = [
+        ("apart", r.cell, Entry(text=r.counts, look=r.status)) for r in arena.apart
+    ]
+    for choice in arena.waiting:
+        section = "bounds" if choice.role == "bound" else "apart"
+        beside.append((section, choice, Entry(text="waits for trials", look="missing")))
+    beside += [("bounds", result.cell, _bound(result)) for result in arena.bounds]
+    for section, entry, said in sorted(beside, key=lambda line: line[0]):
+        rows.append(Row(section=section, entries=(named(entry), said, *[Entry(text="")] * (width - 1))))
+    remarks = [standing(arena, item.seeds), learned_nothing(arena, records), BUDGET]
+    remarks += ["Last rows: bounds, not in the ranking."] if arena.bounds else []
+    return Table(
+        name="table",
+        title=arena.title,
+        caption=f"{item.title}, {arena.title} ({item.name}, profile {item.profile}; test accuracy in percent). "
+        + " ".join(remark for remark in remarks if remark),
+        columns=tuple(columns),
+        rows=tuple(rows),
+        data=frame,
+    )
+
+
+def _placed(placing: Placing | None, with_seeds: bool) -> Entry:
+    if placing is None:
+        return Entry(sort=-1.0)
+    seen = placing.summary
+    seeds: tuple[str, ...] = ()
+    if with_seeds and seen.n > 1:
+        seeds = (" ".join(percent(value, 1) for _, value in sorted(placing.values.items())),)
+    low, high = seen.interval if seen.interval and seen.has_spread else (seen.mean, seen.mean)
+    return Entry(
+        text=percent(seen.mean),
+        spread=spread_text(ACCURACY, seen),
+        mark=f"{placing.rank}." if placing.rank else placing.letter,
+        detail=tuple(part for part in (interval_text(ACCURACY, seen), *seeds) if part),
+        sort=seen.mean,
+        span=(max(low, 0.0), seen.mean, min(high, 1.0)),
+    )
+
+
+def _to_best(placing: Placing) -> Entry:
+    seen = placing.difference
+    if seen is None:
+        return Entry(text="best" if placing.rank == 1 else NONE)
+    return Entry(text=points(seen.mean), below=(points_interval(seen.interval) if seen.has_spread else "no spread",))
+
+
+def _bound(result: CellResult) -> Entry:
+    if result.diverged or result.summary is None:
+        return Entry(text=result.counts, look=result.status)
+    return Entry(
+        text=percent(result.summary.mean), spread=spread_text(ACCURACY, result.summary), sort=result.summary.mean
+    )
+
+
+def arena_frame(item: Item, records: Records) -> pd.DataFrame:
+    """A row a cell: the fields of every table's CSV, its place on each basis, and costs; all accuracies fractions."""
+    placed = {one.result.cell.label: (arena, one) for arena in arenas(item, records) for one in arena.compared}
+    rows = []
+    for label, result in collect(item, records).items():
+        values = entry_values(item, result.cell, ACCURACY, result)
+        arena, one = placed.get(label, (None, None))
+        for basis in BASES:
+            placing = one.places.get(basis) if one else None
+            seen = placing.summary if placing else None
+            to_best = placing.difference if placing else None
+            low, high = (to_best.interval if to_best else None) or (None, None)
+            values |= {
+                f"{basis}_mean": seen.mean if seen else None,
+                f"{basis}_std": seen.std if seen else None,
+                f"{basis}_n": seen.n if seen else None,
+                f"{basis}_rank": placing.rank if placing else None,
+                f"{basis}_letter": placing.letter if placing else None,
+                f"{basis}_to_best": to_best.mean if to_best else None,
+                f"{basis}_to_best_low": low,
+                f"{basis}_to_best_high": high,
+            }
+        for name in COSTS:
+            values[f"run_{name}"] = one.costs[name] if one else None
+            values[f"budget_{name}"] = arena.budget.get(name) if arena else None
+        rows.append(values)
+    for choice in item.choices:
+        known = {"item": item.name, "profile": item.profile, **choice.setting, "label": choice.label}
+        rows.append({**known, "role": choice.role, "status": "waits for trials", "note": choice.note})
+    return pd.DataFrame(rows)
+
+
+def arena_object(item: Item, records: Records) -> dict[str, Any]:
+    """What `fssl reproduce --json` says under "arena": accuracies are fractions, costs those of a whole run."""
+    found = arenas(item, records)
+    properties: dict[str, dict[str, str]] = {}
+    for table in arena_properties(item, records):
+        heads = [column.name for column in table.columns[1:]]
+        for row in table.rows:
+            marks = [" ".join(part for part in (e.text, *e.below) if part) for e in row.entries[1:]]
+            properties.setdefault(row.entries[0].text, {}).update(zip(heads, marks, strict=True))
+    return {
+        "varies": found[0].key if found else "",
+        "columns": [_arena_values(arena) for arena in found],
+        "properties": properties,
+    }
+
+
+def _arena_values(arena: Arena) -> dict[str, Any]:
+    return {
+        "value": arena.value,
+        "seeds": list(arena.seeds),
+        "ranked": arena.ranked,
+        "budget": {"rounds": arena.rounds, **{name: arena.budget.get(name) for name in COSTS}},
+        "methods": [
+            {
+                **_named(one.result),
+                "cell_key": one.result.cell.cell_key,
+                "note": one.result.cell.note,
+                "cost": dict(one.costs),
+                **{basis: _place_values(one.places.get(basis)) for basis in BASES},
+            }
+            for one in arena.compared
+        ],
+        "not_compared": [{**_named(result), "status": result.status} for result in arena.apart],
+        "waiting": [choice.label for choice in arena.waiting],
+        "bounds": [
+            {**_named(r), "status": r.status, "n": r.n, "mean": r.summary.mean if r.summary else None}
+            for r in arena.bounds
+        ],
+    }
+
+
+def _named(result: CellResult) -> dict[str, Any]:
+    return {"method": method_of(result.cell), "label": result.cell.label}
+
+
+def _place_values(placing: Placing | None) -> dict[str, Any] | None:
+    if placing is None:
+        return None
+    seen = placing.difference
+    return {
+        "mean": placing.summary.mean,
+        "std": placing.summary.std,
+        "values": {str(seed): value for seed, value in placing.values.items()},
+        "rank": placing.rank,
+        "letter": placing.letter or None,
+        "to_best": seen and {"mean": seen.mean, "interval": seen.interval and list(seen.interval), "level": seen.level},
+    }
+
+
+def dots(item: Item, arena: Arena) -> Picture | None:
+    """Accuracy at equal rounds, every seed a dot, best first; bounds hollow. None without a finished run."""
+    if not arena.compared:
+        return None
+    chosen = looks(methods(item))
+    rows = [
+        _dots_row(one.result, one.places["rounds"].values, chosen[method_of(one.result.cell)]) for one in arena.compared
+    ]
+    grey = Look(colour=2)
+    rows += [_dots_row(result, result.values, grey, hollow=True) for result in arena.bounds if result.values]
+    return intervals(rows, "Test accuracy (%) at equal rounds; line: 95 % interval, tick: mean", names=1.6)
+
+
+def _dots_row(result: CellResult, values: Mapping[int, float], look: Look, hollow: bool = False) -> IntervalRow:
+    seen = summary(values.values())
+    interval = seen.interval if seen.interval and seen.has_spread else None
+    return IntervalRow(
+        name=method_of(result.cell),
+        mean=100 * seen.mean,
+        interval=(max(0.0, 100 * interval[0]), min(100.0, 100 * interval[1])) if interval else None,
+        dots=[100 * value for value in values.values()],
+        look=look,
+        hollow=hollow,
+    )
+
+
+def best_line(item: Item, records: Records) -> list[dict[str, Any]]:
+    """For the front page: the first column's methods, with the same numbers as the arena's own table."""
+    found = [arena for arena in arenas(item, records) if arena.compared][:1]
+    return [
+        {
+            "method": method_of(one.result.cell),
+            "page": cell_page(one.result.cell.label),
+            "mean": mean_spread(one.places["rounds"].summary),
+            "mark": f"{one.places['rounds'].rank}." if arena.ranked else one.places["rounds"].letter,
+            "n": one.places["rounds"].summary.n,
+        }
+        for arena in found
+        for one in arena.compared
+    ]

@@ -1,1 +1,0 @@
-"""The arena in words, tables and pictures: methods as rows, compared at equal rounds, local steps and bytes."""

@@ -1,0 +1,175 @@
+"""Numbers and names as people read them: percent, points, units. Records hold fractions, pages percent."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+from benchmark.verdicts.statistics import Summary
+from benchmark.verdicts.units import in_unit as in_unit
+from benchmark.verdicts.units import is_fraction as is_fraction
+from benchmark.verdicts.units import number as number
+
+NONE = "\u2013"
+METRICS = {
+    "test/accuracy": "Test accuracy",
+    "test/loss": "Test loss",
+    "test/auroc": "Area under ROC",
+    "test/precision": "Macro precision",
+    "test/recall": "Macro recall",
+    "pseudo/kept": "Pseudo-labels kept",
+    "pseudo/accuracy": "Accuracy of kept pseudo-labels",
+    "pseudo/kl_uniform": "KL of pseudo-labels from uniform",
+    "pseudo/kl_true": "KL of true labels from uniform",
+    "pseudo/class_balance": "Class balance of kept pseudo-labels",
+    "comm/bytes_up": "Bytes up",
+    "comm/bytes_down": "Bytes down",
+    "comm/bytes_kept": "Bytes kept at clients",
+    "comm/sat_out": "Clients that sat out",
+    "comm/dropped": "Updates dropped",
+    "time/round_seconds": "Seconds a round",
+    "time/cpu_seconds": "CPU seconds a round",
+    "server/loss": "Loss at the server",
+    "client/loss": "Loss at the clients",
+    "local_steps": "Local steps",
+}
+UNITS = {"pseudo/kl_uniform": "nats", "pseudo/kl_true": "nats", "time/round_seconds": "s", "time/cpu_seconds": "s"}
+
+
+def metric_name(metric: str) -> str:
+    """ "Test accuracy"; the metric's own name where we have no better one. Variants of a diversity say which."""
+    if metric.startswith("diversity/") and metric.count("/") == 4:
+        _, gradient, norm, power, members = metric.split("/")
+        of = {"gradient": "gradients", "delta": "weight changes"}.get(gradient, gradient)
+        return f"Diversity of {of}, {norm} {power}{', with server' if members == 'with_server' else ''}"
+    return METRICS.get(metric, metric)
+
+
+def unit_of(metric: str) -> str:
+    """ "%" for fractions; empty where the metric has no unit."""
+    return "%" if is_fraction(metric) else UNITS.get(metric, "")
+
+
+def axis_title(metric: str) -> str:
+    unit = unit_of(metric)
+    return f"{metric_name(metric)} ({unit})" if unit else metric_name(metric)
+
+
+def shown(metric: str, value: float | None, digits: int = 2) -> str:
+    """A value of the metric: percent without the sign for fractions, else four significant digits."""
+    if value is None:
+        return NONE
+    return f"{100 * value:.{digits}f}" if is_fraction(metric) else number(value)
+
+
+def percent(fraction: float | None, digits: int = 2) -> str:
+    """0.8307 -> "83.07"."""
+    return NONE if fraction is None else f"{100 * fraction:.{digits}f}"
+
+
+def difference(metric: str, value: float | None, digits: int = 2) -> str:
+    """A signed difference: points for fractions, 0.0136 -> "+1.36". Zero has a plus sign."""
+    if value is None:
+        return NONE
+    return f"{round(100 * value, digits) + 0.0:+.{digits}f}" if is_fraction(metric) else f"{value + 0.0:+.4g}"
+
+
+def points(fraction: float | None, digits: int = 2) -> str:
+    return difference("test/accuracy", fraction, digits)
+
+
+def difference_interval(metric: str, interval: tuple[float, float] | None, digits: int = 1) -> str:
+    """ "[+0.3, +0.6]"; empty without one."""
+    return "" if interval is None else "[" + ", ".join(difference(metric, edge, digits) for edge in interval) + "]"
+
+
+def points_interval(interval: tuple[float, float] | None, digits: int = 1) -> str:
+    return difference_interval("test/accuracy", interval, digits)
+
+
+def interval_text(metric: str, seen: Summary | None) -> str:
+    """The interval of a mean, "[95.1, 96.4]"; empty where one run or equal runs leave none."""
+    if seen is None or seen.interval is None or not seen.has_spread:
+        return ""
+    return "[" + ", ".join(shown(metric, edge, 1) for edge in seen.interval) + "]"
+
+
+def spread_text(metric: str, seen: Summary | None) -> str:
+    """ "±0.41", the standard deviation over seeds; empty for one run."""
+    return "" if seen is None or seen.std is None else f"±{shown(metric, seen.std)}"
+
+
+def mean_spread(seen: Summary | None, metric: str = "test/accuracy") -> str:
+    """ "83.07 ±0.41"."""
+    return NONE if seen is None else f"{shown(metric, seen.mean)} {spread_text(metric, seen)}".rstrip()
+
+
+def thousands(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def megabytes(value: float) -> str:
+    """Bytes in MB (10^6), three digits where it is small: 12400000 -> "12.4"."""
+    found = value / 1e6
+    return f"{found:,.0f}" if found >= 1000 else f"{found:.3g}"
+
+
+def count(number: int, word: str) -> str:
+    """ "1 cell", "3 cells"."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def sentence(text: str) -> str:
+    """With a capital at the start, and a full stop at the end."""
+    text = text.strip()
+    return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+
+
+def without_dollars(quote: str) -> str:
+    """A quote whose symbols stand between dollars: "a large $C$" -> "a large C". Formulas with commands stay."""
+    return re.sub(r"\$([^$\\\s][^$\\]{0,19})\$", r"\1", quote)
+
+
+def slug(name: str) -> str:
+    """A file name for `name`: itself where it is plain, otherwise its plain characters and a hash that keeps two
+    names apart. Never empty, never "..", no separators."""
+    if re.fullmatch(r"[a-z0-9]([a-z0-9_-]|\.(?=[a-z0-9])){0,100}", name):
+        return name
+    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:40]
+    return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}".lstrip("-")
+
+
+LATEX = {
+    **{character: "\\" + character for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    NONE: "--",
+    "\n": " ",
+    "\r": " ",
+}
+MARKDOWN: Mapping[str, str] = {
+    **{character: "\\" + character for character in "\\|*_`[]"},
+    **{"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"},
+}
+
+
+def latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def markdown(text: str) -> str:
+    """Text that ends no cell and no line of a Markdown table, and is neither a tag nor a link."""
+    return "".join(MARKDOWN.get(character, character) for character in text)
+
+
+def csv_safe(value: object) -> object:
+    """A CSV field that no spreadsheet takes for a formula: text that begins with = + - @ (or a control character that
+    spreadsheets skip) gets a leading apostrophe; numbers stay as they are."""
+    if not isinstance(value, str):
+        return value
+    if re.match(r"[=+\-@\t\r\n]", value) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value):
+        return "'" + value
+    return value

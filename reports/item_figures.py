@@ -1,0 +1,173 @@
+"""An item's figure: which curves or points stand in which panel, as its `Drawing` says."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from benchmark.errors import FsslError
+from benchmark.federated.environment import prepare
+from benchmark.papers.item import Cell, Drawing, Item
+from benchmark.verdicts.results import ACCURACY, Records, collect, seeds_of
+from benchmark.verdicts.statistics import summary
+from reports.figures import Panel, Picture, Point, against, class_counts, curves
+from reports.formatting import metric_name
+from reports.paper_table import setting_text
+from reports.results import CURVE_COLUMNS, KEPT, curves_frame, measured, series_of
+from reports.style import line_looks, series_looks
+
+DIVERSITY = "diversity/delta/l2/squared/clients"
+MOST_LINES = 16  # in a panel; more say nothing
+PANEL_POINTS = 120
+CAPTIONS = {
+    "curves": "x axis: round. Line: mean over seeds; band: 95 % interval (three or more seeds); thin lines: single "
+    "runs. A dotted line ending in a cross is a run that diverged. Click on a name to hide its line.",
+    "against": "Mean over seeds with its 95 % interval; every run is a dot.",
+    "class_counts": "Images of each class at each client, seed 0. From the data sets on this machine.",
+}
+
+
+def item_picture(item: Item, records: Records) -> Picture | None:
+    """The item's figure, or for a table its curves; None where no run has begun or there are too many lines."""
+    drawing = item.drawing or Drawing(metrics=(ACCURACY, DIVERSITY))
+    if drawing.kind == "class_counts":
+        return _counts(item, drawing)
+    if not any(records.values()):
+        return None
+    return _against(item, drawing, records) if drawing.kind == "against" else _curves(item, drawing, records)
+
+
+def caption_of(item: Item) -> str:
+    return CAPTIONS[item.drawing.kind if item.drawing else "curves"]
+
+
+def drawn_metrics(item: Item, records: Records) -> list[str]:
+    """The drawing's metrics, and the share of pseudo-labels kept, without which accuracy does not tell whether clients
+    learn; of a table, those that were measured."""
+    asked = item.drawing.metrics if item.drawing else (ACCURACY, *(() if item.methods_are_rows else (DIVERSITY,)))
+    wanted = [metric for metric in asked if item.drawing or metric == ACCURACY or measured(records, metric)]
+    return [*wanted, KEPT] if measured(records, KEPT) and KEPT not in wanted and not item.methods_are_rows else wanted
+
+
+def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
+    """Panel title -> line name -> cell. Without keys for panels: a panel for each value of the other keys where lines
+    are methods; all cells in one where the item has one method."""
+    cells = [cell for cell in item.cells if cell.role != "ladder"]
+    keys = list(dict.fromkeys(key for cell in cells for key in cell.setting))
+    varying = [key for key in keys if len({cell.setting.get(key) for cell in cells}) > 1]
+    lines = [key for key in drawing.lines if key in varying]
+    others = [key for key in varying if key not in lines]
+    if not lines:
+        lines, others = others, []
+    if drawing.panels:
+        others = list(drawing.panels)
+        lines = [key for key in varying if key not in others]
+    found: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        title = setting_text({key: cell.setting[key] for key in others if key in cell.setting})
+        name = setting_text({key: cell.setting[key] for key in lines if key in cell.setting}) or cell.label
+        panel = found.setdefault(title, {})
+        panel[name if name not in panel else cell.label] = cell
+    return found
+
+
+def _curves(item: Item, drawing: Drawing, records: Records) -> Picture | None:
+    panels = panels_of(item, drawing)
+    if len(panels) > 6:  # too many to stand side by side: one panel, all lines
+        panels = {"": {cell.label: cell for lines in panels.values() for cell in lines.values()}}
+    if not panels or max(map(len, panels.values())) > MOST_LINES:
+        return None
+    results = collect(item, records)
+    looks = line_looks((name for lines in panels.values() for name in lines), methods_of(item))
+    in_steps = drawing.x == "steps"
+    rows = []
+    for metric in drawn_metrics(item, records):
+        truth = drawing.truth.get(metric)
+        rows.append(
+            [
+                Panel(
+                    title=title,
+                    metric=metric,
+                    lines={n: series_of(results[c.label], records, metric, PANEL_POINTS) for n, c in lines.items()},
+                    truth={n: series_of(results[c.label], records, truth) for n, c in lines.items()} if truth else {},
+                    joins=joins(lines.values()),
+                    steps={n: c.experiment.federation.T or 1 for n, c in lines.items()} if in_steps else {},
+                )
+                for title, lines in panels.items()
+            ]
+        )
+    alone = len(panels) == 1
+    return curves(rows, looks, width=5.6 if alone else 2.7, height=2.2 if alone else 1.8)
+
+
+def joins(cells: Iterable[Cell]) -> int | None:
+    """The round after which clients take part, where the server trains alone first; None where cells differ."""
+    found = {getattr(cell.experiment.method, "warm_start_rounds", 0) for cell in cells}
+    found.discard(0)
+    return found.pop() if len(found) == 1 else None
+
+
+def methods_of(item: Item) -> list[str]:
+    return [str(cell.setting.get("method", cell.label)) for cell in item.cells]
+
+
+def _against(item: Item, drawing: Drawing, records: Records) -> Picture | None:
+    """A panel a metric (and a value of the drawing's keys for panels), a line for each value of its keys for lines."""
+    cells = [cell for cell in item.cells if cell.role != "ladder" and drawing.x in cell.setting]
+    panels: dict[str, dict[str, list[Point]]] = {}
+    metrics: dict[str, str] = {}
+    for metric in drawn_metrics(item, records):
+        results = collect(item, records, metric)
+        for cell in cells:
+            place = setting_text({key: cell.setting[key] for key in drawing.panels if key in cell.setting})
+            title = ": ".join(part for part in (place, metric_name(metric)) if part)
+            keys = [key for key in drawing.lines if key != drawing.x]
+            name = setting_text({key: cell.setting[key] for key in keys if key in cell.setting})
+            lines, values = panels.setdefault(title, {}), list(results[cell.label].values.values())
+            metrics[title] = metric
+            points = lines.setdefault(name, [])
+            if values:
+                points.append(Point(x=cell.setting[drawing.x], seen=summary(values), values=values))
+    if not panels:
+        return None
+    for lines in panels.values():
+        for points in lines.values():
+            if all(not isinstance(point.x, str) for point in points):
+                points.sort(key=lambda point: float(point.x))
+    looks = line_looks((name for lines in panels.values() for name in lines), methods_of(item))
+    return against(panels, metrics, looks, drawing.x, drawing.log_x)
+
+
+def _counts(item: Item, drawing: Drawing) -> Picture | None:
+    """None where a data set is not on this machine."""
+    panels: dict[str, pd.DataFrame] = {}
+    for cell in item.cells:
+        counts = _class_counts(cell)
+        if counts is None:
+            return None
+        panels[
+            setting_text({key: cell.setting[key] for key in drawing.panels if key in cell.setting}) or cell.label
+        ] = counts
+    classes = list(dict.fromkeys(name for counts in panels.values() for name in counts.columns))
+    return class_counts(panels, series_looks(classes)) if panels else None
+
+
+def _class_counts(cell: Cell) -> pd.DataFrame | None:
+    """A row a client, a column a class; None where the data are not here."""
+    try:
+        found = prepare(cell.experiment)
+    except FsslError:
+        return None
+    return pd.DataFrame(
+        found.split.counts(found.data.train_labels_N.numpy()), columns=list(map(str, found.data.classes))
+    )
+
+
+def figure_csv(item: Item, records: Records) -> pd.DataFrame:
+    """The numbers behind the figure: every run of every cell, round by round, with the cell's label."""
+    metrics = drawn_metrics(item, records)
+    labels = pd.DataFrame(
+        {"label": [cell.label for cell in item.cells], "cell_key": [cell.cell_key for cell in item.cells]}
+    )
+    runs = [run for cell in item.cells for run in seeds_of(records, cell)]
+    unique = {(run.cell_key, run.seed): run for run in runs}.values()
+    return labels.merge(curves_frame(unique, metrics), on="cell_key")[["label", *CURVE_COLUMNS]]

@@ -1,0 +1,452 @@
+"""What the templates show: plain values, tables and pictures for each kind of page."""
+
+import functools
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import to_json
+from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.item import Item
+from benchmark.papers.published import read_published
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
+from benchmark.verdicts.statistics import summary
+from reports.agreement import agreement, largest_gap
+from reports.arena import arena_properties, best_line, is_arena
+from reports.figures import IntervalRow, Panel, Picture, curves, intervals
+from reports.formatting import (
+    is_fraction,
+    megabytes,
+    metric_name,
+    number,
+    points,
+    shown,
+    slug,
+    thousands,
+    unit_of,
+    without_dollars,
+)
+from reports.item_figures import DIVERSITY, caption_of, joins
+from reports.paper_table import (
+    SELECTED_ON_TEST,
+    cell_page,
+    contrast_text,
+    estimate_text,
+    ladder_table,
+    notes_of,
+    ours_entry,
+    rule_text,
+)
+from reports.provenance import commit_of, flat, marks_of, provenance, remarks
+from reports.results import KEPT, KEPT_ACCURACY, series_of
+from reports.style import Look, looks
+from reports.tables import Column, Entry, Row, Table
+
+Result: TypeAlias = tuple[Item, Records]
+PROFILES = {
+    "demo": "A whole table in minutes on two CPU cores, on scikit-learn's handwritten digits.",
+    "laptop": "Real images at reduced size and length, a few minutes a run on two CPU cores.",
+    "gpu": "Full data and network, fewer local steps.",
+    "paper": "Exactly as published.",
+}
+MARKS = {
+    "matches": "=",
+    "differs": "\u2260",
+    "holds": "\u2713",
+    "contradicted": "\u2717",
+    "no effect of interest": "\u2248",
+    "undecided": "?",
+    "not judged yet": "\u2026",
+}
+CURVES = (ACCURACY, KEPT, KEPT_ACCURACY, "pseudo/kl_uniform", DIVERSITY, "test/loss")
+CURVE_POINTS = 160
+HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}
+
+
+@functools.cache
+def papers() -> Mapping[str, Mapping[str, str]]:
+    return tomllib.loads((Path(__file__).parent / "papers.toml").read_text())
+
+
+def paper_of(item: Item) -> str:
+    return item.name.split("/")[0]
+
+
+def declared(paper: str) -> int:
+    """How many tables and figures of the paper the suite can run."""
+    return sum(name.split("/")[0] == paper for name in ITEMS)
+
+
+def item_row(item: Item, records: Records, href: str) -> dict[str, Any]:
+    """What lists say of an item: cells and runs done, verdicts, the largest gap to print (profile paper alone)."""
+    results = [result for result in collect(item, records).values() if result.awaited]
+    judged = judge(item, records)
+    agreed = [seen.verdict for result in results if (seen := agreement(item, result))]
+    verdicts = [*agreed, *(one.verdict for one in judged)]
+    gap = largest_gap(item, results)
+    done, total = sum(result.status == "done" for result in results), len(results) + len(item.choices)
+    return {
+        "item": item,
+        "paper": paper_of(item),
+        "href": href,
+        "judged": judged,
+        "done": done,
+        "total": total,
+        "share": f"{100 * done / max(1, total):.1f}",
+        "runs_done": sum(min(result.n, item.seeds) for result in results),
+        "runs_wanted": item.seeds * total,
+        "diverged": sum(len(result.diverged) for result in results),
+        "verdicts": {verdict: verdicts.count(verdict) for verdict in (*MARKS, *verdicts) if verdict in verdicts},
+        "remarks": remarks((run for runs in records.values() for run in runs.values()), item.profile),
+        "methods": _in_order(str(c.setting["method"]) for c in item.cells if "method" in c.setting),
+        "data": _in_order(cell.experiment.data.name for cell in item.cells),
+        "gap": f"{points(gap[1].difference)} ({gap[0].cell.label})" if gap else "",
+    }
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def filters(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """What a list of items can be filtered by."""
+    return {
+        "profile": _in_order(row["item"].profile for row in rows),
+        "methods": _in_order(method for row in rows for method in row["methods"]),
+        "data": _in_order(data for row in rows for data in row["data"]),
+    }
+
+
+def front_values(results: Sequence[Result], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`results`: of the items' own seeds; `rows`: their `item_row`."""
+    cards: list[dict[str, Any]] = []
+    for name, paper in papers().items():
+        mine = [row for row in rows if row["paper"] == name]
+        lines = []
+        for profile in _in_order(row["item"].profile for row in mine):
+            of_profile = [row for row in mine if row["item"].profile == profile]
+            done, total = (sum(row[key] for row in of_profile) for key in ("done", "total"))
+            found = [verdict for row in of_profile for verdict in row["verdicts"]]
+            counts = {v: sum(row["verdicts"].get(v, 0) for row in of_profile) for v in (*MARKS, *found) if v in found}
+            share = f"{100 * done / max(1, total):.1f}"
+            lines.append({"profile": profile, "done": done, "total": total, "share": share, "verdicts": counts})
+        cards.append({**paper, "name": name, "lines": lines, "declared": declared(name)})
+    boards = [
+        {"row": row, "lines": best_line(item, records)}
+        for (item, records), row in zip(results, rows, strict=True)
+        if is_arena(item) and best_line(item, records)
+    ]
+    begun = [card["short"] for card in cards if card["lines"]]
+    full = any(line["profile"] == "paper" for card in cards for line in card["lines"])
+    state = f"So far: {', '.join(begun) or 'none'}{'' if full else ', at reduced scale'}."
+    return {"cards": cards, "boards": boards, "rows": rows, "filters": filters(rows), "state": state}
+
+
+def claims_values(judged: Sequence[Judged], labels: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """A claim's card. `labels`: of the cells that have a page beside the claim's."""
+    known = set(labels)
+    return [
+        {
+            "one": one,
+            "claim": one.claim,
+            "quote": without_dollars(one.claim.quote),
+            "estimate": estimate_text(one),
+            "rule": rule_text(one.claim),
+            "contrast": contrast_text(one.claim),
+            "cells": [(label, cell_page(label) if label in known else "") for label in one.claim.labels],
+            "reason": one.reason.replace("+-", "±"),
+        }
+        for one in judged
+    ]
+
+
+def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
+    """Every claim's interval, those of one unit on one axis."""
+    units: dict[str, list[IntervalRow]] = {}
+    for one in judged:
+        metric = one.claim.metric
+        scale, mark = 100.0 if is_fraction(metric) else 1.0, MARKS.get(one.verdict, "")
+        title = f"{metric_name(metric)}: difference" + (
+            ", points" if scale == 100.0 else f" {unit_of(metric)}".rstrip()
+        )
+        row = IntervalRow(
+            name=f"{one.claim.name if len(one.claim.name) < 46 else one.claim.name[:44] + '...'} {mark}",
+            mean=None if one.estimate is None else scale * one.estimate,
+            interval=(scale * one.interval[0], scale * one.interval[1]) if one.interval else None,
+            margin=scale * one.claim.least,
+        )
+        units.setdefault(title, []).append(row)
+    return [
+        intervals(rows, title, zero=True, names=3.4)
+        for title, rows in units.items()
+        if any(r.mean is not None for r in rows)
+    ]
+
+
+def item_values(item: Item, records: Records, row: Mapping[str, Any], departures: str) -> dict[str, Any]:
+    """`records`: of the item's own seeds; `departures`: the paper's handwritten ones."""
+    results = collect(item, records)
+    runs = [run for cell in item.cells for run in seeds_of(records, cell)]
+    return {
+        **row,
+        "profile_text": PROFILES.get(item.profile, ""),
+        "arena": is_arena(item),
+        "properties": arena_properties(item, records) if is_arena(item) else [],
+        "notes": item.notes if is_arena(item) else notes_of(item, results.values()),
+        "ladder": ladder_table(item, records),
+        "claims": claims_values(row["judged"], results),
+        "margin": _margin(item),
+        "caption": caption_of(item),
+        "ambiguities": ambiguities(item, departures),
+        "open_questions": open_questions(item),
+        "command": f"fssl reproduce {item.name} --profile {item.profile} --seeds {item.seeds}",
+        "alone": f"fssl report {item.name} --profile {item.profile} --out FOLDER",
+        "provenance": provenance(runs),
+        "n_runs": len(runs),
+    }
+
+
+def _margin(item: Item) -> str:
+    """Whose choice it is that two numbers count as equal; empty where none are compared."""
+    if item.profile != "paper" or item.margin is None or all(cell.printed() is None for cell in item.cells):
+        return ""
+    return (
+        f"A published and a reproduced accuracy count as equal within ±{100 * item.margin:.1f} points. That margin is "
+        "our choice, fixed in the file of published numbers before any run; the paper names none."
+    )
+
+
+def ambiguities(item: Item, departures: str) -> list[dict[str, str]]:
+    """Settings in which the paper and its released code differ: what the cells take, and what is written of it."""
+    taken: dict[str, dict[str, int]] = {}
+    for cell in item.cells:
+        for name, value in flat(to_json(cell.experiment)).items():
+            if value in ("paper", "released_code") and name != "profile":
+                counts = taken.setdefault(name, {})
+                counts[value] = counts.get(value, 0) + 1
+    entries = re.split(r"\n(?=\s*\d+\. )|\n\n", departures)
+    words = {"paper": "the paper", "released_code": "the released code"}
+    return [
+        {
+            "name": name,
+            "taken": ", ".join(f"{words[v]} ({n} cells)" if len(counts) > 1 else words[v] for v, n in counts.items()),
+            "text": next((" ".join(entry.split()) for entry in entries if f"`{name}`" in entry), ""),
+        }
+        for name, counts in sorted(taken.items())
+    ]
+
+
+def open_questions(item: Item) -> list[str]:
+    """What the published file notes of the item and the page does not say already."""
+    try:
+        found = read_published(item.name)
+    except ConfigError:
+        return []
+    return [str(note) for note in found.get("notes", ()) if note not in item.notes]
+
+
+def look_of(result: CellResult) -> Look:
+    method = str(result.cell.setting.get("method", result.cell.label))
+    return looks([method])[method]
+
+
+def cell_pictures(result: CellResult, records: Records) -> list[tuple[str, Picture]]:
+    """A picture for each measured metric: every run thin, their mean and its band over it."""
+    found = []
+    for metric in CURVES:
+        series = series_of(result, records, metric, CURVE_POINTS)
+        if series:
+            panel = Panel(title="", metric=metric, lines={"": series}, joins=joins([result.cell]))
+            found.append((metric_name(metric), curves([[panel]], {"": look_of(result)}, width=4.2, height=2.1)))
+    return found
+
+
+def cell_values(item: Item, result: CellResult, records: Records) -> dict[str, Any]:
+    """All but the pictures and the names of files."""
+    cell, runs = result.cell, seeds_of(records, result.cell)
+    return {
+        "item": item,
+        "paper": paper_of(item),
+        "cell": cell,
+        "entry": ours_entry(item, result, item.metrics[0]),
+        "metric": metric_name(item.metrics[0]),
+        "published": [f"{metric_name(m)} {printed.value:g}" for m, printed in cell.published.items()],
+        "agreement": agreement(item, result),
+        "selection": SELECTED_ON_TEST if result.selected_on_test else "",
+        "runs": _runs_table(item, runs),
+        "cost": cost_of(runs),
+        "exchange": exchange_table(runs),
+        "settings": [(name, value, False) for name, value in sorted(flat(settings_of(result, runs)).items())],
+        "remarks": remarks(runs, item.profile),
+        "provenance": provenance(runs),
+    }
+
+
+def settings_of(result: CellResult, runs: Sequence[RunRecord]) -> Mapping[str, Any]:
+    """The experiment as a run recorded it, else as the item asks for it."""
+    return {**(runs[0].experiment if runs else to_json(result.cell.experiment)), "seed": 0}
+
+
+def run_page(record: RunRecord) -> str:
+    """From the site's root: runs/<cell_key>/seed-0.html."""
+    return f"runs/{slug(record.cell_key)}/seed-{record.seed}.html"
+
+
+def _runs_table(item: Item, runs: Sequence[RunRecord]) -> Table:
+    heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Kept (%)", "Accuracy of kept (%)", "Rounds", "Time", "Commit")
+    rows = []
+    for run in runs:
+        wall = run.result.get("wall_seconds")
+        texts = [
+            run.status,
+            shown(ACCURACY, run.selected(ACCURACY)),
+            shown("test/loss", run.selected("test/loss")),
+            shown(KEPT, run.last(KEPT)),
+            shown(KEPT_ACCURACY, run.last(KEPT_ACCURACY)),
+            str(run.result.get("rounds", len(run.rounds))),
+            f"{wall / 60:.1f} min" if isinstance(wall, int | float) else "",
+            commit_of(run),
+        ]
+        href = "../" * (len(item.name.split("/")) + 1) + run_page(run)
+        look = run.status if run.status in ("diverged", "failed") else ""
+        name = Entry(text=f"seed {run.seed}", href=href, below=tuple(marks_of(run, item.profile)))
+        rows.append(Row(entries=(name, *(Entry(text=text, look=look) for text in texts))))
+    known = {run.seed for run in runs}
+    for seed in (seed for seed in range(item.seeds) if seed not in known):
+        rows.append(Row(entries=(Entry(text=f"seed {seed}"), Entry(text="not run", look="missing"), *[Entry()] * 7)))
+    columns = tuple(Column(name=head, left=head in ("Seed", "Status")) for head in heads)
+    return Table(name="runs", caption="Runs", columns=columns, rows=tuple(rows))
+
+
+def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """Means over the finished runs."""
+    ended = [run for run in runs if run.status == "done"]
+    costs = [cost for run in ended if isinstance(cost := run.result.get("cost"), Mapping)]
+    found = []
+    for key, name in {"local_steps": "local steps", "bytes_up": "MB up", "bytes_down": "MB down"}.items():
+        values = [float(cost[key]) for cost in costs if isinstance(cost.get(key), int | float)]
+        if values:
+            mean = summary(values).mean
+            found.append((name, thousands(mean) if key == "local_steps" else megabytes(mean)))
+    walls = [run.result["wall_seconds"] for run in ended if isinstance(run.result.get("wall_seconds"), int | float)]
+    return [*found, *([("minutes on its machine", number(summary(walls).mean / 60))] if walls else [])]
+
+
+def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
+    """Who received, sent and kept what, by the names that the method gives it; from the first run that says so."""
+    found = next((e for run in runs if isinstance(e := run.result.get("exchange"), Mapping)), None)
+    holders = found.get("holders") if found else None
+    if not isinstance(holders, Mapping):
+        return None
+    rows = [
+        Row(
+            entries=(
+                Entry(text=HOLDERS.get(str(name), str(name))),
+                *(Entry(text=_names(ways.get(way))) for way in ("received", "sent", "kept")),
+            )
+        )
+        for name, ways in holders.items()
+        if isinstance(ways, Mapping)
+    ]
+    heads = ("Who", "Received", "Sent", "Kept between rounds")
+    columns = tuple(Column(name=head, left=True) for head in heads)
+    return Table(name="exchange", caption="What was handed over", columns=columns, rows=tuple(rows))
+
+
+def _names(names: object) -> str:
+    """ "student (154 kB), sigma (1.2 MB)"; records hold name -> bytes."""
+    if not isinstance(names, Mapping) or not names:
+        return "nothing"
+    return ", ".join(f"{name} ({_bytes(size)})" for name, size in names.items())
+
+
+def _bytes(size: object) -> str:
+    if not isinstance(size, int | float):
+        return "?"
+    return f"{megabytes(size)} MB" if size >= 1e6 else f"{size / 1e3:.3g} kB"
+
+
+def run_values(run: RunRecord, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """`places`: address and name of the cells' pages that the run stands in."""
+    profile = str(run.experiment.get("profile", "unknown"))
+    wall, attempts = run.result.get("wall_seconds"), run.manifest.get("attempts")
+    return {
+        "run": run,
+        "profile": profile,
+        "places": places,
+        "accuracy": shown(ACCURACY, run.selected(ACCURACY)),
+        "wall": f"{wall / 60:.1f} min" if isinstance(wall, int | float) else "",
+        "marks_of_run": marks_of(run, profile),
+        "metrics": _metrics_table(run),
+        "attempts": [one for one in attempts if isinstance(one, Mapping)] if isinstance(attempts, list) else [],
+        "provenance": provenance([run]),
+        "wandb": wandb_link(run),
+    }
+
+
+def _metrics_table(run: RunRecord) -> Table:
+    """Every number of the result: after the last round, and in the round that was best."""
+    last, best = (_numbers(run.result.get(name)) for name in ("last", "best"))
+    rows = [
+        Row(
+            entries=(
+                Entry(text=metric_name(name), below=(name,) if metric_name(name) != name else ()),
+                *(Entry(text=_value(name, found.get(name)), sort=found.get(name)) for found in (last, best)),
+                Entry(text=unit_of(name)),
+            )
+        )
+        for name in sorted({*last, *best} - {"round"})
+    ]
+    heads = ("Metric", "Last round", "Best round", "Unit")
+    columns = tuple(Column(name=head, left=head in ("Metric", "Unit")) for head in heads)
+    return Table(name="metrics", caption="Numbers of this run", columns=columns, rows=tuple(rows))
+
+
+def _numbers(found: object) -> dict[str, float]:
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(name): value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _value(metric: str, value: float | None) -> str:
+    if value is not None and not is_fraction(metric) and math.isfinite(value) and value == int(value):
+        return f"{int(value):,}"
+    return shown(metric, value)
+
+
+def wandb_link(run: RunRecord) -> tuple[str, str] | None:
+    """Text and address of the mirror on W&B, if it has one; no address where it is no plain https one."""
+    url = run.wandb_url
+    return (url, url if is_web(url) else "") if url else None
+
+
+def is_web(url: str) -> bool:
+    """Whether following the address can do no more than open a page: https, a host, nothing that hides another."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    plain = url.isascii() and url.isprintable() and not set(url) & set(" \"'<>\\`")
+    return plain and parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc
+
+
+def compare_group(item: Item, records: Records, folder: str) -> dict[str, Any]:
+    """An item's part of the compare page: each cell's values by seed, and its mean curve in a few points."""
+    cells = []
+    for label, result in collect(item, records).items():
+        if result.values:
+            series = series_of(result, records, ACCURACY, 40)
+            line = series.band["mean"] if not series.band.empty else next(iter(series.lines.values()), None)
+            curve = [[int(x), round(100 * float(y), 3)] for x, y in line.items()] if line is not None else []
+            values = {str(seed): round(100 * value, 4) for seed, value in result.values.items()}
+            look = look_of(result)
+            page = f"{folder}/{cell_page(label)}"
+            cells.append({"l": label, "h": page, "v": values, "d": len(result.diverged), "c": curve, "k": look.colour})
+    return {"item": item.name, "profile": item.profile, "cells": cells}

@@ -1,0 +1,520 @@
+"""An item as a table: published and reproduced numbers side by side, a block of columns a metric, differences.
+
+Columns are what `item.columns` names (as a rule the method), rows what `item.rows` names, else all other keys. Where
+two entries fall on one place, or there are too many columns to read, the table is a list with one row an entry.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from benchmark.papers.item import Cell, Item, Shown
+from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
+from benchmark.verdicts.statistics import Paired, paired
+from reports.agreement import agreement
+from reports.formatting import (
+    NONE,
+    axis_title,
+    difference,
+    difference_interval,
+    in_unit,
+    interval_text,
+    is_fraction,
+    number,
+    points,
+    points_interval,
+    shown,
+    slug,
+    spread_text,
+    unit_of,
+    without_dollars,
+)
+from reports.results import KEPT, KEPT_ACCURACY
+from reports.tables import Column, Entry, Row, Table
+
+SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
+WIDEST = 8  # columns of one metric beside each other; a list reads better than a wider table
+MOST_COLUMNS = 10  # with the differences; where there are more, they are a table of their own
+LABELS = {
+    "server": "the server has the labels",
+    "every_client": "each client has a few labels",
+    "some_clients": "some clients have all their labels",
+    "share": "a share of each client's images is labelled",
+    "one_more_client": "the labelled images are one more client's",
+    "everywhere": "all clients have all labels",
+}
+
+
+def cell_page(label: str) -> str:
+    """The file name of a cell's page."""
+    return f"cell-{slug(label)}.html"
+
+
+def metrics_of(item: Item) -> tuple[str, ...]:
+    """What the table has a block of columns for: the item's metrics, and those that its figure draws."""
+    return tuple(dict.fromkeys((*item.metrics, *(item.drawing.metrics if item.drawing else ()))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Entries by place. `rows`: what a row says -> column name -> entry."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Mapping[str, object], Mapping[str, Shown]], ...]
+    corner: str  # the keys that rows vary: "cohort, C"
+    constant: str  # what all rows share: "K = 47"
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The columns that have a cell to train."""
+        return tuple(c for c in self.columns if any(isinstance(row.get(c), Cell) for _, row in self.rows))
+
+    def printed(self, metric: str) -> tuple[str, ...]:
+        """The columns for which the paper prints at least one number of the metric."""
+        return tuple(c for c in self.columns if any(c in row and metric in row[c].published for _, row in self.rows))
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The names of the computed columns."""
+        return tuple(dict.fromkeys(key for _, row in self.rows for entry in row.values() for key in entry.computed))
+
+
+def entries_of(item: Item) -> list[Shown]:
+    """What the table shows: cells but the ladder, and what is shown without runs."""
+    return [*(cell for cell in item.cells if cell.role != "ladder"), *item.shown]
+
+
+def grid(item: Item) -> Grid | None:
+    """None where an entry has no column, or two fall on one place."""
+    entries = entries_of(item)
+    if not entries or any(key not in entry.setting for entry in entries for key in item.columns):
+        return None
+    keys = item.rows or tuple(
+        dict.fromkeys(key for entry in entries for key in entry.setting if key not in item.columns)
+    )
+    settings = [{key: entry.setting[key] for key in keys if key in entry.setting} for entry in entries]
+    constant = {
+        key: settings[0][key]
+        for key in keys
+        if key in settings[0] and all(key in one and one[key] == settings[0][key] for one in settings)
+    }
+    varying = [key for key in keys if key not in constant]
+    rows: dict[tuple[tuple[str, object], ...], dict[str, Shown]] = {}
+    for entry, setting in zip(entries, settings, strict=True):
+        row = rows.setdefault(tuple((key, setting[key]) for key in varying if key in setting), {})
+        column = setting_text({key: entry.setting[key] for key in item.columns})
+        if column in row:
+            return None
+        row[column] = entry
+    return Grid(
+        columns=tuple(dict.fromkeys(column for row in rows.values() for column in row)),
+        rows=tuple((dict(place), row) for place, row in rows.items()),
+        corner=", ".join(varying),
+        constant=setting_text(constant),
+    )
+
+
+def setting_text(setting: Mapping[str, object]) -> str:
+    """ "full, C = 47": words speak for themselves, numbers need their symbol."""
+    return ", ".join(str(value) if isinstance(value, str) else f"{key} = {value}" for key, value in setting.items())
+
+
+def item_tables(item: Item, records: Records, widest: int = WIDEST, most: int = MOST_COLUMNS) -> list[Table]:
+    """The item's table and, where it would be too wide with them, the table of its differences."""
+    results = {metric: collect(item, records, metric) for metric in metrics_of(item)}
+    data, notes = item_frame(item, results), notes_of(item, results[item.metrics[0]].values())
+    found = grid(item)
+    if found is None or len(found.columns) > widest:
+        return [_listed(item, results, data, notes)]
+    blocks = [_block(item, found, metric, results[metric], alone=len(results) == 1) for metric in results]
+    computed = _computed(found)
+    differences = _differences(item, found, item.metrics[0], results[item.metrics[0]])
+    names = [Column(name=found.corner or "setting", left=True)]
+    heads = [Row(entries=(Entry(text=setting_text(place) or "all"),)) for place, _ in found.rows]
+    caption = _caption(item, found.constant)
+    wide = sum(len(columns) for columns, _ in (*blocks, computed, differences)) > most
+    parts = [*blocks, computed, *([] if wide else [differences])]
+    tables = [_joined("table", caption, names, heads, parts, notes, data)]
+    if wide and differences[0]:
+        title = f"Differences to {_baseline(found)}"
+        caption = f"{title}, paired by seed, with 95 % intervals; {item.name}, profile {item.profile}"
+        tables.append(_joined("table", caption, names, heads, [differences], (), data, title))
+    return tables
+
+
+Block = tuple[list[Column], list[list[Entry]]]  # its columns, and its entries row by row
+
+
+def _joined(
+    name: str,
+    caption: str,
+    names: Sequence[Column],
+    heads: Sequence[Row],
+    blocks: Sequence[Block],
+    notes: Sequence[str],
+    data: pd.DataFrame,
+    title: str = "",
+) -> Table:
+    columns = [*names, *(column for found, _ in blocks for column in found)]
+    rows = [
+        replace(head, entries=(*head.entries, *(entry for _, lines in blocks for entry in lines[place])))
+        for place, head in enumerate(heads)
+    ]
+    return Table(
+        name=name, caption=caption, columns=tuple(columns), rows=tuple(rows), title=title, notes=tuple(notes), data=data
+    )
+
+
+def _caption(item: Item, constant: str) -> str:
+    what = ", ".join(axis_title(metric) for metric in metrics_of(item))
+    grey = "" if item.profile == "paper" else "; published numbers are for orientation only"
+    rows = f"; all rows: {constant}" if constant else ""
+    return (
+        f"{item.title} ({item.name}, profile {item.profile}; {what}, mean ± standard deviation over seeds{grey}{rows})"
+    )
+
+
+def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult], alone: bool) -> Block:
+    """Published, then ours, of one metric."""
+    before = "" if alone else f"{axis_title(metric)}: "
+    printed = found.printed(metric)
+    columns = [Column(name=name, group=f"{before}published" if before else "Published") for name in printed]
+    columns += [Column(name=name, group=f"{before}ours" if before else "Ours") for name in found.trained]
+    lines = [
+        [
+            *(published_entry(item, row.get(name), metric) for name in printed),
+            *(
+                ours_entry(item, results.get(row[name].label) if name in row else None, metric)
+                for name in found.trained
+            ),
+        ]
+        for _, row in found.rows
+    ]
+    return columns, lines
+
+
+def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
+    """The paper's number with its spread, in grey where it is no comparison."""
+    printed = entry.published.get(metric) if entry else None
+    look = "" if item.profile == "paper" else "published"
+    if printed is None:
+        return Entry(look=look)
+    digits = f"{printed.value:.2f}" if is_fraction(metric) else f"{printed.value:g}"
+    return Entry(
+        text=digits,
+        spread="" if printed.spread is None else f"±{printed.spread:g}",
+        below=(f"n={printed.runs}",) if printed.runs > 1 else (),
+        look=look,
+        sort=printed.value,
+    )
+
+
+def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
+    """Mean and spread with the number of runs; on profile paper the difference to the published number as well."""
+    if result is None:
+        return Entry()
+    seen, href = result.summary, cell_page(result.cell.label)
+    if seen is None:
+        status = "quoted" if not result.awaited else result.status
+        return Entry(below=(result.counts,), look=status, href=href, sort=-1.0)
+    agreed = agreement(item, result) if metric == ACCURACY else None
+    compared: tuple[str, ...] = ()
+    if agreed:
+        text = f"{points(agreed.difference)} to the paper {points_interval(agreed.interval)}"
+        compared = (text.rstrip(), agreed.verdict)
+    low, high = seen.interval if seen.interval and seen.has_spread else (seen.mean, seen.mean)
+    low, high = (max(0.0, low), min(1.0, high)) if is_fraction(metric) else (low, high)
+    return Entry(
+        text=shown(metric, seen.mean),
+        spread=spread_text(metric, seen),
+        below=(result.counts, *compared),
+        detail=(text,) if (text := interval_text(metric, seen)) else (),
+        look=result.status,
+        href=href,
+        sort=seen.mean,
+        span=(low, seen.mean, high) if metric == item.metrics[0] else None,
+    )
+
+
+def _computed(found: Grid) -> Block:
+    """Columns that need no run: parameters, bytes."""
+    places = [(name, key) for key in found.computed for name in found.columns if _has(found, name, key)]
+    columns = [
+        Column(name=key if len(found.columns) == 1 else f"{name}: {key}", group="Computed") for name, key in places
+    ]
+    lines = []
+    for _, row in found.rows:
+        values = [row[name].computed.get(key) if name in row else None for name, key in places]
+        lines.append([Entry(text=_plain(value), sort=value if isinstance(value, float) else None) for value in values])
+    return columns, lines
+
+
+def _has(found: Grid, name: str, key: str) -> bool:
+    return any(name in row and key in row[name].computed for _, row in found.rows)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float | int):
+        return f"{value:,.0f}" if float(value).is_integer() else number(float(value))
+    return NONE if value is None else str(value)
+
+
+def _baseline(found: Grid) -> str:
+    return found.trained[0] if found.trained else ""
+
+
+def _differences(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult]) -> Block:
+    """Each trained column less the first one, paired by seed. None where columns are no methods."""
+    others = found.trained[1:] if "method" in item.columns else ()
+    unit = "points" if is_fraction(metric) else unit_of(metric)
+    group = f"Difference to {_baseline(found)}" + (f", {unit}" if unit else "")
+    lines = []
+    for _, row in found.rows:
+        known = {name: results[entry.label] for name, entry in row.items() if entry.label in results}
+        lines.append([_difference_entry(metric, known.get(name), known.get(_baseline(found))) for name in others])
+    return [Column(name=name, group=group) for name in others], lines
+
+
+def _difference_entry(metric: str, one: CellResult | None, baseline: CellResult | None) -> Entry:
+    seen = paired(one.values, baseline.values) if one and baseline else None
+    return Entry() if seen is None else paired_entry(seen, metric)
+
+
+def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
+    """A difference with its interval; green above zero, red below, where the interval says so."""
+    interval = seen.interval if seen.has_spread else None
+    look = "" if interval is None else "up" if interval[0] > 0 else "down" if interval[1] < 0 else ""
+    text = difference_interval(metric, interval) or "no interval"
+    return Entry(text=difference(metric, seen.mean), below=(text, f"n={seen.n}"), look=look, sort=seen.mean)
+
+
+def _listed(
+    item: Item, results: Mapping[str, Mapping[str, CellResult]], data: pd.DataFrame, notes: Sequence[str]
+) -> Table:
+    """One row an entry."""
+    columns = [Column(name="Cell", left=True)]
+    entries = entries_of(item)
+    computed = list(dict.fromkeys(key for entry in entries for key in entry.computed))
+    printed = [metric for metric in results if any(metric in entry.published for entry in entries)]
+    for metric in results:
+        group = "" if len(results) == 1 else axis_title(metric)
+        columns += [Column(name="Published", group=group)] if metric in printed else []
+        columns.append(Column(name="Ours", group=group))
+    columns += [Column(name=key) for key in computed]
+    rows = []
+    for entry in entries:
+        line = [Entry(text=entry.label)]
+        for metric, found in results.items():
+            line += [published_entry(item, entry, metric)] if metric in printed else []
+            line.append(ours_entry(item, found.get(entry.label), metric))
+        line += [Entry(text=_plain(entry.computed.get(key))) for key in computed]
+        rows.append(Row(entries=tuple(line), values={key: str(value) for key, value in entry.setting.items()}))
+    return Table(
+        name="table",
+        caption=_caption(item, ""),
+        columns=tuple(columns),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        data=data,
+    )
+
+
+def item_frame(item: Item, results: Mapping[str, Mapping[str, CellResult]]) -> pd.DataFrame:
+    """The numbers behind the table, a row an entry and metric, all in the unit that the row names: fractions, not
+    percent, also what the paper prints."""
+    rows = []
+    for metric, found in results.items():
+        for entry in (*item.cells, *item.shown):
+            rows.append(entry_values(item, entry, metric, found.get(entry.label)))
+    for choice in item.choices:
+        known = {"item": item.name, "profile": item.profile, **choice.setting}
+        rows.append({**known, "label": choice.label, "role": choice.role, "status": "waits for trials"})
+    frame = pd.DataFrame(rows)
+    for name in ("n", "n_wanted", "n_diverged"):
+        frame[name] = frame[name].astype("Int64") if name in frame else pd.Series(dtype="Int64")
+    return frame
+
+
+def entry_values(item: Item, entry: Shown, metric: str, result: CellResult | None) -> dict[str, Any]:
+    """One row of `item_frame`."""
+    unit = "fraction" if is_fraction(metric) else unit_of(metric)
+    scale = 0.01 if is_fraction(metric) else 1.0
+    printed = entry.published.get(metric)
+    seen = result.summary if result else None
+    agreed = agreement(item, result) if result and metric == ACCURACY else None
+    low, high = (seen.interval if seen and seen.has_spread else None) or (None, None)
+    below, above = (agreed.interval if agreed else None) or (None, None)
+    return {
+        "item": item.name,
+        "profile": item.profile,
+        **entry.setting,
+        "label": entry.label,
+        "role": entry.role if isinstance(entry, Cell) else "shown",
+        "cell_key": entry.cell_key if isinstance(entry, Cell) else None,
+        "metric": metric,
+        "unit": unit or "none",
+        "published": round(printed.value * scale, 10) if printed else None,
+        "published_spread": round(printed.spread * scale, 10) if printed and printed.spread is not None else None,
+        "published_runs": printed.runs if printed else None,
+        "mean": seen.mean if seen else None,
+        "std": seen.std if seen else None,
+        "interval_low": low,
+        "interval_high": high,
+        "n": result.n if result else None,
+        "n_wanted": result.n_wanted if result else None,
+        "n_diverged": len(result.diverged) if result else None,
+        "status": result.status if result else "shown",
+        "difference": agreed.difference if agreed else None,
+        "difference_low": below,
+        "difference_high": above,
+        "verdict": agreed.verdict if agreed else None,
+        **entry.computed,
+        "note": entry.note,
+        "selection": SELECTED_ON_TEST if result and result.selected_on_test else "",
+    }
+
+
+def notes_of(item: Item, results: Iterable[CellResult]) -> tuple[str, ...]:
+    """The item's notes, and what has to be said beside its values: the cells' own notes, who has labels where cells
+    differ in it, which values test data chose, and what waits for trials."""
+    results = list(results)
+    chosen = [result.cell.label for result in results if result.selected_on_test]
+    where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
+    waiting = ", ".join(choice.label for choice in item.choices)
+    return (
+        *item.notes,
+        *_own_notes(item),
+        *_who_has_labels(item),
+        *([f"{SELECTED_ON_TEST}{where}"] if chosen else []),
+        *([f"waits for trials: {waiting}"] if waiting else []),
+    )
+
+
+def _own_notes(item: Item) -> list[str]:
+    """The same note once, with the entries that have it."""
+    found: dict[str, list[str]] = {}
+    for entry in (*item.cells, *item.shown):
+        if entry.note:
+            found.setdefault(entry.note, []).append(entry.label)
+    return [f"{', '.join(labels[:4])}{' and others' if labels[4:] else ''}: {note}" for note, labels in found.items()]
+
+
+def _who_has_labels(item: Item) -> list[str]:
+    """Where methods of the table differ in it: a number is no fair comparison without."""
+    holders: dict[str, dict[str, None]] = {}
+    for cell in item.cells:
+        if cell.role in ("published", "control", "quoted"):
+            name = str(cell.setting.get("method", cell.label))
+            holders.setdefault(cell.experiment.data.label_setting, {})[name] = None
+    if len(holders) < 2 or any("training" in cell.setting for cell in item.cells):
+        return []
+    least, *_ = sorted(holders, key=lambda setting: len(holders[setting]))
+    names = ", ".join(list(holders[least])[:6])
+    rest = " or ".join(LABELS.get(setting, setting) for setting in holders if setting != least)
+    return [f"{names}: {LABELS.get(least, least)}; otherwise {rest}"]
+
+
+def ladder_table(item: Item, records: Records) -> Table | None:
+    """Rungs of ours that show where a difference comes from; None without any."""
+    results = {metric: collect(item, records, metric) for metric in (ACCURACY, KEPT, KEPT_ACCURACY)}
+    rows = []
+    for result in results[ACCURACY].values():
+        if result.cell.role == "ladder":
+            quality = [results[metric][result.cell.label].summary for metric in (KEPT, KEPT_ACCURACY)]
+            texts = [Entry(text=shown(KEPT, seen.mean if seen else None)) for seen in quality]
+            rows.append(Row(entries=(Entry(text=result.cell.label), ours_entry(item, result, ACCURACY), *texts)))
+    if not rows:
+        return None
+    heads = ("Rung", "Accuracy (%)", "Share kept (%)", "Accuracy of kept (%)")
+    return Table(
+        name="ladder", caption="Ladder: what each step adds", columns=tuple(map(_head, heads)), rows=tuple(rows)
+    )
+
+
+def _head(name: str) -> Column:
+    return Column(name=name, left=name in ("Rung", "Claim", "Rule", "Item", "Profile", "Verdict"))
+
+
+def contrast_text(claim: Any) -> str:
+    """ "FedAvg/small - FedAvg/full"; several contrasts stand one after another."""
+    contrasts = [claim.contrast] if claim.contrast else list(claim.contrasts)
+    return "; ".join(
+        " ".join(
+            f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):.3g} '}{label}" for label, f in one.items()
+        ).removeprefix("+ ")
+        for one in contrasts
+    )
+
+
+def rule_text(claim: Any) -> str:
+    """What has to be seen for the claim to hold."""
+    least = in_unit(claim.metric, claim.least)
+    return {
+        "improves": "above zero",
+        "trend": "above zero, over the ordered factor",
+        "comparable": f"within ±{least}",
+        "every": "each of them above zero",
+        "order": "each of them above zero, one after another",
+    }.get(claim.form, claim.form)
+
+
+def estimate_text(judged: Judged) -> str:
+    unit = "points" if is_fraction(judged.claim.metric) else unit_of(judged.claim.metric)
+    text = difference(judged.claim.metric, judged.estimate)
+    return f"{text} {unit}".rstrip() if judged.estimate is not None else text
+
+
+def claim_interval(judged: Judged) -> str:
+    digits = 2 if judged.interval and max(map(abs, judged.interval)) < 0.1 else 1
+    return difference_interval(judged.claim.metric, judged.interval, digits)
+
+
+def claims_table(item: Item, judged: Sequence[Judged]) -> Table:
+    """A row a claim; its data has estimate, interval and margin in the metric's unit."""
+    heads = ("Claim", "Rule", "Estimate", "Interval", "Level", "n", "Verdict")
+    rows, values = [], []
+    for one in judged:
+        claim, (low, high) = one.claim, one.interval or (None, None)
+        line = (claim.name, rule_text(claim), estimate_text(one), claim_interval(one) or NONE)
+        texts = [Entry(text=text) for text in (*line, f"{100 * one.level:.1f} %", str(one.n))]
+        rows.append(Row(entries=(*texts, Entry(text=one.verdict, look=slug(one.verdict)))))
+        values.append(
+            {
+                "item": item.name,
+                "profile": item.profile,
+                "claim": claim.name,
+                "quote": claim.quote,
+                "source": claim.source,
+                "contrast": contrast_text(claim),
+                "metric": claim.metric,
+                "unit": "fraction" if is_fraction(claim.metric) else unit_of(claim.metric) or "none",
+                "form": claim.form,
+                "least": claim.least,
+                "estimate": one.estimate,
+                "low": low,
+                "high": high,
+                "level": one.level,
+                "n": one.n,
+                "verdict": one.verdict,
+                "reason": one.reason,
+            }
+        )
+    quotes = [f"{one.claim.name}: {quote_text(one)}" for one in judged]
+    caption = f"Claims of {item.name}, profile {item.profile}; intervals paired by seed, at a level for all of them"
+    return Table(
+        name="claims",
+        caption=caption,
+        columns=tuple(map(_head, heads)),
+        rows=tuple(rows),
+        notes=tuple(quotes),
+        data=pd.DataFrame(values),
+    )
+
+
+def quote_text(judged: Judged) -> str:
+    claim = judged.claim
+    quote = f"\u201c{without_dollars(claim.quote)}\u201d" if claim.quote else "a question of ours"
+    return f"{quote} ({claim.source})"

@@ -1,0 +1,95 @@
+"""Where numbers come from: what the runs' manifests say, and what to know before trusting them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from benchmark.records.record import RunRecord
+
+MOST_VALUES = 3  # distinct values of an entry that are listed; the rest are counted
+Fact: TypeAlias = tuple[str, str, bool]  # a name, what is said of it, and whether runs differ in it
+
+
+def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[str, str]:
+    """Nested settings by their full names: "data.N_s" -> "100"."""
+    found: dict[str, str] = {}
+    for name, value in entries.items():
+        path = f"{above}{joint}{name}" if above else str(name)
+        if isinstance(value, Mapping):
+            found |= flat(value, path, joint)
+        else:
+            found[path] = json.dumps(value) if isinstance(value, list) else str(value)
+    return found
+
+
+def provenance(runs: Iterable[RunRecord]) -> list[Fact]:
+    """Every entry of the runs' manifests with its distinct values, and the selection rule. Times and attempts differ in
+    every run and are left out, as is what says nothing."""
+    values: dict[str, dict[str, None]] = {}
+    for run in runs:
+        entries = flat({**run.manifest, "selection rule": run.result.get("selection", "not finished")}, joint=" ")
+        for name, value in entries.items():
+            if value and not any(word in name for word in ("attempt", "started", "_at")):
+                values.setdefault(name, {})[{"None": "none"}.get(value, value)] = None
+    facts = []
+    for name, found in sorted(values.items()):
+        more = f" and {len(found) - MOST_VALUES} more" if len(found) > MOST_VALUES else ""
+        differs = len(found) > 1 and not name.startswith("data partition")  # partitions differ with the seed
+        facts.append((name, ", ".join(sorted(found)[:MOST_VALUES]) + more, differs))
+    return facts
+
+
+def marks_of(run: RunRecord, profile: str) -> list[str]:
+    """What has to be known of a run, by weight; empty for one that is as its page says. `profile`: the page's."""
+    own = str(run.experiment.get("profile", profile))
+    code = run.manifest.get("code")
+    return [
+        *(["edited after it was written"] if run.edited else []),
+        *([f"recorded under profile {own}"] if own != profile else []),
+        *(["of uncommitted code"] if isinstance(code, Mapping) and code.get("changes") else []),
+    ]
+
+
+def commit_of(run: RunRecord) -> str:
+    code = run.manifest.get("code")
+    return str(code.get("commit", "unknown"))[:10] if isinstance(code, Mapping) else "unknown"
+
+
+def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
+    """What of these runs has to be said on a page: "2 of 5 runs: edited after it was written", mixed code versions."""
+    runs = list(runs)
+    counts: dict[str, int] = {}
+    for run in runs:
+        for mark in marks_of(run, profile):
+            counts[mark] = counts.get(mark, 0) + 1
+    commits = sorted({commit_of(run) for run in runs})
+    mixed = [f"runs of {len(commits)} code versions: {', '.join(commits[:4])}"] if commits[1:] else []
+    return [*(f"{number} of {len(runs)} runs: {mark}" for mark, number in counts.items()), *mixed]
+
+
+def made_from(runs: Iterable[RunRecord]) -> str:
+    """When and on what the records were made, from the records alone: the site has no clock of its own."""
+    found = list({(run.cell_key, run.seed): run for run in runs}.values())
+    if not found:
+        return "From no run yet."
+    days = sorted(day for run in found if (day := _day(run)))
+    span = f", {days[0]}{f' to {days[-1]}' if days[-1] != days[0] else ''}" if days else ""
+    profiles = ", ".join(sorted({str(run.experiment.get("profile", "unknown")) for run in found}))
+    machines = ", ".join(sorted({_at(run, "hardware", "processor") for run in found} - {""})[:3])
+    torch = ", ".join(sorted({_at(run, "packages", "torch") for run in found} - {""}))
+    commits = len({commit_of(run) for run in found})
+    return (
+        f"From {len(found)} runs of profile {profiles}{span}{f', on {machines}' if machines else ''}"
+        f"{f', torch {torch}' if torch else ''}, {commits} code version{'s' * (commits > 1)}."
+    )
+
+
+def _day(run: RunRecord) -> str:
+    attempts = run.manifest.get("attempts")
+    newest = attempts[-1] if isinstance(attempts, list) and attempts else {}
+    return str(newest.get("started", ""))[:10] if isinstance(newest, Mapping) else ""
+
+
+def _at(run: RunRecord, part: str, name: str) -> str:
+    found = run.manifest.get(part)
+    return str(found.get(name, "")) if isinstance(found, Mapping) else ""

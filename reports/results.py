@@ -1,0 +1,160 @@
+"""The records as pandas frames: one of all runs, one of curves, and the mean line with its band of a cell."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmark.errors import DataError
+from benchmark.papers.item import Cell, Item
+from benchmark.records.files import write_atomically
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.results import ACCURACY as ACCURACY
+from benchmark.verdicts.results import CellResult, Records, seeds_of
+from benchmark.verdicts.statistics import t_factor
+from reports.formatting import csv_safe
+
+KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
+RUN_COLUMNS = ("item", "profile", "label", "cell_key", "seed", "metric", "value", "n_rounds", "status")
+CURVE_COLUMNS = ("cell_key", "seed", "status", "round", "metric", "value")
+MOST_POINTS = 300  # a line of more points is drawn as means of consecutive rounds
+BAND_SEEDS = 3  # finished runs that a mean line and its band need
+
+
+def runs_frame(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
+    """Every run and metric in a row of its own, sorted, so that the same records always give the same rows.
+
+    Values are in the record's unit, accuracies are fractions. A run that has not ended, or a wanted seed that was
+    never started (status "missing"), has one row without metric and value: what is absent is counted as well.
+    """
+    rows = [row for item, records in results for cell in item.cells for row in _run_rows(item, cell, records)]
+    return _sorted(pd.DataFrame(rows, columns=list(RUN_COLUMNS)))
+
+
+def _run_rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[object, ...]]:
+    runs = records.get(cell.cell_key, {})
+    awaited = range(item.seeds if cell.role != "quoted" else 0)
+    for seed in sorted(set(awaited) | set(runs)):
+        start = (item.name, item.profile, cell.label, cell.cell_key, seed)
+        record = runs.get(seed)
+        if record is None:
+            yield *start, "", math.nan, 0, "missing"
+            continue
+        last = record.result.get("last", {})
+        numbers = {name: value for name, value in last.items() if _is_number(value) and name != "round"}
+        for name, value in numbers.items():
+            chosen = record.selected(name)
+            yield *start, name, float(value if chosen is None else chosen), len(record.rounds), record.status
+        if not numbers:
+            yield *start, "", math.nan, len(record.rounds), record.status
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.sort_values(list(RUN_COLUMNS[:6]), kind="stable", ignore_index=True)
+
+
+def write_summary(results: Iterable[tuple[Item, Records]], path: Path) -> None:
+    """Writes `runs_frame` to `path` in place of the rows that it has of these items in these profiles; rows of others
+    stay. Raises CannotWrite, DataError for a file of other columns."""
+    results = list(results)
+    frame = runs_frame(results)
+    if path.exists():
+        before = pd.read_csv(path, keep_default_na=False, dtype={"value": str})
+        if tuple(before.columns) != RUN_COLUMNS:
+            raise DataError(f"{path}: its columns are {', '.join(before.columns)}; they are {', '.join(RUN_COLUMNS)}")
+        before["value"] = [float(value) if value else math.nan for value in before["value"]]  # to the last digit
+        again = {(item.name, item.profile) for item, _ in results}
+        stay = [pair not in again for pair in zip(before["item"], before["profile"], strict=True)]
+        frame = _sorted(pd.concat([before[stay], frame]))
+    write_atomically(path, csv_text(frame).encode())
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """The frame as CSV at full precision; no field is taken for a formula by a spreadsheet."""
+    safe = frame.rename(columns=csv_safe)
+    for name in safe.select_dtypes(include=["object", "string"]).columns:
+        safe[name] = safe[name].map(csv_safe)
+    return str(safe.to_csv(index=False, lineterminator="\n"))
+
+
+def curves_frame(runs: Iterable[RunRecord], metrics: Sequence[str]) -> pd.DataFrame:
+    """Every measured value of these metrics, round by round."""
+    rows = [
+        (run.cell_key, run.seed, run.status, line["round"], metric, value)
+        for run in runs
+        for line in run.rounds
+        for metric in metrics
+        if (value := line.get(metric)) is not None
+    ]
+    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """What is drawn of one cell and metric, in the metric's unit. Frames have rounds as rows.
+
+    Unfinished runs are shown as far as they got and join no mean; a diverged one ends where its numbers do.
+    """
+
+    band: pd.DataFrame  # columns mean, low, high (95 % t interval), n: where BAND_SEEDS finished runs measured a round
+    finished: pd.DataFrame  # a column a seed
+    unfinished: pd.DataFrame
+    diverged: pd.DataFrame
+    bin_size: int = 1  # measured rounds that a point stands for
+
+    @property
+    def lines(self) -> Mapping[int, pd.Series]:
+        """Every run by its seed."""
+        frames = (self.finished, self.unfinished, self.diverged)
+        return {int(seed): frame[seed].dropna() for frame in frames for seed in frame.columns}
+
+    def __bool__(self) -> bool:
+        return any(not frame.empty for frame in (self.finished, self.unfinished, self.diverged))
+
+
+def series_of(result: CellResult, records: Records, metric: str, most: int = MOST_POINTS) -> Series:
+    """The lines of a cell, of at most `most` points each."""
+    values: dict[str, dict[int, dict[int, float]]] = {"finished": {}, "unfinished": {}, "diverged": {}}
+    for run in seeds_of(records, result.cell):
+        line = {point["round"]: float(value) for point in run.rounds if (value := point.get(metric)) is not None}
+        kind = "diverged" if run.seed in result.diverged else "finished" if run.status == "done" else "unfinished"
+        if finite := {x: y for x, y in line.items() if math.isfinite(y)}:
+            values[kind][run.seed] = finite
+    longest = max((len(line) for kind in values.values() for line in kind.values()), default=0)
+    size = max(1, math.ceil(longest / most))
+    frames = {kind: _binned(pd.DataFrame(lines).sort_index(), size) for kind, lines in values.items()}
+    return Series(band=band_of(frames["finished"]), bin_size=size, **frames)
+
+
+def _binned(frame: pd.DataFrame, size: int) -> pd.DataFrame:
+    """Means of `size` consecutive rows, each at its last round."""
+    if size == 1 or frame.empty:
+        return frame
+    groups = np.arange(len(frame)) // size
+    means = frame.groupby(groups).mean()
+    means.index = pd.Series(frame.index).groupby(groups).last().to_numpy()
+    return means
+
+
+def band_of(finished: pd.DataFrame) -> pd.DataFrame:
+    """Mean and 95 % t interval over the columns, for the rows where BAND_SEEDS of them have a value."""
+    counts = finished.count(axis=1)
+    rows = finished[counts >= BAND_SEEDS] if len(finished.columns) else finished
+    if rows.empty:
+        return pd.DataFrame(columns=["mean", "low", "high", "n"])
+    n = rows.count(axis=1)
+    mean = rows.mean(axis=1)
+    half = rows.std(axis=1, ddof=1) * n.map(lambda number: t_factor(int(number)))
+    return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half, "n": n})
+
+
+def measured(records: Records, metric: str) -> bool:
+    """Whether any round of any run has the metric."""
+    return any(metric in line for runs in records.values() for run in runs.values() for line in run.rounds)

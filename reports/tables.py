@@ -1,0 +1,188 @@
+"""One table, five formats: the terminal, HTML (templates/parts.html), Markdown, LaTeX and CSV.
+
+Entries hold text for people. The numbers behind a table, at full precision and one unit a row, are its `data`: that
+is what CSV writes.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from reports.formatting import NONE, latex, markdown
+from reports.results import csv_text
+
+WIDTH = 100  # columns of the terminal
+TERMINAL_STYLES = {
+    "published": "dim",
+    "holds": "bold green",
+    "contradicted": "bold red",
+    "undecided": "bold yellow",
+    "up": "green",
+    "down": "red",
+    "diverged": "red",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One entry of a table."""
+
+    text: str = NONE
+    spread: str = ""  # beside it: "±0.41"
+    mark: str = ""  # after it: a letter of a group of ties
+    below: tuple[str, ...] = ()  # further lines: "n=5"
+    detail: tuple[str, ...] = ()  # further lines for pages alone: "[95.1, 96.4]"
+    look: str = ""  # published, up, down, missing, partial, diverged, a verdict: how it is coloured
+    href: str = ""  # from the page that the table stands on
+    sort: float | None = None  # None: by its text
+    span: tuple[float, float, float] | None = None  # low, mean and high: drawn as a bar on pages
+
+    @property
+    def line(self) -> str:
+        """All of it on one line: "95.26 ±0.60 a n=5"."""
+        return " ".join(part for part in (self.text, self.spread, self.mark, *self.below) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column's head."""
+
+    name: str
+    group: str = ""  # columns of one group have it as a common head
+    below: str = ""  # a line under the name
+    left: bool = False  # words; else numbers, set flush right
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row. `values` is what a page's list can be filtered by."""
+
+    entries: tuple[Entry, ...]
+    section: str = ""  # rows of one section stand together, with a rule above
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The first column names the row."""
+
+    name: str  # of its files: "table"
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    title: str = ""  # where a page has several
+    notes: tuple[str, ...] = ()
+    data: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Consecutive columns of one group: its name and how many they are."""
+        found: list[tuple[str, int]] = []
+        for column in self.columns:
+            if found and column.group and found[-1][0] == column.group:
+                found[-1] = (column.group, found[-1][1] + 1)
+            else:
+                found.append((column.group, 1))
+        return found
+
+    @property
+    def scale(self) -> tuple[float, float] | None:
+        """What the bars of all entries lie on; None where there is nothing to draw."""
+        ends = [value for row in self.rows for entry in row.entries for value in entry.span or ()]
+        return (min(ends), max(ends)) if ends and max(ends) > min(ends) else None
+
+    @property
+    def filters(self) -> dict[str, list[str]]:
+        """What its rows can be filtered by: each key with at least two values, and those."""
+        values: dict[str, dict[str, None]] = {}
+        for row in self.rows:
+            for key, value in row.values.items():
+                values.setdefault(key, {})[value] = None
+        return {key: list(found) for key, found in values.items() if 2 <= len(found) <= 30}
+
+    def heads(self, separator: str = " ") -> list[str]:
+        """The columns' names with what their group adds: "FedAvg, published"."""
+        return [f"{c.name},{separator}{c.group[:1].lower()}{c.group[1:]}" if c.group else c.name for c in self.columns]
+
+
+def csv_of(table: Table) -> str:
+    return csv_text(table.data)
+
+
+def markdown_of(table: Table, notes: bool = True) -> str:
+    """A Markdown table with its caption above and its notes below."""
+    rows = [table.heads(), ["---", *["---:"] * (len(table.columns) - 1)]]
+    rows = [[markdown(text) for text in rows[0]], rows[1]]
+    rows += [[markdown(entry.line) for entry in row.entries] for row in table.rows]
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    listed = "".join(f"- {markdown(note)}\n" for note in table.notes) if notes else ""
+    return f"{markdown(table.caption)}\n\n{lines}\n" + (f"\n{listed}" if listed else "")
+
+
+def latex_of(table: Table) -> str:
+    """A booktabs tabular; caption and notes are comments."""
+    remarks = [f"% {text}".replace("\n", " ") for text in (table.caption, *table.notes)]
+    rows = [" & ".join(latex(text) for text in table.heads()) + r" \\"]
+    rows += [" & ".join(latex(entry.line) for entry in row.entries) + r" \\" for row in table.rows]
+    start = rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}"
+    lines = [*remarks, start, r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
+def files_of(tables: Sequence[Table]) -> dict[str, bytes]:
+    """Tables of one name as three files: name.md, name.tex and name.csv (of the first one's data)."""
+    found: dict[str, list[Table]] = {}
+    for table in tables:
+        found.setdefault(table.name, []).append(table)
+    files: dict[str, bytes] = {}
+    for name, several in found.items():
+        last = len(several) - 1
+        text = "\n".join(markdown_of(table, notes=place == last) for place, table in enumerate(several))
+        files[f"{name}.md"] = text.encode()
+        files[f"{name}.tex"] = "\n".join(map(latex_of, several)).encode()
+        files[f"{name}.csv"] = csv_of(several[0]).encode()
+    return files
+
+
+def print_table(table: Table, console: Console) -> None:
+    """On the terminal: a line for each of an entry's lines, quiet where it is published."""
+    shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
+    for place, column in enumerate(table.columns):
+        head = "\n".join(part for part in (column.name, column.group, column.below) if part)
+        words = place == 0 or column.left
+        shown.add_column(Text(plain(head, console)), justify="left" if words else "right", no_wrap=not words)
+    section = table.rows[0].section if table.rows else ""
+    for row in table.rows:
+        if row.section != section:
+            shown.add_section()
+            section = row.section
+        shown.add_row(*(_terminal_entry(entry, console) for entry in row.entries))
+    console.print(shown)
+
+
+def _terminal_entry(entry: Entry, console: Console) -> Text:
+    first = " ".join(part for part in (entry.text, entry.spread, entry.mark) if part)
+    text = plain("\n".join([first, *entry.below]), console)
+    return Text(text, style=TERMINAL_STYLES.get(entry.look, ""))
+
+
+def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
+    """Wrapped at WIDTH."""
+    for line in textwrap.wrap(
+        plain(text, console), WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
+    ):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def plain(text: str, console: Console) -> str:
+    """Text this console can write: other characters become "?", control characters (escape sequences) vanish."""
+    shown = "".join(character for character in text if character.isprintable() or character == "\n")
+    if not console.encoding.lower().startswith("utf"):
+        shown = shown.replace("±", "+-").replace(NONE, "-")
+    return shown.encode(console.encoding, "replace").decode(console.encoding)

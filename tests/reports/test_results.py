@@ -1,0 +1,82 @@
+"""Frames and series: what is in them equals the records, and bands are intervals computed by hand."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmark.errors import DataError
+from benchmark.papers.item import Item
+from benchmark.verdicts.results import cell_result
+from reports.results import RUN_COLUMNS, csv_text, curves_frame, runs_frame, series_of, write_summary
+from tests.reports.fakes import accuracies, make_cell, make_record
+
+CELL = make_cell("a", {"method": "A"}, 5)
+ITEM = Item(name="toy/tab1", title="Toy", profile="demo", cells=(CELL,), seeds=3)
+
+
+def rounds(*values: float | None) -> list[dict[str, float]]:
+    return [
+        {"round": t, **({} if value is None else {"test/accuracy": value})} for t, value in enumerate(values, start=1)
+    ]
+
+
+def test_a_band_is_the_t_interval_of_each_round() -> None:
+    """Round 1: .1 .2 .3, mean .2, std .1, t(.975, 2) / sqrt 3 = 2.484. Round 2 has two values: no band there."""
+    lines = [(0.1, 0.5), (0.2, 0.7), (0.3, None)]
+    records = {
+        CELL.cell_key: {s: make_record(CELL, s, {"test/accuracy": 0.5}, rounds=rounds(*v)) for s, v in enumerate(lines)}
+    }
+    series = series_of(cell_result(CELL, records, 3), records, "test/accuracy")
+    assert list(series.band.index) == [1] and series.band.loc[1, "mean"] == pytest.approx(0.2)
+    assert series.band.loc[1, "high"] == pytest.approx(0.2 + 2.4841 * 0.1, abs=1e-4)
+    assert {seed: run.tolist() for seed, run in series.lines.items()} == {0: [0.1, 0.5], 1: [0.2, 0.7], 2: [0.3]}
+
+
+def test_unfinished_and_diverged_runs_join_no_mean() -> None:
+    made = {s: make_record(CELL, s, {"test/accuracy": 0.5}, rounds=rounds(0.5)) for s in range(2)}
+    made[2] = make_record(CELL, 2, status="unfinished", rounds=rounds(0.9))
+    made[3] = make_record(CELL, 3, status="diverged", rounds=rounds(0.1, math.nan))
+    records = {CELL.cell_key: made}
+    series = series_of(cell_result(CELL, records, 4), records, "test/accuracy")
+    assert series.band.empty and list(series.finished) == [0, 1]
+    assert list(series.unfinished) == [2] and series.diverged[3].tolist() == [0.1]
+
+
+def test_long_lines_are_means_of_consecutive_rounds() -> None:
+    """1 to 10 in at most 5 points: means of two, each at its second round."""
+    made = make_record(CELL, 0, {"test/accuracy": 1.0}, rounds=rounds(*[float(t) for t in range(1, 11)]))
+    records = {CELL.cell_key: {0: made}}
+    series = series_of(cell_result(CELL, records, 1), records, "test/accuracy", most=5)
+    assert series.bin_size == 2 and list(series.finished.index) == [2, 4, 6, 8, 10]
+    assert series.finished[0].tolist() == [1.5, 3.5, 5.5, 7.5, 9.5]
+
+
+def test_every_run_and_metric_is_a_row_and_what_is_absent_too() -> None:
+    frame = runs_frame([(ITEM, accuracies([(CELL, [0.1 + 0.2])]))])
+    assert tuple(frame.columns) == RUN_COLUMNS and len(frame) == 3
+    assert frame["status"].tolist() == ["done", "missing", "missing"]
+    assert "toy/tab1,demo,a," in csv_text(frame) and ",0.30000000000000004,1,done" in csv_text(frame)
+
+
+def test_the_summary_replaces_what_it_has_of_an_item_and_keeps_the_rest(tmp_path: Path) -> None:
+    path, other = tmp_path / "summary.csv", replace(ITEM, name="toy/tab2")
+    write_summary([(ITEM, accuracies([(CELL, [0.5, 0.25])])), (other, accuracies([(CELL, [1 / 3])]))], path)
+    first = path.read_bytes()
+    write_summary([(ITEM, accuracies([(CELL, [0.5, 0.25])]))], path)
+    assert path.read_bytes() == first
+    write_summary([(ITEM, accuracies([(CELL, [0.75])]))], path)
+    frame = pd.read_csv(path)
+    assert sorted(frame[frame["item"] == "toy/tab1"]["value"].dropna()) == [0.75]
+    assert frame[frame["item"] == "toy/tab2"]["value"].dropna().tolist() == [1 / 3]
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="its columns are a, b"):
+        write_summary([(ITEM, {})], path)
+
+
+def test_curves_have_every_measured_value() -> None:
+    made = make_record(CELL, 0, {"test/accuracy": 0.9}, rounds=rounds(0.5, None, 0.9))
+    frame = curves_frame([made], ["test/accuracy"])
+    assert frame[["round", "value"]].to_numpy().tolist() == [[1, 0.5], [3, 0.9]]
