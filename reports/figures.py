@@ -245,8 +245,8 @@ def curves(
             _scale(panels, axes)
             for column, (panel, ax) in enumerate(zip(panels, axes, strict=False)):
                 lines = _draw_panel(panel, ax, looks, seeds, first=place == 0 and column == 0)
-                if ends[column]:
-                    ax.set_xlim(*ends[column])
+                if (end := ends[column]) is not None:
+                    ax.set_xlim(*end)
                 ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
                 what = "Local steps of a client" if panel.steps else "Round"
                 if place == len(rows) - 1:

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from reports.pages.tuning import study_pages, study_values
 from reports.scatter import Kind, Mark, scatter
+from tests.reports.test_site import HOSTILE, Page, words
+
 from reports.site import STUDIES, build
 from tests.conftest import ROOT
-from tests.reports.test_site import HOSTILE, Page, words
 
 
 def study(**changes) -> dict:

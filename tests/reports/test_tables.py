@@ -1,0 +1,239 @@
+"""The table model in its five formats, on a table whose numbers are known by hand; hostile names stay text in each."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from benchmark.papers.item import Cell, Item, Printed, Shown
+from benchmark.verdicts.judge import judge
+from benchmark.verdicts.results import Records
+from reports.exports import item_result
+from reports.formatting import csv_safe, latex, markdown, without_dollars
+from reports.paper_table import claims_table, grid, item_tables, ladder_table
+from reports.tables import Table, csv_of, files_of, latex_of, markdown_of
+from reports.terminal import print_item
+from tests.reports.fakes import accuracies, make_cell, make_record, pair, printed, table2
+
+HOSTILE = ("<script>alert(1)</script>", "=cmd()", "a_b & 50% $x", "| a | b |\nnext", "[x](http://y)", "+a1", "@SUM(1)")
+
+
+def two_methods(profile: str = "laptop") -> tuple[Item, Records]:
+    """C = 2: A .90 .91 .92 (published 80.5), B .80 .82 .81; C = 4: A was not run, B .70 once."""
+    cells = (
+        make_cell("A/2", {"method": "A", "C": 2}, 1, published=printed(80.5)),
+        make_cell("B/2", {"method": "B", "C": 2}, 2),
+        make_cell("A/4", {"method": "A", "C": 4}, 3),
+        make_cell("B/4", {"method": "B", "C": 4}, 4),
+    )
+    item = Item(name="toy/tab1", title="Toy", profile=profile, cells=cells, seeds=3, margin=0.01, notes=("a note",))
+    values = [(cells[0], [0.90, 0.91, 0.92]), (cells[1], [0.80, 0.82, 0.81]), (cells[3], [0.70])]
+    return item, accuracies(values)
+
+
+def terminal(item: Item, records: Records, width: int = 100, encoding: str = "utf-8") -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    print_item(item, records, Console(file=file, width=width), report="reports/site/x.html")
+    file.flush()
+    return file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+
+
+def test_markdown_by_hand() -> None:
+    """A: mean .91, std .01. B: mean .81, std .01. B - A by seed: -.10 -.09 -.11: mean -.10, std .01, and
+    t(.975, 2) / sqrt 3 = 2.484: +-2.48 points."""
+    (table,) = item_tables(*two_methods())
+    rows = markdown_of(table).splitlines()
+    assert rows[2] == "| C | A, published | A, ours | B, ours | B, difference to A, points |"
+    assert rows[4] == "| C = 2 | 80.50 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | -10.00 \\[-12.5, -7.5\\] n=3 |"
+    assert rows[5] == "| C = 4 | – | – not run (0/3) | 70.00 n=1/3 | – |"
+    assert rows[-1] == "- a note" and "orientation only" in rows[0]
+
+
+def test_latex_by_hand() -> None:
+    (table,) = item_tables(*two_methods())
+    text = latex_of(table)
+    assert r"C = 2 & 80.50 & 91.00 $\pm$1.00 n=3 & 81.00 $\pm$1.00 n=3 & -10.00 [-12.5, -7.5] n=3 \\" in text
+    assert text.count("&") == 4 * 3 and r"\begin{tabular}{lrrrr}" in text and "% a note" in text
+
+
+def test_csv_has_one_unit_a_row_and_says_which() -> None:
+    """Fractions throughout, also what the paper prints in percent."""
+    (table,) = item_tables(*two_methods())
+    rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table)))}
+    first = rows["A/2"]
+    assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.805", "3", "done")
+    assert float(first["mean"]) == pytest.approx(0.91) and float(first["std"]) == pytest.approx(0.01)
+    assert (rows["A/4"]["mean"], rows["A/4"]["n"], rows["A/4"]["status"]) == ("", "0", "missing")
+    assert list(rows) == ["A/2", "B/2", "A/4", "B/4"]
+
+
+def test_the_terminal_says_the_same() -> None:
+    text = terminal(*two_methods())
+    for said in ("91.00 ±1.00", "n=3", "-10.00", "[-12.5, -7.5]", "80.50", "not run (0/3)", "note: a note"):
+        assert said in text, said
+    assert max(map(len, text.splitlines())) <= 100 and text.rstrip().endswith("report: reports/site/x.html")
+
+
+def test_a_console_without_utf8_gets_what_it_can_write() -> None:
+    text = terminal(*two_methods(), encoding="ascii")
+    assert "91.00 +-1.00" in text
+
+
+def test_json_by_hand() -> None:
+    item, records = two_methods()
+    found = item_result(item, records, report="x.html")
+    cells = {cell["label"]: cell for cell in found["cells"]}
+    assert cells["A/2"]["published"] == 80.5 and cells["A/2"]["mean"] == pytest.approx(0.91)
+    assert (cells["A/4"]["mean"], cells["A/4"]["n"], cells["A/4"]["status"]) == (None, 0, "missing")
+    assert (cells["B/4"]["n"], cells["B/4"]["n_wanted"], cells["B/4"]["status"]) == (1, 3, "partial")
+    assert (found["item"], found["profile"], found["metric"], found["report"]) == (
+        "toy/tab1", "laptop", "test/accuracy", "x.html",
+    )  # fmt: skip
+
+
+def test_on_profile_paper_the_published_number_is_compared() -> None:
+    """.91 against 80.5 %: +10.50 points, far outside the margin."""
+    (table,) = item_tables(*two_methods("paper"))
+    assert "+10.50 to the paper" in markdown_of(table) and "differs" in markdown_of(table)
+    assert "orientation" not in markdown_of(table)
+
+
+def test_several_metrics_are_blocks_of_columns() -> None:
+    """Published with its spread; a metric without unit is no percent."""
+    metrics = ("test/accuracy", "diversity/delta/l2/squared/clients")
+    published = {"test/accuracy": Printed(value=80.0, spread=1.5, runs=3)}
+    cells = tuple(make_cell(m, {"method": m}, i, published=published) for i, m in enumerate("AB", start=1))
+    values = {"test/accuracy": 0.9, metrics[1]: 1.25}
+    records = {cell.cell_key: {0: make_record(cell, 0, values)} for cell in cells}
+    item = Item(name="toy/tab1", title="T", profile="paper", cells=cells, metrics=metrics)
+    (table, differences) = item_tables(item, records, most=5)
+    text = markdown_of(table)
+    assert "80.00 ±1.5 n=3" in text and "1.25 n=1" in text and "Diversity of weight changes" in text
+    assert differences.title == "Differences to A"
+    units = {row["metric"]: row["unit"] for row in csv.DictReader(io.StringIO(csv_of(table)))}
+    assert units == {metrics[0]: "fraction", metrics[1]: "none"}
+
+
+def test_entries_without_runs_have_their_published_and_computed_values() -> None:
+    shown = Shown(
+        label="Other", setting={"method": "Other"}, published=printed(88.0), computed={"MB": 12.0}, note="quoted"
+    )
+    cell = make_cell("A", {"method": "A"}, 1, computed={"MB": 3.5})
+    item = Item(
+        name="toy/tab1", title="T", profile="laptop", cells=(cell,), shown=(shown,), rows=("method",), columns=()
+    )
+    (table,) = item_tables(item, accuracies([(cell, [0.9])]))
+    text = markdown_of(table)
+    assert "| A | – | 90.00 n=1 | 3.5 |" in text and "| Other | 88.00 | – | 12 |" in text
+    assert "- Other: quoted" in text
+    assert "Other,shown" in csv_of(table)
+
+
+def test_what_all_rows_share_is_said_once_and_two_on_one_place_make_a_list() -> None:
+    item, records = two_methods()
+    same = replace(item, cells=tuple(replace(c, setting={**c.setting, "K": 47}) for c in item.cells))
+    found = grid(same)
+    assert found is not None and (found.corner, found.constant, found.columns) == ("C", "K = 47", ("A", "B"))
+    twice = replace(item, cells=tuple(replace(c, setting={"method": "A"}) for c in item.cells))
+    assert grid(twice) is None
+    (table,) = item_tables(twice, records)
+    assert [row.entries[0].text for row in table.rows] == ["A/2", "B/2", "A/4", "B/4"]
+
+
+def test_who_has_labels_is_said_where_methods_differ() -> None:
+    item, records = two_methods()
+    data = replace(item.cells[0].experiment.data, label_setting="everywhere")
+    first = replace(item.cells[0], experiment=replace(item.cells[0].experiment, data=data))
+    (table,) = item_tables(replace(item, cells=(first, *item.cells[1:])), records)
+    assert "A: all clients have all labels; otherwise the server has the labels" in table.notes
+
+
+def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
+    item, records = two_methods()
+    cell = item.cells[0]
+    best = {"round": 3, "test/accuracy": 0.95}
+    chosen = {
+        seed: replace(run, result={**run.result, "selection": "best_on_test", "best": best})
+        for seed, run in records[cell.cell_key].items()
+    }
+    records = {**records, cell.cell_key: chosen}
+    (table,) = item_tables(item, records)
+    sentence = "selection: best round on the test set, as the paper did (A/2)"
+    assert sentence in table.notes and "95.00" in markdown_of(table) and sentence in latex_of(table)
+    assert sentence in " ".join(terminal(item, records).split()) and sentence in item_result(item, records)["notes"]
+    assert [row["selection"][:9] for row in csv.DictReader(io.StringIO(csv_of(table)))] == ["selection", "", "", ""]
+
+
+def test_the_ladder_and_diverged_runs(laptop_table: tuple[Item, Records]) -> None:
+    item, records = laptop_table
+    ladder = ladder_table(item, records)
+    assert ladder is not None and [row.entries[0].text for row in ladder.rows][0] == "Server only"
+    (table,) = item_tables(item, records)
+    assert "n=2/3, 1 diverged" in markdown_of(table)
+    text = terminal(item, records)
+    assert "Ladder: what each step adds" in text and "claim 1:" in text
+
+
+def test_claims_by_hand() -> None:
+    """a - b is .10 .09 .11: mean .10, std .01, +-2.484 std: [.0752, .1248]."""
+    item = pair()
+    table = claims_table(
+        item, judge(item, accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])]))
+    )
+    assert "| a beats b | above zero | +10.00 points | \\[+7.5, +12.5\\] | 95.0 % | 3 | holds |" in markdown_of(table)
+    row = next(csv.DictReader(io.StringIO(csv_of(table))))
+    assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "holds")
+    assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
+
+
+def test_a_claim_without_runs_is_undecided_and_says_why() -> None:
+    item = pair()
+    (judged,) = item_result(item, {})["claims"]
+    assert judged["verdict"] == "undecided" and judged["estimate"] is None and "no seed" in judged["reason"]
+    assert "| – | – |" in markdown_of(claims_table(item, judge(item, {})))
+
+
+def hostile() -> tuple[Item, Records]:
+    cells = tuple(make_cell(text, {"method": text, "data": text}, 800 + i) for i, text in enumerate(HOSTILE))
+    records = {cell.cell_key: {0: make_record(cell, 0, {"test/accuracy": 0.5})} for cell in cells}
+    return Item(name="toy/hostile", title=HOSTILE[0], profile="demo", cells=cells, notes=HOSTILE), records
+
+
+def test_hostile_names_stay_text() -> None:
+    """No cell of a Markdown table is broken or becomes a tag or link; LaTeX has no bare special; CSV no formula."""
+    (table,) = item_tables(*hostile(), widest=2)
+    files = {name: content.decode() for name, content in files_of([table]).items()}
+    rows = [line for line in files["table.md"].splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + len(HOSTILE) and "<script" not in files["table.md"] and "[x](http" not in files["table.md"]
+    body = [line for line in files["table.tex"].splitlines() if line.endswith(r"\\")]
+    assert len(body) == 1 + len(HOSTILE) and r"a\_b \& 50\% \$x" in files["table.tex"]
+    for row in csv.reader(io.StringIO(files["table.csv"])):
+        assert not [field for field in row if field[:1] in ("=", "+", "@") or field.startswith("-")], row
+    assert "\x1b" not in terminal(*hostile())
+
+
+def test_escapes_one_by_one() -> None:
+    assert markdown("a|b*c_[d]`<e>&") == "a\\|b\\*c\\_\\[d\\]\\`&lt;e>&amp;"
+    assert latex("50% & {x}^2 ~ \\") == r"50\% \& \{x\}\textasciicircum{}2 \textasciitilde{} \textbackslash{}"
+    assert [csv_safe(value) for value in ("=1", "-x", "-0.5", "+1e3", 3, "a")] == ["'=1", "'-x", "-0.5", "+1e3", 3, "a"]
+    assert without_dollars("a large $C$, $\\alpha$ and $5") == "a large C, $\\alpha$ and $5"
+
+
+def test_tables_of_one_name_are_one_file() -> None:
+    (table,) = item_tables(*two_methods())
+    second = replace(table, caption="second", notes=())
+    assert isinstance(second, Table)
+    files = files_of([table, second])
+    assert sorted(files) == ["table.csv", "table.md", "table.tex"] and b"second" in files["table.md"]
+
+
+def test_cells_that_wait_for_trials_have_a_row() -> None:
+    from tests.reports.arena_fakes import small
+
+    item, records = small()
+    plain = replace(item, rows=(), cells=tuple(c for c in item.cells if isinstance(c, Cell)))
+    table = item_tables(plain, records)[0]
+    assert "waits for trials: A/tuned" in table.notes and "waits for trials" in csv_of(table)
+    assert table2()[0].name == "ssfl/tab2"
