@@ -100,8 +100,8 @@ SCALES: Mapping[str, Scale] = {
         data={"name": "digits", "N_validation": 100, "augmentation": DIGITS_AUGMENTATION},
         model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
         batch_size=16,
-        warm_start_rounds=10,
-        rounds=50,
+        warm_start_rounds=40,
+        rounds=65,
         evaluation=Evaluation(every=2),
     ),
     "laptop": Scale(

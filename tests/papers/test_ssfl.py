@@ -9,8 +9,8 @@ from benchmark.methods.averaging import FedAvg, Grouping
 from benchmark.methods.server_only import ServerOnly
 from benchmark.optim.sgd import Cosine
 from benchmark.papers.catalogue import ITEMS, items
-from benchmark.papers.scale import PROFILES
 from benchmark.papers.published import read_published
+from benchmark.papers.scale import PROFILES
 from tests.conftest import ROOT
 
 PAPERS = ROOT.parent / "shared" / "papers"

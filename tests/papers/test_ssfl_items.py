@@ -18,8 +18,8 @@ from benchmark.methods.ssfl import SSFL
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
-from benchmark.papers.scale import PROFILES
 from benchmark.papers.published import read_published
+from benchmark.papers.scale import PROFILES
 from benchmark.papers.ssfl import ITEMS, setting_of
 from benchmark.papers.ssfl import STAND_INS as SCALES
 from benchmark.papers.table import WORDS as NAMES

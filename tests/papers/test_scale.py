@@ -1,0 +1,153 @@
+"""Profiles: a stand-in changes the fields it names, for any method, and leaves all others as published."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from benchmark.config import to_plain
+from benchmark.data.partition import Dirichlet
+from benchmark.errors import ConfigError
+from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.methods.catalogue import METHODS, method_class
+from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedswitch import FedSwitch
+from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.semifl import SemiFL
+from benchmark.models.build import Model
+from benchmark.optim.sgd import SGD, Cosine, RoundCosine
+from benchmark.papers import fedswitch, rscfed, semifl
+from benchmark.papers.catalogue import ITEMS, items, profiles
+from benchmark.papers.scale import PROFILES, Scale, profile_of, scaled, tenth
+
+SMALL = Scale(
+    title="digits",
+    data={"name": "digits", "images": 600},
+    model=Model(network="tiny_cnn", norm="none"),
+    batch_size=5,
+    server_batch_size=7,
+    warm_start_rounds=2,
+    K=6,
+    C=3,
+    rounds=4,
+    evaluation=Evaluation(every=2),
+)
+# Every label setting, with what only some experiments have: streams, pooled tests, epochs, further switches.
+LABEL_SETTINGS = [
+    (Data(name="svhn", label_setting="server", N_s=1000, streaming_steps=10), FedSwitch(beta=0.7)),
+    (Data(name="svhn", label_setting="everywhere"), SemiFL(mix_weight=0.0, server_momentum=0.0)),
+    (Data(name="svhn", label_setting="every_client", N_s=0, labels_per_client=7), FedSwitch()),
+    (Data(name="svhn", label_setting="some_clients", N_s=0, labelled_clients=2), RSCFed(M=2, subset=4)),
+    (Data(name="svhn", label_setting="share", N_s=0, labelled_share=0.2, pooled_test=2000), FedConsist()),
+    (Data(name="svhn", label_setting="one_more_client", N_s=100, N_validation=50), FedConsist(temperature=0.3)),
+]
+
+
+def flat(value: object, above: str = "") -> dict[str, object]:
+    if not isinstance(value, dict):
+        return {above: value}
+    return {k: v for key, one in value.items() for k, v in flat(one, f"{above}.{key}".lstrip(".")).items()}
+
+
+def changed(full: Experiment, small: Experiment) -> set[str]:
+    a, b = flat(to_plain(full)), flat(to_plain(small))
+    return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
+
+
+@pytest.mark.parametrize(("data", "method"), LABEL_SETTINGS, ids=lambda part: getattr(part, "label_setting", ""))
+def test_only_what_a_stand_in_names_changes(data, method):
+    full = Experiment(
+        data=data,
+        partition=Dirichlet(alpha=0.3, rule="semifl"),
+        model=Model(network="resnet9", norm="gn"),
+        method=method,
+        federation=Federation(K=100, C=10, T=9, epochs=5, rounds=800, on_divergence="drop"),
+        optimizer=SGD(lr=0.03, server_lr=0.1, schedule=RoundCosine(), clip=1.0),
+        evaluation=Evaluation(selection="best_on_test"),
+    )
+    small = scaled(full, SMALL, "demo")
+    sizes = {f"method.{name}" for name in ("batch_size", "server_batch_size", "warm_start_rounds")}
+    allowed = {"data.name", "data.images", "evaluation.every", "evaluation.selection", "profile"} | sizes
+    allowed |= {f"federation.{name}" for name in ("K", "C", "rounds")}
+    allowed |= {f"model.{f.name}" for f in fields(Model)}
+    assert changed(full, small) <= allowed
+    assert small.data.label_setting == data.label_setting and small.federation.epochs == 5
+    assert small.method.batch_size == 5 and small.method.warm_start_rounds == 2
+    assert getattr(small.method, "server_batch_size", 7) == 7
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_suite_can_be_scaled(name):
+    method = method_class(name)()
+    setting = sorted(method.needs)[0]
+    full = Experiment(data=Data(label_setting=setting, N_s=50), method=method)
+    small = scaled(full, SMALL, "laptop")
+    has = {f.name for f in fields(method)}
+    assert changed(full, small) >= {"method.batch_size"} if "batch_size" in has else True
+    assert type(small.method) is type(method) and small.profile == "laptop"
+
+
+def test_local_steps_take_the_place_of_epochs_only_where_a_stand_in_says_so():
+    full = Experiment(federation=Federation(T=1, epochs=2))
+    assert scaled(full, replace(SMALL, K=None, C=None, T=16), "demo").federation == Federation(T=16, rounds=4)
+    assert scaled(full, replace(SMALL, K=None, C=None, T=16, epochs=3), "demo").federation.epochs == 3
+    assert scaled(full, replace(SMALL, K=None, C=None), "demo").federation.epochs == 2
+
+
+def test_a_tenth_of_the_rounds_takes_a_tenth_of_the_schedule():
+    sgd = SGD(schedule=Cosine(c=2.3, warmup_steps=50, steps=1000))
+    evaluation = Evaluation(every=64, gradient_diversity_every=100)
+    full = Experiment(federation=Federation(T=8, rounds=1000), optimizer=sgd, evaluation=evaluation)
+    short = tenth(full)
+    assert (short.federation.rounds, short.federation.T, short.profile) == (100, 8, "gpu")
+    assert short.optimizer.schedule == Cosine(c=2.3, warmup_steps=5, steps=100)
+    assert (short.evaluation.every, short.evaluation.gradient_diversity_every) == (32, 10)
+    assert changed(full, short) <= {
+        *("federation.rounds", "optimizer.schedule.warmup_steps", "optimizer.schedule.steps", "profile"),
+        *("evaluation.every", "evaluation.gradient_diversity_every"),
+    }
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("paper", [semifl, rscfed, fedswitch])
+def test_stand_ins_of_the_three_papers_keep_the_setting(paper, profile):
+    """Label setting, partition, mixing, momentum, M, K of the subsets, local epochs: as published in every profile."""
+    for build in paper.ITEMS.values():
+        full, small = build("paper"), build(profile)
+        assert [cell.label for cell in full.cells] == [cell.label for cell in small.cells]
+        for a, b in zip(full.cells, small.cells, strict=True):
+            assert a.role == b.role and a.published == b.published and a.computed == b.computed
+            e, f = a.experiment, b.experiment
+            assert e.data.label_setting == f.data.label_setting and e.partition == f.partition
+            assert e.method.__class__ is f.method.__class__ and f.profile == profile
+            kept = {"threshold", "mix_weight", "server_momentum", "statistics", "M", "subset", "labelled_weight", "mu"}
+            for name in kept & set(vars(e.method)):
+                assert getattr(e.method, name) == getattr(f.method, name)
+            assert f.federation.epochs == e.federation.epochs or (paper is rscfed and f.federation.T == 16)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_beta_keeps_its_ratio_to_a_client_s_images(profile):
+    """Eq. 6 divides by N_i: 10,000 for SVHN's 73,257 images at ten clients, in any size."""
+    for cell in rscfed.ITEMS["tab6"](profile).cells:
+        if isinstance(cell.experiment.method, RSCFed):
+            images = {"demo": 1297, "laptop": 49_000}.get(profile, 73_257)
+            method = cell.experiment.method
+            assert method.beta / images == pytest.approx(10_000 / 73_257)
+            assert method.beta_labelled / images == pytest.approx(100 / 73_257)
+
+
+def test_profiles_that_would_repeat_a_smaller_one_are_it():
+    assert profile_of("paper", ("demo", "laptop")) == "laptop"
+    assert profile_of("demo", ("laptop", "gpu")) == "laptop"
+    assert profile_of("gpu", PROFILES) == "gpu"
+    with pytest.raises(ConfigError, match="unknown profile 'lapotp'; choose demo, laptop, gpu or paper"):
+        profile_of("lapotp", PROFILES)
+    for asked in PROFILES:
+        assert items(["arena/mnist"], asked)[0].profile == "laptop"
+
+
+@pytest.mark.parametrize("name", [name for name in ITEMS if name.startswith("arena/")])
+def test_the_arena_s_profiles_differ_in_their_runs(name):
+    runs = [frozenset(cell.cell_key for cell in items([name], profile)[0].cells) for profile in profiles(name)]
+    assert len(set(runs)) == len(runs)
+    assert {items([name], profile)[0].profile for profile in PROFILES} == set(profiles(name))

@@ -1,0 +1,130 @@
+"""From a file to an item: what a file may hold, what is refused, and what becomes of each key."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import Data, Experiment
+from benchmark.models.build import Model
+from benchmark.papers import published, ssfl
+from benchmark.papers.item import Printed
+from benchmark.papers.scale import Scale
+from benchmark.papers.table import COMPUTED, Paper, item
+
+FILE = """
+paper = "toy"
+item = "tab1"
+title = "A table"
+source = "here"
+metrics = ["test/accuracy", "test/auroc"]
+computed = ["K"]
+seeds = 4
+rows = ["data", "alpha"]
+columns = ["method"]
+notes = ["a note"]
+figure = { kind = "against", x = "alpha", log_x = true, lines = ["method"] }
+cells = [
+  { method = "A", data = "svhn", alpha = 0.1, value = 90.0, spread = 0.5, auroc = 99.0 },
+  { method = "A", data = "cifar10", alpha = 0.1, value = 80.0 },
+  { method = "B", data = "svhn", alpha = 1.0, also_quoted = true, quoted = true, source = "C et al." },
+  { method = "D", data = "svhn", alpha = 0.1, value = 70.0, not_yet = "D has no method here" },
+]
+[[claims]]
+name = "A is better"
+quote = ""
+source = "ours"
+data = ["svhn", "cifar10"]
+contrast = { "{data}/A/alpha=0.1" = 1, "SVHN/B/alpha=1" = -1 }
+form = "improves"
+endpoint = "end"
+least = 0.01
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Paper]:
+    """A paper whose file has this text."""
+    monkeypatch.setattr(published, "PUBLISHED", tmp_path)
+
+    def paper(text: str) -> Paper:
+        (tmp_path / "toy").mkdir(exist_ok=True)
+        (tmp_path / "toy" / "tab1.toml").write_text(text)
+        return Paper(
+            name="toy",
+            keys=frozenset({"data", "alpha"}),
+            experiment=lambda line: Experiment(),
+            scale=lambda line, profile: Scale(title="stand-in", notes=("small",)),
+            computed={"K": lambda e: e.federation.K},
+        )
+
+    return paper
+
+
+def test_a_file_becomes_an_item(toy):
+    found = item(toy(FILE), "tab1", "paper")
+    assert [cell.label for cell in found.cells] == ["SVHN/A/alpha=0.1", "CIFAR-10/A/alpha=0.1", "SVHN/B/alpha=1"]
+    first = found.cells[0]
+    assert first.setting == {"method": "A", "data": "SVHN", "alpha": 0.1} and first.computed == {"K": 10}
+    assert first.published == {
+        "test/accuracy": Printed(value=90.0, spread=0.5, runs=4),
+        "test/auroc": Printed(value=99.0, runs=4),
+    }
+    assert found.cells[2].role == "quoted" and "C et al." in found.cells[2].note
+    (shown,) = found.shown
+    assert shown.printed() == 70.0 and shown.note == "D has no method here" and shown.setting["method"] == "D"
+    assert (found.rows, found.columns, found.seeds) == (("data", "alpha"), ("method",), 4)
+    assert found.drawing is not None and (found.drawing.x, found.drawing.log_x) == ("alpha", True)
+    assert [claim.name for claim in found.claims] == ["A is better (SVHN)", "A is better (CIFAR-10)"]
+    assert found.notes == ("a note", "Selection: the last round's model. Test data chose nothing.")
+
+
+def test_a_stand_in_takes_the_first_data_set_s_place(toy):
+    found = item(toy(FILE), "tab1", "demo")
+    assert [cell.label for cell in found.cells] == ["stand-in/A/alpha=0.1", "stand-in/B/alpha=1"]
+    assert found.cells[0].printed() == 90.0 and found.seeds == 3
+    assert found.title == "A table (stand-in: stand-in)" and found.notes[0] == "small" and len(found.claims) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('title = "A table"', 'titel = "A table"', r"unknown key 'titel'; did you mean 'title'"),
+        ("seeds = 4\n", "", "seeds is missing"),
+        ("spread = 0.5", "spraed = 0.5", r"unknown key 'spraed' of a cell; did you mean 'spread'"),
+        ('form = "improves"', 'from = "improves"', r"claim 'A is better': unknown key 'from'; did you mean 'form'"),
+        ("log_x = true", "logx = true", r"figure: unknown key 'logx'; did you mean 'log_x'"),
+        ('paper = "toy"', "paper = ", "toy/tab1.toml"),
+    ],
+)
+def test_what_is_misspelt_is_refused(toy, old, new, told):
+    with pytest.raises(ConfigError, match=told):
+        item(toy(FILE.replace(old, new)), "tab1", "paper")
+
+
+def test_a_missing_file_and_an_unknown_profile_are_named(toy):
+    with pytest.raises(ConfigError, match=r"toy/tab2: .*tab2.toml is missing"):
+        item(toy(FILE), "tab2", "paper")
+    with pytest.raises(ConfigError, match="unknown profile 'lapotp'"):
+        item(toy(FILE), "tab1", "lapotp")
+
+
+def test_columns_that_need_no_run_are_semifl_table_3_s():
+    """WResNet28x2: 1.5 M parameters, 433 M FLOP, 5.6 MB; ResNet-18: 11.2 M, 1.1 G, 42.6 (SemiFL, Table 3)."""
+    found = {}
+    for name in ("wresnet28x2", "resnet18"):
+        e = Experiment(data=Data(name="cifar10"), model=Model(network=name, norm="bn"))
+        found[name] = {column: value(e) for column, value in COMPUTED.items()}
+    assert round(found["wresnet28x2"]["parameters"] / 1e6, 1) == 1.5 and round(found["wresnet28x2"]["MB"], 1) == 5.6
+    assert found["wresnet28x2"]["MFLOP"] == pytest.approx(433, rel=0.01)
+    assert round(found["resnet18"]["parameters"] / 1e6, 1) == 11.2 and round(found["resnet18"]["MB"], 1) == 42.6
+    assert found["resnet18"]["MFLOP"] == pytest.approx(1100, rel=0.02)
+
+
+def test_figures_share_the_runs_of_the_item_that_they_name():
+    runs = []
+    for name in ("tab2", "figd3", "fig6"):
+        cells = ssfl.ITEMS[name]("laptop").cells
+        runs.append({cell.label: cell.cell_key for cell in cells if cell.role != "ladder"})
+    assert runs[0] == runs[1] == runs[2]

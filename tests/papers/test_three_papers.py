@@ -1,0 +1,201 @@
+"""SemiFL Table 4, RSCFed Table 6 and FedSwitch Figure 4: settings by hand from the print, values by transcription."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from benchmark.data.partition import Dirichlet, Iid, Shards
+from benchmark.experiment import Experiment
+from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.optim.sgd import Constant, RoundCosine
+from benchmark.papers.catalogue import items
+from benchmark.papers.fedswitch import prior_of
+from benchmark.papers.item import Item
+from benchmark.papers.published import read_published
+from benchmark.papers.scale import PROFILES
+from benchmark.records.run import run
+from tests.conftest import ROOT, record_of
+
+SHARED = ROOT.parent / "shared"
+NAMES = ("semifl/tab4", "rscfed/tab6", "fedswitch/fig4")
+
+
+def item_of(name: str, profile: str = "paper") -> Item:
+    return items([name], profile)[0]
+
+
+@pytest.fixture(scope="module")
+def transcribed() -> Mapping[str, Any]:
+    """The independent transcription."""
+    path = SHARED / "facts" / "paper_tables.yaml"
+    if not path.exists():
+        pytest.skip("the independent transcription is not here")
+    return {found["id"]: found for found in yaml.safe_load_all(path.read_text())}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_quote_is_in_the_paper(name):
+    path = SHARED / "papers" / f"{name.split('/')[0]}.md"
+    if not path.exists():
+        pytest.skip("the paper's text is not here")
+    text = re.sub(r"\s+", " ", path.read_text())
+    claims = read_published(name)["claims"]
+    assert len(claims) >= 2 and all(re.sub(r"\s+", " ", claim["quote"]) in text for claim in claims)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_speak_of_cells_that_exist_and_sum_to_zero(name, profile):
+    item = item_of(name, profile)
+    labels = {cell.label for cell in item.cells}
+    assert len(labels) == len(item.cells) == len({cell.cell_key for cell in item.cells})
+    for claim in item.claims:
+        assert claim.labels and set(claim.labels) <= labels
+        for contrast in (claim.contrast, *claim.contrasts):
+            assert math.fsum(contrast.values()) == pytest.approx(0.0)
+
+
+def test_semifl_table_4_is_transcribed_twice(transcribed):
+    theirs = {
+        (c["E"], c["beta_g"], c["mixup"], "K = 2" if "K=2" in c["partition"] else "IID"): (c["mean"], c["std"])
+        for c in transcribed["semifl.tab4"]["cells"]
+    }
+    ours = {
+        (c["E"], c["beta_g"], c["mixup"] == "yes", c["partition"].removeprefix("Non-IID, ")): (c["value"], c["spread"])
+        for c in read_published("semifl/tab4")["cells"]
+    }
+    assert ours == theirs and len(ours) == 8
+
+
+def test_semifl_s_setting_is_section_4_and_table_5():
+    """100 clients, 10 a round, 800 rounds, E = 5, B = 10 and 250, eta = .03, tau = .95, Mixup .75, beta_g = .5, sBN."""
+    item = item_of("semifl/tab4")
+    partitions = {"K=2": Shards(classes_per_client=2), "IID": Iid()}
+    for cell in item.cells[:8]:
+        e, method = cell.experiment, cell.experiment.method
+        row, column = cell.label.split("/")
+        assert (e.data.name, e.data.N_s, e.data.label_setting) == ("cifar10", 4000, "server")
+        assert (e.model.network, e.model.norm, e.partition) == ("wresnet28x2", "sbn", partitions[column])
+        federation = e.federation
+        assert (federation.K, federation.C, federation.rounds) == (100, 10, 800)
+        assert federation.epochs == (1 if row == "E=1" else 5)
+        assert method.mix_weight == (0.0 if row == "No Mixup" else 1.0)
+        assert method.server_momentum == (0.0 if row == "beta_g=0" else 0.5)
+        assert (method.threshold, method.beta, method.batch_size, method.server_batch_size) == (0.95, 0.75, 10, 250)
+        assert (method.warm_start_rounds, method.statistics) == (0, "server_and_clients")
+        sgd = e.optimizer
+        assert (sgd.lr, sgd.momentum, sgd.nesterov, sgd.weight_decay) == (0.03, 0.9, True, 5e-4)
+        assert sgd.schedule == RoundCosine()
+    assert item.cell("SemiFL/IID").published["test/accuracy"].runs == item.seeds == 4
+
+
+def test_rscfed_table_6_is_transcribed_twice(transcribed):
+    theirs = [
+        (c["method"], c["client_num"], c["com_cost"], c["acc"], c["auc"]) for c in transcribed["rscfed.tab6"]["cells"]
+    ]
+    item = item_of("rscfed/tab6")
+    ours = [
+        (
+            c.setting["method"],
+            c.setting["clients"],
+            c.computed["cost"],
+            c.printed("test/accuracy"),
+            c.printed("test/auroc"),
+        )
+        for c in item.cells[:5]
+    ]
+    assert ours == theirs and item.metrics == ("test/accuracy", "test/auroc")
+
+
+def test_rscfed_s_setting_is_section_4_1():
+    """SVHN, 1 + 9 clients, Dir(.8), 1,000 rounds of one epoch, B = 64, .03 and .021, alpha = .001, tau = .5."""
+    subsets = {8: (2, 4), 9: (3, 3), 10: (2, 5), 15: (3, 5)}
+    for cell in item_of("rscfed/tab6").cells[:5]:
+        e, method = cell.experiment, cell.experiment.method
+        assert (e.data.name, e.data.N_s) == ("svhn", 0)
+        assert (e.data.label_setting, e.data.labelled_clients) == ("some_clients", 1)
+        assert e.partition == Dirichlet(alpha=0.8, rule="rscfed")
+        assert (e.model.network, e.model.norm) == ("rscfed_cnn", "none")
+        assert (e.federation.K, e.federation.C, e.federation.epochs, e.federation.rounds) == (10, 10, 1, 1000)
+        assert (method.alpha, method.temperature, method.batch_size) == (0.001, 0.5, 64)
+        assert (e.optimizer.server_lr, e.optimizer.lr, e.optimizer.schedule) == (0.03, 0.021, Constant())
+        if isinstance(method, RSCFed):
+            assert method.beta == 10_000 and (method.M, method.subset) == subsets[int(cell.setting["clients"])]
+        else:
+            assert isinstance(method, FedConsist) and method.labelled_share == 0.5
+
+
+def test_fedswitch_figure_4_has_the_transcribed_cells_and_section_5_s_setting(transcribed):
+    theirs = [(c["method"], c["alpha"]) for c in transcribed["fedswitch.fig4"]["cells"]]
+    item = item_of("fedswitch/fig4")
+    assert [(c.setting["method"], c.setting["alpha"]) for c in item.cells[:24]] == theirs
+    assert item.drawing is not None
+    assert (item.drawing.kind, item.drawing.x, item.drawing.log_x) == ("against", "alpha", True)
+    for cell in item.cells[:24]:
+        e = cell.experiment
+        assert (e.data.name, e.data.N_s, e.data.N_validation, e.data.pooled_test) == ("cifar10", 1000, 2000, 2000)
+        assert e.data.label_setting == "server"
+        assert e.partition == Dirichlet(alpha=float(cell.setting["alpha"]), rule="fedswitch")
+        assert (e.federation.K, e.federation.C, e.federation.epochs, e.federation.rounds) == (100, 5, 1, 16_000)
+        assert (e.method.batch_size, e.method.server_batch_size) == (100, 100)
+
+
+def test_the_prior_is_the_clients_true_divergence():
+    """ln 10 with a class a client, 0 for equal shares, and by hand: Hsu's draw at alpha = 1 has the expected divergence
+    ln 10 + psi(1.1) - psi(2) = 2.303 - .424 - .423 = 1.456 where no class runs out."""
+    assert prior_of(0.0001, 100, 550) == pytest.approx(math.log(10), abs=0.1)
+    assert prior_of(1e6, 100, 550) == pytest.approx(0.0, abs=0.01)
+    assert prior_of(1.0, 100, 550) == pytest.approx(1.456, abs=0.12)
+    priors = [prior_of(alpha, 100, 550) for alpha in (0.01, 0.05, 0.1, 1.0, 10.0, 100.0)]
+    assert priors == sorted(priors, reverse=True)
+    betas = [c.experiment.method.beta for c in item_of("fedswitch/fig4").cells if c.setting["method"] == "FedSwitch"]
+    assert np.allclose(betas, priors)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bound_of_labels_alone_stands_beside(name):
+    """As many passes over the labels, at the labels' own rate."""
+    for profile in PROFILES:
+        *cells, bound = item_of(name, profile).cells
+        e = cells[-1].experiment
+        assert bound.role == "bound" and bound.experiment.data == e.data
+        assert bound.experiment.federation.rounds == e.federation.rounds
+        method = bound.experiment.method
+        if name == "semifl/tab4":
+            assert method.warm_start_rounds == e.federation.rounds  # no round with clients
+        elif name == "rscfed/tab6":
+            assert isinstance(method, SupervisedFL) and bound.experiment.optimizer.lr == 0.03
+        else:
+            assert isinstance(method, ServerOnly)
+            assert math.ceil(e.data.N_s / e.method.server_batch_size) == bound.experiment.federation.T
+
+
+def shortened(e: Experiment) -> Experiment:
+    return replace(e, method=replace(e.method, warm_start_rounds=1), federation=replace(e.federation, rounds=3))
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("semifl/tab4", "E=1/K=2"),
+        ("semifl/tab4", "No Mixup/IID"),
+        ("rscfed/tab6", "Fed-Consist/clients=10"),
+        ("rscfed/tab6", "RSCFed/clients=8"),
+        ("fedswitch/fig4", "FedSwitch/alpha=0.01"),
+        ("fedswitch/fig4", "TS-Client EMA/alpha=100"),
+    ],
+)
+def test_each_kind_of_cell_trains(name, label, tmp_path):
+    """A round of labels alone and two with clients on the demo: an accuracy."""
+    run(shortened(item_of(name, "demo").cell(label).experiment), tmp_path)
+    accuracy = record_of(next(tmp_path.rglob("result.json")).parent).selected("test/accuracy")
+    assert accuracy is not None and 0.0 < accuracy <= 1.0
