@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from benchmark.config import nearest
-from benchmark.data.shapes import image_shape_of
+from benchmark.data.datasets import image_shape_of
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.server_only import ServerOnly
