@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, ema, mean, momentum_step, with_server
+from benchmark.methods.averaging import Grouping, RunningMean, ema, mean, momentum_step, with_server
 
 SERVER = {"w": torch.tensor([1.0, 2.0])}
 CLIENTS = [{"w": torch.tensor(pair)} for pair in ([4.0, 5.0], [7.0, 8.0], [10.0, 5.0], [1.0, 1.0])]
@@ -81,12 +81,6 @@ def test_released_groups(C, S, sizes):
 def test_released_groups_that_leave_one_empty_are_refused():
     with pytest.raises(ConfigError, match="leaves no client"):
         Grouping(S=5, sizes="released_code").group_sizes(6)  # 2, 2, 2, 0, -2
-
-
-@pytest.mark.parametrize("server_weight", [-0.1, 1.0, 2.0])
-def test_server_weight_is_checked(server_weight):
-    with pytest.raises(ConfigError, match="server_weight"):
-        FedAvg(server_weight=server_weight)
 
 
 def test_ema_by_hand():

@@ -1,54 +1,19 @@
 """EASGD and Overlap-Local-SGD: numbers by hand, both extremes of alpha, and each as a case of the other."""
 
-from dataclasses import dataclass, replace
-
 import pytest
 import torch
-import torch.nn.functional as F
 
-from benchmark.errors import ConfigError
-from benchmark.experiment import from_json, to_json
-from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.averaging import mean
 from benchmark.methods.easgd import EASGD, Asymmetric, ElasticUpdate, MovingRate, Spring
-from benchmark.methods.objectives import StudentUpdate
 from benchmark.methods.overlap_sgd import OverlapSGD
-from benchmark.methods.protocol import Job, Key, Limit, Local, Stream
-from tests.conftest import tiny_experiment
+from benchmark.methods.protocol import Local
 from tests.federated.helpers import difference, equal, module_of
-
-BASE = tiny_experiment()
-STREAM = Stream(part="labelled", batch_size=8, views=("weak",), drop_last=False)
+from tests.methods.watch import tiny_with, trained
 
 
 def experiment(method, **factors):
-    data = replace(BASE.data, label_setting="everywhere")
-    return replace(BASE, data=data, method=method, federation=replace(BASE.federation, **factors))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CrossEntropy(StudentUpdate):
-    """A local step without anything of the methods under test."""
-
-    def loss(self, trainable, frozen, batch, draw):
-        return F.cross_entropy(trainable["student"](batch["labelled"].views["weak"]), batch["labelled"].labels_N), {}
-
-
-def trained(environment, starts, round_number):
-    """{client: weights} after T = 2 plain local steps of that round from `starts`."""
-    jobs = [
-        Job(
-            key=Key(client=client),
-            update=CrossEntropy(),
-            receives={"student": start},
-            data={"labelled": STREAM},
-            limit=Limit(steps=2),
-        )
-        for client, start in starts.items()
-    ]
-    outcomes = ReferenceEngine(environment).fit(jobs, round_number, {})
-    return {outcome.key.client: outcome.sends["student"] for outcome in outcomes}
+    return tiny_with(method, "everywhere", **factors)
 
 
 def rounds_of(method, rounds, **factors):
@@ -164,19 +129,3 @@ def test_a_client_that_rests_keeps_its_model():
             assert equal(module.state.clients[client]["student"], tree["student"]) is (client != str(drawn))
         before = dict(module.state.clients)
     assert len(before) > 1
-
-
-def test_settings_that_are_refused_and_read():
-    with pytest.raises(ConfigError, match="beta = 2 with C = 4 is outside"):
-        prepare(experiment(EASGD(elastic=Spring(rho=5.0, eta=0.1))))
-    with pytest.raises(ConfigError, match=r"alpha: 1\.5"):
-        OverlapSGD(alpha=1.5)
-    with pytest.raises(ConfigError, match=r"beta: 1\.0"):
-        OverlapSGD(beta=1.0)
-    with pytest.raises(ConfigError, match="'server' does not suit method 'easgd'"):
-        replace(BASE, method=EASGD())
-    with pytest.raises(ConfigError, match="'sbn'"):
-        prepare(replace(experiment(EASGD()), model=replace(BASE.model, norm="sbn")))
-    for method in (EASGD(elastic=Spring(rho=0.5, eta=0.1)), OverlapSGD(alpha=0.25)):
-        mine = experiment(method)
-        assert from_json(to_json(mine)) == mine

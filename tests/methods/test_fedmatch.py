@@ -6,23 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy.special import softmax
 
 from benchmark.data.noise import gaussian_image
-from benchmark.errors import ConfigError
-from benchmark.experiment import from_json, to_json
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.ledger import tree_bytes
 from benchmark.federated.local import load
 from benchmark.methods.averaging import mean
 from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, applied, nearest, summed
-from benchmark.methods.objectives import StudentUpdate
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
+from benchmark.methods.protocol import SERVER, Job, Key, Limit
 from benchmark.optim.sgd import SGD
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of
+from tests.methods.watch import Watch, trained
 
 BASE = replace(tiny_experiment(), optimizer=SGD(lr=0.005, momentum=0.9, weight_decay=1e-3))
 METHOD = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=3)
@@ -35,24 +32,7 @@ def experiment(setting="server", method=METHOD, **factors):
     return replace(BASE, data=data, method=method, federation=replace(BASE.federation, **factors))
 
 
-class Watch:
-    """Jobs and outcomes by round, as they pass by."""
-
-    def __init__(self, module):
-        self.seen = {}
-        module.observers.append(self)
-
-    def on_job(self, job, round_number):
-        self.round = round_number
-
-    def on_outcome(self, job, outcome):
-        self.seen.setdefault(self.round, []).append((job, outcome))
-
-    def clients(self, round_number):
-        return [(job, outcome) for job, outcome in self.seen[round_number] if job.key.client >= 0]
-
-
-def watched(e, rounds):
+def watched_states(e, rounds):
     """The module after so many rounds, what passed by, and the server's tree after each round, the first one first."""
     module = module_of(e)
     watch, states = Watch(module), [module.state.server]
@@ -98,7 +78,7 @@ def test_sigma_and_psi_are_stepped_in_turn():
 
 def test_labels_at_the_server_train_sigma_there_alone():
     """The server sends sigma and leaves psi; clients send psi, and keep the sigma they received."""
-    module, watch, states = watched(experiment(method=replace(METHOD, **EXACT)), 3)
+    module, watch, states = watched_states(experiment(method=replace(METHOD, **EXACT)), 3)
     for round_number in (1, 2, 3):
         before, after = states[round_number - 1], states[round_number]
         (server,) = [(j, o) for j, o in watch.seen[round_number] if j.key == Key(client=SERVER)]
@@ -113,20 +93,12 @@ def test_labels_at_the_server_train_sigma_there_alone():
 
 
 def test_labels_at_clients_average_both_and_the_server_trains_nothing():
-    _, watch, states = watched(experiment("every_client", replace(METHOD, **EXACT)), 2)
+    _, watch, states = watched_states(experiment("every_client", replace(METHOD, **EXACT)), 2)
     for round_number in (1, 2):
         known = [states[round_number]["known"][str(job.key.client)] for job, _ in watch.clients(round_number)]
         for name in ("sigma", "psi"):
             assert equal(states[round_number][name], mean([sets[name] for sets in known]))
         assert not [job for job, _ in watch.seen[round_number] if job.key.client == SERVER and job.data]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CrossEntropy(StudentUpdate):
-    """A local step without anything of the method under test."""
-
-    def loss(self, trainable, frozen, batch, draw):
-        return F.cross_entropy(trainable["student"](batch["labelled"].views["plain"]), batch["labelled"].labels_N), {}
 
 
 OFF = replace(METHOD, lambdas=Lambdas(s=1.0, i=0.0, a=0.0, l2=0.0, l1=0.0), psi_factor=0.0, helpers=0, **EXACT)
@@ -137,24 +109,13 @@ def test_without_psi_and_helpers_it_is_training_on_labels_alone(setting):
     """FedAvg with equal weights on the clients' labels, or the server's own steps: two rounds, written out again."""
     e = experiment(setting, OFF)
     environment = prepare(e)
-    module, _, states = watched(e, 2)
+    module, _, states = watched_states(e, 2)
     weights = weights_of(environment.network())
     for round_number in (1, 2):
         holders = module._world(round_number).cohort() if setting == "every_client" else [SERVER]
         size = 4 if setting == "every_client" else 8
-        stream = Stream(part="labelled", batch_size=size, views=("plain",), drop_last=False)
-        jobs = [
-            Job(
-                key=Key(client=holder),
-                update=CrossEntropy(),
-                receives={"student": weights},
-                data={"labelled": stream},
-                limit=Limit(steps=2),
-            )
-            for holder in holders
-        ]
-        students = [o.sends["student"] for o in ReferenceEngine(environment).fit(jobs, round_number, {})]
-        weights = mean(students)
+        students = trained(environment, dict.fromkeys(holders, weights), round_number, view="plain", batch_size=size)
+        weights = mean([students[holder] for holder in holders])
         assert difference(states[round_number]["sigma"], weights) < 1e-6
         assert all(not value.any() for value in states[round_number]["psi"].values())
     assert difference(states[0]["sigma"], weights) > 1e-3
@@ -178,7 +139,7 @@ def test_helpers_are_the_nearest_seen_clients_every_third_round(setting):
     image of noise is nearest to its own, computed here once more; new ones and other rounds have none."""
     e = experiment(setting, METHOD, K=6, C=3, rounds=6)
     environment = prepare(e)
-    _, watch, states = watched(e, 6)
+    _, watch, states = watched_states(e, 6)
     network = environment.network().eval()
     data = environment.data
     noise_1CHW = gaussian_image(data.image_shape, data.mean, data.std, e.seed)
@@ -219,7 +180,7 @@ def received(job, known):
 @pytest.mark.parametrize("setting", ["server", "every_client"])
 def test_server_and_client_know_the_same(setting):
     """What the server made of a client's changes is what the client keeps, bit by bit."""
-    module, _, states = watched(experiment(setting, C=3), 4)
+    module, _, states = watched_states(experiment(setting, C=3), 4)
     assert len(states[4]["known"]) == 4
     for client, sets in states[4]["known"].items():
         assert all(equal(sets[name], module.state.clients[client][name]) for name in ("sigma", "psi"))
@@ -232,7 +193,9 @@ def test_sparse_transfer_is_counted_and_below_dense(setting):
     sets_up = 1 if setting == "server" else 2
     seen = []
     for delta in (0.0, 1e-4, 1e-2):
-        module, watch, states = watched(experiment(setting, replace(METHOD, helpers=0, delta_threshold=delta)), 2)
+        module, watch, states = watched_states(
+            experiment(setting, replace(METHOD, helpers=0, delta_threshold=delta)), 2
+        )
         first = sum(tree_bytes(job.receives) for job, _ in watch.clients(1))
         assert first == 4 * 2 * WHOLE
         for job, outcome in watch.clients(2):
@@ -252,7 +215,8 @@ def test_sparse_transfer_is_counted_and_below_dense(setting):
 def test_without_thresholds_sparse_transfer_changes_no_bit(setting):
     """delta = 0: the server's exact weights arrive, as the released code trains from them, for no more bytes."""
     (a, _, sparse), (b, _, dense) = (
-        watched(experiment(setting, replace(METHOD, down=down, **EXACT), C=3), 4) for down in ("paper", "released_code")
+        watched_states(experiment(setting, replace(METHOD, down=down, **EXACT), C=3), 4)
+        for down in ("paper", "released_code")
     )
     assert equal(sparse[4]["sigma"], dense[4]["sigma"]) and equal(sparse[4]["psi"], dense[4]["psi"])
     assert a.metrics["comm/bytes_down"] <= b.metrics["comm/bytes_down"]
@@ -260,20 +224,7 @@ def test_without_thresholds_sparse_transfer_changes_no_bit(setting):
 
 def test_a_warm_start_trains_sigma_alone():
     for setting in ("server", "every_client"):
-        _, watch, states = watched(experiment(setting, replace(METHOD, warm_start_rounds=1)), 2)
+        _, watch, states = watched_states(experiment(setting, replace(METHOD, warm_start_rounds=1)), 2)
         assert equal(states[0]["psi"], states[1]["psi"]) and difference(states[0]["sigma"], states[1]["sigma"]) > 0
         assert difference(states[1]["psi"], states[2]["psi"]) > 0
         assert not [job for job, _ in watch.seen[1] if "unlabelled" in job.data]
-
-
-def test_settings_that_are_refused_and_read():
-    with pytest.raises(ConfigError, match=r"model\.norm: 'bn'.*'none'"):
-        prepare(replace(experiment(), model=replace(BASE.model, norm="bn")))
-    with pytest.raises(ConfigError, match="helper_interval: 0"):
-        prepare(experiment(method=FedMatch(helper_interval=0)))
-    with pytest.raises(ConfigError, match=r"l1: -1\.0"):
-        FedMatch(lambdas=Lambdas(l1=-1.0))
-    with pytest.raises(ConfigError, match="does not suit method 'fedmatch'"):
-        experiment("everywhere")
-    mine = experiment("share", replace(METHOD, lambdas=Lambdas(l1=1e-4), down="released_code"))
-    assert from_json(to_json(mine)) == mine and to_json(mine)["method"]["lambdas"]["l1"] == 1e-4

@@ -8,13 +8,10 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from benchmark.errors import ConfigError
-from benchmark.experiment import from_json, to_json
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.engines import ReferenceEngine
-from benchmark.federated.environment import Environment, prepare, weights_of
+from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.averaging import ema
-from benchmark.methods.catalogue import method_name
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch, FedSwitchUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, Limit
@@ -22,7 +19,8 @@ from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.optim.sgd import SGD, Constant
 from tests.conftest import tiny_experiment
-from tests.federated.helpers import difference, equal, module_of, weights_after
+from tests.federated.helpers import difference, equal, weights_after
+from tests.methods.watch import SETTINGS, tiny_with, watched
 
 BASE = tiny_experiment()
 BATCHES: dict[str, Any] = {"batch_size": 8, "labelled_batch_size": 4, "server_batch_size": 8}
@@ -33,7 +31,6 @@ FOUR: dict[str, Any] = {
     "ts_client_ema": TSClientEMA(**SHARED, ratio=0.5),
     "fedswitch": FedSwitch(**SHARED, ratio=0.5),
 }
-SETTINGS = ("server", "every_client", "some_clients", "share", "one_more_client")
 
 
 class NeverSends(FedSwitch):
@@ -46,36 +43,11 @@ class AlwaysSends(FedSwitch):
         return True
 
 
-def experiment(method, setting="server", **factors):
-    """The tiny experiment of 3 rounds with that method; labels at clients alone where the setting puts them there."""
-    N_s = 20 if setting in ("server", "one_more_client") else 0
-    data = replace(BASE.data, label_setting=setting, N_s=N_s)
-    return replace(BASE, data=data, method=method, federation=replace(BASE.federation, **factors))
+experiment = tiny_with
 
 
-class Watch:
-    """Keeps a round's jobs and outcomes."""
-
-    def __init__(self, module):
-        self.seen = []
-        module.observers.append(self)
-
-    def on_job(self, job, round_number):
-        pass
-
-    def on_outcome(self, job, outcome):
-        self.seen.append((job, outcome))
-
-    def clients(self):
-        return [(job, outcome) for job, outcome in self.seen if job.key.client >= 0]
-
-
-def after_rounds(method, rounds, setting="server", **factors):
-    module = module_of(experiment(method, setting, **factors))
-    for round_number in range(1, rounds + 1):
-        watch = Watch(module)
-        module.training_step(round_number, 0)
-    return module, watch
+def after_rounds(method, rounds, setting="server"):
+    return watched(experiment(method, setting), rounds)
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:3])
@@ -120,9 +92,7 @@ def test_two_local_steps_by_hand():
     base = experiment(FOUR["fedswitch"], "every_client")
     sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
     environment = prepare(replace(base, optimizer=sgd))
-    module = module_of(environment.experiment, environment)
-    watch = Watch(module)
-    module.training_step(1, 0)
+    _, watch = watched(environment.experiment, 1, environment)
     streams = watch.clients()[0][0].data
     start = weights_of(environment.network())
     sent_teacher = {name: value / 2 for name, value in start.items()}
@@ -206,7 +176,9 @@ def test_bytes_are_those_of_the_models_that_travel():
 @pytest.mark.parametrize("name", FOUR)
 def test_clients_keep_nothing(name):
     module, watch = after_rounds(FOUR[name], 2)
-    assert module.state.clients == {} and all(outcome.private is None for _, outcome in watch.seen)
+    assert module.state.clients == {} and all(
+        outcome.private is None for seen in watch.seen.values() for _, outcome in seen
+    )
 
 
 def test_the_last_known_divergence_is_kept():
@@ -240,59 +212,32 @@ def test_clients_train_on_what_they_hold():
     assert module.metrics["fedswitch/kl_student"] == pytest.approx(sum(measured) / 3)
 
 
-def permuted(environment: Environment, positions) -> Environment:
-    """The labels of these images shifted by one class."""
-    labels_N = environment.data.train_labels_N.clone()
-    at = torch.as_tensor(np.concatenate(positions))
-    labels_N[at] = (labels_N[at] + 1) % environment.data.num_classes
-    return replace(environment, data=replace(environment.data, train_labels_N=labels_N))
-
-
-@pytest.mark.parametrize("setting", SETTINGS[1:])
-def test_hidden_labels_move_no_bit_where_clients_hold_some(setting):
-    environment = prepare(experiment(FOUR["fedswitch"], setting))
-    weights = weights_after(environment.experiment, None, environment)
-    hidden, visible = (permuted(environment, part) for part in (environment.held.unlabelled, environment.held.labelled))
-    assert equal(weights, weights_after(environment.experiment, None, hidden))
-    assert not equal(weights, weights_after(environment.experiment, None, visible))
-
-
 @pytest.mark.parametrize("setting", ["server", "some_clients"])
 @pytest.mark.parametrize("name", FOUR)
 def test_warm_start_trains_holders_of_labels_alone(name, setting):
     """Round 1: ServerUpdate, or the one labelled client; teacher and student are one afterwards. Round 2: all."""
     method = replace(FOUR[name], warm_start_rounds=1)
     module, watch = after_rounds(method, 1, setting)
-    ((job, _),) = watch.seen
+    ((job, _),) = watch.seen[1]
     assert set(job.data) == {"labelled"} and module.environment.labelled[job.key.client] > 0
     server = module.state.server
     assert equal(server["student"], server.get("teacher", server["student"]))
     module.training_step(2, 0)
-    assert {seen.key.client for seen, _ in watch.seen[1:]} >= {0, 1, 2, 3}
+    assert {job.key.client for job in watch.jobs(2)} >= {0, 1, 2, 3}
 
 
 def test_labels_of_the_server_are_idle_beside_labels_at_clients():
     """Algorithm 1 has no ServerUpdate: with N_s = 20 the clients alone train, each on both kinds of images."""
-    base = experiment(FOUR["fedprox_fixmatch"], "every_client")
-    module = module_of(replace(base, data=replace(base.data, N_s=20)))
-    watch = Watch(module)
-    module.training_step(1, 0)
+    module, watch = watched(experiment(FOUR["fedprox_fixmatch"], "every_client", N_s=20))
     assert module.environment.labelled[SERVER] == 20
-    assert sorted(job.key.client for job, _ in watch.seen) == [0, 1, 2, 3]
-    assert all(set(job.data) == {"labelled", "unlabelled"} for job, _ in watch.seen)
+    assert sorted(job.key.client for job in watch.jobs()) == [0, 1, 2, 3]
+    assert all(set(job.data) == {"labelled", "unlabelled"} for job in watch.jobs())
 
 
 @pytest.mark.parametrize("name", FOUR)
-def test_evaluated_model_and_configuration(name):
-    """The student comes first unless the teacher is asked for; a method survives being written and read."""
-    method = FOUR[name]
-    assert method_name(method) == name and from_json(to_json(experiment(method))).method == method
+def test_the_evaluated_model(name):
+    """The student comes first unless the teacher is asked for."""
     for evaluated in ("student", "teacher") if name != "fedprox_fixmatch" else ():
-        module, _ = after_rounds(replace(method, evaluated=evaluated), 1)
+        module, _ = after_rounds(replace(FOUR[name], evaluated=evaluated), 1)
         assert list(module.models())[0] == evaluated
         assert equal(module.models()[evaluated], module.state.server[evaluated])
-
-
-def test_static_batch_norm_is_refused():
-    with pytest.raises(ConfigError, match="sbn"):
-        prepare(replace(experiment(FOUR["fedswitch"]), model=replace(BASE.model, norm="sbn")))

@@ -11,39 +11,24 @@ import torch
 from scipy.special import log_softmax, softmax
 from torch import nn
 
-from benchmark.errors import ConfigError
-from benchmark.federated.environment import prepare
-from benchmark.methods.averaging import FedAvg, Grouping, mean
+from benchmark.methods.averaging import Grouping, mean
 from benchmark.methods.objectives import (
     CRL,
     ConsistencyUpdate,
     SelfTraining,
     SelfTrainingUpdate,
-    Supervised,
     TwoViewSelfTrainingUpdate,
 )
 from benchmark.methods.protocol import SERVER, Batch
 from tests.conftest import tiny_experiment
-from tests.federated.helpers import difference, equal, module_of
+from tests.federated.helpers import difference, equal
+from tests.methods.watch import tiny_with, watched
 
 BASE = tiny_experiment()
 
 
 def experiment(setting="every_client", N_s=20, **changes):
-    data = replace(BASE.data, label_setting=setting, N_s=N_s)
-    return replace(BASE, data=data, method=replace(BASE.method, **changes))
-
-
-class Watch:
-    def __init__(self, module):
-        self.seen = []
-        module.observers.append(self)
-
-    def on_job(self, job, round_number):
-        pass
-
-    def on_outcome(self, job, outcome):
-        self.seen.append((job, outcome))
+    return tiny_with(replace(BASE.method, **changes), setting, N_s=N_s)
 
 
 RNG = np.random.default_rng(7)
@@ -86,67 +71,39 @@ def test_the_losses_by_numpy(update, learns, taught_by):
 @pytest.mark.parametrize("client_labels", ["paper", "released_code"])
 def test_the_server_only_averages(setting, client_labels):
     """Eq. 7 without w_s: two groups of two clients; w_avg is the mean of their means, and so of the four."""
-    module = module_of(experiment(setting, averaging=Grouping(S=2), client_labels=client_labels))
-    watch = Watch(module)
-    module.training_step(1, 0)
-    assert [job.key.client for job, _ in watch.seen] == module._world(1).cohort()
-    students = [outcome.sends["student"] for _, outcome in watch.seen]
+    module, watch = watched(experiment(setting, averaging=Grouping(S=2), client_labels=client_labels))
+    assert [job.key.client for job in watch.jobs()] == module._world(1).cohort()
+    students = [outcome.sends["student"] for _, outcome in watch.seen[1]]
     groups = [mean(students[:2]), mean(students[2:])]
     assert equal(module.state.server["groups"]["0"], groups[0]) and equal(module.state.server["groups"]["1"], groups[1])
     assert difference(module.models()["average"], mean(students)) < 1e-6
-    for job, outcome in watch.seen:
+    for job, outcome in watch.seen[1]:
         assert set(job.data) == {"labelled", "unlabelled"} and outcome.metrics["client/labelled_loss"] > 0
 
 
 def test_labels_at_the_server_beside_those_at_clients_take_no_part():
     """N_s images go to nobody: with N_s = 0 there are none, and both are settings that run."""
     for N_s in (0, 20):
-        module = module_of(experiment(N_s=N_s))
-        watch = Watch(module)
-        module.training_step(1, 0)
-        assert SERVER not in [job.key.client for job, _ in watch.seen]
+        _, watch = watched(experiment(N_s=N_s))
+        assert SERVER not in [job.key.client for job in watch.jobs()]
 
 
 def test_batch_norm_statistics_are_the_clients_mean():
-    e = replace(experiment(), model=replace(BASE.model, norm="bn"))
-    module = module_of(e)
-    watch = Watch(module)
-    module.training_step(1, 0)
-    students = [outcome.sends["student"] for _, outcome in watch.seen]
+    module, watch = watched(replace(experiment(), model=replace(BASE.model, norm="bn")))
+    students = [outcome.sends["student"] for _, outcome in watch.seen[1]]
     expected = torch.stack([student["norm1.running_mean"] for student in students]).double().mean(dim=0)
     torch.testing.assert_close(module.models()["average"]["norm1.running_mean"].double(), expected)
 
 
 def test_a_warm_start_is_on_the_clients_labels():
-    module = module_of(experiment(warm_start_rounds=1))
-    watch = Watch(module)
-    module.training_step(1, 0)
-    assert {tuple(job.data) for job, _ in watch.seen} == {("labelled",)} and len(watch.seen) == 4
+    module, watch = watched(experiment(warm_start_rounds=1))
+    assert [tuple(job.data) for job in watch.jobs()] == [("labelled",)] * 4
     module.training_step(2, 0)
-    assert set(watch.seen[-1][0].data) == {"labelled", "unlabelled"}
+    assert set(watch.jobs(2)[-1].data) == {"labelled", "unlabelled"}
 
 
 def test_where_all_labels_are_visible_the_server_still_trains():
     """ "everywhere" with CRL: clients hold all labels and use none, as before labels at clients existed."""
-    module = module_of(experiment("everywhere"))
-    watch = Watch(module)
-    module.training_step(1, 0)
-    assert watch.seen[0][0].key.client == SERVER and all("labelled" not in job.data for job, _ in watch.seen[1:])
-
-
-def test_settings_that_are_refused():
-    with pytest.raises(ConfigError, match=r"server_weight: 0\.5 with labels at the clients"):
-        prepare(experiment(averaging=FedAvg(server_weight=0.5)))
-    with pytest.raises(ConfigError, match="client_labels: 'released_code' does nothing"):
-        prepare(experiment("server", client_labels="released_code"))
-    with pytest.raises(ConfigError, match="client_labels: 'released_code' does nothing"):
-        prepare(experiment(client_labels="released_code", objective=SelfTraining(threshold=0.14)))
-    with pytest.raises(ConfigError, match="'every_client' does not suit"):
-        experiment(objective=Supervised())
-
-
-def test_the_new_field_moves_no_key():
-    assert replace(BASE, method=replace(BASE.method, client_labels="released_code")).cell_key != BASE.cell_key
-    from benchmark.experiment import to_json
-
-    assert "client_labels" not in to_json(BASE, hashed=True)["method"]
+    _, watch = watched(experiment("everywhere"))
+    server, *clients = watch.jobs()
+    assert server.key.client == SERVER and all("labelled" not in job.data for job in clients)

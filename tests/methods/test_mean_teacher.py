@@ -26,12 +26,6 @@ IMAGES = {name: torch.zeros(3, 1, 2, 2) for name in ("weak", "weak2")}
 UNLABELLED = Batch(views=IMAGES, labels_N=None)
 
 
-def student_and_teacher():
-    """Predictions (.5, .5) and (.6, .4)."""
-    teacher = Constantly(math.log(1.5), 0.0)
-    return nn.ModuleDict({"student": Constantly(0.0, 0.0)}), nn.ModuleDict({"teacher": teacher})
-
-
 @pytest.mark.parametrize("temperature, expected", [(1.0, 0.02), (0.5, 2 * (9 / 13 - 0.5) ** 2)])
 def test_the_student_is_pulled_towards_the_sharpened_teacher(temperature, expected):
     """Teacher (.6, .4), student (.5, .5). tau = 1: .1^2 + .1^2. tau = .5: .36 / .52 = 9/13, further from .5; the

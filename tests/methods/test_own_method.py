@@ -111,7 +111,7 @@ def test_an_error_of_the_method_s_own_stays_a_traceback():
     @dataclass(frozen=True, kw_only=True)
     class Looks(Toy):
         def round(self, state, world):
-            return {}[3]
+            return dict[int, int]()[3]
 
     with pytest.raises(KeyError, match="3"):
         played(Looks())

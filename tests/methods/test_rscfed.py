@@ -1,59 +1,45 @@
 """RSCFed and Fed-Consist: whole rounds against plain torch, subsets, warm start, who is sent and keeps what."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
-from benchmark.errors import ConfigError
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.mean_teacher import LabelledUpdate
-from benchmark.methods.protocol import Job, Key, Limit, Stream
+from benchmark.methods.protocol import Job, Key, Limit, Outcome, Stream
 from benchmark.methods.rscfed import RSCFed
 from benchmark.optim.sgd import SGD, Constant
 from tests.conftest import tiny_experiment
-from tests.federated.helpers import difference, equal, module_of
+from tests.federated.helpers import difference, equal
+from tests.methods.watch import tiny_with, watched
 
 SGD_OF_TWO_RATES = SGD(lr=0.02, server_lr=0.05, schedule=Constant(), weight_decay=0.0, nesterov=False)
 
 
 def experiment_of(method, setting="some_clients", **changes):
     """4 clients on the 8x8 digits, of whom one is labelled, or each partly."""
-    base = tiny_experiment()
-    data = replace(base.data, N_s=0 if setting in ("some_clients", "share") else 20, label_setting=setting)
-    return replace(base, data=data, method=method, optimizer=SGD_OF_TWO_RATES, **changes)
-
-
-TWO_STEPS = Limit(steps=2)  # T of the tiny experiment
-
-
-class Log:
-    """An observer that keeps a round's jobs and outcomes."""
-
-    def __init__(self, module):
-        self.jobs, self.outcomes = [], []
-        module.observers.append(self)
-
-    def on_job(self, job, round_number):
-        self.jobs.append(job)
-
-    def on_outcome(self, job, outcome):
-        self.outcomes.append(outcome)
+    return replace(tiny_with(method, setting), optimizer=SGD_OF_TWO_RATES, **changes)
 
 
 def rounds_of(experiment, rounds=1):
-    """The module after these rounds, and the log of each."""
-    module, logs = module_of(experiment), []
-    for number in range(1, rounds + 1):
-        module.observers.clear()
-        logs.append(Log(module))
-        module.training_step(number, 0)
+    """The module after these rounds, and the jobs and outcomes of each."""
+    module, watch = watched(experiment, rounds)
+    logs = [Log(*map(list, zip(*watch.seen[number], strict=True))) for number in range(1, rounds + 1)]
     return module, logs
+
+
+class Log(NamedTuple):
+    jobs: list[Job]
+    outcomes: list[Outcome]
+
+
+TWO_STEPS = Limit(steps=2)  # T of the tiny experiment
 
 
 # --- whole rounds, independently ---
@@ -263,36 +249,3 @@ def test_streams_are_those_that_a_client_has(setting, streams):
         assert set(job.data) == (streams or extra)
         assert job.learning_rate == ("server" if "labelled" in job.data else "client")
     assert ("aggregation/labelled_share" in module.metrics) == (setting == "one_more_client")
-
-
-# --- errors ---
-
-
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: RSCFed(alpha=0.0), "alpha: 0.0"),
-        (lambda: FedConsist(temperature=0.0), "temperature: 0.0"),
-        (lambda: RSCFed(unlabelled_weight=-1.0), "unlabelled_weight: -1.0"),
-        (lambda: RSCFed(beta=-1.0), "beta: -1.0"),
-        (lambda: RSCFed(labelled_share=1.0), "labelled_share: 1.0"),
-        (lambda: FedConsist(labelled_share=0.0), "labelled_share: 0.0 is outside"),
-        (lambda: RSCFed(beta_labelled=5.0), "beta_labelled: 5.0 does nothing with beta_rule 'paper'"),
-        (lambda: RSCFed(labelled_share=0.3, labelled_weight="by_size"), "choose 'paper'"),
-        (lambda: prepare(experiment_of(RSCFed(subset=5))), "choose 1 to 4"),
-        (lambda: prepare(experiment_of(RSCFed(subset=3, M=0))), "method.M: 0"),
-        (lambda: prepare(experiment_of(FedConsist(batch_size=0))), "method.batch_size: 0"),
-        (lambda: experiment_of(RSCFed(subset=3), setting="server"), "one_more_client"),
-    ],
-)
-def test_wrong_settings_name_a_remedy(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
-def test_labels_that_no_client_has():
-    """A setup without labels at clients names the setting that puts the server's there."""
-    setup = replace(prepare(tiny_experiment()).setup(), labelled={k: 0 for k in range(-1, 4)})
-    for method in (RSCFed(subset=3), FedConsist()):
-        with pytest.raises(ConfigError, match="one_more_client"):
-            method.check(setup)

@@ -10,17 +10,16 @@ from torch import nn
 
 from benchmark.data.augment import Augmentation, Gentle, Weak
 from benchmark.data.partition import Iid
-from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment, Federation
 from benchmark.federated.engines import JobRunner, ReferenceEngine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.semifl import NO_LABEL, ClientUpdate, SemiFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 from tests.conftest import tiny_experiment
-from tests.federated.helpers import difference, equal, module_of
+from tests.federated.helpers import difference, module_of
 
 UNCHANGED = Augmentation(
     weak=Weak(flip=0.0, crop_padding=0.0),
@@ -231,21 +230,3 @@ def test_clients_keep_momentum_only_where_asked():
         module.training_step(1, 0)
         assert len(module.state.clients) == kept
         assert (module.metrics["comm/bytes_kept"] > 0) == (kept > 0)
-
-
-def test_an_outcome_that_sends_nothing_sat_out():
-    assert Outcome(key=Key(client=0), sends={}).sat_out
-
-
-def test_equal_weights_after_equal_rounds():
-    first, second = (module_of(tiny()) for _ in range(2))
-    for round_number in (1, 2):
-        first.training_step(round_number, 0)
-        second.training_step(round_number, 0)
-    assert equal(first.models()["student"], second.models()["student"])
-
-
-@pytest.mark.parametrize("changes", [{"threshold": 1.5}, {"beta": 0.0}, {"mix_weight": -1.0}, {"server_momentum": 1.0}])
-def test_impossible_settings(changes):
-    with pytest.raises(ConfigError, match=next(iter(changes))):
-        SemiFL(**changes)

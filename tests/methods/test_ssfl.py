@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmark.errors import ConfigError
-from benchmark.federated.environment import prepare
 from benchmark.methods.averaging import FedAvg, Grouping, is_statistic
-from benchmark.methods.objectives import CRL, SelfTraining, Supervised
+from benchmark.methods.objectives import CRL
 from benchmark.methods.protocol import SERVER
 from benchmark.methods.ssfl import cut
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of, weights_after
+from tests.methods.watch import watched
 
 
 def with_method(experiment, **changes):
@@ -22,10 +21,6 @@ def with_method(experiment, **changes):
 def test_one_group_is_fedavg(tiny):
     """Eq. 7 with S = 1 is Eq. 8, bit by bit."""
     assert equal(weights_after(tiny), weights_after(with_method(tiny, averaging=Grouping(S=1))))
-
-
-def test_two_groups_are_not_fedavg(tiny):
-    assert difference(weights_after(tiny), weights_after(with_method(tiny, averaging=Grouping(S=2)))) > 1e-6
 
 
 def test_the_server_weight_of_eq_8_changes_nothing(tiny):
@@ -48,20 +43,9 @@ def test_nothing_confident_leaves_clients_where_they_are(tiny):
     With C = 4 the average is then (w_s + 4 w_0) / 5, so that the round moves by a fifth of the server's change.
     """
     idle = replace(with_method(tiny, objective=CRL(threshold=1.0)), optimizer=replace(tiny.optimizer, weight_decay=0.0))
-    module = module_of(idle)
-    start = module.state.server["average"]
-    server_after = {}
-
-    class SeeServer:
-        def on_job(self, job, round_number):
-            pass
-
-        def on_outcome(self, job, outcome):
-            if job.key.client == SERVER:
-                server_after.update(outcome.sends["student"])
-
-    module.observers.append(SeeServer())
-    module.training_step(1, 0)
+    start = module_of(idle).state.server["average"]
+    module, watch = watched(idle)
+    (server_after,) = [o.sends["student"] for job, o in watch.seen[1] if job.key.client == SERVER]
     expected = {name: (server_after[name] + 4 * start[name]) / 5 for name in start}
     assert difference(module.state.server["average"], expected) < 1e-6
     assert module.metrics["pseudo/kept"] == 0.0 and "pseudo/accuracy" not in module.metrics
@@ -77,21 +61,10 @@ def test_half_of_the_samples_are_kept_in_these_tests(tiny):
 @pytest.mark.parametrize("start", ["released_code", "paper", "average"])
 def test_what_clients_start_from(tiny, start):
     """After one round: the mean of the slot's group, of the group the client was in, or the average."""
-    experiment = with_method(tiny, averaging=Grouping(S=2), client_start=start)
-    module = module_of(experiment)
-    module.training_step(1, 0)
-    state, received = module.state, {}
-
-    class See:
-        def on_job(self, job, round_number):
-            if job.key.client >= 0:
-                received[job.key.client] = job.receives["student"]
-
-        def on_outcome(self, job, outcome):
-            pass
-
-    module.observers.append(See())
+    module, watch = watched(with_method(tiny, averaging=Grouping(S=2), client_start=start))
+    state = module.state
     module.training_step(2, 0)
+    received = {job.key.client: job.receives["student"] for job, _ in watch.clients(2)}
     groups = cut(module._world(2).cohort(), (2, 2))
     for group, members in enumerate(groups):
         for client in members:
@@ -154,26 +127,6 @@ def test_bytes_are_counted_from_what_is_sent(tiny):
     module.training_step(1, 0)
     parameters = sum(value.numel() for value in module.state.server["average"].values())
     assert module.metrics["comm/bytes_up"] == module.metrics["comm/bytes_down"] == 4 * 4 * parameters
-
-
-@pytest.mark.parametrize("objective", [CRL(threshold=0.14), SelfTraining(threshold=0.14), Supervised()])
-def test_objectives_differ(tiny, objective):
-    experiment = with_method(replace(tiny, data=replace(tiny.data, label_setting="everywhere")), objective=objective)
-    others = [
-        other for other in (CRL(threshold=0.14), SelfTraining(threshold=0.14), Supervised()) if other != objective
-    ]
-    mine = weights_after(experiment, rounds=1)
-    assert all(difference(mine, weights_after(with_method(experiment, objective=o), rounds=1)) > 0 for o in others)
-
-
-def test_supervised_needs_labels_at_clients(tiny):
-    with pytest.raises(ConfigError, match="label_setting.*choose everywhere"):
-        with_method(tiny, objective=Supervised())
-
-
-def test_more_groups_than_clients_are_refused_before_training(tiny):
-    with pytest.raises(ConfigError, match="5 groups of 4 clients"):
-        prepare(with_method(tiny, averaging=Grouping(S=5)))
 
 
 def test_cohorts_are_drawn_evenly():

@@ -1,52 +1,21 @@
 """Supervised FL: FedAvg written out again, FedProx's limits, and which clients train on what."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from benchmark.errors import ConfigError
-from benchmark.experiment import from_json, to_json
-from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.averaging import labelled_cohort
-from benchmark.methods.objectives import StudentUpdate
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.supervised_fl import SupervisedFL
-from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of, weights_after
+from tests.methods.watch import tiny_with, trained, watched
 
-BASE = tiny_experiment()
 SETTINGS = ("everywhere", "every_client", "some_clients", "share", "one_more_client")
 
 
 def experiment(setting, method=None, **factors):
-    """Labels at clients; the server has some only where the setting cannot be without."""
-    N_s = 20 if setting in ("everywhere", "one_more_client") else 0
-    data = replace(BASE.data, label_setting=setting, N_s=N_s)
-    method = SupervisedFL(batch_size=8) if method is None else method
-    return replace(BASE, data=data, method=method, federation=replace(BASE.federation, **factors))
-
-
-class Watch:
-    def __init__(self, module):
-        self.seen = []
-        module.observers.append(self)
-
-    def on_job(self, job, round_number):
-        pass
-
-    def on_outcome(self, job, outcome):
-        self.seen.append((job, outcome))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CrossEntropy(StudentUpdate):
-    """FedAvg's local step, without anything of the method under test."""
-
-    def loss(self, trainable, frozen, batch, draw):
-        return F.cross_entropy(trainable["student"](batch["labelled"].views["weak"]), batch["labelled"].labels_N), {}
+    return tiny_with(SupervisedFL(batch_size=8) if method is None else method, setting, **factors)
 
 
 @pytest.mark.parametrize("weighting", ["size", "uniform"])
@@ -55,22 +24,14 @@ def test_without_a_pull_it_is_fedavg(weighting, proximal):
     """w <- sum_k n_k w_k / n over clients that each took T steps on all their images: bit by bit, two rounds."""
     method = SupervisedFL(batch_size=8, mu=0.0, proximal=proximal, weighting=weighting)
     environment = prepare(experiment("everywhere", method))
-    module, engine = module_of(environment.experiment, environment), ReferenceEngine(environment)
+    module = module_of(environment.experiment, environment)
     weights = weights_of(environment.network())
     sizes = [len(environment.split.clients[client]) for client in range(4)]
     assert len(set(sizes)) > 1  # else the two ways to weigh would be one
-    stream = Stream(part="labelled", batch_size=8, views=("weak",), drop_last=False)
     for round_number in (1, 2):
         cohort = module._world(round_number).cohort()
-        jobs = [
-            Job(
-                key=Key(client=client), update=CrossEntropy(), receives={"student": weights},
-                data={"labelled": stream}, limit=Limit(steps=2),
-            )
-            for client in cohort
-        ]  # fmt: skip
         share = [float(sizes[client]) if weighting == "size" else 1.0 for client in cohort]
-        students = [outcome.sends["student"] for outcome in engine.fit(jobs, round_number, {})]
+        students = [trained(environment, {client: weights}, round_number)[client] for client in cohort]
         weights = {
             name: (sum(n * s[name].double() for n, s in zip(share, students, strict=True)) / sum(share)).float()
             for name in weights
@@ -90,12 +51,10 @@ def test_a_pull_keeps_clients_near_what_they_received():
     """||w_k - w_received|| after 6 steps of rate .05 falls with mu (.05 x mu < 1: the pull is stable)."""
     lengths = []
     for mu in (0.0, 1.0, 4.0):
-        module = module_of(experiment("every_client", SupervisedFL(batch_size=8, mu=mu), T=6))
-        watch = Watch(module)
-        module.training_step(1, 0)
+        _, watch = watched(experiment("every_client", SupervisedFL(batch_size=8, mu=mu), T=6))
         moved = [
             (outcome.sends["student"][name] - weight).square().sum()
-            for job, outcome in watch.seen
+            for job, outcome in watch.seen[1]
             for name, weight in job.receives["student"].items()
         ]
         lengths.append(float(torch.stack(moved).sum()))
@@ -105,15 +64,13 @@ def test_a_pull_keeps_clients_near_what_they_received():
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_holders_of_labels_train_on_all_of_them_and_nobody_else_trains(setting):
     """One epoch of B = 8: ceil(n_k / 8) steps at each of the cohort's clients with n_k > 0 labels."""
-    module = module_of(experiment(setting, epochs=1))
-    watch = Watch(module)
-    module.training_step(1, 0)
+    module, watch = watched(experiment(setting, epochs=1))
     labelled = module.environment.labelled
     holders = [client for client in module._world(1).cohort() if labelled[client]]
     if not holders:
         holders = [client for client in range(module.environment.K) if labelled[client]]
-    assert [job.key.client for job, _ in watch.seen] == holders
-    for job, outcome in watch.seen:
+    assert [job.key.client for job in watch.jobs()] == holders
+    for job, outcome in watch.seen[1]:
         held = module.environment.part(job.key.client, "labelled")
         assert outcome.steps == -(-len(held) // 8) == -(-labelled[job.key.client] // 8)
     if setting == "everywhere":
@@ -141,40 +98,9 @@ def test_a_new_draw_is_no_larger_than_a_cohort():
     assert {cohort[0] for cohort in cohorts} == {client for client in range(4) if module.environment.labelled[client]}
 
 
-@pytest.mark.parametrize("setting", SETTINGS[1:])
-def test_hidden_labels_move_no_bit(setting):
-    environment = prepare(experiment(setting))
-    hidden_N = torch.ones(len(environment.data.train_labels_N), dtype=torch.bool)
-    for positions_N in environment.held.labelled:
-        hidden_N[torch.as_tensor(positions_N)] = False
-    weights = weights_after(environment.experiment, 2, environment)
-    for chosen_N, moved in ((hidden_N, False), (~hidden_N, True)):
-        labels_N = torch.where(chosen_N, (environment.data.train_labels_N + 1) % 10, environment.data.train_labels_N)
-        changed = replace(environment, data=replace(environment.data, train_labels_N=labels_N))
-        assert equal(weights, weights_after(environment.experiment, 2, changed)) is not moved
-
-
 def test_static_batch_norm_is_given_statistics():
     """They come from holders of images after averaging; without the pass they would stay 0 and 1."""
     base = experiment("everywhere")
     weights = weights_after(replace(base, model=replace(base.model, norm="sbn")), 1)
     assert all(bool((value != 0).all()) for name, value in weights.items() if name.endswith("running_mean"))
     assert any(name.endswith("running_mean") for name in weights)
-
-
-def test_labels_at_the_server_alone_are_refused():
-    with pytest.raises(ConfigError, match="label_setting.*'everywhere'"):
-        replace(BASE, method=SupervisedFL())
-    setup = prepare(BASE).setup()
-    assert setup.labelled[SERVER] == 20
-    with pytest.raises(ConfigError, match="no client holds labels.*'server_only'"):
-        SupervisedFL().check(setup)
-
-
-def test_settings_that_are_refused_and_read():
-    with pytest.raises(ConfigError, match="mu: -1.0"):
-        SupervisedFL(mu=-1.0)
-    with pytest.raises(ConfigError, match="batch_size: 0"):
-        prepare(experiment("share", SupervisedFL(batch_size=0)))
-    mine = experiment("share", SupervisedFL(mu=0.5, weighting="uniform"))
-    assert to_json(mine)["method"]["kind"] == "supervised_fl" and from_json(to_json(mine)) == mine
