@@ -17,8 +17,8 @@ from typing import Protocol
 
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.records.lease import PATIENCE, RESULT, abandon, is_held
-from benchmark.records.record import run_folder
+from benchmark.records.lease import PATIENCE, abandon, is_held
+from benchmark.records.record import is_recorded, run_folder
 from sweeps.crew import CPU, Crew, Ended, RunFailed
 
 MOST_DEATHS = 3  # of a run's process; then the run is left alone and the others go on
@@ -132,7 +132,7 @@ class _Queue:
             if time.monotonic() - self._elsewhere.get(run, -SECONDS_BETWEEN_LOOKS) < SECONDS_BETWEEN_LOOKS:
                 continue
             folder = run_folder(self._results, run)
-            if (folder / RESULT).exists():
+            if is_recorded(self._results, run):
                 self.waiting.remove(run)
                 self._finished.append(run)
             elif is_held(folder, self._patience):

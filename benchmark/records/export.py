@@ -123,5 +123,5 @@ def _settings(table: Mapping[str, Any]) -> str:
 def _safe(name: str) -> str:
     """A method's name for its model as a file name. Raises CannotWrite for one that would lead elsewhere."""
     if not name or name.startswith(".") or Path(name).name != name:
-        raise CannotWrite(f"model {name!r}: a plain name would be right, for a file of that name")
+        raise CannotWrite(f"model {name!r}: a method named it, but it cannot be a file's name; use letters and digits")
     return name

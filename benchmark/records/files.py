@@ -36,7 +36,7 @@ def write_atomically(path: Path, content: bytes | memoryview, *, anew: bool = Fa
             raise
     except OSError as error:
         raise CannotWrite(
-            f"{path}: cannot be written ({error.strerror}); a folder of yours with room would be right"
+            f"{path}: cannot be written ({error.strerror}); make room, or name another folder with --results"
         ) from None
 
 

@@ -219,7 +219,7 @@ def _written(folder: Path, content: bytes) -> str:
             raise
     except OSError as error:
         raise CannotWrite(
-            f"{folder / RESULT}: cannot be written ({error.strerror}); a folder of yours with room would be right"
+            f"{folder / RESULT}: cannot be written ({error.strerror}); make room, or name another folder with --results"
         ) from None
     return name
 

@@ -261,6 +261,15 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def is_recorded(results: Path, experiment: Experiment) -> bool:
+    """Whether the run's own folder has a record that covers the experiment; one that cannot be read covers nothing."""
+    try:
+        record = read_run(run_folder(results, experiment))
+    except DataError:
+        return False
+    return record is not None and covers(record, experiment)
+
+
 # Committed copies
 
 

@@ -65,7 +65,7 @@ def mode_asked(word: str) -> Mode | None:
     Raises ConfigError.
     """
     if word not in ("auto", "online", "offline", "off"):
-        raise ConfigError(f"--wandb: {word!r}; auto, online, offline or off would be right")
+        raise ConfigError(f"--wandb: unknown mode {word!r}; choose auto, online, offline or off")
     if word == "off" or (word == "auto" and "WANDB_SWEEP_ID" not in os.environ):
         return None
     said = os.environ.get("WANDB_MODE", "online")

@@ -19,8 +19,8 @@ from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.products import SETTINGS, faster_products
 from benchmark.federated.workers import CpuEngine
-from benchmark.losses.consistency import consistency_loss
 from benchmark.losses.confident import leave_out_rejected, loss_of_kept
+from benchmark.losses.consistency import consistency_loss
 from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.models.build import Model, build
 from benchmark.models.dropout import ImageDropout2d

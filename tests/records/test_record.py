@@ -1,0 +1,149 @@
+"""Records read: runs and committed copies, what is damaged, what was edited, which of two goes before."""
+
+import gzip
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmark.errors import DataError
+from benchmark.experiment import Evaluation
+from benchmark.records.record import (
+    cell_keys,
+    is_recorded,
+    read_copy,
+    read_index,
+    read_records,
+    read_rounds,
+    read_run,
+    reference_path,
+    run_folder,
+    write_reference,
+)
+from benchmark.records.run import run
+from tests.conftest import record_of, tiny_experiment
+
+TINY = tiny_experiment(evaluation=Evaluation(every=2, gradient_diversity_every=2))
+KEY = TINY.cell_key
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    results = tmp_path_factory.mktemp("sound")
+    for seed in range(3):
+        run(TINY.with_seed(seed), results)
+    return results
+
+
+@pytest.fixture
+def results(sound, tmp_path) -> Path:
+    """Three seeds of one cell, three rounds each; rounds 2 and 3 are evaluated."""
+    return shutil.copytree(sound, tmp_path / "results")
+
+
+def folder_of(results: Path, seed: int = 0) -> Path:
+    return run_folder(results, TINY.with_seed(seed))
+
+
+def test_a_record_is_what_was_written(results):
+    records = read_records(results, [KEY, "0" * 16], with_reference=True)
+    assert list(records[KEY]) == [0, 1, 2] and records["0" * 16] == {}
+    assert cell_keys(results, with_reference=True) == [KEY]
+    record, rounds = records[KEY][0], read_rounds(folder_of(results) / "rounds.jsonl")
+    assert record.status == "done" and record.wandb_url is None and not record.edited
+    assert len(record.rounds) == 3 and tuple(record.rounds) == rounds
+    assert record.rounds[-1] == rounds[-1] and record.rounds[1:] == rounds[1:]
+    assert record.last("test/accuracy") == rounds[-1]["test/accuracy"] and record.last("no/metric") is None
+    losses = [line["client/loss"] for line in rounds]
+    assert record.mean("client/loss") == pytest.approx(sum(losses) / 3)
+    assert record.median("client/loss") == sorted(losses)[1] and record.mean("no/metric") is None
+
+
+def test_the_page_on_wandb_stands_beside_the_record(results):
+    (folder_of(results) / "wandb.json").write_text('{"url": "https://example.org/run"}')
+    record = record_of(folder_of(results))
+    assert record.wandb_url == "https://example.org/run" and not record.edited
+    copy = read_copy(write_reference(results, record))
+    assert copy.wandb_url is None and b"example" not in gzip.decompress(reference_path(results, KEY, 0).read_bytes())
+
+
+def test_a_copy_has_counts_of_every_round_and_the_rest_of_evaluated_ones(results):
+    record = record_of(folder_of(results))
+    copy = read_copy(write_reference(results, record))
+    assert (copy.experiment, copy.manifest, copy.result) == (record.experiment, record.manifest, record.result)
+    assert [line["round"] for line in copy.rounds] == [1, 2, 3]
+    for mine, theirs in zip(copy.rounds, record.rounds, strict=True):
+        assert all(mine[name] == theirs[name] for name in ("local_steps", "comm/bytes_up", "comm/bytes_down"))
+    assert "client/loss" not in copy.rounds[0] and "diversity/delta/l2/squared/clients" not in copy.rounds[0]
+    for number in (1, 2):
+        assert copy.rounds[number].keys() == record.rounds[number].keys() - {
+            "cell_key", "seed", "time/round_seconds", "time/cpu_seconds"
+        }  # fmt: skip
+    for metric in ("client/loss", "pseudo/kept"):
+        assert copy.mean(metric) == pytest.approx(record.mean(metric), rel=1e-5)
+        assert copy.median(metric) == pytest.approx(record.median(metric), rel=1e-5)
+    assert read_copy(write_reference(results, copy)) == copy  # a copy of a copy is the copy
+    assert list(read_index(results)) == [f"{KEY}/seed=0"]
+
+
+def test_a_run_goes_before_a_copy_unless_the_copy_measured_more(results):
+    write_reference(results, replace(record_of(folder_of(results)), manifest={"from": "copy"}))
+    assert read_records(results, [KEY], with_reference=True)[KEY][0].manifest != {"from": "copy"}
+    run(tiny_experiment(evaluation=Evaluation(every=2)), results / "less")
+    shutil.rmtree(folder_of(results))
+    folder_of(results / "less").rename(folder_of(results))
+    assert read_records(results, [KEY], with_reference=True)[KEY][0].manifest == {"from": "copy"}
+    assert read_records(results, [KEY], with_reference=False)[KEY][0].manifest != {"from": "copy"}
+    assert is_recorded(results, tiny_experiment(evaluation=Evaluation(every=2))) and not is_recorded(results, TINY)
+
+
+def test_an_unfinished_run_goes_behind_a_copy_and_one_of_other_numerics_counts_for_nothing(results):
+    record = record_of(folder_of(results))
+    write_reference(results, record)
+    (folder_of(results) / "result.json").unlink()
+    assert read_records(results, [KEY], with_reference=True)[KEY][0].status == "done"
+    write_reference(results, replace(record, result={**record.result, "numerics": 0}))
+    assert read_records(results, [KEY], with_reference=True)[KEY][0].status == "unfinished"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("rounds.jsonl", '"round": 2', '"round": 7'), ("experiment.json", '"lr": 0.05', '"lr": 0.06'),
+     ("result.json", '"status": "done"', '"status": "diverged"')],
+)  # fmt: skip
+def test_a_record_edited_afterwards_is_marked(results, name, old, new):
+    path = folder_of(results, 1) / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    records = read_records(results, [KEY], with_reference=False)[KEY]
+    assert {seed: record.edited for seed, record in records.items()} == {0: False, 1: True, 2: False}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "{}", '{"seed": true}', "\x00"])
+def test_a_damaged_record_is_told_and_left_out_or_an_error(results, text):
+    (folder_of(results, 1) / "experiment.json").write_text(text)
+    troubles: list[str] = []
+    assert list(read_records(results, [KEY], with_reference=False, troubles=troubles)[KEY]) == [0, 2]
+    assert len(troubles) == 1 and troubles[0].startswith(f"{KEY}/seed=1: ")
+    with pytest.raises(DataError, match="experiment.json"):
+        read_records(results, [KEY], with_reference=False)
+    assert not is_recorded(results, TINY.with_seed(1)) and is_recorded(results, TINY)
+
+
+def test_a_damaged_copy_is_told(results):
+    path = write_reference(results, record_of(folder_of(results)))
+    for content in (b"no gzip", gzip.compress(b"{"), gzip.compress(json.dumps({"rounds": 3}).encode())):
+        path.write_bytes(content)
+        troubles: list[str] = []
+        records = read_records(results, [KEY], with_reference=True, troubles=troubles)
+        assert list(records[KEY]) == [0, 1, 2] and len(troubles) == 1 and "seed=0.json.gz" in troubles[0]
+
+
+def test_a_last_line_still_being_written_is_left_out(results):
+    path = folder_of(results) / "rounds.jsonl"
+    (folder_of(results) / "result.json").unlink()
+    path.write_bytes(path.read_bytes() + b'{"round": 4, "te')
+    record = read_run(folder_of(results))
+    assert record is not None and record.status == "unfinished" and len(record.rounds) == 3
