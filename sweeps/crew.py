@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
-from benchmark.federated.processes import births
+from benchmark.federated.start import hear, starting
 
 CPU = "cpu"  # the device of runs that need no other: any number of processes share it
 
@@ -84,8 +84,8 @@ class Crew:
         mine, theirs = multiprocessing.Pipe()
         device = least_used(self._devices, [worker.device for worker in self._workers])
         arguments = (theirs, self._results, self._data_root, self._patience, device)
-        with births(fresh=device != CPU) as process:  # whole, or not at all: an interrupt finds it on the list
-            worker = _Worker(process=process(_serve, *arguments, daemon=False), connection=mine, device=device)
+        with starting(fresh=device != CPU) as context:  # whole, or not at all: an interrupt finds it on the list
+            worker = _Worker(process=context.Process(target=_serve, args=arguments), connection=mine, device=device)
             worker.process.start()
             theirs.close()
             self._workers.append(worker)
@@ -144,8 +144,7 @@ def _said(code: int) -> str:
 
 def _serve(connection: Connection, results: Path, data_root: Path | None, patience: float, device: str) -> None:
     """A worker's life: runs come in; whether it trained, and None or an error, go out, until the other end is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all: the parent passes it on
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    hear()
     while True:
         try:
             experiment = connection.recv()

@@ -1,38 +1,68 @@
-"""Who takes part: the project's engines in this process, and the plain loop in a process of its own.
+"""Who takes part in `fssl bench`, and rounds of each in turn.
 
-The plain loop does not share this process, because an engine's settings (one thread, an allocator that keeps freed
-memory) are not what a user of plain PyTorch would have.
+In turn, round by round, so that a busy machine slows all of them; ratios are medians of ratios of the same turn.
 """
 
 import contextlib
 import importlib.util
 import os
+import statistics
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Protocol
 
 import torch
-import torch.multiprocessing
 
-from benchmark.bench.works import Work, environment_of
-from benchmark.errors import FsslError
-from benchmark.federated.engines import Engine
+from benchmark.bench.works import WORKS, Work, environment_of, quick, samples_of
+from benchmark.errors import ConfigError, FsslError
+from benchmark.federated.engines import Engine, ReferenceEngine
 from benchmark.federated.environment import Environment
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.workers import CpuEngine
+from benchmark.federated.process_pool import ProcessPool
 
 PLAIN_LOOP = Path(__file__).resolve().parents[2] / "tests" / "performance" / "plain_loop.py"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How much is measured, and with what."""
+
+    rounds: int = 5  # counted, after one to warm up
+    workers: int  # of the pool
+    threads: int  # of the plain loop
+    data_root: Path | None = None
+    quick: bool = False
+    say: Callable[[str], None] = print  # one line of progress
+
+    def work(self, name: str) -> Work:
+        return quick(WORKS[name]) if self.quick else WORKS[name]
+
+
+class Contender(Protocol):
+    """Something that can do a round of a work."""
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Its processes beside this one."""
+        ...
+
+    def round(self, number: int) -> None: ...
+
+
 class EngineContender:
-    """A run of its own over an engine, which several runs may share; `threads` of this process while it runs."""
+    """A run of its own over an engine; `threads` of this process while it runs."""
 
     def __init__(self, environment: Environment, engine: Engine, threads: int = 1) -> None:
         self.module = FederatedModule(environment, engine)
         self._threads = threads
-        self.pids: Sequence[int] = engine.pids if isinstance(engine, CpuEngine) else ()
+        self.pids: Sequence[int] = engine.pids if isinstance(engine, ProcessPool) else ()
 
     def round(self, number: int) -> None:
         torch.set_num_threads(self._threads)
@@ -40,21 +70,19 @@ class EngineContender:
 
 
 class PlainContender:
-    """The plain loop (`tests/performance/plain_loop.py`) in its own process, with a thread for each core.
+    """The plain loop (`tests/performance/plain_loop.py`) with a thread for each core, in a process of its own: an
+    engine's settings (one thread, an allocator that keeps freed memory) are not what a user of plain PyTorch has.
 
     Raises FsslError where the checkout's tests are not there, or the loop ended.
     """
 
-    def __init__(self, work: Work, data_root: Path | None, threads: int, device: str = "cpu") -> None:
+    def __init__(self, work: Work, data_root: Path | None, threads: int) -> None:
         if not PLAIN_LOOP.exists():
-            raise FsslError(
-                f"fssl bench: the yardstick {PLAIN_LOOP.name} is not here; a checkout with tests/ is needed"
-            )
-        context = torch.multiprocessing.get_context("spawn")
+            raise FsslError(f"fssl bench: {PLAIN_LOOP.name} is not here; run it in a checkout, which has tests/")
+        context = get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, work, data_root, threads, device), daemon=True)
-        with default_threads():
-            self._process.start()
+        self._process = context.Process(target=serve, args=(theirs, work, data_root, threads), daemon=True)
+        self._process.start()
         theirs.close()
         self._answer()
 
@@ -79,35 +107,16 @@ class PlainContender:
             raise FsslError("fssl bench: the plain loop's process ended; see its traceback above") from None
 
 
-@contextlib.contextmanager
-def default_threads() -> Iterator[None]:
-    """Processes started in here choose their threads themselves."""
-    before = os.environ.pop("OMP_NUM_THREADS", None)
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ["OMP_NUM_THREADS"] = before
-
-
-def serve(connection: Connection, work: Work, data_root: Path | None, threads: int, device: str) -> None:
+def serve(connection: Connection, work: Work, data_root: Path | None, threads: int) -> None:
     """The plain loop's process: a round for every number that comes, until the pipe closes."""
     torch.set_num_threads(threads)
-    environment = environment_of(work, data_root)
-    loop = plain_loop().loop_of(environment, torch.device(device))
-    cohort = range(work.cohort)
+    loop = plain_loop().loop_of(environment_of(work, data_root))
     with contextlib.suppress(EOFError, OSError):  # nobody asks any more
         connection.send(None)
         while True:
             number = connection.recv()
-            loop.round(cohort)
-            synchronise(torch.device(device))
+            loop.round(range(work.cohort))
             connection.send(number)
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def plain_loop() -> ModuleType:
@@ -119,3 +128,79 @@ def plain_loop() -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def ratios(name: str, options: Options) -> dict[str, Any]:
+    """Rounds of a work by the plain loop and by the engines, all samples confident, in turn."""
+    work = options.work(name)
+    environment = environment_of(work, options.data_root)
+    with ExitStack() as stack:
+        plain = PlainContender(work, options.data_root, options.threads)
+        stack.callback(plain.close)
+        pool = stack.enter_context(ProcessPool(environment, options.workers, confident_only=False))
+        contenders: dict[str, Contender] = {
+            "plain loop": plain,
+            "reference": EngineContender(environment, ReferenceEngine(environment), options.threads),
+            "pool": EngineContender(environment, pool),
+        }
+        times = interleave(contenders, options.rounds, say=options.say)
+    samples = samples_of(work, environment)
+    rows = {label: figures(found, times["plain loop"], samples) for label, found in times.items()}
+    return {"what": work.what, "images": environment.data.name, "samples": samples, "contenders": rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Seconds of each counted round."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+def interleave(
+    contenders: Mapping[str, Contender], rounds: int, warm_up: int = 1, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Times]:
+    """Rounds 1, 2, ... of each in turn; the first `warm_up` are not counted."""
+    times = {name: Times() for name in contenders}
+    for number in range(1, warm_up + rounds + 1):
+        for name, contender in contenders.items():
+            cpu, wall = cpu_seconds(contender.pids), time.perf_counter()
+            contender.round(number)
+            wall, cpu = time.perf_counter() - wall, cpu_seconds(contender.pids) - cpu
+            if number > warm_up:
+                times[name].wall.append(wall)
+                times[name].cpu.append(cpu)
+            say(f"round {number} of {warm_up + rounds}: {name} {wall:.2f} s")
+    return times
+
+
+def require_proc() -> None:
+    """CPU seconds and memory are read from /proc. Raises ConfigError where there is none."""
+    if not Path("/proc/self/stat").exists():
+        raise ConfigError("fssl bench reads CPU seconds and memory from /proc, which only Linux has")
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """User and system seconds of this process and of these, to 10 ms."""
+    total, tick = time.process_time(), os.sysconf("SC_CLK_TCK")
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / tick  # utime and stime, proc(5)
+    return total
+
+
+def figures(times: Times, yardstick: Times, samples: int) -> dict[str, Any]:
+    """One contender's row: seconds a round, samples a second, ratios to the yardstick (above 1: faster)."""
+    return {
+        "rounds": len(times.wall),
+        "wall_seconds": spread(times.wall),
+        "cpu_seconds": spread(times.cpu),
+        "ratio": spread([theirs / ours for theirs, ours in zip(yardstick.wall, times.wall, strict=True)]),
+        "cpu_ratio": spread([theirs / ours for theirs, ours in zip(yardstick.cpu, times.cpu, strict=True)]),
+        "samples_per_second": samples / statistics.median(times.wall),
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median, and the least and the most."""
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}

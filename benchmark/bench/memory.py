@@ -8,25 +8,24 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing
 
-from benchmark.bench.sections import Options
+from benchmark.bench.contenders import Options
 from benchmark.bench.works import WORKS, Work, environment_of, with_clients
 from benchmark.errors import FsslError
 from benchmark.federated.environment import Environment
-from benchmark.federated.memory import keep_freed_memory
+from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.processes import load_ahead
-from benchmark.federated.workers import CpuEngine
+from benchmark.federated.process_pool import ProcessPool
+from benchmark.federated.start import load_ahead
 from benchmark.models.build import Model
 
 SAMPLE_EVERY = 0.05  # seconds
-BOUND = 2 * 2**30  # bytes over the data
 EMNIST_TRAIN, EMNIST_TEST = 112_800, 18_800  # EMNIST balanced
 
 
@@ -62,7 +61,7 @@ def memory(options: Options) -> dict[str, Any]:
 def measured(size: Size, options: Options) -> dict[str, Any]:
     """One size in a process of its own. Raises FsslError where that ended by itself."""
     work = size.work()
-    context = torch.multiprocessing.get_context("spawn")
+    context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=train, args=(theirs, work, size.rounds, options.workers))
     started = time.monotonic()
@@ -88,7 +87,6 @@ def measured(size: Size, options: Options) -> dict[str, Any]:
         "data_bytes": data,
         "peak_bytes": watch.peak,
         "over_data_bytes": watch.peak - data,
-        "bound_bytes": BOUND,
         "import_seconds": found["imported"] - started,
         "start_seconds": found["ready"] - started,
         "round_seconds": (found["done"] - found["ready"]) / size.rounds,
@@ -102,7 +100,7 @@ def train(connection: Connection, work: Work, rounds: int, workers: int) -> None
     keep_freed_memory()
     load_ahead()  # as a run does
     environment = environment_of(work)
-    with CpuEngine(environment, workers) as engine:
+    with ProcessPool(environment, workers) as engine:
         module = FederatedModule(environment, engine)
         connection.send((time.monotonic(), data_bytes(environment)))
         for number in range(1, rounds + 1):

@@ -1,19 +1,16 @@
-"""The works that `fssl bench` times: experiments with all samples confident, their images, samples and FLOPs a round.
+"""The works that `fssl bench` times: experiments with all samples confident, and their images.
 
 Images are real where the data set is at hand, else random: how long a step takes does not depend on them.
 
 Legend: N images, C channels, H W pixels, K clients.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.data.datasets import DATASETS, DataSet, at_hand, load
 from benchmark.data.labelling import held
@@ -24,7 +21,7 @@ from benchmark.federated.environment import Environment
 from benchmark.methods.objectives import CRL
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import SSFL
-from benchmark.models.build import ImageShape, Model, forward_flops
+from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
 
 NEVER = 10**6  # rounds between tests
@@ -67,9 +64,9 @@ def crl(name: str, what: str, data: Data, model: Model) -> Work:
 
 
 def semifl(name: str, what: str) -> Work:
-    """10 clients of 500 images and a server with 250, one local pass in batches of 10."""
+    """10 clients of 100 images and a server with 50, one local pass in batches of 10."""
     experiment = Experiment(
-        data=Data(name="cifar10", N_s=250),
+        data=Data(name="cifar10", N_s=50),
         partition=Iid(),
         model=Model(network="wresnet28x2", norm="sbn"),
         method=SemiFL(threshold=ALL_CONFIDENT, nothing_below="draw_from_all"),
@@ -78,7 +75,7 @@ def semifl(name: str, what: str) -> Work:
         evaluation=Evaluation(every=NEVER),
         profile="bench",
     )
-    return Work(name=name, what=what, experiment=experiment, N_train=5_250)
+    return Work(name=name, what=what, experiment=experiment, N_train=1_050)
 
 
 WORKS: Mapping[str, Work] = {
@@ -96,7 +93,7 @@ WORKS: Mapping[str, Work] = {
             Data(name="cifar10", N_s=1000),
             Model(network="resnet8", norm="gn", norm_groups=8),
         ),
-        semifl("C", "SemiFL: 10 clients of 500 images, batch 10, one local pass, WResNet-28x2 with static BN"),
+        semifl("C", "SemiFL: 10 clients of 100 images, batch 10, one local pass, WResNet-28x2 with static BN"),
     )
 }
 
@@ -118,19 +115,6 @@ def quick(work: Work) -> Work:
         N_train=classes + 2 * 10,
         N_test=20,
         real=False,
-    )
-
-
-def fifth(work: Work) -> Work:
-    """The work with a fifth of the images at every holder, and so of the local steps of a pass; else the same."""
-    assert work.N_train is not None  # of a work whose length goes by its images
-    experiment = work.experiment
-    data = replace(experiment.data, N_s=experiment.data.N_s // 5)
-    return replace(
-        work,
-        what=f"{work.what}; a fifth of the images",
-        experiment=replace(experiment, data=data),
-        N_train=work.N_train // 5,
     )
 
 
@@ -195,61 +179,11 @@ def random_images(name: str, N_train: int, N_test: int) -> DataSet:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passes:
-    """Images of one round, all samples confident, by what happens to them."""
-
-    read: int  # through the network without a gradient
-    trained: int  # through it and back
-
-    @property
-    def samples(self) -> int:
-        """Images that local steps learn from."""
-        return self.trained
-
-
-def passes_of(work: Work, environment: Environment) -> Passes:
-    """Counted from the method's own rules (CRL: SSFL Eqs. 3 and 4; SemiFL: Algorithm 1)."""
+def samples_of(work: Work, environment: Environment) -> int:
+    """Images that the local steps of a round train on, all confident (CRL: SSFL Eq. 4; SemiFL: Algorithm 1)."""
     experiment, method = environment.experiment, environment.experiment.method
     C, T = experiment.federation.C, experiment.federation.T
-    sizes = [len(held_N) for held_N in environment.split.clients]
-    at_server = len(environment.split.server_N)
+    of_client, at_server = len(environment.split.clients[0]), len(environment.split.server_N)
     if isinstance(method, SemiFL):
-        cohort = round(sum(sizes) * C / len(sizes))  # clients are of equal size
-        statistics = at_server + sum(sizes) if experiment.model.norm == "sbn" else 0
-        return Passes(read=cohort + statistics, trained=at_server + 2 * cohort)  # the strong view, and the mix
-    of_client = min(method.batch_size, min(sizes)) * T
-    of_server = min(method.server_batch_size, at_server) * T
-    return Passes(read=C * of_client, trained=of_server + C * of_client)
-
-
-def round_flops(work: Work, environment: Environment) -> float:
-    """Floating-point operations of one dense round in convolutions and matrix products; a multiply-add counts as two.
-
-    Dense: every strong view is trained on, whether confident or not. Savings show as a higher rate.
-    """
-    network, passes = environment.network(), passes_of(work, environment)
-    shape = environment.data.image_shape
-    return passes.read * forward_flops(network, shape) + passes.trained * training_flops(network, shape)
-
-
-def training_flops(network: nn.Module, image_shape: ImageShape) -> int:
-    """FLOPs of one image there and back: forward, and the gradients of all weights (not of the image itself).
-
-    Counted on the meta device for two images, since batch norms refuse one in training; nothing is computed.
-    """
-    shapes_only = copy.deepcopy(network).to("meta").train()
-    counter = FlopCounterMode(display=False)
-    with counter:
-        shapes_only(torch.empty(2, *image_shape, device="meta")).sum().backward()
-    return counter.get_total_flops() // 2
-
-
-def local_steps(work: Work, environment: Environment) -> int:
-    """SGD updates of one round, all samples confident: T at each holder, or the batches of one local pass."""
-    experiment, method = environment.experiment, environment.experiment.method
-    C = experiment.federation.C
-    if isinstance(method, SemiFL):
-        size, at_server = len(environment.split.clients[0]), len(environment.split.server_N)
-        return -(-at_server // method.server_batch_size) + C * -(-size // method.batch_size)
-    return (C + 1) * experiment.federation.T
+        return at_server + 2 * C * of_client  # the strong view, and the mix
+    return T * (min(method.server_batch_size, at_server) + C * min(method.batch_size, of_client))

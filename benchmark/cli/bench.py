@@ -1,56 +1,44 @@
-"""`fssl bench`: how fast the engines are on this machine, beside a plain loop, in one table."""
+"""`fssl bench`: how fast the engines are on this machine, beside a plain loop."""
 
 import argparse
 import importlib.metadata
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmark.bench import memory, peaks, sections
-from benchmark.bench.measuring import require_proc
-from benchmark.bench.sections import Options
-from benchmark.bench.tables import Table, written
+from benchmark.bench.contenders import Options, ratios, require_proc
+from benchmark.bench.memory import memory
+from benchmark.bench.outside import outside
 from benchmark.bench.works import WORKS
 from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError
-from benchmark.federated.memory import keep_freed_memory
-from benchmark.federated.processes import usable_cores
+from benchmark.federated.machine import keep_freed_memory
+from benchmark.federated.start import usable_cores
 from benchmark.records.files import write_atomically
 from benchmark.records.provenance import PACKAGES, commit, hardware
 
-PARTS = ("ratios", "share", "cost", "memory", "all")
-PEAK_SECONDS = 1.0
-
-DESCRIPTION = """Time rounds of the works A, B and C by the engines and by a plain PyTorch loop, in turn, on the
-machine it is given: ratios, share of the machine's peak, what confident-only saves, cost over the cohort, memory,
-start, and what a round costs beside local training. Prints tables and writes results/benchmarks/NAME.json and NAME.md.
-Other programs disturb it: the load averages are in the file."""
+PARTS = ("ratios", "memory", "outside")
 WIDTH = 130  # of tables where there is no terminal
+DESCRIPTION = """Time rounds of the works A, B and C by the engines and by a plain PyTorch loop, in turn; memory and
+start of large federations; and what a round costs beside local training. Prints tables and writes
+results/benchmarks/NAME.json and NAME.md. Other programs disturb it: the load averages are in the file."""
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = DESCRIPTION
     works = "; ".join(f"{work.name}: {work.what}" for work in WORKS.values())
     command.add_argument("--work", nargs="+", choices=sorted(WORKS), default=sorted(WORKS), help=works)
-    command.add_argument(
-        "--only",
-        choices=PARTS,
-        default="all",
-        help="ratios: of --work to the plain loop; cost: work A; share: a run from its start",
-    )
+    command.add_argument("--only", choices=PARTS, help="ratios: of --work to the plain loop; outside: work A")
     command.add_argument("--rounds", type=int, default=5, help="counted rounds of each (default: 5), after one more")
-    command.add_argument("--workers", type=int, default=usable_cores(), help="of the cpu engine (default: one a core)")
+    command.add_argument("--workers", type=int, default=usable_cores(), help="of the pool (default: one a core)")
     command.add_argument("--threads", type=int, default=usable_cores(), help="of the plain loop (default: one a core)")
-    command.add_argument(
-        "--whole", action="store_true", help="work C with all 500 images of a client (minutes a round), else with 100"
-    )
     command.add_argument("--name", help="of the files (default: by what is measured)")
     command.add_argument("--quick", action="store_true", help="tiny works: shows that everything runs, means nothing")
     add_places(command)
@@ -61,7 +49,7 @@ def act(options: argparse.Namespace) -> int:
     require_proc()
     for name in ("rounds", "workers", "threads"):
         if getattr(options, name) < 1:
-            raise ConfigError(f"--{name}: {getattr(options, name)}; at least 1 would be right")
+            raise ConfigError(f"--{name}: {getattr(options, name)}; choose 1 or more")
     torch.set_num_threads(1)
     keep_freed_memory()
     console = Console(stderr=True)
@@ -71,66 +59,46 @@ def act(options: argparse.Namespace) -> int:
         threads=options.threads,
         data_root=options.data_root,
         quick=options.quick,
-        whole=options.whole,
         say=lambda line: console.print(line, style="dim", highlight=False),
     )
+    measure = {
+        "ratios": lambda: {name: ratios(name, chosen) for name in options.work},
+        "memory": lambda: memory(chosen),
+        "outside": lambda: outside(chosen),
+    }
     name = options.name or default_name(options)
-    results = head(options, name)
-    folder = options.results / "benchmarks"
-    for part, measure in plan(options, chosen).items():
+    results, folder = head(options, name), options.results / "benchmarks"
+    for part in [options.only] if options.only else PARTS:
         chosen.say(f"measuring: {part}")
-        results.update(measure())
+        results[part] = measure[part]()
         results["load_after"] = list(os.getloadavg())
-        save(folder, name, results)  # what is measured so far, if this is broken off
+        text = json.dumps(results, indent=1, allow_nan=False) + "\n"
+        write_atomically(folder / f"{name}.json", text.encode())  # what is measured so far, if this is broken off
+        write_atomically(folder / f"{name}.md", page(results).encode())
     out = Console()
     if not out.is_terminal:
         out = Console(width=WIDTH)
-    for table in written(results):
-        out.print(drawn(table))
+    for table in tables(results):
+        out.print(table.drawn())
     print(f"written: {folder / name}.json and .md")
     return 0
 
 
-def plan(options: argparse.Namespace, chosen: Options) -> Mapping[str, Callable[[], dict[str, Any]]]:
-    """What to measure, in order; each gives entries of the results."""
-    seconds = 0.02 if chosen.quick else PEAK_SECONDS
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "ratios": lambda: measured_ratios(options.work, chosen, seconds),
-        "share": lambda: {"learning": sections.learning(chosen)},
-        "cost": lambda: {"cost": sections.cost(chosen)},
-        "memory": lambda: {"memory": memory.memory(chosen)},
-    }
-    return parts if options.only == "all" else {options.only: parts[options.only]}
-
-
-def measured_ratios(works: list[str], chosen: Options, seconds: float) -> dict[str, Any]:
-    """The machine's peaks, since shares of them are told, and the works in turn."""
-    found = peaks.peaks(chosen.threads, seconds)
-    return {
-        "peaks": [vars(peak) for peak in found],
-        "peak_gflops": peaks.convolution_peak(found),
-        "ratios": {name: sections.ratios(name, chosen) for name in works},
-    }
-
-
 def default_name(options: argparse.Namespace) -> str:
     """engines, and what narrows it down: a part of it must not take the place of the whole."""
-    words = ["engines"]
-    if options.only != "all":
-        words.append(options.only)
+    words = ["engines", *filter(None, [options.only])]
     if set(options.work) != set(WORKS):
         words += sorted(options.work)
-    words += [word for word in ("whole", "quick") if getattr(options, word)]
-    return "-".join(words)
+    return "-".join([*words, "quick"] if options.quick else words)
 
 
 def head(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """Under which conditions: no name of a person, host or path is in it."""
-    words = ["fssl", "bench", "--only", options.only, "--work", *options.work]
+    words = ["fssl", "bench", *(["--only", options.only] if options.only else []), "--work", *options.work]
     words += ["--rounds", str(options.rounds), "--workers", str(options.workers), "--threads", str(options.threads)]
     return {
         "name": name,
-        "command": shlex.join([*words, *(f"--{flag}" for flag in ("whole", "quick") if getattr(options, flag))]),
+        "command": shlex.join([*words, "--quick"] if options.quick else words),
         "code": commit(),
         "hardware": hardware(),
         "packages": {package: importlib.metadata.version(package) for package in PACKAGES},
@@ -138,29 +106,102 @@ def head(options: argparse.Namespace, name: str) -> dict[str, Any]:
     }
 
 
-def save(folder: Path, name: str, results: Mapping[str, Any]) -> None:
-    """NAME.json and NAME.md, each whole or not at all. Raises CannotWrite."""
-    text = json.dumps(results, indent=1, allow_nan=False) + "\n"
-    write_atomically(folder / f"{name}.json", text.encode())
-    write_atomically(folder / f"{name}.md", page(results).encode())
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Cells of text under their headings; a note stands below. The same on a terminal and in Markdown."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str
+
+    def markdown(self) -> str:
+        lines = [f"| {' | '.join(cells)} |" for cells in (self.head, ["---"] * len(self.head), *self.rows)]
+        return "\n".join([f"## {self.title}", "", *lines, "", self.note]) + "\n"
+
+    def drawn(self) -> RichTable:
+        table = RichTable(*self.head, title=self.title, title_justify="left", caption=self.note)
+        table.caption_justify = "left"
+        for row in self.rows:
+            table.add_row(*row)
+        return table
 
 
 def page(results: Mapping[str, Any]) -> str:
     """The tables as Markdown, under the conditions they were measured in."""
-    loads = [f"{results[when][0]:.2f}" for when in ("load_before", "load_after")]
-    machine = results["hardware"]
+    machine, packages = results["hardware"], results["packages"]
     first = (
         f"# fssl bench\n\n`{results['command']}` on {machine['processor']}, {machine['cores']} cores, torch "
-        f"{results['packages']['torch']}, commit {results['code']['commit'][:12]}; load average {loads[0]} before and "
-        f"{loads[1]} after. Medians, with least and most in brackets.\n\n"
+        f"{packages['torch']}, commit {results['code']['commit'][:12]}; load average {results['load_before'][0]:.2f} "
+        f"before and {results['load_after'][0]:.2f} after. Medians, with least and most in brackets.\n\n"
     )
-    return first + "\n".join(table.markdown() for table in written(results))
+    return first + "\n".join(table.markdown() for table in tables(results))
 
 
-def drawn(table: Table) -> RichTable:
-    """The table for a terminal."""
-    rich = RichTable(*table.head, title=table.title, title_justify="left", caption="\n".join(table.notes))
-    rich.caption_justify = "left"
-    for row in table.rows:
-        rich.add_row(*row)
-    return rich
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    """A table for every part that was measured, from its JSON."""
+    found = [_work(name, work) for name, work in results.get("ratios", {}).items()]
+    if "memory" in results:
+        found.append(_memory(results["memory"]))
+    if "outside" in results:
+        found.append(_outside(results["outside"]))
+    return found
+
+
+def _work(name: str, work: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            label,
+            brackets(row["wall_seconds"]),
+            f"{row['cpu_seconds']['median']:.2f}",
+            brackets(row["ratio"], "x"),
+            brackets(row["cpu_ratio"], "x"),
+            f"{row['samples_per_second']:,.0f}",
+        )
+        for label, row in work["contenders"].items()
+    ]
+    rounds = next(iter(work["contenders"].values()))["rounds"]
+    note = (
+        f"{rounds} rounds each in turn after one to warm up; images: {work['images']}; {work['samples']:,} trained "
+        "samples a round, every one confident. Ratios are paired, above 1: faster than the plain loop."
+    )
+    columns = ("", "s a round", "CPU-s", "ratio", "CPU ratio", "samples/s")
+    return Table(title=f"Work {name}: {work['what']}", head=columns, rows=rows, note=note)
+
+
+def _memory(found: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            f"{row['K']:,}",
+            str(row["C"]),
+            row["network"],
+            f"{row['data_bytes'] / 2**30:.2f}",
+            f"{row['over_data_bytes'] / 2**30:.2f}",
+            f"{row['start_seconds']:.1f}",
+            f"{row['round_seconds']:.1f}",
+        )
+        for row in found["rows"]
+    ]
+    note = (
+        "Proportional set size of the run and its workers, sampled. To start: from a new process to the first round, "
+        "imports included; the first round includes the workers' own start."
+    )
+    columns = ("K", "C", "network", "data GiB", "over it, peak GiB", "s to start", "s a round")
+    return Table(title="Memory and start", head=columns, rows=rows, note=note)
+
+
+def _outside(found: Mapping[str, Any]) -> Table:
+    rows = [
+        ("wall time in which nobody waits for a client", f"{100 * found['not_waiting_share']:.1f} %"),
+        ("CPU seconds of this process, of all", f"{100 * found['cpu_share']:.1f} %"),
+    ]
+    note = (
+        f"{found['rounds']} rounds of {found['round_seconds']:.2f} s with records, diversity and averaging; a test on "
+        f"{found['test_images']:,} images every {found['tested_every']} rounds."
+    )
+    return Table(title="Outside local training, work A", head=("", "share"), rows=rows, note=note)
+
+
+def brackets(found: Mapping[str, float], unit: str = "") -> str:
+    """Median and spread: 3.80 (3.74..3.99)."""
+    return f"{found['median']:.2f}{unit} ({found['least']:.2f}..{found['most']:.2f})"

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from benchmark.errors import ConfigError
-from benchmark.federated.processes import usable_cores
+from benchmark.federated.start import usable_cores
 from sweeps.crew import CPU, Crew
 from sweeps.local import Hands
 

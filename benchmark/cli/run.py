@@ -35,17 +35,18 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--engine",
         default="auto",
-        help="auto (default), reference (one job after another, on any device) or pool (worker processes, and a "
-        "faster local step: the last bits differ). A run that goes on keeps what it began with",
+        help="auto (default), reference (one job after another, on any device), pool (worker processes, and a faster "
+        "local step: the last bits differ) or ray (the same on the Ray cluster at $RAY_ADDRESS, else on one of this "
+        "machine). A run that goes on keeps the numerics that it began with",
     )
     command.add_argument(
         "--device", help="device of the reference engine: cpu, cuda or cuda:1 (default: cuda where there is one)"
     )
-    command.add_argument("--workers", type=int, help="processes of the pool (default: one a core)")
+    command.add_argument("--workers", type=int, help="processes of pool or ray (default: one a core)")
     command.add_argument(
         "--dense",
         action="store_true",
-        help="pool: images below tau pass the network too, as they do in the reference engine",
+        help="pool and ray: images below tau pass the network too, as they do in the reference engine",
     )
     command.add_argument(
         "--profile-engine",
@@ -112,7 +113,7 @@ def write_profile(experiment: Experiment, folder: Path, options: argparse.Namesp
 
     text = profile_engine(
         experiment, options.data_root, plain=options.engine == "reference", confident_only=not options.dense
-    ).text()
+    )
     write_atomically(folder / "engine-profile.txt", text.encode())
     if not options.json:
         print(text)

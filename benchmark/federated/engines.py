@@ -1,33 +1,23 @@
-"""The reference engine behind `fit`: one job after another, plain; the yardstick for any faster one."""
+"""The engines behind `fit`: the reference engine, and which engine a run gets."""
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
 
-from benchmark.data.noise import gaussian_image
 from benchmark.errors import ConfigError
-from benchmark.federated.batches import JobBatches, LocalBatch, key_names
-from benchmark.federated.divergence import holder_name, judged
+from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment
-from benchmark.federated.evaluate import batch_statistics, logits_of
-from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
-from benchmark.federated.memory import is_lack_of_memory, memory_named
-from benchmark.federated.parts import IN_PARTS, most_parts, why_whole
-from benchmark.federated.products import faster_products
-from benchmark.federated.pseudo import PseudoLabelQuality
-from benchmark.federated.store import copied
-from benchmark.losses.confident import leave_out_rejected
-from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
-from benchmark.models.build import Model
-from benchmark.models.fast_group_norm import use_fast_group_norms
-from benchmark.optim.sgd import Place
-from benchmark.streams import torch_stream
+from benchmark.federated.jobs import JobRunner, keeper_of
+from benchmark.federated.process_pool import ProcessPool
+from benchmark.federated.start import usable_cores
+from benchmark.methods.protocol import Job, Outcome, Tree, Weights
+
+ENGINES = ("auto", "reference", "pool", "ray")
+# Local steps below which starting workers (seconds each, for importing torch) costs more than they save.
+WORTH_WORKERS = 10_000
 
 
 class Engine(Protocol):
@@ -47,19 +37,6 @@ class Engine(Protocol):
     def close(self) -> None:
         """Let go of what the engine holds (processes). A `with` block does it."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """What an engine does otherwise than the plain local step, to the same numbers but for their last bits."""
-
-    # The optimizer's step in one kernel; matrix products by oneDNN, and group norms of few channels our own way, where
-    # they are float32.
-    kernels: bool = True
-    confident_only: bool = True  # images below tau pass no network where that changes nothing (`loss_of_kept`)
-
-
-PLAIN = Speed(kernels=False, confident_only=False)
 
 
 class ReferenceEngine:
@@ -109,169 +86,6 @@ class ReferenceEngine:
             yield self._work.gradient(job, round_number)
 
 
-def keeper_of(job: Job) -> str:
-    """Under which name the job's private state is kept."""
-    return job.keeps if job.keeps is not None else str(job.key.client)
-
-
-class JobRunner:
-    """Runs one job at a time in this process. Its networks and modules are reused from job to job."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        speed: Speed = PLAIN,
-        device: torch.device = torch.device("cpu"),  # noqa: B008
-    ) -> None:
-        self._environment, self._speed, self._device = on_device(environment, device), speed, device
-        self._networks: dict[Model | None, nn.Module] = {}
-        self._modules: dict[tuple[object, ...], LocalModule] = {}
-
-    def run(self, job: Job, round_number: int, private: Tree | None) -> Outcome:
-        """The job's outcome, from nothing but the job, the round and the holder's private state.
-
-        Raises Diverged where it is not finite, or gives that of a client that sat out (`Federation.on_divergence`);
-        FsslError where memory does not suffice, even for the job's batches in parts (`parts`).
-        """
-        why = why_whole(job, self._network(job.network), self._environment.experiment.precision)
-        with memory_named(holder_name(job.key.client), round_number, why), self._products():
-            found, losses = self._fitted(job, round_number, private, 1 if why else most_parts(job))
-        return judged(found, losses, job, round_number, self._environment.experiment.federation.on_divergence)
-
-    def _fitted(self, job: Job, round_number: int, private: Tree | None, most: int) -> tuple[Outcome, list[Tensor]]:
-        """As `_run`, from the start again with batches in twice as many parts where memory did not suffice."""
-        parts = 1
-        while True:
-            try:
-                own = copied(private) if parts < most else private  # local work may change it in place
-                return self._run(job, round_number, own, parts)
-            except (MemoryError, RuntimeError) as error:
-                if parts >= most or not is_lack_of_memory(error):
-                    raise
-            parts *= 2  # outside, where the error no longer holds the tensors of what failed
-
-    def _run(self, job: Job, round_number: int, private: Tree | None, parts: int = 1) -> tuple[Outcome, list[Tensor]]:
-        """The job's outcome, and the loss of each of its local steps."""
-        local = job.update.start(job.receives, private, self._reader(job, round_number, "train"))
-        if local is None:
-            return Outcome(key=job.key, sends={}), []
-        given = self._given(job, local, round_number)
-        if not local.trainable:  # the job only reads, or this client sits out
-            sends = job.update.finish(local)
-            return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
-        batches = JobBatches(self._environment, job, round_number, selected=local.selected)
-        module = self._module(job, local, round_number, len(batches))
-        module.pseudo = given
-        found = outcome(job, module, train(module, self._placed(batches), parts))
-        if parts > 1:
-            found = replace(found, metrics={**found.metrics, IN_PARTS: 1.0})
-        return found, module.losses
-
-    def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
-        """The gradient at the weights that the job receives; nothing where it would sit out."""
-        with self._products():
-            return self._gradient(job, round_number)
-
-    def _gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
-        local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))
-        if local is None or not local.trainable:
-            return {}
-        batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
-        module = self._module(job, local, round_number, len(batches), purpose="gradient")
-        return gradient(module, self._placed(batches))
-
-    def _placed(self, batches: JobBatches) -> Iterable[LocalBatch]:
-        return batches if self._device.type == "cpu" else (batch.to(self._device) for batch in batches)
-
-    def _products(self) -> AbstractContextManager[None]:
-        return faster_products() if self._speed.kernels else nullcontext()
-
-    def _network(self, model: Model | None) -> nn.Module:
-        if model not in self._networks:
-            network = self._networks[model] = self._environment.network(model).to(self._device)
-            if self._speed.kernels:
-                use_fast_group_norms(network)
-            if self._speed.confident_only:
-                leave_out_rejected(network)
-        return self._networks[model]
-
-    def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
-        experiment = self._environment.experiment
-        place = self._place(job, round_number, steps)
-        kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen))
-        module = self._modules.get(kind)
-        if module is None:
-            module = module_class(job)(
-                job,
-                local,
-                self._network(job.network),
-                experiment.optimizer,
-                place,
-                precision=experiment.precision,
-                fused=self._speed.kernels,
-            )
-            self._modules[kind] = module
-        else:
-            module.reuse(job, local, place)
-        seed_job(module, experiment.seed, round_number, job, purpose)
-        return module
-
-    def _place(self, job: Job, round_number: int, steps: int) -> Place:
-        """Where the job's local steps lie on the learning-rate schedule."""
-        federation = self._environment.experiment.federation
-        # A step of the schedule is a batch, however many losses are taken on it in turn.
-        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else federation.T / steps
-        total = federation.T * federation.rounds
-        return Place(first_step=(round_number - 1) * federation.T, total_steps=total, stride=stride)
-
-    def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
-        """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""
-        quality = PseudoLabelQuality()
-        if local.pseudo is not None:
-            part = self._environment.part(job.key.client, "unlabelled", round_number)
-            truth_N = None if part.truth_N is None else part.truth_N[part.positions_N].to(self._device)
-            quality.add(local.pseudo.labels_N.to(self._device), local.pseudo.kept_N.to(self._device), truth_N)
-        return quality
-
-    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
-        names = (purpose, "round", round_number, *key_names(job.key), "start")
-        draw = torch_stream(self._environment.experiment.seed, *names)
-        return JobReader(self._environment, self._network(job.network), job.key.client, round_number, draw)
-
-
-class JobReader:
-    """A `Reader` of one holder's images over a network that is loaded anew for each pass."""
-
-    def __init__(
-        self, environment: Environment, network: nn.Module, holder: int, round_number: int, draw: torch.Generator
-    ) -> None:
-        self.draw = draw
-        self._environment, self._network = environment, network
-        self._holder, self._round = holder, round_number
-
-    def predict(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
-        load(self._network, weights)
-        images = self._environment.part(self._holder, part, self._round)
-        return logits_of(self._network, self._environment, images, view, self.draw).cpu()
-
-    def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
-        load(self._network, weights)
-        images = self._environment.part(self._holder, part, self._round)
-        found, batches = batch_statistics(self._network, self._environment, images, batch_size)
-        return {name: value.cpu() for name, value in found.items()}, batches
-
-    @torch.no_grad()
-    def on_noise(self, weights: Weights) -> torch.Tensor:
-        load(self._network, weights)
-        data = self._environment.data
-        noise_1CHW = gaussian_image(data.image_shape, data.mean, data.std, self._environment.experiment.seed)
-        was_training = self._network.training
-        self._network.eval()
-        logits_D = self._network(noise_1CHW.to(next(self._network.parameters()).device))[0]
-        self._network.train(was_training)
-        return logits_D.cpu()
-
-
 def device_named(name: str) -> torch.device:
     """The device of that name ("cpu", "cuda", "cuda:1"). Raises ConfigError."""
     try:
@@ -306,14 +120,95 @@ def careful(device: torch.device) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def on_device(environment: Environment, device: torch.device) -> Environment:
-    """The environment with its training images on the device, where views are made of them."""
-    if device.type == "cpu":
-        return environment
-    data, extra = environment.data, environment.data.unlabelled_images_NCHW
-    moved = replace(
-        data,
-        train_images_NCHW=data.train_images_NCHW.to(device),
-        unlabelled_images_NCHW=None if extra is None else extra.to(device),
-    )
-    return replace(environment, data=moved)
+def build_engine(
+    name: str,
+    environment: Environment,
+    workers: int | None,
+    threads: int,
+    *,
+    confident_only: bool = True,
+    device: str | None = None,
+) -> Engine:
+    """The engine of that name. "auto": the reference engine on a CUDA device where there is one, else the process pool
+    where there are cores and enough jobs for it.
+
+    `threads` and `device` ("cuda", "cuda:1", "cpu") are the reference engine's; the threads of workers follow from
+    `layout`. Raises ConfigError.
+    """
+    if name not in ENGINES:
+        raise ConfigError(f"--engine: unknown engine {name!r}; choose {', '.join(ENGINES)}")
+    if name in ("pool", "ray"):
+        if device not in (None, "cpu"):
+            raise ConfigError(f"--device: {device!r}, but --engine {name} runs on the CPU; choose --engine reference")
+        if threads != 1:
+            raise ConfigError(f"--threads: {threads}, but the workers of --engine {name} have their own; leave it out")
+    if name == "ray":
+        torch.set_num_threads(1)  # this process averages and evaluates
+        return ray_engine(environment, workers, threads=1, confident_only=confident_only)
+    if needs_workers(name, environment.experiment, workers, threads, device=device):
+        torch.set_num_threads(1)
+        count, each = layout(environment.experiment.federation.C, workers)
+        return ProcessPool(environment, count, threads=each, confident_only=confident_only)
+    torch.set_num_threads(threads)
+    if device is None:
+        device = "cuda" if name == "auto" and torch.cuda.is_available() else "cpu"
+    return ReferenceEngine(environment, device)
+
+
+def engine_again(
+    recorded: Mapping[str, Any],
+    environment: Environment,
+    workers: int | None,
+    *,
+    name: str = "auto",
+    device: str | None = None,
+) -> Engine:
+    """An engine that gives the bits of the one in a manifest. `workers` may be others than they were, their threads
+    not. The pool and Ray give the same bits: which of the two it is, `name` decides.
+
+    A record without `plain` is the reference engine's, or older than the fast local step: its bits were the
+    reference's. Older records call the pool "cpu". Raises ConfigError for an engine that is no longer there.
+    """
+    began, threads = recorded["name"], recorded["threads"]
+    if began not in ("reference", "pool", "ray", "cpu"):
+        raise ConfigError(f"this run was begun by the engine {began!r}, which is no longer there; start it anew")
+    if began == "reference" or "plain" not in recorded:
+        torch.set_num_threads(threads)
+        if "device" not in recorded:
+            return ReferenceEngine(environment)
+        return ReferenceEngine(environment, "cuda" if device in (None, "cpu") else device)
+    torch.set_num_threads(1)
+    plain, confident_only = recorded["plain"], recorded["confident_only"]
+    if name == "ray" and not plain:
+        return ray_engine(environment, workers, threads=threads, confident_only=confident_only)
+    workers = workers or (None if began == "ray" else recorded.get("workers"))
+    return ProcessPool(environment, workers, threads=threads, confident_only=confident_only, plain=plain)
+
+
+def ray_engine(environment: Environment, workers: int | None, *, threads: int, confident_only: bool) -> Engine:
+    from benchmark.federated.ray_engine import RayEngine
+
+    return RayEngine(environment, workers, threads=threads, confident_only=confident_only)
+
+
+def needs_workers(
+    name: str, experiment: Experiment, workers: int | None, threads: int, *, device: str | None = None
+) -> bool:
+    """Whether `build_engine` gives the process pool, told before there is an environment."""
+    if name == "auto":
+        on_cuda = torch.cuda.is_available() if device is None else device != "cpu"
+        return threads == 1 and not on_cuda and suits_workers(experiment, workers)
+    return name == "pool"
+
+
+def suits_workers(experiment: Experiment, workers: int | None) -> bool:
+    """Two or more processes, two or more jobs a round, and work beyond `WORTH_WORKERS` steps."""
+    federation = experiment.federation
+    steps = federation.rounds * federation.C * federation.T
+    return (workers or usable_cores()) > 1 and federation.C > 1 and steps >= WORTH_WORKERS
+
+
+def layout(C: int, workers: int | None) -> tuple[int, int]:
+    """Workers, and threads of each: one a core, but no more workers than a round has jobs (C and the server's)."""
+    cores, jobs = workers or usable_cores(), C + 1
+    return (cores, 1) if jobs >= cores else (jobs, cores // jobs)

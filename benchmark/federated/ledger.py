@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from benchmark.federated.divergence import DROPPED
-from benchmark.federated.parts import IN_PARTS
+from benchmark.federated.micro_batches import IN_PARTS
 from benchmark.federated.pseudo import summary
 from benchmark.methods.protocol import Job, Outcome, Tree
 

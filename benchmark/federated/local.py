@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
-from benchmark.federated.parts import in_parts
+from benchmark.federated.micro_batches import in_parts
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
 from benchmark.optim.sgd import SGD, Place

@@ -15,12 +15,11 @@ import pytorch_lightning as pl
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
-from benchmark.federated.choice import build_engine, engine_again, needs_workers
-from benchmark.federated.engines import Engine
+from benchmark.federated.engines import Engine, build_engine, engine_again, needs_workers
 from benchmark.federated.environment import Environment, prepare
-from benchmark.federated.memory import keep_freed_memory
+from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.processes import load_ahead
+from benchmark.federated.start import load_ahead
 from benchmark.federated.store import MEMORY
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.records.cputime import CpuClock
@@ -172,10 +171,10 @@ def _run(
                 began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
                 chosen: Engine | None = None
                 if began_with:
-                    chosen = engine_again(began_with, environment, workers, device=device)
+                    chosen = engine_again(began_with, environment, workers, name=engine, device=device)
                 elif like:
                     with contextlib.suppress(ConfigError):  # an engine that is no longer there
-                        chosen = engine_again(like, environment, workers, device=device)
+                        chosen = engine_again(like, environment, workers, name=engine, device=device)
                 if chosen is None:
                     chosen = build_engine(
                         engine, environment, workers, threads, confident_only=confident_only, device=device

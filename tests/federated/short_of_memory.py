@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmark.errors import FsslError
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.federated.parts import IN_PARTS
+from benchmark.federated.micro_batches import IN_PARTS
 from benchmark.methods.objectives import ServerUpdate
 from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit, Networks, Stream
 from tests.conftest import tiny_experiment

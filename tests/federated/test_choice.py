@@ -8,8 +8,15 @@ import pytest
 
 from benchmark.errors import ConfigError, Stopped
 from benchmark.experiment import Federation
-from benchmark.federated.choice import WORTH_WORKERS, build_engine, engine_again, layout, needs_workers, suits_workers
-from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.engines import (
+    WORTH_WORKERS,
+    ReferenceEngine,
+    build_engine,
+    engine_again,
+    layout,
+    needs_workers,
+    suits_workers,
+)
 from benchmark.federated.environment import prepare
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment

@@ -15,7 +15,7 @@ from benchmark.federated.divergence import first_not_finite
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.workers import CpuEngine
+from benchmark.federated.process_pool import ProcessPool
 from benchmark.methods.averaging import mean
 from benchmark.methods.protocol import SERVER, Job, Outcome, State, World
 from benchmark.methods.ssfl import SSFL
@@ -197,7 +197,7 @@ def test_a_worker_process_says_the_same():
     module.observers.append(Notes(jobs))
     module.training_step(1, 0)
     spoiled = [poisoned(job) for job in (jobs[1], jobs[0])]  # a client, the server
-    with CpuEngine(environment, workers=1) as engine:
+    with ProcessPool(environment, workers=1) as engine:
         outcomes = engine.fit(spoiled, 1, {})
         first = next(outcomes)
         assert first.sat_out and first.metrics == {"comm/dropped": 1.0} and first.steps == 2

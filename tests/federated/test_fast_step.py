@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmark.experiment import Experiment, Federation
-from benchmark.federated.engines import JobRunner, ReferenceEngine, Speed
+from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
+from benchmark.federated.jobs import JobRunner, Speed
+from benchmark.federated.machine import SETTINGS, faster_products
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.products import SETTINGS, faster_products
-from benchmark.federated.workers import CpuEngine
+from benchmark.federated.process_pool import ProcessPool
 from benchmark.losses.confident import leave_out_rejected, loss_of_kept
 from benchmark.losses.consistency import consistency_loss
 from benchmark.methods.protocol import Job, Outcome, Tree
@@ -169,7 +170,7 @@ def test_any_number_of_workers_gives_the_same_bits():
     experiment = replace(BASE, federation=Federation(K=4, C=3, T=2, rounds=3))
     environment, states = prepare(experiment), []
     for workers in (1, 2, 3):
-        with CpuEngine(environment, workers) as engine:
+        with ProcessPool(environment, workers) as engine:
             _, module, shares = three_rounds(environment, engine)
             states.append(module.state.server)
             assert 0.3 <= shares[0] <= 0.7

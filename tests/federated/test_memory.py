@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 
 PROGRAM = """
 import resource, sys, torch
-from benchmark.federated.memory import keep_freed_memory
+from benchmark.federated.machine import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

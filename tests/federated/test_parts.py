@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.errors import FsslError
-from benchmark.federated import engines
+from benchmark.federated import jobs
 from benchmark.federated.batches import LocalBatch
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
+from benchmark.federated.micro_batches import IN_PARTS, in_parts, most_parts, why_whole
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.parts import IN_PARTS, in_parts, most_parts, why_whole
 from benchmark.methods.objectives import ServerUpdate
 from benchmark.methods.protocol import Batch, Job, Key, Limit, Stream
 from tests.conftest import ROOT
@@ -88,14 +88,14 @@ def test_a_round_in_parts_gives_the_weights_of_whole_batches(name, monkeypatch):
 
 def short_of_memory(monkeypatch, most: int) -> None:
     """Training steps whose streams have more images than that do not fit: torch's own error."""
-    step = engines.LocalModule.training_step
+    step = jobs.LocalModule.training_step
 
     def tight(self, batch: LocalBatch, index: int):
         if max(len(next(iter(stream.views.values()))) for stream in batch.streams.values()) > most:
             torch.empty(1 << 60)
         return step(self, batch, index)
 
-    monkeypatch.setattr(engines.LocalModule, "training_step", tight)
+    monkeypatch.setattr(jobs.LocalModule, "training_step", tight)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 from torch import Tensor
 
-from benchmark.federated.scores import accuracy, auroc, precision_and_recall, scores
+from benchmark.federated.evaluate import accuracy, auroc, precision_and_recall, scores
 
 # N images, D classes
 

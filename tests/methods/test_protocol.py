@@ -9,7 +9,7 @@ import torch
 from benchmark.federated.engines import Engine, ReferenceEngine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.workers import CpuEngine
+from benchmark.federated.process_pool import ProcessPool
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Key, Limit, Local, Outcome, Tree
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal
@@ -45,8 +45,8 @@ def environment() -> Environment:
 
 
 @pytest.fixture(scope="module")
-def workers(environment: Environment) -> Iterator[CpuEngine]:
-    with CpuEngine(environment, workers=2, plain=True) as engine:
+def workers(environment: Environment) -> Iterator[ProcessPool]:
+    with ProcessPool(environment, workers=2, plain=True) as engine:
         yield engine
 
 

@@ -11,8 +11,9 @@ from torch import nn
 from benchmark.data.augment import Augmentation, Gentle, Weak
 from benchmark.data.partition import Iid
 from benchmark.experiment import Data, Experiment, Federation
-from benchmark.federated.engines import JobRunner, ReferenceEngine
+from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare, weights_of
+from benchmark.federated.jobs import JobRunner
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.semifl import NO_LABEL, ClientUpdate, SemiFL

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmark.federated.engines import PLAIN, JobRunner, Speed
 from benchmark.federated.environment import prepare
+from benchmark.federated.jobs import PLAIN, JobRunner, Speed
 from benchmark.models.fast_group_norm import FastGroupNorm, _GroupNorm, use_fast_group_norms
 from tests.conftest import tiny_experiment
 

@@ -23,7 +23,7 @@ import torch
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.federated.memory import keep_freed_memory
+from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.methods.protocol import State, Weights

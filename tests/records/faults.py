@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmark.federated import engines, processes, workers
-from benchmark.federated.worker import work
+from benchmark.federated import jobs, start
 from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.records import checkpoints, client_files, files, recorder
 
@@ -24,14 +23,8 @@ def checkpoint_every_round() -> None:
 
 
 def forked_workers() -> None:
-    """Worker processes without the seconds that importing torch anew takes; signals as in production."""
-    processes.METHOD = "fork"
-
-    def working(*arguments: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        work(*arguments)
-
-    workers.work = working  # type: ignore[assignment]
+    """Worker processes without the seconds that importing torch anew takes."""
+    start.METHOD = "fork"
 
 
 def die_in_write(where: list[int]) -> None:
@@ -110,14 +103,14 @@ class Halved:
 
 def sleep_in_round(number: int) -> None:
     """In that round every client but the first sleeps for a minute before its job."""
-    run = engines.JobRunner.run
+    run = jobs.JobRunner.run
 
-    def slow(self: engines.JobRunner, job: Job, round_number: int, private: Tree | None) -> Outcome:
+    def slow(self: jobs.JobRunner, job: Job, round_number: int, private: Tree | None) -> Outcome:
         if round_number == number and job.key.client > 0:
             time.sleep(60)
         return run(self, job, round_number, private)
 
-    engines.JobRunner.run = slow  # type: ignore[method-assign]
+    jobs.JobRunner.run = slow  # type: ignore[method-assign]
 
 
 def sleep_when_stopped(seconds: float) -> None:

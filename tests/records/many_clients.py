@@ -15,7 +15,7 @@ import torch
 
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
-from benchmark.federated.memory import keep_freed_memory
+from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.store import ClientStore
 from benchmark.methods.protocol import World

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmark.federated.processes import births, usable_cores
+from benchmark.federated.start import starting, usable_cores
 from benchmark.records.cputime import CpuClock, cpu_seconds
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
@@ -48,7 +48,7 @@ def test_a_child_counts_while_it_lives_as_after_its_end():
 @pytest.mark.skipif(usable_cores() < 2, reason="one core: the pool has one worker")
 def test_a_record_holds_the_cpu_seconds_of_its_workers(tiny, tmp_path):
     """This process aggregates and evaluates; the local steps, 16 times as many as usual, are the workers'."""
-    with births():
+    with starting():
         pass  # what processes are forked from is there, and its start no part of the run's cost
     longer = replace(tiny, federation=replace(tiny.federation, T=16 * tiny.federation.T))
     before = time.process_time()

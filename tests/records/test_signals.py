@@ -17,7 +17,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.workers import CpuEngine
+from benchmark.federated.process_pool import ProcessPool
 from benchmark.methods.protocol import Job, Key, Limit, Outcome, State, Training
 from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
@@ -231,12 +231,12 @@ class BreaksOff(Toy):
         return State(server=state.server, clients=state.clients), {}
 
 
-@pytest.mark.parametrize("engine", [ReferenceEngine, CpuEngine])
+@pytest.mark.parametrize("engine", [ReferenceEngine, ProcessPool])
 def test_an_abandoned_round_leaves_no_trace_in_what_clients_keep(engine):
     """T = 2 steps: every client's sum is 2 after round 1, and still is after round 2 was lost half way; then 4."""
     experiment = replace(tiny_experiment(), method=BreaksOff())
     environment = prepare(experiment)
-    built = ReferenceEngine(environment) if engine is ReferenceEngine else CpuEngine(environment, workers=1)
+    built = ReferenceEngine(environment) if engine is ReferenceEngine else ProcessPool(environment, workers=1)
     with built:
         module = FederatedModule(environment, built)
         module.training_step(1, 0)

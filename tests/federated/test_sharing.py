@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.federated.dispatch import IN_HAND, Call
-from benchmark.federated.parcels import Numbers, pack, receive, send, unpack
+from benchmark.federated.process_pool import Sent, pack, receive, send, unpack
+from benchmark.federated.sharing import IN_PROGRESS, Call
 from benchmark.methods.protocol import Job, Key, Limit, Outcome, Tree
 from tests.methods.toys import ToConstant
 
@@ -24,13 +24,12 @@ DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16,
 def through_a_pipe(tree: Any) -> Any:
     """The tree at the other end of a pipe."""
     here, there = multiprocessing.Pipe()
-    numbers = Numbers()
-    parcel = pack(tree, numbers)
-    sender = threading.Thread(target=send, args=(here, parcel.pickled, numbers.tensors.items()))
+    sender = threading.Thread(target=send, args=(here, "hello", pack(tree, {})))
     sender.start()  # a pipe holds little: somebody has to read meanwhile
-    found = unpack(*receive(there))
+    message, (packed,) = receive(there)
     sender.join()
-    return found
+    assert message == "hello"
+    return unpack(packed, {})
 
 
 @given(
@@ -56,19 +55,24 @@ def test_weights_in_channels_last_stay_so_and_may_be_written_to():
     assert torch.equal(found, weights_OIHW.detach() + 1)
 
 
-def test_one_tensor_in_two_places_is_sent_once_and_stays_one():
-    shared, other = torch.zeros(3), torch.zeros(3)
-    numbers = Numbers()
-    assert pack({"a": shared, "b": [shared, other]}, numbers).numbers == (0, 1)
-    found = through_a_pipe({"a": shared, "b": [shared, other]})
+def test_a_tensor_is_sent_once_and_stays_one():
+    """In two places of a tree, and in a second tree to the same receiver."""
+    shared, other = torch.zeros(3), torch.ones(2)
+    sent: Sent = {}
+    first, second = pack({"a": shared, "b": [shared, other]}, sent), pack({"c": other}, sent)
+    assert [len(buffer) for buffer in first.buffers] == [12, 8] and second.buffers == []
+    received: dict[int, torch.Tensor] = {}
+    found = unpack(first, received)
     assert found["a"] is found["b"][0] and found["a"] is not found["b"][1]
+    assert unpack(second, received)["c"] is found["b"][1]
 
 
-def test_a_freed_tensor_s_number_is_not_given_again():
-    """Python reuses the ids of what it has freed; `Numbers` must not."""
-    numbers = Numbers()
-    given = [numbers.of(torch.full((1,), float(value))) for value in range(100)]
-    assert given == list(range(100)) and [float(numbers.tensors[n]) for n in given] == list(map(float, range(100)))
+def test_a_freed_tensor_is_not_taken_for_another():
+    """Python reuses the ids of what it has freed."""
+    sent: Sent = {}
+    received: dict[int, torch.Tensor] = {}
+    for value in range(100):
+        assert float(unpack(pack(torch.full((1,), float(value)), sent), received)) == value
 
 
 def call_of(keepers: list[str], costs: list[float], kept: dict[str, Tree]) -> Call:
@@ -76,7 +80,7 @@ def call_of(keepers: list[str], costs: list[float], kept: dict[str, Tree]) -> Ca
         Job(key=Key(client=index), update=ToConstant(), receives={}, data={}, limit=Limit(steps=1), keeps=keeper)
         for index, keeper in enumerate(keepers)
     ]
-    return Call(ticket=0, jobs=jobs, round_number=1, costs=costs, kept=kept)
+    return Call(0, jobs, 1, costs, kept)
 
 
 @given(
@@ -86,7 +90,7 @@ def call_of(keepers: list[str], costs: list[float], kept: dict[str, Tree]) -> Ca
 )
 def test_any_jobs_on_any_workers_come_to_an_end_in_order(jobs, workers, luck: random.Random):
     """Workers end in any order. Outcomes come in list order; a keeper's jobs run one by one, in list order, each on
-    what the one before left; at most IN_HAND jobs a worker are in hand."""
+    what the one before left; at most IN_PROGRESS jobs a worker are in progress."""
     keepers, costs = [keeper for keeper, _ in jobs], [float(cost) for _, cost in jobs]
     call = call_of(keepers, costs, {})
     running: dict[int, list[int]] = {}
@@ -103,7 +107,7 @@ def test_any_jobs_on_any_workers_come_to_an_end_in_order(jobs, workers, luck: ra
         call.enter(done, Outcome(key=Key(client=done), sends={}, private={"seen": running.pop(done)}))
         while call.is_due:
             taken.append(call.take().key.client)
-        assert len(running) + sum(done > call.due for done in call._results) <= IN_HAND * workers
+        assert len(running) + sum(done > call.due for done in call._results) <= IN_PROGRESS * workers
     assert taken == list(range(len(jobs)))
 
 

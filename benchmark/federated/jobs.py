@@ -1,0 +1,228 @@
+"""One job at a time in this process: what every engine does with a job, and what it names and costs."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.data.noise import gaussian_image
+from benchmark.federated.batches import JobBatches, LocalBatch, key_names, sources_of, steps_of
+from benchmark.federated.divergence import holder_name, judged
+from benchmark.federated.environment import Environment
+from benchmark.federated.evaluate import batch_statistics, logits_of
+from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
+from benchmark.federated.machine import faster_products, is_lack_of_memory, memory_named
+from benchmark.federated.micro_batches import IN_PARTS, most_parts, why_whole
+from benchmark.federated.pseudo import PseudoLabelQuality
+from benchmark.federated.store import copied
+from benchmark.losses.confident import leave_out_rejected
+from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
+from benchmark.models.build import Model
+from benchmark.models.fast_group_norm import use_fast_group_norms
+from benchmark.optim.sgd import Place
+from benchmark.streams import torch_stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """What an engine does otherwise than the plain local step, to the same numbers but for their last bits."""
+
+    # The optimizer's step in one kernel; matrix products by oneDNN, and group norms of few channels our own way, where
+    # they are float32.
+    kernels: bool = True
+    confident_only: bool = True  # images below tau pass no network where that changes nothing (`loss_of_kept`)
+
+
+PLAIN = Speed(kernels=False, confident_only=False)
+
+
+def keeper_of(job: Job) -> str:
+    """Under which name the job's private state is kept."""
+    return job.keeps if job.keeps is not None else str(job.key.client)
+
+
+class JobRunner:
+    """Runs one job at a time in this process. Its networks and modules are reused from job to job."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        speed: Speed = PLAIN,
+        device: torch.device = torch.device("cpu"),  # noqa: B008
+    ) -> None:
+        self._environment, self._speed, self._device = on_device(environment, device), speed, device
+        self._networks: dict[Model | None, nn.Module] = {}
+        self._modules: dict[tuple[object, ...], LocalModule] = {}
+
+    def run(self, job: Job, round_number: int, private: Tree | None) -> Outcome:
+        """The job's outcome, from nothing but the job, the round and the holder's private state.
+
+        Raises Diverged where it is not finite, or gives that of a client that sat out (`Federation.on_divergence`);
+        FsslError where memory does not suffice, even for the job's batches in parts (`parts`).
+        """
+        why = why_whole(job, self._network(job.network), self._environment.experiment.precision)
+        with memory_named(holder_name(job.key.client), round_number, why), self._products():
+            found, losses = self._fitted(job, round_number, private, 1 if why else most_parts(job))
+        return judged(found, losses, job, round_number, self._environment.experiment.federation.on_divergence)
+
+    def _fitted(self, job: Job, round_number: int, private: Tree | None, most: int) -> tuple[Outcome, list[Tensor]]:
+        """As `_run`, from the start again with batches in twice as many parts where memory did not suffice."""
+        parts = 1
+        while True:
+            try:
+                own = copied(private) if parts < most else private  # local work may change it in place
+                return self._run(job, round_number, own, parts)
+            except (MemoryError, RuntimeError) as error:
+                if parts >= most or not is_lack_of_memory(error):
+                    raise
+            parts *= 2  # outside, where the error no longer holds the tensors of what failed
+
+    def _run(self, job: Job, round_number: int, private: Tree | None, parts: int = 1) -> tuple[Outcome, list[Tensor]]:
+        """The job's outcome, and the loss of each of its local steps."""
+        local = job.update.start(job.receives, private, self._reader(job, round_number, "train"))
+        if local is None:
+            return Outcome(key=job.key, sends={}), []
+        given = self._given(job, local, round_number)
+        if not local.trainable:  # the job only reads, or this client sits out
+            sends = job.update.finish(local)
+            return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
+        batches = JobBatches(self._environment, job, round_number, selected=local.selected)
+        module = self._module(job, local, round_number, len(batches))
+        module.pseudo = given
+        found = outcome(job, module, train(module, self._placed(batches), parts))
+        if parts > 1:
+            found = replace(found, metrics={**found.metrics, IN_PARTS: 1.0})
+        return found, module.losses
+
+    def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
+        """The gradient at the weights that the job receives; nothing where it would sit out."""
+        with self._products():
+            return self._gradient(job, round_number)
+
+    def _gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
+        local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))
+        if local is None or not local.trainable:
+            return {}
+        batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
+        module = self._module(job, local, round_number, len(batches), purpose="gradient")
+        return gradient(module, self._placed(batches))
+
+    def _placed(self, batches: JobBatches) -> Iterable[LocalBatch]:
+        return batches if self._device.type == "cpu" else (batch.to(self._device) for batch in batches)
+
+    def _products(self) -> AbstractContextManager[None]:
+        return faster_products() if self._speed.kernels else nullcontext()
+
+    def _network(self, model: Model | None) -> nn.Module:
+        if model not in self._networks:
+            network = self._networks[model] = self._environment.network(model).to(self._device)
+            if self._speed.kernels:
+                use_fast_group_norms(network)
+            if self._speed.confident_only:
+                leave_out_rejected(network)
+        return self._networks[model]
+
+    def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
+        experiment = self._environment.experiment
+        place = self._place(job, round_number, steps)
+        kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen))
+        module = self._modules.get(kind)
+        if module is None:
+            module = module_class(job)(
+                job,
+                local,
+                self._network(job.network),
+                experiment.optimizer,
+                place,
+                precision=experiment.precision,
+                fused=self._speed.kernels,
+            )
+            self._modules[kind] = module
+        else:
+            module.reuse(job, local, place)
+        seed_job(module, experiment.seed, round_number, job, purpose)
+        return module
+
+    def _place(self, job: Job, round_number: int, steps: int) -> Place:
+        """Where the job's local steps lie on the learning-rate schedule."""
+        federation = self._environment.experiment.federation
+        # A step of the schedule is a batch, however many losses are taken on it in turn.
+        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else federation.T / steps
+        total = federation.T * federation.rounds
+        return Place(first_step=(round_number - 1) * federation.T, total_steps=total, stride=stride)
+
+    def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
+        """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""
+        quality = PseudoLabelQuality()
+        if local.pseudo is not None:
+            part = self._environment.part(job.key.client, "unlabelled", round_number)
+            truth_N = None if part.truth_N is None else part.truth_N[part.positions_N].to(self._device)
+            quality.add(local.pseudo.labels_N.to(self._device), local.pseudo.kept_N.to(self._device), truth_N)
+        return quality
+
+    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
+        names = (purpose, "round", round_number, *key_names(job.key), "start")
+        draw = torch_stream(self._environment.experiment.seed, *names)
+        return JobReader(self._environment, self._network(job.network), job.key.client, round_number, draw)
+
+
+class JobReader:
+    """A `Reader` of one holder's images over a network that is loaded anew for each pass."""
+
+    def __init__(
+        self, environment: Environment, network: nn.Module, holder: int, round_number: int, draw: torch.Generator
+    ) -> None:
+        self.draw = draw
+        self._environment, self._network = environment, network
+        self._holder, self._round = holder, round_number
+
+    def predict(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
+        load(self._network, weights)
+        images = self._environment.part(self._holder, part, self._round)
+        return logits_of(self._network, self._environment, images, view, self.draw).cpu()
+
+    def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
+        load(self._network, weights)
+        images = self._environment.part(self._holder, part, self._round)
+        found, batches = batch_statistics(self._network, self._environment, images, batch_size)
+        return {name: value.cpu() for name, value in found.items()}, batches
+
+    @torch.no_grad()
+    def on_noise(self, weights: Weights) -> torch.Tensor:
+        load(self._network, weights)
+        data = self._environment.data
+        noise_1CHW = gaussian_image(data.image_shape, data.mean, data.std, self._environment.experiment.seed)
+        was_training = self._network.training
+        self._network.eval()
+        logits_D = self._network(noise_1CHW.to(next(self._network.parameters()).device))[0]
+        self._network.train(was_training)
+        return logits_D.cpu()
+
+
+def on_device(environment: Environment, device: torch.device) -> Environment:
+    """The environment with its training images on the device, where views are made of them."""
+    if device.type == "cpu":
+        return environment
+    data, extra = environment.data, environment.data.unlabelled_images_NCHW
+    moved = replace(
+        data,
+        train_images_NCHW=data.train_images_NCHW.to(device),
+        unlabelled_images_NCHW=None if extra is None else extra.to(device),
+    )
+    return replace(environment, data=moved)
+
+
+def name_of(job: Job, round_number: int) -> str:
+    """How errors call a job."""
+    return f"the job of {holder_name(job.key.client)} in round {round_number} ({type(job.update).__name__})"
+
+
+def cost_of(job: Job, environment: Environment, round_number: int) -> float:
+    """How long a job is: local steps x images that pass the network in each. 0 where a stream has no images."""
+    sources = sources_of(job, environment, round_number, {})
+    if not job.data or not all(map(len, sources.values())):
+        return 0.0
+    images = sum(min(stream.batch_size, len(sources[name])) * len(stream.views) for name, stream in job.data.items())
+    return float(steps_of(job, sources) * images)

@@ -1,0 +1,104 @@
+"""What a process makes of its machine: freed memory, shared memory, matrix products, and who ran out of memory."""
+
+import contextlib
+import ctypes
+import math
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from benchmark.errors import FsslError
+
+# glibc's malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to reuse freed memory instead of giving it back. False where the C library is another one.
+
+    Nothing depends on it but time: without it a local step's time depends on the process's history of allocations (2.7
+    ms with it, 2.7 to 5 ms without on the `demo` profile's network, in page faults).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    settings = ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, (1 << 31) - 1), (M_TOP_PAD, 64 << 20))
+    return all(mallopt(name, value) == 1 for name, value in settings)
+
+
+def shared_memory_left() -> float:
+    """Bytes that tensors can still be moved into; infinite where the system does not say.
+
+    Linux hands out shared memory beyond this too, and then kills the process at its first use.
+    """
+    try:
+        room = os.statvfs("/dev/shm")
+    except OSError:
+        return math.inf
+    return room.f_bavail * room.f_frsize
+
+
+# What torch's allocator, C++ and oneDNN say; the last tells no reasons, and a shortage is the one seen.
+SHORT = ("can't allocate memory", "bad_alloc", "could not create a primitive", "could not create a memory object")
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether the error says that memory did not suffice, in any of the ways that torch and its libraries say so."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    said = str(error)
+    return isinstance(error, RuntimeError) and any(words in said for words in SHORT)
+
+
+@contextlib.contextmanager
+def memory_named(holder: str, round_number: int, why: str | None = None) -> Iterator[None]:
+    """Name the holder whose job did not fit into memory, and `why` smaller parts are no way out. Raises FsslError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        tried = f" ({why})" if why else ""
+        raise FsslError(
+            f"round {round_number}, {holder}: its job does not fit into memory{tried}; choose a smaller batch size "
+            "or network, or fewer workers"
+        ) from error
+
+
+SETTINGS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch says so of a module it makes
+# Products of float32 of 256 terms near 1 are off by about 1e-7 relative to their size; of bfloat16 by 4e-3.
+MOST = 1e-5
+
+
+@contextlib.contextmanager
+def faster_products() -> Iterator[None]:
+    """Inside, this process's float32 matrix products are oneDNN's instead of MKL's; not where that is not float32.
+
+    MKL runs on AMD's processors at .5 (Zen 5) to .9 (Zen 4) of oneDNN's speed. torch's switch for it is named after
+    bfloat16, and a processor with units for bfloat16 (AMX) may do just that; so it is tried on one product first. A job
+    is inside and the evaluation is not, so that the evaluation gives the same bits whoever does the jobs.
+    """
+    before = SETTINGS.fp32_precision
+    SETTINGS.fp32_precision = "bf16" if stay_float32() else before
+    try:
+        yield
+    finally:
+        SETTINGS.fp32_precision = before
+
+
+@cache
+def stay_float32() -> bool:
+    """Whether one product under the switch is what it has to be."""
+    before = SETTINGS.fp32_precision
+    draw = torch.Generator().manual_seed(0)
+    left, right = (torch.rand(256, 256, generator=draw, dtype=torch.float64) for _ in range(2))
+    SETTINGS.fp32_precision = "bf16"
+    off = ((left.float() @ right.float()).double() - left.float().double() @ right.float().double()).abs().max()
+    SETTINGS.fp32_precision = before
+    return float(off / 256) < MOST

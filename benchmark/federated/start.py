@@ -1,0 +1,84 @@
+"""How processes are started, and how many the machine has room for. Loads no torch.
+
+Loading torch and Lightning takes five CPU seconds. It is done once, by the server of multiprocessing's `forkserver`
+(Linux), from which every process is forked. Nothing ran in the server, so that a forked process is as good as a fresh
+one. It has the environment variables and the standard streams that its parent had when the server started.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+LOADED = ["benchmark.records.run", "benchmark.federated.process_pool"]  # by the server, for all that it forks
+# Elsewhere libraries may break in a forked process, or nothing forks.
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def starting(*, fresh: bool = False) -> Iterator[Any]:
+    """Gives the multiprocessing context to start processes with. They load torch for one thread, and begin with SIGINT
+    and SIGTERM blocked: `hear` says what they do about these. One that comes to this process meanwhile counts after.
+
+    The terminal sends Ctrl-C to all processes, and one that is still loading Python would end with a traceback.
+    `fresh`: each process loads everything anew, as one should that will use another device than the CPU.
+    """
+    # The resource tracker would lift the block when it starts with the first process (Python 3.11, `ensure_running`).
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    # Another thread, which blocks nothing, may take the signal, and Python would raise it here, in the main thread.
+    handlers: dict[signal.Signals, Any] = {}
+    heard: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handlers[number] = signal.signal(number, lambda number, frame: heard.append(number)) or signal.SIG_DFL
+    threads = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update(dict.fromkeys(threads, "1"))
+    try:
+        yield multiprocessing.get_context("spawn" if fresh else _method())
+    finally:
+        for name, value in threads.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if heard:
+            signal.raise_signal(heard[0])
+
+
+def _method() -> str:
+    """METHOD; "spawn" where no server can listen: no folder for temporary files, or one with too long a name."""
+    if METHOD == "forkserver":
+        forkserver.set_forkserver_preload(LOADED)
+        try:
+            forkserver.ensure_running()
+        except OSError:
+            return "spawn"
+    return METHOD
+
+
+def load_ahead() -> None:
+    """Start the server now, for processes that are needed in a while: it loads beside whatever this process does."""
+    with starting():
+        pass
+
+
+def hear() -> None:
+    """In a process that was started so: SIGTERM ends it, and Ctrl-C, which the terminal sends to all, is left to its
+    parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
