@@ -23,7 +23,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
-from benchmark.records.leases import Lease
+from benchmark.records.lease import Lease
 from benchmark.records.provenance import manifest
 from benchmark.records.recorder import Recorder
 
