@@ -31,8 +31,8 @@ from benchmark.data.partition import Iid
 from benchmark.errors import CannotWrite, FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
-from benchmark.federated.jobs import keeper_of
 from benchmark.federated.environment import Environment, prepare, weights_of
+from benchmark.federated.jobs import keeper_of
 from benchmark.methods.protocol import (
     SERVER,
     Job,
