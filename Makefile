@@ -26,7 +26,7 @@ demo: $(STAMP) ## Table 2 of SSFL on handwritten digits, in minutes on two CPU c
 test: $(STAMP) ## all tests, several files at a time
 	$(BIN)/python -m pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# An interrupted soak goes on from its file, which --json names.
+# Figures also go to the file that --json names.
 soak: $(STAMP) ## three kills or more of every method under every engine, each resumed (about 40 minutes)
 	$(BIN)/python -m tests.soak.kills $(ARGS)
 
