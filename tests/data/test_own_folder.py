@@ -1,0 +1,42 @@
+"""A user's own images, one folder a class: partitioned and trained by the command line as any other data set."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmark.cli.main import main
+
+
+@pytest.fixture
+def own_images(tmp_path):
+    """Three classes of 30 gray images of 8 x 8 pixels."""
+    draw = np.random.default_rng(0)
+    for label, name in enumerate(("cat", "dog", "owl")):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for index in range(30):
+            pixels = draw.integers(0, 80, (8, 8)) + 80 * label
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "pets" / name / f"{index}.png")
+    return f"folder:{tmp_path / 'pets'}"
+
+
+def test_it_is_partitioned(own_images, capsys):
+    """A fifth of each class, 6 of 30, is the test set; of the other 24 the server labels 4, and 2 clients share 20."""
+    words = ["data", "partition", "--data", own_images, "--K", "2", "--iid", "--N_s", "12", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["server_counts"] == [4, 4, 4] and found["counts"] == [[10, 10, 10], [10, 10, 10]]
+
+
+def test_it_is_trained_on(own_images, tmp_path, capsys):
+    words = ["--federation.K=2", "--federation.C=2", "--federation.T=2", "--federation.rounds=1", "--data.N_s=12"]
+    data = ["--data.name", own_images, "--partition=iid", "--method.batch_size=4", "--method.server_batch_size=4"]
+    assert main(["run", "--json", "--engine", "reference", "--results", str(tmp_path / "results"), *words, *data]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["status"] == "done" and 0 <= result["last"]["test/accuracy"] <= 1
+
+
+def test_a_folder_that_is_not_there_is_one_line(capsys):
+    assert main(["run", "--data.name=folder:/nowhere"]) == 66
+    assert capsys.readouterr().err.count("\n") == 1
