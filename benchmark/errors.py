@@ -44,7 +44,3 @@ class Stopped(FsslError):
     """The run was asked to stop and left a checkpoint to go on from (exit 76)."""
 
     exit_code = 76
-
-
-class RankLost(Stopped):
-    """A process that shared the run's jobs is gone; the run goes on from its checkpoint, with any number of ranks."""

@@ -1,56 +1,58 @@
-"""What importing costs, and what it must not bring: each measured in a process of its own."""
+"""What importing costs, and what it must not bring: each in a process of its own."""
 
 import os
-import resource
 import subprocess
 import sys
+
+import pytest
 
 from benchmark.cli.main import VERBS
 from tests.conftest import ROOT
 
 HEAVY = ("torch", "pytorch_lightning", "pandas", "matplotlib", "sklearn", "scipy", "optuna")
 OPTIONAL = ("wandb", "ray", "psycopg", "pytest", "hypothesis", "playwright")  # for a few, who ask for them
+PARSER = "from benchmark.cli.main import parser\n"
 
 
-def in_a_process(*words: str) -> tuple[str, float]:
-    """What it printed, and the seconds of processor time it took: those on the wall are the machine's other work's."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def printed(*words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    out = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=True).stdout
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return out, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def loaded(code: str, names: tuple[str, ...]) -> set[str]:
-    out, _ = in_a_process("-c", f"import sys\n{code}\nprint(*(set({names!r}) & set(sys.modules)))")
+    out = printed("-c", f"import sys\n{code}\nprint(*(set({names!r}) & set(sys.modules)))")
     return set(out.splitlines()[-1].split())
 
 
-def test_importing_the_package_takes_less_than_two_and_a_half_seconds_and_brings_nothing():
-    assert min(in_a_process("-c", "import benchmark")[1] for _ in range(2)) < 2.5
-    assert loaded("import benchmark", HEAVY + OPTIONAL) == set()
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        pytest.param("import benchmark", HEAVY + OPTIONAL, id="the package"),
+        pytest.param(
+            "from benchmark.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: print()",
+            HEAVY + OPTIONAL,
+            id="help",
+        ),
+        # The doctor has to answer where importing torch is what fails.
+        pytest.param(f"{PARSER}parser('doctor')", HEAVY + OPTIONAL, id="doctor"),
+        pytest.param(f"{PARSER}import benchmark.records.run\nparser('reproduce')", (*OPTIONAL, "optuna"), id="training"),
+        # Lightning takes seconds to load; an agent, which starts runs, and what reads records need none of it.
+        pytest.param(
+            f"{PARSER}for verb in ('agent', 'report', 'status', 'sweep', 'verify', 'wandb-rebuild'): parser(verb)",
+            ("pytorch_lightning", "torchvision"),
+            id="no training",
+        ),
+    ],
+)
+def test_what_is_imported_brings_nothing_that_it_does_not_need(code: str, names: tuple[str, ...]) -> None:
+    assert loaded(code, names) == set()
 
 
-def test_help_answers_in_half_a_second_without_torch():
-    found = [in_a_process("-m", "benchmark.cli.main", "--help") for _ in range(2)]
-    assert all(verb in found[0][0] for verb in VERBS) and min(seconds for _, seconds in found) < 0.5
-    code = "from benchmark.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: print()"
-    assert loaded(code, HEAVY + OPTIONAL) == set()
+def test_importing_the_package_changes_nothing_in_the_process() -> None:
+    code = "import gc, sys, os; a = (gc.get_threshold(), list(sys.path), dict(os.environ)); import benchmark\n"
+    assert printed("-c", f"{code}print(a == (gc.get_threshold(), list(sys.path), dict(os.environ)))") == "True\n"
 
 
-def test_doctor_begins_without_torch():
-    """It has to answer where importing torch is what fails."""
-    assert loaded("from benchmark.cli.main import parser\nparser('doctor')", HEAVY + OPTIONAL) == set()
-
-
-def test_what_trains_brings_no_package_that_only_a_few_need():
-    """The command that trains tables, with all that it imports: the engines, the recorder, the report."""
-    code = "import benchmark.records.run\nfrom benchmark.cli.main import parser\nparser('reproduce')"
-    assert loaded(code, (*OPTIONAL, "optuna")) == set()
-
-
-def test_what_trains_nothing_loads_no_trainer():
-    """Lightning takes seconds to load; an agent, which starts runs, and what reads records need none of it."""
-    verbs = ("agent", "report", "status", "sweep", "verify", "wandb-rebuild")
-    code = f"from benchmark.cli.main import parser\nfor verb in {verbs}: parser(verb)"
-    assert loaded(code, ("pytorch_lightning", "torchvision")) == set()
+def test_help_names_every_command() -> None:
+    out = printed("-m", "benchmark.cli.main", "--help")
+    assert all(verb in out for verb in VERBS)

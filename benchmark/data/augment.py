@@ -162,31 +162,11 @@ def make_views(
     Raises ConfigError for an unknown or repeated view and for a mean or std that does not fit the channels,
     DataError for images that are not uint8 (N, 1 or 3, H, W).
     """
-    draws_ND = draw_views(len(images_NCHW), augmentation, generator)
-    return views_from(images_NCHW, views, augmentation, mean, std, draws_ND)
-
-
-def draw_views(count: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """All that one call of `make_views` draws for `count` images: (N, D) float32, uniform in [0, 1), on the CPU."""
-    draws = 2 * Weak.num_draws + augmentation.strong.num_draws
-    return torch.rand(count, draws, generator=generator, device=generator.device).cpu()
-
-
-def views_from(
-    images_NCHW: Tensor,
-    views: Sequence[str],
-    augmentation: Augmentation,
-    mean: Sequence[float],
-    std: Sequence[float],
-    draws_ND: Tensor,
-) -> dict[str, Tensor]:
-    """`make_views` of images whose draws were made before, by one call of `draw_views` or by several joined.
-
-    Nothing of the images is read on the host, so that no device is waited for. Raises as `make_views`.
-    """
     _check(images_NCHW, views, mean, std)
     count, channels, height, width = images_NCHW.shape
     device = images_NCHW.device
+    draws = 2 * Weak.num_draws + augmentation.strong.num_draws  # D, uniform in [0, 1)
+    draws_ND = torch.rand(count, draws, generator=generator, device=generator.device).cpu()
     scale_C11 = torch.tensor([1 / (255 * deviation) for deviation in std])[:, None, None].to(device, non_blocking=True)
     shift_C = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)])
     shift_C11 = shift_C[:, None, None].to(device, non_blocking=True)

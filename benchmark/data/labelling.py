@@ -38,16 +38,6 @@ class Held:
     hidden: bool  # whether the labels of `unlabelled` are out of the clients' sight
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wish:
-    """What the settings need besides the split."""
-
-    labels_N: IntArray
-    labelled_clients: int
-    labelled_choice: str
-    labelled_share: float
-
-
 def held(
     split: Split,
     labels_N: Labels,
@@ -63,7 +53,7 @@ def held(
     of "share", the part of each client's images, in (0, 1). Raises ConfigError for a setting that the split cannot
     give, and for labels at the clients (`split.labelled`) that the setting would leave unused.
     """
-    if setting not in _HOLDERS:
+    if setting not in SETTINGS:
         raise ConfigError(f"label_setting: unknown value {setting!r}; {nearest(setting, SETTINGS)}")
     if split.labelled and setting != "every_client":
         raise ConfigError(
@@ -71,40 +61,34 @@ def held(
             "; choose label_setting every_client or labels_per_client 0"
         )
     all_N = as_labels(labels_N, split.num_classes)
-    return _HOLDERS[setting](
-        split,
-        _Wish(
-            labels_N=all_N,
-            labelled_clients=labelled_clients,
-            labelled_choice=labelled_choice,
-            labelled_share=labelled_share,
-        ),
-    )
+    if setting == "everywhere":
+        return Held(labelled=split.clients, unlabelled=split.clients, hidden=False)
+    if setting == "every_client":
+        if not split.labelled:
+            raise ConfigError("label_setting: 'every_client' needs labels_per_client of 1 or more, it is 0")
+        return Held(labelled=split.labelled, unlabelled=split.clients, hidden=True)
+    if setting == "some_clients":
+        return _some_clients(split, all_N, labelled_clients, labelled_choice)
+    if setting == "share":
+        return _share(split, all_N, labelled_share)
+    nobodys = (_none(),) * len(split.clients)
+    if setting == "one_more_client":
+        if len(split.server_N) == 0:
+            raise ConfigError("label_setting: 'one_more_client' makes a client of the server's labels, but N_s=0")
+        return Held(labelled=(*nobodys, split.server_N), unlabelled=(*split.clients, _none()), hidden=True)
+    return Held(labelled=nobodys, unlabelled=split.clients, hidden=True)
 
 
-def _server(split: Split, wish: _Wish) -> Held:
-    return Held(labelled=(_none(),) * len(split.clients), unlabelled=split.clients, hidden=True)
+SETTINGS = ("server", "everywhere", "every_client", "some_clients", "share", "one_more_client")
 
 
-def _everywhere(split: Split, wish: _Wish) -> Held:
-    return Held(labelled=split.clients, unlabelled=split.clients, hidden=False)
-
-
-def _every_client(split: Split, wish: _Wish) -> Held:
-    if not split.labelled:
-        raise ConfigError("label_setting: 'every_client' needs labels_per_client of 1 or more, it is 0")
-    return Held(labelled=split.labelled, unlabelled=split.clients, hidden=True)
-
-
-def _some_clients(split: Split, wish: _Wish) -> Held:
+def _some_clients(split: Split, labels_N: IntArray, count: int, choice: str) -> Held:
     K = len(split.clients)
-    if not 1 <= wish.labelled_clients < K:
-        raise ConfigError(f"labelled_clients: {wish.labelled_clients} of K={K} clients; choose 1 to {K - 1}")
-    if wish.labelled_choice not in _CHOICES:
-        raise ConfigError(
-            f"labelled_choice: unknown value {wish.labelled_choice!r}; {nearest(wish.labelled_choice, _CHOICES)}"
-        )
-    chosen = set(_CHOICES[wish.labelled_choice](split.counts(wish.labels_N))[: wish.labelled_clients])
+    if not 1 <= count < K:
+        raise ConfigError(f"labelled_clients: {count} of K={K} clients; choose 1 to {K - 1}")
+    if choice not in _CHOICES:
+        raise ConfigError(f"labelled_choice: unknown value {choice!r}; {nearest(choice, _CHOICES)}")
+    chosen = set(_CHOICES[choice](split.counts(labels_N))[:count])
     return Held(
         labelled=tuple(images if client in chosen else _none() for client, images in enumerate(split.clients)),
         unlabelled=tuple(_none() if client in chosen else images for client, images in enumerate(split.clients)),
@@ -112,34 +96,14 @@ def _some_clients(split: Split, wish: _Wish) -> Held:
     )
 
 
-def _share(split: Split, wish: _Wish) -> Held:
-    if not 0 < wish.labelled_share < 1:
-        raise ConfigError(f"labelled_share: {wish.labelled_share} must lie between 0 and 1, both excluded")
-    labelled = tuple(_labelled_part(split, client, wish) for client in range(len(split.clients)))
+def _share(split: Split, labels_N: IntArray, share: float) -> Held:
+    if not 0 < share < 1:
+        raise ConfigError(f"labelled_share: {share} must lie between 0 and 1, both excluded")
+    exact = Fraction(str(float(share)))  # 0.1 is 1/10, not the nearest double
+    labelled = tuple(_labelled_part(split, client, labels_N, exact) for client in range(len(split.clients)))
     pairs = zip(split.clients, labelled, strict=True)
     unlabelled = tuple(np.setdiff1d(images, taken, assume_unique=True) for images, taken in pairs)
     return Held(labelled=labelled, unlabelled=unlabelled, hidden=True)
-
-
-def _one_more_client(split: Split, wish: _Wish) -> Held:
-    if len(split.server_N) == 0:
-        raise ConfigError("label_setting: 'one_more_client' makes a client of the server's labels, but N_s=0")
-    return Held(
-        labelled=(_none(),) * len(split.clients) + (split.server_N,),
-        unlabelled=(*split.clients, _none()),
-        hidden=True,
-    )
-
-
-_HOLDERS: Mapping[str, Callable[[Split, _Wish], Held]] = {
-    "server": _server,
-    "everywhere": _everywhere,
-    "every_client": _every_client,
-    "some_clients": _some_clients,
-    "share": _share,
-    "one_more_client": _one_more_client,
-}
-SETTINGS: tuple[str, ...] = tuple(_HOLDERS)
 
 
 def _none() -> IntArray:
@@ -160,11 +124,10 @@ def _balanced(counts_Kd: IntArray) -> list[int]:
 _CHOICES: Mapping[str, Callable[[IntArray], list[int]]] = {"first": _first, "balanced": _balanced}
 
 
-def _labelled_part(split: Split, client: int, wish: _Wish) -> IntArray:
+def _labelled_part(split: Split, client: int, all_N: IntArray, share: Fraction) -> IntArray:
     """The client's labelled images, drawn class by class."""
     images_N = split.clients[client]
-    labels_N = wish.labels_N[images_N]
-    share = Fraction(str(float(wish.labelled_share)))  # 0.1 is 1/10, not the nearest double
+    labels_N = all_N[images_N]
     parts = []
     for label, count in enumerate(_stratified_counts(np.bincount(labels_N, minlength=split.num_classes), share)):
         stream = numpy_stream(split.seed, "labelling", "share", "client", client, "class", label)

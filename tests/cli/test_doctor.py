@@ -92,11 +92,7 @@ def test_a_torchvision_for_another_torch_is_named_in_words(tmp_path):
 
 
 def test_a_pair_that_only_importing_shows_to_be_none(tmp_path):
-    """First Lightning itself, to see that this torchvision does break it."""
     torchvision(tmp_path, version="0.29.2", needs=torch.__version__.partition("+")[0])
-    lightning = [sys.executable, "-c", "import pytorch_lightning"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    assert subprocess.run(lightning, env=environment, capture_output=True, timeout=60).returncode != 0
     said = elsewhere(tmp_path).stdout
     assert "no pair" in said and "operator torchvision::nms does not exist" in said and "`make setup`" in said
 

@@ -51,15 +51,6 @@ def test_literal_statistics_are_those_of_the_training_images(name):
     assert (loaded.mean, loaded.std) == DATASETS[name].statistics
 
 
-@needs("ham10000_64")
-def test_ham10000():
-    """Class counts as the packer's notes print them."""
-    loaded = load("ham10000_64", REAL)
-    assert torch.bincount(loaded.train_labels_N).tolist() == [183, 264, 583, 60, 491, 4323, 80]
-    assert torch.bincount(loaded.test_labels_N).tolist() == [43, 93, 217, 44, 171, 909, 35]
-    assert loaded.image_shape == (3, 64, 64)
-
-
 @needs("cifar10")
 def test_cifar10_stays_interleaved_and_has_cifars_statistics():
     """Its test part (quick to decode): 1,000 a class, stored 0..9, 0..9, ...; mean as published for CIFAR-10."""

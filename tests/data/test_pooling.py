@@ -43,13 +43,6 @@ def test_every_image_once_with_its_label(monkeypatch):
     assert pool.train_images_NCHW.dtype == torch.uint8
 
 
-def test_the_test_images_come_from_the_whole_pool():
-    """Of 300 test images from 500 + 100, 50 are expected from the old test set, deviation sqrt(50 x 5/6 / 2) = 4.6."""
-    pool = pooled(numbered(500, 100), 300, 0)
-    assert 30 < (shown(pool.test_images_NCHW) >= 500).sum() < 70
-    assert shown(pool.test_images_NCHW).diff().min() < 0  # shuffled, too
-
-
 def test_seed_and_size_are_part_of_the_identity():
     data = numbered(500, 100)
     pools = [pooled(data, test, seed) for test, seed in ((20, 0), (20, 0), (20, 1), (30, 0))]
@@ -59,13 +52,6 @@ def test_seed_and_size_are_part_of_the_identity():
     other = pooled(replace(data, content_hash="1" * 64), 20, 0)
     assert other.content_hash != pools[0].content_hash and len(other.content_hash) == 64
     assert all("pooled" in pool.note for pool in pools)
-
-
-def test_the_old_set_is_left_alone():
-    data = numbered(500, 100)
-    before = data.train_images_NCHW.clone()
-    pooled(data, 20, 0)
-    assert torch.equal(data.train_images_NCHW, before)
 
 
 def test_statistics_are_the_published_ones_or_those_of_the_new_training_part():

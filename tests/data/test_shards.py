@@ -66,21 +66,6 @@ def test_all_classes_for_everyone_is_iid():
     np.testing.assert_array_equal(counts_Kd, np.tile([1, 2, 3, 1, 5, 2], (12, 1)))
 
 
-def test_the_larger_shards_go_to_anyone():
-    """Classes of 15 in two shards each, 8 and 7, for four clients: in 16 draws the first holder has either size."""
-    draws = [Shards(classes_per_client=1).shares(np.array([15, 15]), 4, seed).counts_Kd for seed in range(16)]
-    assert {int(column[column > 0][0]) for counts_Kd in draws for column in counts_Kd.T} == {7, 8}
-
-
-def test_the_seed_decides_and_pairs_of_classes_vary():
-    draws = {Shards().shares(np.full(10, 600), 20, seed).counts_Kd.tobytes() for seed in (0, 0, 1, 2)}
-    assert len(draws) == 3
-    counts_Kd = Shards().shares(np.full(10, 4600), 100, 0).counts_Kd
-    pairs = {tuple(np.flatnonzero(row)) for row in counts_Kd}
-    # 100 clients over the 45 pairs: 45 (1 - (1 - 1/45)^100) = 40 different ones are expected.
-    assert 33 <= len(pairs) <= 45
-
-
 @pytest.mark.parametrize(
     ("rule", "n_d", "K", "words"),
     [
@@ -92,8 +77,3 @@ def test_the_seed_decides_and_pairs_of_classes_vary():
 def test_what_cannot_be_cut(rule, n_d, K, words):
     with pytest.raises(ConfigError, match=words):
         rule.shares(np.array(n_d), K, 0)
-
-
-def test_no_shard_is_refused():
-    with pytest.raises(ConfigError, match="classes_per_client=0"):
-        Shards(classes_per_client=0)

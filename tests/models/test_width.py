@@ -39,25 +39,6 @@ def test_the_full_network_starts_as_before_there_were_widths(network, shape: Ima
     assert digest.hexdigest()[:16] == checksum
 
 
-@pytest.mark.parametrize(
-    ("width", "norm", "norm_groups", "shapes"),
-    [
-        # half of 16, 32 and 64; the 8x8 images leave 4x4 maps, so 16 x 16 = 256 features
-        (0.5, "none", 1, {"conv1": (8, 1, 3, 3), "conv2": (16, 8, 3, 3), "fc1": (32, 256), "fc2": (10, 32)}),
-        # a sixteenth: 1, 2 and 4 units
-        (1 / 16, "sbn", 1, {"conv1": (1, 1, 3, 3), "conv2": (2, 1, 3, 3), "fc1": (4, 32), "fc2": (10, 4)}),
-        # the same with four groups: channels 1 and 2 go up to 4, the hidden layer has no groups
-        (1 / 16, "gn", 4, {"conv1": (4, 1, 3, 3), "conv2": (4, 4, 3, 3), "fc1": (4, 64), "fc2": (10, 4)}),
-        # .3 of 16, 32, 64 = 4.8, 9.6, 19.2: up to 8 and 12 (multiples of 4), and to 20
-        (0.3, "gn", 4, {"conv1": (8, 1, 3, 3), "conv2": (12, 8, 3, 3), "fc1": (20, 192), "fc2": (10, 20)}),
-    ],
-)
-def test_shapes_by_hand(width: float, norm, norm_groups: int, shapes: dict[str, tuple[int, ...]]) -> None:
-    model = Model(network="tiny_cnn", norm=norm, norm_groups=norm_groups, width=width)
-    weights = build(model, (1, 8, 8), 10, seed=0).state_dict()
-    assert {name: tuple(weights[f"{name}.weight"].shape) for name in shapes} == shapes
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     network=st.sampled_from(sorted(SHAPES)),
@@ -112,12 +93,6 @@ def test_narrowed_is_the_least_multiple_that_is_enough(full: int, width: float, 
     assert units - multiple < full * width <= units + 1e-6
 
 
-def test_narrowed_does_not_round_a_whole_number_up() -> None:
-    """In floating point .55 x 20 is 11.000000000000002."""
-    assert narrowed(20, 0.55) == 11
-    assert narrowed(16, 1.0, 16) == 16
-
-
 @pytest.mark.parametrize(
     ("network", "width", "message"),
     [
@@ -130,10 +105,3 @@ def test_narrowed_does_not_round_a_whole_number_up() -> None:
 def test_a_wrong_width_says_what_would_be_right(network, width: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Model(network=network, norm="none", width=width)
-
-
-def test_the_field_is_marked_as_added() -> None:
-    """The cell hash leaves added fields out at their default, so that existing cells keep their keys."""
-    width = Model.__dataclass_fields__["width"]
-    assert width.metadata["added"] is True
-    assert width.default == 1.0
