@@ -3,7 +3,7 @@
 Sums run in job order in float64, so that a result depends neither on the number of workers nor on who was first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -132,7 +132,31 @@ def is_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
-# Work on labels.
+# Local work.
+
+
+def fit_each(
+    world: World,
+    holders: Iterable[int],
+    update: LocalUpdate,
+    receives: Tree,
+    data: Mapping[str, Stream],
+    *,
+    learning_rate: Literal["client", "server"] | None = None,
+) -> Iterator[Outcome]:
+    """The outcomes of the same local work at each of these holders of data, from the same weights, in their order."""
+    jobs = [
+        Job(
+            key=Key(client=holder),
+            update=update,
+            receives=receives,
+            data=data,
+            limit=world.limit,
+            learning_rate=learning_rate,
+        )
+        for holder in holders
+    ]
+    return world.fit(jobs)
 
 
 def labelled_stream(batch_size: int) -> Stream:
@@ -153,6 +177,12 @@ def trained_at_server(student: Weights, world: World, batch_size: int, draw: int
     return outcome.sends["student"]
 
 
+def trained_on_labels(update: LocalUpdate, student: Weights, world: World, batch_size: int) -> Iterator[Outcome]:
+    """What the cohort's holders of labels send after that local work on their labelled images."""
+    data = {"labelled": labelled_stream(batch_size)}
+    return fit_each(world, labelled_cohort(world), update, {"student": student}, data)
+
+
 def labelled_cohort(world: World) -> list[int]:
     """The clients of the cohort that hold labels. Where none of it does, up to C of those that do, drawn anew:
     a round in which nobody trains would be no baseline. Empty where no client holds labels."""
@@ -161,21 +191,6 @@ def labelled_cohort(world: World) -> list[int]:
         return cohort
     holders = [client for client in range(world.K) if world.labelled[client]]
     return [int(client) for client in world.generator("cohort", "labelled").permutation(holders)[: world.C]]
-
-
-def trained_on_labels(update: LocalUpdate, student: Weights, world: World, batch_size: int) -> Iterable[Outcome]:
-    """What the cohort's holders of labels send after that local work on their labelled images."""
-    jobs = [
-        Job(
-            key=Key(client=client),
-            update=update,
-            receives={"student": student},
-            data={"labelled": labelled_stream(batch_size)},
-            limit=world.limit,
-        )
-        for client in labelled_cohort(world)
-    ]
-    return world.fit(jobs)
 
 
 # Static batch normalisation (SemiFL section 3.4): statistics asked from holders of images, between local training.

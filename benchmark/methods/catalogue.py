@@ -54,17 +54,17 @@ def method_class(name: str) -> type:
         raise ConfigError(f"method.kind: {name!r} is no method; {nearest(name, METHODS)}, or module:Class for your own")
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        cls = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:  # the last two: no module's name
         raise ConfigError(f"method.kind: {name!r} cannot be imported ({error})") from None
-    if not isinstance(found, type) or not is_dataclass(found):
+    if not isinstance(cls, type) or not is_dataclass(cls):
         raise ConfigError(
             f"method.kind: {name!r} is no dataclass; write @dataclass(frozen=True, kw_only=True) above it"
         )
-    missing = [part for part in ("init", "round", "models", "check", "needs") if not hasattr(found, part)]
+    missing = [part for part in ("init", "round", "models", "check", "needs") if not hasattr(cls, part)]
     if missing:
         raise ConfigError(f"method.kind: {name!r} is no method, it lacks {', '.join(missing)}")
-    return found
+    return cls
 
 
 def method_name(method: object) -> str:

@@ -27,7 +27,7 @@ import torch
 
 from benchmark.errors import ConfigError
 from benchmark.losses import sharpen, squared_error_loss
-from benchmark.methods.averaging import ema_, mean_of
+from benchmark.methods.averaging import ema_, fit_each, mean_of
 from benchmark.methods.objectives import check_counts, check_not_negative, check_range, labelled_loss
 from benchmark.methods.protocol import (
     Batches,
@@ -126,18 +126,9 @@ class MeanTeacherMethod(Method):
         holders = [client for client in range(world.K) if world.labelled[client]]
         order = world.generator("warm start").permutation(len(holders))[: world.C]
         clients = [holders[i] for i in sorted(order)]
-        jobs = [
-            Job(
-                key=Key(client=client),
-                update=LabelledUpdate(method=self),
-                receives={"student": state.server["student"]},
-                data={"labelled": self._stream("labelled", "weak")},
-                limit=world.limit,
-                learning_rate="server",
-            )
-            for client in clients
-        ]
-        student = mean_of(world.fit(jobs), state.server["student"], world.labelled.__getitem__)
+        receives, data = {"student": state.server["student"]}, {"labelled": self._stream("labelled", "weak")}
+        outcomes = fit_each(world, clients, LabelledUpdate(method=self), receives, data, learning_rate="server")
+        student = mean_of(outcomes, state.server["student"], world.labelled.__getitem__)
         first = {"first": student} if "first" in state.server else {}
         return State(server={**state.server, "student": student, **first}, clients=state.clients)
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
-from benchmark.methods.averaging import means_of, momentum_step, trained_at_server, with_static_statistics
+from benchmark.methods.averaging import fit_each, means_of, momentum_step, trained_at_server, with_static_statistics
 from benchmark.methods.objectives import (
     StudentUpdate,
     check_counts,
@@ -38,8 +38,6 @@ from benchmark.methods.objectives import (
 )
 from benchmark.methods.protocol import (
     Batches,
-    Job,
-    Key,
     Local,
     Loss,
     Method,
@@ -122,17 +120,9 @@ class SemiFL(Method):
         """The cohort's ClientUpdates and Eq. 9, as a step of global momentum."""
         fix = Stream(part="unlabelled", batch_size=self.batch_size, views=("weak", "strong"), drop_last=False)
         mix = Stream(part="unlabelled", batch_size=self.batch_size, views=("weak",), drop_last=False)
-        jobs = [
-            Job(
-                key=Key(client=client),
-                update=ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code"),
-                receives={"student": weights},
-                data={"fix": fix, "mix": mix} if self.mix_weight else {"fix": fix},
-                limit=world.limit,
-            )
-            for client in world.cohort()
-        ]
-        means = means_of(world.fit(jobs))
+        update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code")
+        data = {"fix": fix, "mix": mix} if self.mix_weight else {"fix": fix}
+        means = means_of(fit_each(world, world.cohort(), update, {"student": weights}, data))
         if means is None:
             return weights, velocity
         return momentum_step(weights, means["student"], velocity, self.server_momentum)

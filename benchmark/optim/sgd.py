@@ -54,7 +54,7 @@ class Cosine:
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:
-            raise ConfigError(f"warmup_steps: {self.warmup_steps}; 0 or more would be right")
+            raise ConfigError(f"warmup_steps: {self.warmup_steps}; choose 0 or more")
         if self.steps is not None and self.steps <= self.warmup_steps:
             raise ConfigError(f"steps: {self.steps} is not beyond warmup_steps = {self.warmup_steps}")
         if not 0.0 <= self.floor <= 1.0:
@@ -98,12 +98,12 @@ class SGD:
         for name in ("lr", "server_lr"):
             value = getattr(self, name)
             if value is not None and value <= 0.0:
-                raise ConfigError(f"{name}: {value}; a positive learning rate would be right")
+                raise ConfigError(f"{name}: {value}; choose a positive learning rate")
         if self.clip is not None and self.clip <= 0.0:
-            raise ConfigError(f"clip: {self.clip}; a positive norm, or null for none, would be right")
+            raise ConfigError(f"clip: {self.clip}; choose a positive norm, or null for none")
         if not 0.0 <= self.momentum < 1.0:
             raise ConfigError(f"momentum: {self.momentum} is outside [0, 1)")
         if self.weight_decay < 0.0:
-            raise ConfigError(f"weight_decay: {self.weight_decay}; 0 or more would be right")
+            raise ConfigError(f"weight_decay: {self.weight_decay}; choose 0 or more")
         if self.nesterov and self.momentum == 0.0:
-            raise ConfigError("nesterov: true needs momentum > 0; false would be right")
+            raise ConfigError("nesterov: true needs momentum > 0; choose false")

@@ -14,9 +14,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import Grouping, RunningMean, ema, mean, momentum_step, with_server
+from benchmark.methods.averaging import Grouping, RunningMean, ema, ema_, mean, momentum_step, with_server
+from tests.federated.helpers import equal
 
 SERVER = {"w": torch.tensor([1.0, 2.0])}
 CLIENTS = [{"w": torch.tensor(pair)} for pair in ([4.0, 5.0], [7.0, 8.0], [10.0, 5.0], [1.0, 1.0])]
@@ -90,6 +92,26 @@ def test_ema_by_hand():
     moved = ema(old, new, 0.75)
     assert moved["w"].tolist() == [5.0, 6.0] and moved["n"].item() == 9
     assert ema(old, new, 0.0)["w"].tolist() == [8.0, 0.0]
+
+
+@pytest.mark.parametrize("lerp", [False, True])
+def test_ema_in_place_by_hand(lerp):
+    """T = 4 follows S = 2, then S = 0, with decay 3/4: 3.5, then 2.625; running statistics do so, counters are the
+    student's. decay 1 leaves T, decay 0 gives S bit by bit."""
+    teacher, student = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    for network, value, batches in ((teacher, 4.0, 3), (student, 2.0, 7)):
+        for name, tensor in network.state_dict().items():
+            tensor.fill_(batches if name == "num_batches_tracked" else value)
+    ema_(teacher, student, 0.75, lerp=lerp)
+    after = teacher.state_dict()
+    assert after["weight"].item() == after["running_mean"].item() == 3.5 and after["num_batches_tracked"].item() == 7
+    nn.init.zeros_(student.weight)
+    ema_(teacher, student, 1.0, lerp=lerp)
+    assert teacher.weight.item() == 3.5
+    ema_(teacher, student, 0.75, lerp=lerp)
+    assert teacher.weight.item() == 2.625
+    ema_(teacher, student, 0.0, lerp=lerp)
+    assert equal(teacher.state_dict(), student.state_dict())
 
 
 def test_server_momentum_by_hand():

@@ -1,12 +1,11 @@
-"""Methods of the shapes that the protocol has to hold, each in about 30 lines. None is meant to learn well.
+"""Local work for tests, in a module of its own so that other processes can import it, and a method whose clients train
+sub-networks (HeteroFL), a shape that none of the methods of the package has.
 
-They live in modules of their own so that spawned workers can import them; `toys_of_several` has those with several
-weight sets, networks or streams.
 Legend: N images of a batch, D classes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from benchmark.methods.protocol import (
     Weights,
     World,
 )
+from benchmark.models.build import Model, build
 
 LABELLED = Stream(part="labelled", batch_size=4, views=("weak",))
 UNLABELLED = Stream(part="unlabelled", batch_size=8, views=("weak",))
@@ -91,72 +91,39 @@ class Counting(ToConstant):
         return {"student": local.trainable["student"], "times": local.private["times"]}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Twice(Toy):
-    def jobs(self, student, world):
-        return [work(world, Counting(), k, draw=draw, student=student) for draw in (0, 1) for k in world.cohort()]
-
-
-# A client that sits out.
+# Upload of a sub-network (HeteroFL): leading slices go down, come back, and are averaged where they overlap.
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvenOnly(ToConstant):
-    def start(self, received, private, reader):
-        return None if received["number"] % 2 else super().start(received, private, reader)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SittingOut(Toy):
-    def jobs(self, student, world):
-        return [work(world, EvenOnly(), k, student=student, number=k) for k in world.cohort()]
-
-
-# A teacher that follows the student after every step, w_t <- (w_t + w_s) / 2, and is sent back.
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithTeacher(ToConstant):
-    def start(self, received, private, reader):
-        return Local(trainable={"student": received["student"]}, frozen={"teacher": received["teacher"]})
-
-    def after_step(self, training):
-        teachers, students = training.frozen["teacher"], training.trainable["student"]
-        for teacher, student in zip(teachers.parameters(), students.parameters(), strict=True):
-            teacher.lerp_(student, 0.5)
-
-    def finish(self, local):
-        return {"student": local.trainable["student"], "teacher": local.frozen["teacher"]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Teaching(Toy):
-    def init(self, setup):
-        return State(server={"student": setup.initial_weights(), "teacher": setup.initial_weights()})
+class Slices(Toy):
+    widths: tuple[float, ...] = (1.0, 0.5)  # of client k: widths[k % 2]
+    image_shape: tuple[int, int, int] = (1, 8, 8)
+    num_classes: int = 10
 
     def round(self, state, world):
-        outcomes = list(world.fit([work(world, WithTeacher(), k, **state.server) for k in world.cohort()]))
-        server = {name: mean([outcome.sends[name] for outcome in outcomes]) for name in ("student", "teacher")}
-        return State(server=server, clients=state.clients), {}
+        student, jobs = state.server["student"], []
+        for client in world.cohort():
+            model = replace(world.model, width=self.widths[client % len(self.widths)])
+            jobs.append(work(world, ToConstant(), client, network=model, student=self.narrowed(student, model)))
+        weights = averaged_where_they_overlap(student, (outcome.sends["student"] for outcome in world.fit(jobs)))
+        return State(server={"student": weights}, clients=state.clients), {}
+
+    def narrowed(self, weights: Weights, model: Model) -> Weights:
+        shapes = build(model, self.image_shape, self.num_classes, seed=0).state_dict()
+        return {name: value[leading(shapes[name])] for name, value in weights.items()}
 
 
-# Start weights kept at the client (EASGD): the server's weights pull, they do not replace.
+def leading(tensor: Tensor) -> tuple[slice, ...]:
+    return tuple(slice(size) for size in tensor.shape)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Elastic(ToConstant):
-    def start(self, received, private, reader):
-        start = received["student"]
-        if private is not None:
-            start = {name: value.lerp(start[name], 0.25) for name, value in private["student"].items()}
-        return Local(trainable={"student": start}, private={})
-
-    def finish(self, local):
-        local.private = {"student": local.trainable["student"]}
-        return {"student": local.trainable["student"]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeptStart(Toy):
-    def jobs(self, student, world):
-        return [work(world, Elastic(), k, student=student) for k in world.cohort()[:2]]
+def averaged_where_they_overlap(weights: Weights, returned: Iterable[Weights]) -> Weights:
+    """Each entry: the mean over those that returned it; as it was where nobody did."""
+    sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
+    counts = {name: torch.zeros_like(value) for name, value in weights.items()}
+    for narrow in returned:
+        for name, value in narrow.items():
+            sums[name][leading(value)] += value
+            counts[name][leading(value)] += 1
+    means = {name: (value / counts[name].clamp(min=1)).to(weights[name].dtype) for name, value in sums.items()}
+    return {name: torch.where(counts[name] > 0, means[name], value) for name, value in weights.items()}
