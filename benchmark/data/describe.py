@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -64,7 +63,9 @@ def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -
 def _figure(split: Split, labels_N: Labels, classes: tuple[str, ...]) -> Figure:
     counts_Kd, server_1d = split.counts(labels_N), split.server_counts(labels_N)[None]
     K, d = counts_Kd.shape
-    colours = _colours(d)
+    few = d <= MAX_LEGEND  # distinct colours and a legend, else a ramp and a colour bar
+    ramp = colormaps["turbo"]
+    colours = list(colormaps["tab10" if d <= 10 else "tab20"](range(d))) if few else list(ramp(np.linspace(0, 1, d)))
     figure = Figure(figsize=(9, 4), layout="constrained")
     # Two scales: the server's few labels would vanish beside the clients' images, or the other way round.
     server_axes, client_axes = figure.subplots(1, 2, width_ratios=[1, 10])
@@ -75,35 +76,24 @@ def _figure(split: Split, labels_N: Labels, classes: tuple[str, ...]) -> Figure:
     nominal = split.partition.R_nominal
     title = f"K = {K}, realised R = {mean_total_variation(counts_Kd):.3f}"
     client_axes.set_title(title if nominal is None else f"{title} (nominal {nominal:g})")
-    if d <= MAX_LEGEND:
-        handles = list(client_axes.collections)
+    if few:
+        handles = list(client_axes.collections)[:d]
         figure.legend(handles, classes, loc="outside right upper", title="class", fontsize="small", reverse=True)
     else:
-        _colour_bar(figure, client_axes, d)
+        figure.colorbar(ScalarMappable(Normalize(0, d - 1), ramp), ax=client_axes, label="class number")
     return figure
 
 
 def _stack(axes: Axes, counts_Kd: IntArray, colours: list[Any]) -> None:
-    """One collection of K rectangles a class: hundreds of clients by dozens of classes draw in a second."""
+    """Bars as steps of one area a class: hundreds of clients by dozens of classes draw in a second."""
+    K = len(counts_Kd)
+    edges = np.repeat(np.arange(K + 1) - 0.5, 2)[1:-1]  # left and right of each client
     top_Kd = counts_Kd.cumsum(axis=1)
-    width = 0.9 if len(counts_Kd) <= 100 else 1.0  # gaps under a pixel would come and go
-    left_K = np.arange(len(counts_Kd)) - width / 2
-    x_K4 = np.stack([left_K, left_K, left_K + width, left_K + width], axis=1)
     for label, colour in enumerate(colours):
-        high_K, low_K = top_Kd[:, label], top_Kd[:, label] - counts_Kd[:, label]
-        y_K4 = np.stack([low_K, high_K, high_K, low_K], axis=1)
-        axes.add_collection(PolyCollection(list(np.stack([x_K4, y_K4], axis=2)), facecolors=[colour], linewidths=0))
-    axes.set_xlim(-0.6, len(counts_Kd) - 0.4)
+        low_K, high_K = top_Kd[:, label] - counts_Kd[:, label], top_Kd[:, label]
+        axes.fill_between(edges, np.repeat(low_K, 2), np.repeat(high_K, 2), color=colour, linewidth=0)
+    if K <= 100:  # gaps under a pixel would come and go
+        axes.vlines(edges[2::2], 0, top_Kd[:, -1].max(), colors="white", linewidth=2)
+    axes.set_xlim(-0.5, K - 0.5)
     axes.set_ylim(0, max(float(top_Kd[:, -1].max()) * 1.05, 1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _colours(d: int) -> list[Any]:
-    """Distinct colours for up to 20 classes, else a ramp that the colour bar explains."""
-    if d <= MAX_LEGEND:
-        return list(colormaps["tab10" if d <= 10 else "tab20"](range(d)))
-    return [colormaps["turbo"](label / (d - 1)) for label in range(d)]
-
-
-def _colour_bar(figure: Figure, axes: Axes, d: int) -> None:
-    figure.colorbar(ScalarMappable(Normalize(0, d - 1), "turbo"), ax=axes, label="class number")
