@@ -88,11 +88,19 @@ class Picture:
         body = self._body().replace("--sans", "--none")
         return '<?xml version="1.0" encoding="utf-8"?>\n' + re.sub(r"(<svg[^>]*>)", rf"\1{style}", body, count=1) + "\n"
 
-    def inline(self, ident: str, label: str = "") -> Markup:
+    @property
+    def label(self) -> str:
+        """What it shows, for those who cannot see it: what stands at its axes."""
+        texts = [ax.get_ylabel() or ax.get_xlabel() for ax in self.figure.axes]
+        return "Figure: " + "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text))
+
+    def inline(self, ident: str) -> Markup:
         """A part of a page, with the data for the page's script. `ident` is unique in the page."""
         body = re.sub(r'\bid="', f'id="{ident}-', self._body())
         body = re.sub(r'(url\(|href=")#', rf"\1#{ident}-", body)
-        head = Markup(' class="drawn" role="img" tabindex="0" aria-label="{}" data-figure="{}"').format(label, ident)
+        head = Markup(' class="drawn" role="img" tabindex="0" aria-label="{}" data-figure="{}"').format(
+            self.label, ident
+        )
         body = body.replace("<svg", f"<svg{head}", 1)
         if not self.data:
             return Markup(body)
@@ -112,6 +120,7 @@ class Picture:
         # a hundredth of a point is finer than any screen: half of the bytes
         body = re.sub(r' d="[^"]*"', lambda d: re.sub(r"(\.\d\d)\d+", r"\1", d[0]), body)
         body = re.sub(r'(<svg[^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--w:\2px"', body, count=1)
+        body = _told_apart(body)
         body = body.replace("*{stroke-linejoin", ".drawn *{stroke-linejoin").replace("'DejaVu Sans'", "var(--sans)")
         return re.sub("|".join(VARIABLES), lambda colour: f"var({VARIABLES[colour[0]]})", body)
 
@@ -128,6 +137,17 @@ class Picture:
             FigureCanvasAgg(self.figure)
             self.figure.savefig(page, format="png", dpi=160, metadata={"Software": None}, facecolor="white")
         return page.getvalue()
+
+
+def _told_apart(svg: str) -> str:
+    """No id twice: a line has one in each panel."""
+    times: dict[str, int] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        times[found[1]] = times.get(found[1], 0) + 1
+        return found[0] if times[found[1]] == 1 else f'id="{found[1]}-{times[found[1]]}"'
+
+    return re.sub(r'id="(line-[^"]*)"', numbered, svg)
 
 
 def as_json(value: Any) -> Markup:

@@ -83,7 +83,7 @@ def server(build: Callable[[], Path], site: Path, port: int) -> ThreadingHTTPSer
         return ThreadingHTTPServer((HOST, port), partial(Handler, live=live, directory=str(site)))
     except OSError as error:
         raise CannotWrite(
-            f"--serve: port {port}: {error.strerror}; another one, or 0 for any, would be right"
+            f"--serve: port {port}: {error.strerror}; choose another one, or 0 for any"
         ) from None
 
 

@@ -24,7 +24,7 @@ from benchmark.verdicts.statistics import t_factor
 from reports import ssfl_analysis
 from reports.departures import departures
 from reports.exports import item_files, item_pictures, tables_of
-from reports.figures import Picture, as_json
+from reports.figures import as_json
 from reports.formatting import percent, sentence, slug
 from reports.pages import (
     MARKS,
@@ -53,6 +53,7 @@ from reports.tuning import KINDS, study_pages
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
+RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
 COMPARED = 8  # most cells beside each other on the compare page
 ANALYSES = {"ssfl": ssfl_analysis}  # a paper's own analysis, by its name: `page` over its items, `item_section` of one
@@ -91,13 +92,13 @@ def build(
     for item, _ in results:
         site.item(item, own[id(item)], rows[id(item)], texts[paper_of(item)], places)
     shown = [(item, own[id(item)]) for item, _ in known]
-    tuned, unread = study_pages(studies) if studies else ({}, [])
+    tuned, unread = study_pages(studies or RESULTS / "studies")
     site.studies(tuned)
     site.papers(known, list(rows.values()), texts)
     site.compare(shown)
     site.page("glossary.html", "glossary.html")
-    if benchmarks:
-        site.page("performance.html", "performance.html", **performance_values(benchmarks, written / "performance.md"))
+    speed = performance_values(benchmarks or RESULTS / "benchmarks", written / "performance.md")
+    site.page("performance.html", "performance.html", **speed)
     runs = [run for _, records in shown for seeds in records.values() for run in seeds.values()]
     front = front_values(shown, list(rows.values()))
     studied = {name: f"tune/{slug(name)}/index.html" for name in tuned}
@@ -183,8 +184,8 @@ class _Site:
             "item.html",
             **item_values(item, records, row, text),
             tables=tables_of(item, records),
-            drawn={name: _inline(picture, name) for name, picture in pictures.items()},
-            forests=[_inline(one, f"claims-{place}") for place, one in enumerate(claims_pictures(row["judged"]))],
+            drawn={name: picture.inline(name) for name, picture in pictures.items()},
+            forests=[one.inline(f"claims-{place}") for place, one in enumerate(claims_pictures(row["judged"]))],
             section=analysis.item_section(item, records) if analysis else None,
         )
         for result in collect(item, records).values():
@@ -200,7 +201,7 @@ class _Site:
         key = result.cell.cell_key
         if key not in self._cells:  # several items have the same cell
             self._cells[key] = [
-                (name, _inline(picture, f"curve-{place}"))
+                (name, picture.inline(f"curve-{place}"))
                 for place, (name, picture) in enumerate(cell_pictures(result, records))
             ]
         self.page(
@@ -232,7 +233,7 @@ class _Site:
             analysis = ANALYSES[paper].page(found) if paper in ANALYSES else None
             if analysis:
                 for number, section in enumerate(analysis["sections"]):
-                    section["drawn"] = [(_inline(p, f"figure-{number}"), text) for p, text in section.pop("pictures")]
+                    section["drawn"] = [(p.inline(f"figure-{number}"), text) for p, text in section.pop("pictures")]
                     for table in section["tables"]:
                         if len(table.data):
                             self.put(page.parent / f"{section['profile']}-{table.name}.csv", csv_of(table).encode())
@@ -252,8 +253,8 @@ class _Site:
             page = Path("tune", slug(name), "index.html")
             for file, content in files.items():
                 self.put(page.parent / file, content)
-            history = _inline(values["history"], "history")
-            drawn = [(title, _inline(one, f"field-{i}"), text) for i, (title, one, text) in enumerate(values["drawn"])]
+            history = values["history"].inline("history")
+            drawn = [(title, one.inline(f"field-{i}"), text) for i, (title, one, text) in enumerate(values["drawn"])]
             self.page(page, "tuning.html", **{**values, "history": history, "drawn": drawn, "kinds": KINDS})
 
     def compare(self, results: Sequence[Result]) -> None:
@@ -277,10 +278,6 @@ class _Site:
             if gone.is_relative_to(self.out.resolve()) and gone.is_file():
                 gone.unlink()
         self.put(Path(WRITTEN), json.dumps(sorted(self.files)).encode())
-
-
-def _inline(picture: Picture, ident: str) -> Markup:
-    return picture.inline(ident)
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

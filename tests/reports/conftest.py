@@ -11,6 +11,14 @@ from benchmark.verdicts.results import Records
 from tests.reports.fakes import table2
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_measurements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Sites without the checkout's own studies and measurements of speed, where a test names none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reports.site.RESULTS", tmp_path_factory.mktemp("results"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def laptop_table() -> tuple[Item, Records]:
     """The realistic item of tests/reports/fakes.py under profile laptop."""

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,7 +131,7 @@ def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     assert picture is not None and len(picture.data) == 2
     assert [ax.get_title(loc="left") for ax in picture.figure.axes] == ["x", "y"]
     truth = [line for line in picture.figure.axes[0].get_lines() if line.get_gid() == "line-0-truth"]
-    assert truth[0].get_ydata().tolist() == [0.2, 0.2]
+    assert list(np.asarray(truth[0].get_ydata())) == [0.2, 0.2]
     assert set(figure_csv(item, records)["label"]) == {c.label for c in cells}
 
 
@@ -145,7 +146,8 @@ def test_class_counts_of_the_embedded_digits() -> None:
     )
     picture = item_picture(item, {})
     assert picture is not None
-    heights = sum(patch.get_height() for patch in picture.figure.axes[0].patches)
+    patches: Any = picture.figure.axes[0].patches
+    heights = sum(patch.get_height() for patch in patches)
     assert heights > 1000 and picture.figure.axes[0].get_title(loc="left") == "alpha = 0.1"
 
 

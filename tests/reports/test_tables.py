@@ -37,7 +37,7 @@ def terminal(item: Item, records: Records, width: int = 100, encoding: str = "ut
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     print_item(item, records, Console(file=file, width=width), report="reports/site/x.html")
     file.flush()
-    return file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    return file.buffer.getvalue().decode(encoding)
 
 
 def test_markdown_by_hand() -> None:

@@ -1,0 +1,281 @@
+"""The site as a visitor and as an attacker see it: complete, self-contained, the same twice, deaf to hostile names."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark.experiment import from_json
+from benchmark.papers.item import Item
+from benchmark.verdicts.results import Records
+from reports.departures import article
+from reports.pages import is_web
+from reports.site import build, item_page
+from tests.reports.arena_fakes import small
+from tests.reports.fakes import accuracies, make_cell, make_record, pair, printed
+
+HOSTILE = "<script>alert('x')</script>\"&"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the text, and what is left open."""
+
+    VOID = ("meta", "input", "br", "link", "img")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.source = path.read_text()
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.text += " "
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "script"} & set(self.open):
+            self.text += data
+
+    def links(self) -> list[str]:
+        return [attrs["href"] or "" for tag, attrs in self.tags if tag == "a" and "href" in attrs]
+
+    def files(self) -> list[str]:
+        """The links that lead to another file."""
+        return [link.partition("#")[0] for link in self.links() if not link.startswith(("#", "https:"))]
+
+
+def words(page: Path) -> str:
+    return " ".join(Page(page).text.split())
+
+
+def lean(profile: str = "laptop", **changes: Any) -> tuple[Item, Records]:
+    """Two methods at two cohort sizes, without rounds to draw. A/4 has one seed of three, B/4 none; B/2 has a diverged
+    third seed."""
+    cells = [
+        make_cell(f"{m}/{C}", {"method": m, "C": C}, 300 + 10 * C + ord(m), published=printed({"A": 83.07}.get(m)))
+        for C in (2, 4)
+        for m in "AB"
+    ]
+    start = accuracies([(cells[0], [0.6, 0.7, 0.8]), (cells[1], [0.85, 0.9]), (cells[2], [0.5])])
+    records = {key: {seed: replace(run, rounds=()) for seed, run in runs.items()} for key, runs in start.items()}
+    records[cells[1].cell_key][2] = make_record(cells[1], 2, {}, status="diverged", rounds=[])
+    claim = replace(pair().claims[0], contrast={"B/2": 1.0, "A/2": -1.0})
+    item = Item(
+        name="toy/tab1", title="Toy table", profile=profile, cells=tuple(cells), claims=(claim,), seeds=3, notes=("N.",)
+    )
+    return replace(item, **changes), records
+
+
+@pytest.fixture(scope="module")
+def site(laptop_table: tuple[Item, Records], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A realistic item, an arena, and a lean item."""
+    out = tmp_path_factory.mktemp("site")
+    assert build([laptop_table, small(), lean()], out, benchmarks=out / "none") == out / "index.html"
+    return out
+
+
+def test_every_page_is_well_formed_and_every_link_leads_somewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    names = [path.relative_to(site).as_posix() for path in pages]
+    assert {"index.html", "compare.html", "glossary.html", "performance.html", "ssfl/index.html"} <= set(names)
+    assert len([name for name in names if "/cell-" in name]) == 12 + 5 + 4
+    assert len([name for name in names if name.startswith("runs/")]) == 32 + 10 + 7
+    for path in pages:
+        page = Page(path)
+        assert page.open == [], path
+        ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+        assert len(ids) == len(set(ids)), path
+        for link in page.files():
+            assert (path.parent / link).resolve().is_file(), (path, link)
+
+
+def test_pages_load_nothing_and_only_their_own_scripts_run(site: Path) -> None:
+    """The policy names every script that is no data by its hash, and nothing else."""
+    for path in site.rglob("*.html"):
+        page = Page(path)
+        (policy,) = [a["content"] or "" for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
+        assert not [t for t, a in page.tags if t in ("link", "img", "iframe", "object", "base") or "src" in a], path
+        scripts = re.findall(r"<script>(.*?)</script>", page.source, re.DOTALL)
+        hashes = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts}
+        assert hashes == set(re.findall(r"'sha256-([^']*)'", policy)), path
+        assert not [a for _, a in page.tags for name in a if name.startswith("on")], path
+
+
+def test_building_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    found = []
+    for name in ("first", "second"):
+        build([lean(), small()], tmp_path / name)
+        files = (path for path in (tmp_path / name).rglob("*") if path.is_file())
+        found.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
+    assert found[0] == found[1]
+
+
+def test_the_item_s_page_says_what_the_records_say(site: Path) -> None:
+    text = words(site / "toy/tab1/laptop/index.html")
+    for said in (
+        "Grey: the published numbers. They come from another data set and longer training and cannot be compared",
+        "83.07",
+        "70.00 ±10.00",
+        "n=2/3, 1 diverged",
+        "not run (0/3)",
+        "a beats b",
+        "undecided",
+        "fssl reproduce toy/tab1 --profile laptop --seeds 3",
+    ):
+        assert said in text, said
+    assert "to the paper" not in text
+
+
+def test_only_profile_paper_compares(tmp_path: Path) -> None:
+    build([lean("paper", margin=0.01)], tmp_path)
+    text = words(tmp_path / "toy/tab1/paper/index.html")
+    assert "-13.07 to the paper" in text and "count as equal within ±1.0 points" in text
+    assert "So far" in words(tmp_path / "index.html")
+
+
+def test_the_arena_s_page(site: Path) -> None:
+    text = words(site / "arena/toy/demo/index.html")
+    assert "Methods with the same letter are not significantly different" in text and "waits for trials" in text
+    assert "91.00 ±1.00 a" in text and "These numbers are ours alone" in text
+    assert "91.00 ±1.00" in words(site / "index.html")
+
+
+def test_a_cell_and_a_run_lead_to_each_other_and_run_again(site: Path) -> None:
+    item, records = lean()
+    cell = item.cells[0]
+    pages = [site / item_page(item).parent / _page_of(site, item, "A/2")]
+    run = site / "runs" / cell.cell_key / "seed-1.html"
+    assert run.resolve() in [(pages[0].parent / link).resolve() for link in Page(pages[0]).files()]
+    assert pages[0].resolve() in [(run.parent / link).resolve() for link in Page(run).files()]
+    assert from_json(json.loads(run.with_suffix(".json").read_text())).seed == 1
+    assert "not run" in words(site / item_page(item).parent / _page_of(site, item, "B/4"))
+
+
+def _page_of(site: Path, item: Item, label: str) -> str:
+    folder = site / item_page(item).parent
+    return next(path.name for path in folder.glob("cell-*.html") if f"<h1>{label}</h1>" in path.read_text())
+
+
+def test_curves_and_numbers_stand_beside_the_pages(site: Path, laptop_table: tuple[Item, Records]) -> None:
+    folder = site / item_page(laptop_table[0]).parent
+    for name in ("table.md", "table.tex", "table.csv", "claims.csv", "figure.svg", "figure.pdf", "figure.csv"):
+        assert (folder / name).stat().st_size > 100, name
+    page = (folder / "index.html").read_text()
+    assert 'id="figure-line-0-mean"' in page and 'id="figure-data"' in page and 'id="claims-0-' in page
+
+
+def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
+    """In every name that a record or an item brings; no path leaves the site."""
+    names = (HOSTILE, "../../x")
+    cells = tuple(make_cell(name, {"method": name, "data": name}, 900 + i) for i, name in enumerate(names))
+    records = {}
+    for cell in cells:
+        run = make_record(cell, 0, {"test/accuracy": 0.5, HOSTILE: 1.0})
+        manifest = {HOSTILE: HOSTILE, "code": {"commit": HOSTILE}}
+        records[cell.cell_key] = {0: replace(run, manifest=manifest, wandb_url="javascript:alert(1)")}
+    claim = replace(pair().claims[0], name=HOSTILE, quote=HOSTILE, contrast={HOSTILE: 1.0, "../../x": -1.0})
+    item = Item(name="toy/<b>", title=HOSTILE, profile="demo", cells=cells, claims=(claim,), notes=(HOSTILE,))
+    build([(item, records)], tmp_path / "site", troubles=[HOSTILE])
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+    for path in (tmp_path / "site").rglob("*"):
+        if path.suffix in (".html", ".svg"):
+            assert "<script>alert" not in path.read_text() and 'href="javascript' not in path.read_text(), path
+    assert HOSTILE in words(tmp_path / "site" / item_page(item)) and HOSTILE in words(tmp_path / "site/index.html")
+
+
+@pytest.mark.parametrize(
+    ("url", "web"),
+    [
+        ("https://wandb.ai/a/b/runs/1", True),
+        ("javascript:alert(1)", False),
+        ("http://wandb.ai/a", False),
+        ("https://a@b/", False),
+        ("https:///x", False),
+        ('https://x/"onclick', False),
+        ("https://x/ y", False),
+        ("https://wandb.ai\\@evil.example", False),
+        ("https://[x", False),
+    ],
+)
+def test_only_plain_addresses_of_the_web_are_links(url: str, web: bool) -> None:
+    assert is_web(url) is web
+
+
+def test_an_item_of_the_same_experiments_is_shown_once(tmp_path: Path) -> None:
+    build([lean("laptop"), lean("gpu")], tmp_path)
+    assert (tmp_path / "toy/tab1/laptop/index.html").is_file() and not (tmp_path / "toy/tab1/gpu").exists()
+
+
+def test_others_stay_and_are_listed_where_they_have_a_page(tmp_path: Path) -> None:
+    build([lean()], tmp_path)
+    before = (tmp_path / item_page(lean()[0])).read_bytes()
+    build([small()], tmp_path, others=[lean(), lean(name="toy/tab9")])
+    front = words(tmp_path / "index.html")
+    assert "toy/tab1" in front and "arena/toy" in front and "toy/tab9" not in front
+    assert (tmp_path / item_page(lean()[0])).read_bytes() == before
+
+
+def test_what_is_gone_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    build([lean(), small()], tmp_path, whole=True)
+    (tmp_path / "mine.txt").write_text("kept")
+    build([small()], tmp_path, whole=True)
+    assert not (tmp_path / item_page(lean()[0])).exists() and (tmp_path / "mine.txt").exists()
+    assert (tmp_path / item_page(small()[0])).is_file()
+
+
+def test_an_empty_site_says_what_to_do(tmp_path: Path) -> None:
+    text = words(build([], tmp_path, troubles=["abc/seed=1: damaged"]))
+    assert "fssl reproduce ssfl/tab2 --profile demo" in text and "abc/seed=1: damaged" in text
+
+
+def test_departures_show_what_was_measured(tmp_path: Path) -> None:
+    """.93 .94 .95 against .90 .90 .90: +4.00 points, std .01, +-2.48."""
+    cells = tuple(
+        make_cell(f"momentum/{way}", {"method": way, "switch": "reset | kept"}, i)
+        for i, way in enumerate(("default", "other"), 1)
+    )
+    item = Item(name="toy/departures", title="D", profile="laptop", cells=cells, seeds=3)
+    records = accuracies([(cells[0], [0.9, 0.9, 0.9]), (cells[1], [0.93, 0.94, 0.95])])
+    (tmp_path / "written/toy").mkdir(parents=True)
+    text = "# T\n\n 1. Momentum is kept. <b>x</b>\n    (toy/departures: momentum)\n 2. Other (toy/departures: other)\n"
+    (tmp_path / "written/toy/departures.md").write_text(text)
+    build([(item, records)], tmp_path / "site", written=tmp_path / "written")
+    page = tmp_path / "site/toy/departures.html"
+    said = words(page)
+    assert "reset | kept; profile laptop: 90.00 ±0.00 | 94.00 ±1.00, difference +4.00 points [+1.5, +6.5], n=3" in said
+    assert "Measured other: not run." in said and "<b>x</b>" in said and "<b>x" not in page.read_text()
+
+
+def test_handwritten_markdown_has_tables_and_no_html() -> None:
+    html = article("# Page\n\n| a | b |\n| --- | --- |\n| 1 | <script>x</script> |\n\n[l](javascript:x) `code`\n")
+    assert "<table>" in html and "<script>" not in html and "javascript:x)" in html and "<code>code</code>" in html
+    assert 'href="javascript' not in html and "<h1>" not in html
+
+
+def test_measurements_of_speed_are_shown_as_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    rows = [{"engine": "pool", "s": 1.5}, {"engine": "reference", "s": None}]
+    found = {"what": "Engines.", "command": "fssl bench", "rows": rows, "n": 3}
+    (folder / "engines.json").write_text(json.dumps(found))
+    (folder / "broken.json").write_text("{")
+    build([], tmp_path / "site", benchmarks=folder)
+    text = words(tmp_path / "site/performance.html")
+    assert "fssl bench" in text and "pool 1.5" in text and "broken.json cannot be read" in text

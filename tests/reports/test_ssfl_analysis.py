@@ -1,0 +1,261 @@
+"""What explains SSFL's results: weights and gains by hand, correlations against scipy, sentences that say no more."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from benchmark.data.partition import ClassSkew
+from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.semifl import SemiFL
+from benchmark.methods.ssfl import SSFL
+from benchmark.papers.item import Cell, Item
+from reports.ssfl_analysis import (
+    Association,
+    Explained,
+    Point,
+    Way,
+    associated,
+    explained,
+    gain,
+    gains_over,
+    item_section,
+    on_diversity,
+    on_gain,
+    on_twins,
+    page,
+    partial_spearman,
+    points_of,
+    rank_residuals,
+    ratio_interval,
+    server_weight,
+    twins,
+)
+from tests.reports.fakes import make_record
+
+DIVERSITY = "diversity/delta/l2/squared/clients"
+LISTS = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=5, max_size=30)
+WAYS: dict[str, FedAvg | Grouping] = {
+    "FedAvg": FedAvg(),
+    "Control": FedAvg(server_weight=1 / 6),
+    "Grouping": Grouping(S=2),
+}
+
+
+def columns(rows: list[tuple[int, int, int]]) -> list[np.ndarray]:
+    return [np.asarray(column, dtype=float) for column in zip(*rows, strict=True)]
+
+
+def plain(table: Any) -> float | None:
+    return partial_spearman(table["x"], table["y"], np.ones(len(table["x"])))
+
+
+def limits(found: Association) -> tuple[float, float]:
+    assert found.interval is not None
+    return found.interval
+
+
+@given(LISTS)
+def test_correlations_are_scipys(rows: Any) -> None:
+    """Plain: scipy's Spearman. Partial: Pearson of what scipy's regression on the fixed ranks leaves."""
+    x, y, z = columns(rows)
+    assume(min(len(set(c)) for c in (x, y, z)) > 1)
+    assert partial_spearman(x, y, np.ones(len(x))) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+    ranks = [stats.rankdata(c) for c in (x, y, z)]
+    left = []
+    for values in ranks[:2]:
+        line = stats.linregress(ranks[2], values)
+        left.append(values - line.intercept - line.slope * ranks[2])
+    assume(min(np.std(part) for part in left) > 1e-3)
+    assert partial_spearman(x, y, z) == pytest.approx(stats.pearsonr(*left).statistic, abs=1e-9)
+    assert rank_residuals(x, z) == pytest.approx(left[0], abs=1e-9)
+
+
+def test_closed_forms_and_limits() -> None:
+    """x = (1 2 3 4), y = (2 1 4 3), z = (1 1 2 2): r_xy = .6, r_xz = r_yz = 2 / sqrt 5, so the partial one is
+    (.6 - .8) / (1 - .8) = -1. Nothing left of x once its own ranks are held is no correlation."""
+    x, y, z = (np.asarray(c, dtype=float) for c in ([1, 2, 3, 4], [2, 1, 4, 3], [1, 1, 2, 2]))
+    assert partial_spearman(x, y, np.ones(4)) == pytest.approx(0.6)
+    assert partial_spearman(x, z, np.ones(4)) == pytest.approx(2 / math.sqrt(5))
+    assert partial_spearman(x, y, z) == pytest.approx(-1.0)
+    assert partial_spearman(x, y, 7 * x) is None and partial_spearman(np.ones(4), y, x) is None
+
+
+def test_copies_of_a_cell_make_the_interval_no_narrower() -> None:
+    """Every cell three times in its cluster: what the bootstrap draws is the cluster, so that nothing changes."""
+    draw = np.random.default_rng(2)
+    once = {name: draw.normal(size=24).tolist() for name in ("x", "y")}
+    thrice = {name: np.repeat(values, 3).tolist() for name, values in once.items()}
+    a = associated(once, range(24), plain, samples=200)
+    b = associated(thrice, np.repeat(np.arange(24), 3).tolist(), plain, samples=200)
+    assert b.estimate == pytest.approx(a.estimate) and limits(b) == pytest.approx(limits(a))
+    wrong = associated(thrice, range(72), plain, samples=200)
+    assert np.diff(limits(wrong)) < 0.75 * np.diff(limits(a))
+
+
+def test_a_confounder_explains_what_it_explains() -> None:
+    """x = z + noise, y = z + noise: correlated, but not once z is held fixed. y = x + noise: also then."""
+    z, e, f = np.random.default_rng(1).normal(size=(3, 300))
+    confounded = {name: list(c) for name, c in {"x": z + 0.5 * e, "y": z + 0.5 * f, "z": z}.items()}
+    direct = confounded | {"y": list(z + e + 0.2 * f)}
+
+    def partial(table: Any) -> float | None:
+        return partial_spearman(table["x"], table["y"], table["z"])
+
+    clusters = [i // 3 for i in range(300)]
+    first, second = (associated(c, clusters, partial, samples=150) for c in (confounded, direct))
+    assert limits(first)[0] < 0 < limits(first)[1] and (first.n, first.clusters) == (300, 100)
+    assert limits(second)[0] > 0.5 > limits(first)[1]
+
+
+def test_too_few_clusters_have_no_interval() -> None:
+    x = np.arange(21.0).tolist()
+    found = associated({"x": x, "y": x}, [i // 3 for i in range(21)], plain)
+    assert found.estimate == pytest.approx(1.0) and found.interval is None and found.clusters == 7
+    assert str(found) == "+1.00 (no interval)"
+
+
+def test_fieller_s_limits_are_where_the_t_test_turns() -> None:
+    """At each limit r the paired t test of top - r bottom has p = .05; between them it is larger."""
+    top, bottom = [2.1, 2.6, 1.9, 2.4, 2.2], [4.0, 4.9, 4.2, 4.4, 4.6]
+    found = ratio_interval(top, bottom)
+    assert found is not None
+    ratio, (low, high) = found
+    assert ratio == pytest.approx(sum(top) / sum(bottom)) and low < ratio < high
+
+    def p(r: float) -> float:
+        return float(stats.ttest_1samp(np.asarray(top) - r * np.asarray(bottom), 0.0).pvalue)
+
+    assert [p(low), p(high)] == pytest.approx([0.05, 0.05], abs=1e-6) and p(ratio) > 0.9
+    assert ratio_interval(top, [1.0, -1.0, 0.5, -0.5, 0.1]) is None  # the bottom may be zero
+
+
+def experiment(averaging: FedAvg | Grouping, R: float = 0.4, **more: Any) -> Experiment:
+    federation = Federation(K=10, C=10, T=4, rounds=5)
+    return Experiment(method=SSFL(averaging=averaging), federation=federation, partition=ClassSkew(R=R), **more)
+
+
+def cell(way: str, R: float = 0.4, **more: Any) -> Cell:
+    return Cell(label=f"{way}/R={R:g}", setting={"method": way, "R": R}, experiment=experiment(WAYS[way], R, **more))
+
+
+def item(cells: list[Cell], name: str = "ssfl/tab2") -> Item:
+    return Item(name=name, title="", profile="laptop", cells=tuple(cells), seeds=3)
+
+
+def runs(one: Cell, accuracies: list[float], diversity: float) -> dict:
+    """One record a seed; three rounds of diversity, the first far off."""
+    rounds = [{"round": t, DIVERSITY: value} for t, value in enumerate((9.0, diversity, diversity), start=1)]
+    return {s: make_record(one, s, {"test/accuracy": value}, rounds=rounds) for s, value in enumerate(accuracies)}
+
+
+def test_the_server_s_weight_by_hand() -> None:
+    """C = 10: FedAvg 1/11; two groups of five 1/6 each; groups of 4, 4 and 2 as released (1/5 + 1/5 + 1/3) / 3; none
+    where clients hold the few labels or the method is another's."""
+    assert server_weight(experiment(FedAvg())) == pytest.approx(1 / 11)
+    assert server_weight(experiment(Grouping(S=2))) == pytest.approx(1 / 6)
+    assert server_weight(experiment(Grouping(S=3, sizes="released_code"))) == pytest.approx((0.4 + 1 / 3) / 3)
+    assert server_weight(experiment(FedAvg(server_weight=0.25))) == 0.25
+    assert server_weight(experiment(FedAvg(), data=Data(N_s=0, label_setting="share", labelled_share=0.1))) is None
+    assert server_weight(replace(experiment(FedAvg()), method=SemiFL())) is None
+
+
+def test_a_cell_is_one_point_in_whatever_item_it_stands() -> None:
+    """Also where it is measured more often; the median of 9, .5 and .5 is .5."""
+    one, more = cell("Grouping"), cell("Grouping", evaluation=Evaluation(gradient_diversity_every=2))
+    records = {one.cell_key: runs(one, [0.9, 0.8], 0.5)}
+    (point,) = points_of([(item([one]), records), (item([more], "ssfl/fig6"), records)])
+    assert (point.name, point.way) == ("ssfl/tab2: Grouping/R=0.4", "Grouping")
+    assert point.server_weight == pytest.approx(1 / 6)
+    assert point.accuracy == pytest.approx(0.85) and point.diversity == {DIVERSITY: 0.5}
+
+
+def test_gains_by_hand() -> None:
+    """FedAvg .5 .6 .7; control + .10 .12 .14; grouping + .20 .22 .24: a share of .12 / .22."""
+    values: dict[Way, dict[int, float]] = {
+        "FedAvg": {0: 0.5, 1: 0.6, 2: 0.7},
+        "Control": {0: 0.60, 1: 0.72, 2: 0.84},
+        "Grouping": {0: 0.70, 1: 0.82, 2: 0.94},
+    }
+    found = gain("x", values)
+    assert found and found.whole.mean == pytest.approx(0.22) and found.rest.mean == pytest.approx(0.1)
+    assert found.share is not None and found.share[0] == pytest.approx(0.12 / 0.22)
+    assert gain("none", {**values, "Control": {7: 0.5}}) is None
+    unsure = gain("unsure", {**values, "FedAvg": {0: 0.95, 1: 0.7, 2: 0.9}})
+    assert unsure and not unsure.share  # the gain's interval includes zero
+
+
+def point(way: Way, setting: str, weight: float, diversity: float, accuracy: float, data: str = "mnist") -> Point:
+    return Point(
+        name=f"{setting} {way}", way=way, setting=setting, data=data, labelled=False, server_weight=weight,
+        accuracy=accuracy, diversity={DIVERSITY: diversity}, runs={0: (accuracy, diversity)},
+    )  # fmt: skip
+
+
+def test_twins_share_setting_and_weight() -> None:
+    found = [
+        point("Grouping", "a", 1 / 6, 0.7, 0.95),
+        point("Control", "a", 1 / 6, 0.5, 0.96),
+        point("FedAvg", "a", 1 / 11, 0.4, 0.90),
+        point("Grouping", "b", 1 / 6, 0.3, 0.95),
+        point("Control", "b", 1 / 4, 0.5, 0.96),  # another weight: no twin
+    ]
+    (pair,) = twins(found)
+    assert pair == (pytest.approx(0.2), pytest.approx(-0.01))
+    assert "In 1 such pair grouping has the lower diversity of local updates in 0" in on_twins([pair])
+    (only,) = gains_over(found)
+    assert only.name == "a Grouping" and only.whole.mean == pytest.approx(0.05)
+
+
+def test_data_sets_are_ranked_apart() -> None:
+    """MNIST's cells are all better and more diverse than CIFAR-10's; inside each the order is reversed: rho is -1."""
+    cells = [
+        point("FedAvg", f"{data}{i}", 0.1, start + i, 0.1 * start - 0.01 * i, data)
+        for data, start in (("mnist", 9.0), ("cifar10", 1.0))
+        for i in range(5)
+    ]
+    found = explained(cells, DIVERSITY)
+    assert found.plain.estimate == pytest.approx(-1.0) and found.held.estimate == pytest.approx(-1.0)
+    assert found.plain.clusters == 10
+
+
+def told(low: float, high: float) -> str:
+    held = Association(estimate=0.0, interval=(low, high), n=30, clusters=12)
+    return on_diversity(Explained(measure=DIVERSITY, plain=held, held=held, weight=held, points=()))
+
+
+def test_the_sentence_follows_the_interval() -> None:
+    assert "less accurate, as the paper says" in told(-0.8, -0.1) and "not a proof" in told(-0.8, -0.1)
+    assert "against the paper's explanation" in told(0.1, 0.6) and "at most a weak association" in told(-0.2, 0.25)
+    assert "do not show whether" in told(-0.6, 0.2) and "over 30 cells in 12 settings" in told(-0.6, 0.2)
+    assert on_gain([]).startswith("No setting") and on_twins([]).startswith("No setting")
+    unsure = gain("x", {"FedAvg": {0: 0.5}, "Control": {0: 0.6}, "Grouping": {0: 0.4}})
+    assert unsure is not None and "not distinguishable from zero, so we give no share" in on_gain([unsure])
+
+
+def test_page_and_item_from_the_same_records() -> None:
+    """Three ways in nine settings: grouping gains 4 points, the control 3: 75 %."""
+    cells = [cell(way, R) for R in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8) for way in WAYS]
+    gains = {"FedAvg": 0.0, "Control": 0.03, "Grouping": 0.04}
+    records = {}
+    for i, c in enumerate(cells):
+        end = 0.9 - float(c.setting["R"]) / 9 + gains[str(c.setting["method"])]
+        records[c.cell_key] = runs(c, [end + s / 90 for s in range(3)], 0.5 + i / 50)
+    one = item(cells)
+    found = page([(one, records)])
+    assert found is not None
+    (section,) = found["sections"]
+    assert "grouping gains +4.00" in section["sentences"][0] and "75 %" in section["sentences"][0]
+    assert [len(table.rows) for table in section["tables"]] == [2, 9, 27]
+    ((picture, caption),) = section["pictures"]
+    assert sum(len(one["points"]) for one in picture.data[1]["lines"]) == 27 and "Each dot is a cell" in caption
+    shown = item_section(one, records)
+    assert shown is not None and shown["table"].rows[0].entries[1].text == "+4.00"
+    assert item_section(item(cells[:2]), records) is None
+    assert page([(item([], "ssfl/tab1"), {})]) is None
