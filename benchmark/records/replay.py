@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.errors import DataError, Diverged, FsslError
+from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import NUMERICS, from_json
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import RunRecord, disagreement, read_run, run_folder
@@ -41,6 +41,8 @@ def replay(record: RunRecord, data_root: Path | None = None, *, copied: bool) ->
             with contextlib.suppress(Diverged):  # the record of it is compared
                 run(experiment, Path(place), data_root=data_root, like=record.manifest.get("engine"))
             again = read_run(run_folder(Path(place), experiment))
+        except Stopped:  # Ctrl-C: the user's, and no word on the record
+            raise
         except DataError as error:
             return Replay(skipped=str(error))
         except FsslError as error:

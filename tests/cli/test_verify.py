@@ -12,6 +12,7 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.data.partition import ClassSkew
+from benchmark.errors import Stopped
 from benchmark.experiment import Experiment, to_json
 from benchmark.papers.item import Cell, Item
 from benchmark.records.files import read_json, write_json
@@ -353,3 +354,11 @@ def test_another_machine_agrees_to_six_digits_and_data_that_changed_is_told(caps
 @pytest.mark.parametrize("words", [["--replay", "-1"], ["ssfl/tab99"], ["--replay", "many"]])
 def test_words_that_make_no_sense(capsys, results, words):
     assert verify(capsys, results, *words) == (65, "")
+
+
+def test_stopping_says_nothing_on_a_record(capsys, results, monkeypatch):
+    def stopped(*args, **words):
+        raise Stopped("stopped by SIGINT")
+
+    monkeypatch.setattr("benchmark.records.replay.run", stopped)
+    assert verify(capsys, results, "--replay", "1") == (76, "")

@@ -82,7 +82,7 @@ class Forks:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=120)
 
 
 def serve() -> None:

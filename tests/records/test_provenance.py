@@ -1,0 +1,58 @@
+"""The version of the code that a record names."""
+
+import subprocess
+
+import pytest
+
+from benchmark.records import provenance
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository of one commit, taken for ours."""
+    (tmp_path / "benchmark").mkdir()
+    (tmp_path / "benchmark" / "a.py").write_text("a = 1\n")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    words = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*words, *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    provenance.commit.cache_clear()
+    yield tmp_path
+    provenance.commit.cache_clear()
+
+
+def changes():
+    provenance.commit.cache_clear()
+    return provenance.commit()["changes"]
+
+
+def test_changed_and_new_files_of_the_code_count_and_others_do_not(checkout):
+    assert len(provenance.commit()["commit"]) == 40 and changes() is None
+    for name in ("notes.txt", "benchmark/run.log"):
+        (checkout / name).write_text("x")
+    assert changes() is None
+    (checkout / "benchmark" / "b.py").write_text("b = 1\n")
+    added = changes()
+    (checkout / "benchmark" / "b.py").write_text("b = 2\n")
+    assert None is not added != changes()
+    (checkout / "benchmark" / "b.py").unlink()
+    (checkout / "benchmark" / "a.py").write_text("a = 2\n")
+    assert changes() is not None
+
+
+def test_outside_a_checkout_the_version_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    provenance.commit.cache_clear()
+    assert provenance.commit() == {"commit": "unknown", "changes": None}
+    provenance.commit.cache_clear()
+
+
+def test_bits_are_expected_of_an_equal_engine_and_machine_whatever_the_workers():
+    one = {"engine": {"name": "pool", "threads": 1, "workers": 2}, "hardware": {"processor": "p", "cores": 2}}
+    assert provenance.equal_bits_expected(one, {**one, "engine": {**one["engine"], "workers": 4}})
+    assert not provenance.equal_bits_expected(one, {**one, "engine": {**one["engine"], "threads": 2}})
+    assert not provenance.equal_bits_expected(one, {**one, "hardware": {"processor": "q"}})
+    assert not provenance.equal_bits_expected(one, {**one, "packages": {"torch": "9"}})
+    loose = {**one, "engine": {**one["engine"], "bit_equal": False}}
+    assert not provenance.equal_bits_expected(loose, loose)
