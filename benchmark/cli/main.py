@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 VERBS = {
     "run": ("run", "one experiment: --config FILE and --a.b=c"),
     "reproduce": ("reproduce", "run a table or figure and print it beside the published one"),
-    "work": ("work", "one more worker at the missing runs of tables and figures"),
+    "work": ("reproduce", "one more worker at the missing runs of tables and figures"),
     "status": ("status", "how far everything is, from another shell"),
     "plan": ("plan", "what reproducing would run and cost"),
     "sweep": ("sweep", "write or check a W&B sweep file for an item or a grid of factors"),

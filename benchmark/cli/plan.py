@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.cli.budgeted import add_budget, as_json, budget_of, nothing_fits, tell
 from benchmark.cli.main import add_places
-from benchmark.cli.scope import add_quoted, add_scope, checked_seeds, uses_reference
+from benchmark.cli.reproduce import as_json, nothing_fits, tell
+from benchmark.cli.scope import add_budget, add_quoted, add_scope, budget_of, checked_seeds, uses_reference
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
 from benchmark.papers.census import census

@@ -12,7 +12,7 @@ from rich.table import Column
 from benchmark.experiment import Experiment
 from benchmark.records.record import read_rounds, run_folder
 from sweeps.cost import local_steps
-from sweeps.local import Standing
+from sweeps.launcher import Standing
 from sweeps.status import in_words
 
 SECONDS_BETWEEN_LINES = 15.0

@@ -1,47 +1,91 @@
-"""`fssl reproduce`: plan, run only what is missing, print the table with published, ours, n, verdict."""
+"""`fssl reproduce`: plan, run only what is missing, print the table with published, ours, n, verdict.
+
+`fssl work` does the same without the table: one more worker at what is missing. With `--budget` the missing runs that
+tell most are run, as far as they fit into a time: in waves, each cell's first seed, then what the verdicts ask for as
+they then stand. What is chosen is told before anything starts.
+"""
 
 import argparse
+import contextlib
 import json
+import os
+import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from benchmark.cli.budgeted import add_budget, budget_of, spend
 from benchmark.cli.main import add_places
-from benchmark.cli.report import DEFAULT_SITE, Reader, on_disk
-from benchmark.cli.scope import add_quoted, add_reference, add_scope, checked_seeds, uses_reference
-from benchmark.cli.train import add_launch, checked_launch, diverged, train
-from benchmark.errors import Diverged
+from benchmark.cli.progress import TableProgress
+from benchmark.cli.scope import (
+    add_budget,
+    add_launch,
+    add_quoted,
+    add_reference,
+    add_scope,
+    budget_of,
+    checked_launch,
+    checked_seeds,
+    side_by_side,
+    uses_reference,
+)
+from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
-from reports.exports import item_result
-from reports.site import build, item_page
-from reports.terminal import print_item
-from sweeps.plan import Plan, plan, restricted
+from benchmark.verdicts.next_runs import left_out
+from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Chosen, Spending
+from sweeps.grid import checked
+from sweeps.launcher import Gate, LocalWorkers, Standing, Watch, Workers, launch_by
+from sweeps.plan import Plan, plan, plan_of_runs, restricted
+from sweeps.status import in_words
+from sweeps.sweep_file import read
 
 TABLE_WIDTH = 100  # columns
+MOST_NAMED = 12  # cells that are listed
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
+    (_add_work if verb == "work" else _add_reproduce)(command)
+    add_launch(command)
+    add_reference(command)
+    add_places(command)
+
+
+def _add_reproduce(command: argparse.ArgumentParser) -> None:
+    from benchmark.cli.report import DEFAULT_SITE
+
     command.description = (
         "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing. With --budget "
         "it ends in time with 0, tells what is missing, and the next call goes on from the checkpoints."
     )
     add_scope(command)
     add_quoted(command)
-    add_launch(command)
     add_budget(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
-    add_reference(command)
     command.add_argument("--site", type=Path, default=DEFAULT_SITE, help="where the report is built")
-    add_places(command)
-    command.set_defaults(act=act)
+    command.set_defaults(act=reproduce)
 
 
-def act(options: argparse.Namespace) -> int:
+def _add_work(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Trains what is missing, and leaves each run that another worker is at alone: start as many of these as you "
+        "like, on as many machines as share the folder of results. The run of a worker that died is taken over and "
+        "goes on from its checkpoint. Prints no table: `fssl reproduce` does, and `fssl status` tells how far all are."
+    )
+    add_scope(command, what="ssfl/tab2, a paper (ssfl), all, or sweep files (sweeps/wandb/grids/*.yaml)")
+    command.add_argument(
+        "--no-wait", action="store_false", dest="wait", help="end (with 75) when others are at all the runs left"
+    )
+    command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
+    command.set_defaults(act=work)
+
+
+def reproduce(options: argparse.Namespace) -> int:
     start = time.monotonic()
     checked_launch(options)
     budget = budget_of(options)
@@ -51,6 +95,11 @@ def act(options: argparse.Namespace) -> int:
 
     def look() -> Plan:
         return plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
+
+    from benchmark.cli.report import Reader, on_disk
+    from reports.exports import item_result
+    from reports.site import build, item_page
+    from reports.terminal import print_item
 
     console = Console(stderr=True)
     if budget is not None:
@@ -83,3 +132,199 @@ def output() -> Console:
 
 def with_seeds(item: Item, seeds: int | None) -> Item:
     return item if seeds is None else replace(item, seeds=seeds)
+
+
+def work(options: argparse.Namespace) -> int:
+    checked_launch(options)
+    look, console = _looker(options), Console(stderr=True)
+    planned = look()
+    while planned.missing:  # once, or twice where trials choose what comes after them
+        train(planned, options, console, wait=options.wait)
+        planned = look()
+        if planned.missing and not options.wait:
+            raise RunningElsewhere(f"{len(planned.missing)} runs are left, and others are at them")
+    lost = diverged(planned)
+    print(f"{len(planned.runs)} runs done" + (f", {len(lost)} of them diverged" if lost else ""))
+    return Diverged.exit_code if lost else 0
+
+
+def _looker(options: argparse.Namespace) -> Callable[[], Plan]:
+    """What tells the plan as it stands now: of the items, or of the grids of sweep files."""
+    seeds, with_reference = checked_seeds(options.seeds), uses_reference(options)
+    files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
+    if not files:
+        chosen = items(options.items, options.profile, options.also)
+        return lambda: plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
+    if len(files) < len(options.items) or seeds is not None or options.also:
+        raise ConfigError("a sweep file names all its runs; leave out ITEM, --seeds and --also")
+    runs = list(dict.fromkeys(run for path in files for run in checked(read(path), many=options.yes)))
+    return lambda: plan_of_runs(runs, options.results, with_reference=with_reference)
+
+
+def train(
+    planned: Plan,
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    wait: bool = True,
+    gate: Gate | None = None,
+    noted: Watch = lambda standing: None,
+) -> Standing:
+    """Train the plan's missing runs; those that others are at are waited for, or left to them. `gate`: see `launch_by`;
+    `noted` is told how far it is, as the progress on standard error is."""
+    check_data(planned, options.data_root)
+    labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
+    done = len(planned.runs) - len(planned.missing)
+    names = ", ".join(f"{item.name} ({item.profile})" for item in planned.items) or "sweep"
+    later = f", {planned.waiting} more when the trials among them are done" if planned.waiting else ""
+    started = time.monotonic()
+    with workers_for(options, len(planned.missing)) as workers:
+        side = min(workers.size, len(planned.missing))
+        console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {side} side by side{later}")
+        with TableProgress(planned.missing, options.results, console, labels) as progress:
+
+            def watch(standing: Standing) -> None:
+                progress.watch(standing)
+                noted(standing)
+
+            standing = launch_by(
+                workers,
+                planned.missing,
+                options.results,
+                watch=watch,
+                wait=wait,
+                patience=options.takeover_after,
+                gate=gate,
+            )
+    others = len(standing.finished) - standing.trained
+    elsewhere = f", {others} by others" if others else ""
+    console.print(f"trained {standing.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
+    return standing
+
+
+def diverged(planned: Plan) -> list[Experiment]:
+    """The runs that have no number; a diverged trial is merely not chosen, and does not count."""
+    counted = [run for run in planned.runs if not run.evaluation.validation]
+    recorded = ((run, planned.records.get(run.cell_key, {}).get(run.seed)) for run in counted)
+    return [run for run, record in recorded if record is not None and record.status == "diverged"]
+
+
+def check_data(planned: Plan, root: Path | None) -> None:
+    """A missing data set is told before any process is started."""
+    from benchmark.data.datasets import load
+
+    for name in dict.fromkeys(run.data.name for run in planned.missing):
+        try:
+            load(name, root)
+        except DataError as error:
+            print(f"fssl: {len(planned.missing)} runs wait for {name}", file=sys.stderr)
+            raise error
+
+
+@contextlib.contextmanager
+def workers_for(options: argparse.Namespace, runs: int) -> Iterator[Workers]:
+    """Who trains so many runs: processes of this machine, or a Ray cluster's nodes."""
+    if options.launcher == "local":
+        size = min(side_by_side(options), runs)
+        yield LocalWorkers(size, options.results, options.data_root, options.takeover_after, options.devices)
+        return
+    from sweeps.ray_launcher import LOCAL, RayWorkers, joined
+
+    address = options.address or os.environ.get("RAY_ADDRESS") or LOCAL
+    # What Ray has to say of its workers it prints on standard output, which is for results.
+    with contextlib.redirect_stdout(sys.stderr), joined(address):
+        yield RayWorkers(
+            options.results,
+            options.data_root,
+            options.takeover_after,
+            cpus=options.cpus_per_run or 1.0,
+            gpus=options.gpus_per_run or 0.0,
+            at_most=options.jobs,
+        )
+
+
+def spend(
+    budget: Budget, look: Callable[[], Plan], options: argparse.Namespace, console: Console, *, start: float
+) -> Plan:
+    """Train what fits and return the plan as it then stands. `start`: when the command was begun (`time.monotonic`).
+
+    Raises ConfigError where not one run fits. A run that fails costs the others nothing: its error is raised in the
+    end, after the outcome is written down.
+    """
+    planned, jobs = look(), side_by_side(options)
+    if not planned.missing:
+        return planned
+    spending = Spending(budget, options.results, options.data_root, jobs, start)
+    chosen = spending.choose(planned)
+    if not chosen.fit.taken:
+        raise ConfigError(nothing_fits(options.budget, chosen))
+    tell(budget, chosen, planned.items, console)
+    record = spending.write_plan(planned.items, chosen)
+    asked, failures = set(planned.missing), list[FsslError]()
+    try:
+        while chosen.wave and not spending.gate.is_closed():
+            wave = replace(planned, missing=chosen.wave)
+            try:
+                train(
+                    wave, options, console, gate=spending.gate, noted=lambda standing: spending.note(standing.finished)
+                )
+            except Stopped:
+                raise
+            except FsslError as error:
+                failures.append(error)
+                spending.gate.refused.update(chosen.wave)  # no second time in this call
+            planned = look()
+            asked.update(planned.missing)
+            chosen = spending.choose(planned)
+    finally:
+        spending.write_outcome(record, asked)
+    used = f"{in_words(spending.gate.used)} of {in_words(budget.seconds)} used"
+    console.print(f"budget: {used}, {len(planned.missing)} runs are left; record: {record}", soft_wrap=True)
+    for line in _names(planned.items, planned.missing):
+        console.print(f"  missing: {line}", highlight=False, soft_wrap=True)
+    if failures:
+        raise failures[0]
+    return planned
+
+
+def nothing_fits(word: str, chosen: Chosen) -> str:
+    least = min(chosen.seconds.values()) + SECONDS_TO_START + SECONDS_TO_STOP
+    return f"--budget: {word!r} is too short: the least missing run takes about {in_words(least)}"
+
+
+def tell(budget: Budget, chosen: Chosen, items: Sequence[Item], console: Console) -> None:
+    """What fits and what is left out."""
+    fit = chosen.fit
+    number = len(fit.taken) + len(fit.left_out)
+    console.print(f"budget: {budget}; {len(fit.taken)} of {number} missing runs fit, in about {in_words(fit.seconds)}")
+    for line in _names(items, fit.left_out):
+        console.print(f"  left out: {line}", highlight=False, soft_wrap=True)
+
+
+def _names(items: Sequence[Item], runs: Sequence[Experiment]) -> list[str]:
+    found = left_out(items, runs)
+    lines = [f"{name}, seed{'s' * (len(seeds) > 1)} {_span(seeds)}" for name, seeds in found.items()]
+    more = len(lines) - MOST_NAMED
+    return lines if more <= 1 else [*lines[:MOST_NAMED], f"and runs of {more} more cells"]
+
+
+def _span(seeds: Sequence[int]) -> str:
+    """[0, 1, 2, 5] -> "0 to 2, 5"."""
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
+
+
+def as_json(chosen: Chosen, budget: Budget, items: Sequence[Item]) -> dict[str, Any]:
+    """For `fssl plan --budget --json`."""
+    return {
+        "budget_seconds": budget.seconds,
+        "budget_kind": budget.kind,
+        "fitting_runs": len(chosen.fit.taken),
+        "fitting_seconds": round(chosen.fit.seconds, 1),
+        "left_out": {name: list(seeds) for name, seeds in left_out(items, chosen.fit.left_out).items()},
+    }

@@ -1,8 +1,20 @@
-"""Which runs a command is about: words that several commands share. Loads nothing that trains."""
+"""Options that several commands share: which runs, how they are trained, how much time they may take.
+
+Loads nothing that trains.
+"""
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from benchmark.config import choose
 from benchmark.errors import ConfigError
+from benchmark.records.lease import BEAT, PATIENCE
+
+if TYPE_CHECKING:  # loads what trains
+    from sweeps.budget import Budget
+
+AUTO, CPU = "auto", "cpu"
 
 
 def add_scope(
@@ -43,5 +55,126 @@ def uses_reference(options: argparse.Namespace) -> bool:
 
 def checked_seeds(seeds: int | None) -> int | None:
     if seeds is not None and seeds < 1:
-        raise ConfigError(f"--seeds: {seeds}; at least 1 would be right")
+        raise ConfigError(f"--seeds: {seeds}; at least 1 is needed")
     return seeds
+
+
+def add_launch(command: argparse.ArgumentParser) -> None:
+    """How runs are trained; `checked_launch` is to be called before anything else."""
+    command.add_argument(
+        "--launcher", choices=("local", "ray"), default="local", help="where runs are trained: here, or on Ray"
+    )
+    command.add_argument(
+        "--jobs",
+        type=int,
+        help="runs side by side, on each device (default: cores on the CPU, 1 on others); on Ray, in all (default: "
+        "what its nodes have room for)",
+    )
+    command.add_argument(
+        "--devices",
+        metavar="LIST",
+        help=f"of this machine: cuda:0,cuda:1, or 0,1 for the same, {CPU}, or {AUTO} (default): all CUDA devices, or "
+        "else the CPU",
+    )
+    command.add_argument(
+        "--address",
+        help="of a Ray cluster: HOST:PORT, or auto for the one that this machine belongs to (default: $RAY_ADDRESS, or "
+        "one that is started here for the time of the command)",
+    )
+    command.add_argument("--cpus-per-run", type=float, help="of a node of the Ray cluster (default: 1)")
+    command.add_argument("--gpus-per-run", type=float, help="such as 0.25: four runs share a GPU (default: 0)")
+    add_takeover(command)
+
+
+def add_takeover(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--takeover-after",
+        type=float,
+        default=PATIENCE,
+        metavar="SECONDS",
+        help=f"of silence before a run of another machine is taken over (default: {PATIENCE:g}); at once where its "
+        "process ended on this machine",
+    )
+
+
+def checked_launch(options: argparse.Namespace) -> None:
+    """Put `devices` in order, and raise ConfigError for what does not go together."""
+    checked_jobs(options)
+    of_others = {"local": ("address", "cpus_per_run", "gpus_per_run"), "ray": ("devices",)}
+    for name in of_others[options.launcher]:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')}: not with --launcher {options.launcher}")
+    if options.cpus_per_run is not None and options.cpus_per_run <= 0:
+        raise ConfigError(f"--cpus-per-run: {options.cpus_per_run:g}; more than 0 is needed, such as 1")
+    gpus = options.gpus_per_run or 0.0
+    if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+        raise ConfigError(f"--gpus-per-run: {gpus:g}; give a share of one, such as 0.5, or a whole number")
+    if options.launcher == "local":
+        options.devices = devices_named(AUTO if options.devices is None else options.devices)
+
+
+def checked_jobs(options: argparse.Namespace) -> None:
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"--jobs: {options.jobs}; at least 1 is needed")
+    if not options.takeover_after >= 3 * BEAT:
+        raise ConfigError(f"--takeover-after: {options.takeover_after}; at least {3 * BEAT:g} seconds are needed")
+
+
+def devices_named(text: str) -> tuple[str, ...]:
+    """The devices of "cuda:0,cuda:1", "0,1", "cpu" or "auto". Raises ConfigError for one that is not there."""
+    import torch
+
+    there = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    if text == AUTO:
+        return tuple(there) or (CPU,)
+    words = [word.strip() for word in text.split(",")]
+    named = tuple(f"cuda:{word}" if word.isdecimal() else word for word in words)
+    if named == (CPU,):
+        return named
+    for word in named:
+        if word not in there:
+            what = choose([*there, CPU]) if there else f"this machine has no CUDA device; choose {CPU}"
+            raise ConfigError(f"--devices: no device {word!r} in {text!r}; {what}")
+    if len(set(named)) < len(named):
+        raise ConfigError(f"--devices: {text!r} names one twice; --jobs 2 trains two runs side by side on each")
+    return named
+
+
+def side_by_side(options: argparse.Namespace) -> int:
+    """Runs at a time at most, where it is known before any is started. Raises ConfigError where it is not: on Ray."""
+    from benchmark.federated.start import usable_cores
+
+    if options.launcher == "local":
+        return (options.jobs or (usable_cores() if options.devices == (CPU,) else 1)) * len(options.devices)
+    if options.jobs is None:
+        raise ConfigError(f"--budget: with --launcher {options.launcher} it needs --jobs, the runs side by side")
+    return int(options.jobs)
+
+
+def add_budget(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="the most informative runs that fit into 90m, 2h (wall time, jobs side by side) or 4core-h: every cell "
+        "once, then the seeds that would decide claims; the rest is named, and left for a later call",
+    )
+
+
+def budget_of(options: argparse.Namespace) -> "Budget | None":
+    """Raises ConfigError."""
+    if options.budget is None:
+        return None
+    from sweeps.budget import parsed
+
+    budget = parsed(options.budget)
+    if budget.kind == "gpu" and not any(name.startswith("cuda") for name in _devices(options)):
+        raise ConfigError(f"--budget: {options.budget!r}, but runs are trained on the CPU; write 4core-h or 2h")
+    return budget
+
+
+def _devices(options: argparse.Namespace) -> Sequence[str]:
+    """Those of the launch, or of this machine where nothing is launched (`fssl plan`)."""
+    if getattr(options, "gpus_per_run", None):
+        return ("cuda",)  # of Ray's nodes
+    named: str | Sequence[str] | None = getattr(options, "devices", AUTO)
+    return devices_named(named) if isinstance(named, str) else named or ()

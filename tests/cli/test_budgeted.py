@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmark.cli.budgeted import budget_of, spend
 from benchmark.cli.main import main
+from benchmark.cli.reproduce import spend
+from benchmark.cli.scope import budget_of
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
 from benchmark.methods.averaging import Grouping
@@ -25,7 +26,7 @@ from benchmark.records.files import read_json
 from benchmark.records.lease import PATIENCE
 from benchmark.records.record import read_rounds, run_folder
 from sweeps.budget import Gate
-from sweeps.local import launch
+from sweeps.launcher import launch
 from sweeps.plan import Plan, plan
 from sweeps.status import newest_budget
 from tests.conftest import tiny_experiment

@@ -9,7 +9,7 @@ from rich.console import Console
 from benchmark.cli.progress import TableProgress, TimeLeft
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.local import Standing
+from sweeps.launcher import Standing
 
 
 class Clock:

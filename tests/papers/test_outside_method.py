@@ -8,7 +8,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import Choice, Item
 from benchmark.records.record import run_folder
 from reports.exports import item_result
-from sweeps.local import launch
+from sweeps.launcher import launch
 from sweeps.plan import plan
 from tests.conftest import record_of
 

@@ -16,7 +16,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.ssfl import tab2
 from benchmark.records.record import run_folder
 from benchmark.verdicts.statistics import paired
-from sweeps.local import launch
+from sweeps.launcher import launch
 
 CELL, SEEDS, LEVEL, MARGIN = "Grouping/full", range(5), 0.90, 0.005
 

@@ -24,7 +24,7 @@ from typing import Any
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.record import read_run, run_folder
 from benchmark.records.verify import troubles_of
-from sweeps.local import Standing, launch
+from sweeps.launcher import Standing, launch
 from tests.conftest import tiny_experiment
 
 

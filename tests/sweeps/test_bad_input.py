@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.cli.train import diverged
+from benchmark.cli.reproduce import diverged
 from benchmark.errors import CannotWrite, FsslError
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.local import MOST_DEATHS, launch
+from sweeps.launcher import MOST_DEATHS, launch
 from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import written
 from tests.conftest import record_of

@@ -1,4 +1,4 @@
-"""Which device a run gets, with a real crew on the CPU; and what becomes of a run whose process dies three times."""
+"""Which device a run gets, with a real workers on the CPU; and what becomes of a run whose process dies three times."""
 
 import os
 from collections import Counter
@@ -11,14 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.cli.launchers import devices_named
 from benchmark.cli.main import main
+from benchmark.cli.scope import devices_named
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.lease import PATIENCE, abandon, claimed, newest
 from benchmark.records.record import run_folder
-from sweeps.crew import Crew, Ended, RunFailed, least_used
-from sweeps.local import launch
+from sweeps.launcher import Ended, LocalWorkers, RunFailed, launch, least_used
 from sweeps.status import status_of, summary
 from tests.conftest import record_of, tiny_experiment
 from tests.sweeps.gates import Gated, begun
@@ -32,10 +31,10 @@ def gated(folder: Path, lr: float = 0.05) -> Experiment:
     return replace(tiny, optimizer=replace(tiny.optimizer, lr=lr))
 
 
-def ends(crew: Crew, number: int) -> list[Ended]:
+def ends(workers: LocalWorkers, number: int) -> list[Ended]:
     found: list[Ended] = []
     while len(found) < number:
-        found.extend(crew.ended(timeout=60.0))
+        found.extend(workers.ended(timeout=60.0))
     return found
 
 
@@ -43,22 +42,22 @@ def ends(crew: Crew, number: int) -> list[Ended]:
 def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(tmp_path):
     """Two runs wait on two devices; the process on the first is killed, and the run goes on there in a new one."""
     one, other = gated(tmp_path), gated(tmp_path, lr=0.06)
-    crew = Crew(2, tmp_path, None, PATIENCE, TWO)
+    workers = LocalWorkers(2, tmp_path, None, PATIENCE, TWO)
     try:
-        crew.start(one)
-        crew.start(other)
-        assert tuple(crew.places.values()) == TWO and not crew.has_room
-        first, second = crew.places
+        workers.start(one)
+        workers.start(other)
+        assert tuple(workers.places.values()) == TWO and len(workers.running) == workers.size
+        first, second = workers.places
         os.kill(first, SIGKILL)
-        (end,) = ends(crew, 1)
-        assert (end.run, end.died) == (one, "SIGKILL (too little memory?)") and crew.places == {second: "cpu:0"}
-        crew.start(one)
-        assert sorted(crew.places.values()) == sorted(TWO) and first not in crew.places
+        (end,) = ends(workers, 1)
+        assert (end.run, end.died) == (one, "SIGKILL (too little memory?)") and workers.places == {second: "cpu:0"}
+        workers.start(one)
+        assert sorted(workers.places.values()) == sorted(TWO) and first not in workers.places
         (tmp_path / "GATE.2").touch()
-        assert {(end.run, end.error, end.here) for end in ends(crew, 2)} == {(one, None, True), (other, None, True)}
+        assert {(end.run, end.error, end.here) for end in ends(workers, 2)} == {(one, None, True), (other, None, True)}
     finally:
         (tmp_path / "GATE.2").touch()
-        crew.close()
+        workers.close()
     engines = [record_of(run_folder(tmp_path, run)).manifest["engine"] for run in (one, other)]
     assert [engine["name"] for engine in engines] == ["reference", "reference"]
 
@@ -78,7 +77,7 @@ def test_processes_are_shared_out_evenly_and_in_order(devices, number):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cuda:99", "--devices: 'cuda:99' in 'cuda:99'; "),
+        ("cuda:99", "--devices: no device 'cuda:99' in 'cuda:99'; "),
         ("0,99", "'cuda:" if not torch.cuda.is_available() else "'cuda:99' in '0,99'"),
         ("cpu,cpu", "'cpu' in 'cpu,cpu'"),
         ("tpu", "'tpu' in 'tpu'"),
@@ -96,7 +95,7 @@ def test_devices_by_name():
     assert devices_named("cpu") == ("cpu",)
     assert devices_named("auto") == (tuple(f"cuda:{index}" for index in range(count)) or ("cpu",))
     if not count:
-        with pytest.raises(ConfigError, match="'cuda:0' in '0'; this machine has no CUDA device; cpu would be right"):
+        with pytest.raises(ConfigError, match="'cuda:0' in '0'; this machine has no CUDA device; choose cpu"):
             devices_named("0")
     else:
         assert devices_named("0") == devices_named("cuda:0") == ("cuda:0",)

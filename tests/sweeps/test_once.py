@@ -1,11 +1,10 @@
 """Launchers beside each other: each run is trained once. `python -m tests.soak.once` is the same at full size."""
 
-
 from benchmark.cli.main import main
 from benchmark.records.lease import claimed
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
-from sweeps.local import Standing, launch
+from sweeps.launcher import Standing, launch
 from sweeps.sweep_file import read, written
 from tests.conftest import record_of
 from tests.soak.once import race
@@ -48,9 +47,9 @@ def test_what_the_worker_does_not_take(tmp_path, capsys):
     for words, said in (
         ([str(tmp_path / "none.yaml")], "cannot be read"),
         (["ssfl/tab2", "a.yaml"], "names all its runs"),
-        (["ssfl/tab3000"], "is no item"),
+        (["ssfl/tab3000"], "ssfl/tab3"),
         (["ssfl/tab2", "--jobs", "0"], "--jobs: 0"),
-        (["ssfl/tab2", "--takeover-after", "5"], "at least 30 seconds"),
+        (["ssfl/tab2", "--takeover-after", "5"], "at least 30 seconds are needed"),
     ):
         assert main(["work", *words, "--results", str(tmp_path)]) == 65
         assert said in capsys.readouterr().err

@@ -20,12 +20,12 @@ from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, ConfigError, Stopped
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.lease import PATIENCE
+from benchmark.records.provenance import commit
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.grid import checked as checked_grid
-from sweeps.local import Standing, launch_by
-from sweeps.ray_cluster import STORE, Shares, _on_each, able, checked, joined
-from sweeps.ray_crew import RayCrew, orders_of
+from sweeps.launcher import Standing, launch_by
+from sweeps.ray_launcher import STORE, Orders, RayWorkers, fit_in, joined, unfit
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
 from tests.records.equality import differences
@@ -88,9 +88,9 @@ def leases(results: Path, experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def launched(results: Path, runs: list[Experiment], watch: Callable[[Standing], None]) -> Standing:
-    crew = RayCrew(results, None, PATIENCE, shares=Shares())
-    assert crew.size == 2
-    return launch_by(crew, runs, results, watch=watch)
+    workers = RayWorkers(results, None, PATIENCE)
+    assert workers.size == 2
+    return launch_by(workers, runs, results, watch=watch)
 
 
 def first(runs: list[Experiment], results: Path) -> Callable[[Standing], None]:
@@ -171,28 +171,25 @@ def test_the_command_outlives_a_killed_worker_and_stops_with_76_at_sigterm(clust
     assert list(tmp_path.glob("results/runs/*/*/checkpoints/*"))
 
 
-def test_nodes_that_cannot_take_part_are_told_before_anything_runs(cluster, tmp_path):
-    orders = orders_of(tmp_path, None, PATIENCE, "cpu")
-    with joined(cluster.address):
-        checked(Shares(), orders)
-        for wrong, said in (
-            ({"results": tmp_path / "elsewhere"}, r"node .* \(.*\) does not see .*elsewhere"),
-            ({"code": {"commit": "f" * 40, "changes": None}}, r"node .* has other code .*; ffffffffff as here"),
-        ):
-            with pytest.raises((CannotWrite, ConfigError), match=said):
-                checked(Shares(), replace(orders, **wrong))
-        with pytest.raises(ConfigError, match="no node of the cluster takes a run of 64 CPUs .*1 CPUs, 0 GPUs"):
-            checked(Shares(cpus=64), orders)
+def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
+    """It does not see the launch's folder of results, or has other code."""
+    monkeypatch.setattr("sweeps.ray_launcher.SECONDS_TO_SEE", 0.0)
+    orders = Orders(
+        results=tmp_path, token="t", data_root=None, usual_data=None, patience=PATIENCE, device="cpu", code=commit()
+    )
+    assert isinstance(unfit(orders), CannotWrite) and "does not see" in str(unfit(orders))
+    (tmp_path / "t").touch()
+    assert unfit(orders) is None
+    other = unfit(replace(orders, code={"commit": "f" * 40, "changes": None}))
+    assert isinstance(other, ConfigError) and "has other code" in str(other) and "ffffffffff there" in str(other)
 
 
-def test_a_node_that_is_gone_and_not_missed_yet_is_passed_over(cluster):
-    """The cluster's list still has it; nothing can be asked of it."""
-    with joined(cluster.address):
-        there, *_ = able(Shares())
-        gone = {**there, "NodeID": "a" * len(there["NodeID"])}
-        assert _on_each([gone, there], os.path.join, "a", "b") == [(there, "a/b")]
-        with pytest.raises(ConfigError, match="cannot run fssl: .*must be str"):
-            _on_each([there], os.path.join, "a", 1)
+def test_a_share_that_no_node_has_is_refused(cluster, tmp_path):
+    with (
+        joined(cluster.address),
+        pytest.raises(ConfigError, match="no node of the cluster takes a run of 64 CPUs .*1 CPUs, 0 GPUs"),
+    ):
+        RayWorkers(tmp_path, None, PATIENCE, cpus=64)
 
 
 @pytest.mark.slow
@@ -207,9 +204,9 @@ def test_without_any_node_left_the_launch_ends_and_can_go_on(cluster, tmp_path):
                 cluster.of_ray.remove_node(cluster.nodes.pop(), allow_graceful=False)
 
     with joined(cluster.address):
-        crew = RayCrew(results, None, PATIENCE, shares=Shares(), seconds_without_nodes=1.0)
+        workers = RayWorkers(results, None, PATIENCE, seconds_without_nodes=1.0)
         with pytest.raises(Stopped, match="no node of the cluster takes a run of 1 CPUs any more"):
-            launch_by(crew, [one], results, watch=watch)
+            launch_by(workers, [one], results, watch=watch)
     assert not list(results.glob(".*"))
 
 
@@ -233,7 +230,7 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, capsys):
 
 
 def test_ray_is_imported_by_its_launcher_only():
-    code = "import sys, benchmark, sweeps.ray_crew, benchmark.cli.main as m; m.parser('reproduce').parse_args"
+    code = "import sys, benchmark, sweeps.ray_launcher, benchmark.cli.main as m; m.parser('reproduce').parse_args"
     code += "(['reproduce', 'all']); print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -245,9 +242,9 @@ def test_ray_is_imported_by_its_launcher_only():
         (["--address", "auto"], "--address: not with --launcher local"),
         (["--gpus-per-run", "1"], "--gpus-per-run: not with --launcher local"),
         (["--launcher", "ray", "--devices", "cpu"], "--devices: not with --launcher ray"),
-        (["--launcher", "ray", "--cpus-per-run", "0"], "--cpus-per-run: 0; more than 0"),
-        (["--launcher", "ray", "--gpus-per-run", "1.5"], "--gpus-per-run: 1.5; a share of one"),
-        (["--launcher", "slurm"], "invalid choice: 'slurm'"),
+        (["--launcher", "ray", "--cpus-per-run", "0"], "--cpus-per-run: 0; more than 0 is needed"),
+        (["--launcher", "ray", "--gpus-per-run", "1.5"], "--gpus-per-run: 1.5; give a share of one"),
+        (["--launcher", "slurm"], "unknown launcher 'slurm'; choose local or ray"),
     ],
 )
 def test_options_that_cannot_be_right(tmp_path, capsys, words, said):
@@ -259,7 +256,7 @@ def test_options_that_cannot_be_right(tmp_path, capsys, words, said):
 def test_a_node_takes_as_many_runs_as_fit(runs, more, denominator):
     """With `runs` shares and less than one more, that many; a GPU cut in n takes n; what a node lacks takes none."""
     share = 1.0 / denominator
-    assert Shares(cpus=share).fit_in({"CPU": (runs + more * 0.99) * share}) == runs
-    assert Shares(cpus=1.0, gpus=share).fit_in({"CPU": 1000.0, "GPU": 1.0}) == denominator
-    assert Shares(cpus=1.0, gpus=share).fit_in({"CPU": 3.0, "GPU": 1000.0}) == 3
-    assert Shares(cpus=1.0, gpus=share).fit_in({"CPU": 8.0}) == 0
+    assert fit_in({"CPU": (runs + more * 0.99) * share}, share, 0.0) == runs
+    assert fit_in({"CPU": 1000.0, "GPU": 1.0}, 1.0, share) == denominator
+    assert fit_in({"CPU": 3.0, "GPU": 1000.0}, 1.0, share) == 3
+    assert fit_in({"CPU": 8.0}, 1.0, share) == 0

@@ -1,4 +1,4 @@
-"""Studies on a real PostgreSQL: heartbeats of workers that share no folder, a server that goes away and comes back."""
+"""Studies on a real PostgreSQL: a password that is nowhere, heartbeats, a server that goes away and comes back."""
 
 import json
 import tempfile
@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
+from optuna.trial import TrialState
 
 from benchmark.cli.main import main
-from benchmark.errors import CannotWrite, ConfigError
-from sweeps.tune.book import Book
-from sweeps.tune.storage import opened, place_of, quiet
+from benchmark.errors import CannotWrite
+from sweeps.tune import Worker, opened, storage_named, tune
 from tests.sweeps.postgres import PASSWORD, running
-from tests.sweeps.toy_study import toy_plan
+from tests.sweeps.toy_study import TOY, toy_plan
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +21,6 @@ def server():
     with tempfile.TemporaryDirectory(prefix="fssl-pg-") as folder:
         Path(folder).chmod(0o755)
         yield from running(Path(folder) / "server")
-
-
-def book(server, folder: Path, *, patience: float = 60, outage: float = 5, trials: int = 2, seeds: int = 2) -> Book:
-    place = place_of(server.url, folder / "s.journal")
-    return Book(plan=toy_plan(trials=trials, seeds=seeds), place=place, patience=patience, outage=outage)
 
 
 def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capsys):
@@ -40,60 +35,40 @@ def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capsy
     assert len(json.loads((tmp_path / "studies" / "toy-tiny-demo.json").read_text())["trials"]) == 2
 
 
-def test_a_dead_trial_is_retried_by_heartbeat(server, tmp_path):
-    """Two machines that share nothing but the database. While one's heart beats, its trial is its own; some time after
-    it has stopped, the other gets a trial with the same values, and what the first tells late is not counted."""
-    with quiet():
-        here = book(server, tmp_path / "here", patience=3, seeds=3)
-        there = book(server, tmp_path / "there", patience=3, seeds=3)
-        first, second = here.take(), there.take()
-        assert first is not None and second is not None and first.values != second.values
-        for _ in range(4):  # longer than the patience
-            time.sleep(1)
-            here.beat()
-            there.beat()
-            assert there.take() is None
-        until = time.monotonic() + 60
-        while (taken := there.take()) is None:  # the heart here has stopped
-            assert time.monotonic() < until
-            there.beat()
-            time.sleep(0.5)
-        assert taken.values == first.values and taken.number == 2
-        here.fail(first, "woken up too late")
-        for trial in (second, taken):
-            for place in range(3):
-                there.score(trial, place, 0.5)
-            assert there.settle(trial)
-        assert there.counts().complete == 2 and there.counts().running == 0 and there.take() is None
+def test_a_dead_trial_is_taken_up_by_heartbeat(server, tmp_path):
+    """A worker is gone in the midst of its trial; another one, which shares nothing but the database with it, gets its
+    values once its heart has been silent for two seconds."""
+    plan = toy_plan(trials=1, seeds=3)
+    gone = opened(plan, server.url, patience=2)
+    trial = gone.ask()
+    values = [span.drawn(trial) for span in TOY.space]
+    gone._storage.record_heartbeat(trial._trial_id)  # type: ignore[attr-defined]
+    time.sleep(4)
+    worker = Worker(plan=plan, storage=server.url, results=tmp_path, data_root=None, patience=2)
+    study = tune(worker, jobs=1)
+    ended = {t.number: t.state for t in study.trials}
+    assert ended[trial.number] == TrialState.FAIL and list(ended.values()).count(TrialState.COMPLETE) == 1
+    again = study.trials[-1]
+    assert [span.value(again.params[span.field]) for span in TOY.space] == values
 
 
-def test_a_server_that_goes_away_and_comes_back(server, tmp_path):
-    """Down: bounded, one line, exit 73, no password. Back: the same book goes on, and its trial is there."""
-    with quiet():
-        open_book = book(server, tmp_path, outage=1, trials=3, seeds=4)
-        taken = open_book.take()
-        assert taken is not None
-        server.stop()
-        try:
-            started = time.monotonic()
-            with pytest.raises(CannotWrite, match=r"ann:\*\*\*@127.0.0.1.*takes no trial.*nothing is lost") as down:
-                open_book.score(taken, 0, 0.5)
-            assert time.monotonic() - started < 15 and down.value.exit_code == 73
-            assert PASSWORD not in str(down.value) and "\n" not in str(down.value)
-        finally:
-            server.start()
-        open_book.score(taken, 0, 0.5)
-        assert open_book.trials()[-1].intermediate_values == {0: 0.5}
-        open_book.drop(taken)
-        again = open_book.take()  # its lease is in this folder: no heartbeat has to be waited for
-        assert again is not None and again.number == taken.number and again.scores == {0: 0.5}
-        open_book.drop(again)
+def test_a_server_that_goes_away_is_one_line_and_comes_back(server, tmp_path):
+    plan = toy_plan(trials=1, seeds=4)
+    worker = Worker(plan=plan, storage=server.url, results=tmp_path, data_root=None, patience=60)
+    server.stop()
+    try:
+        started = time.monotonic()
+        with pytest.raises(CannotWrite, match=r"ann:\*\*\*@127.0.0.1.*takes no trial.*nothing is lost") as down:
+            tune(worker, jobs=1)
+        assert time.monotonic() - started < 30 and down.value.exit_code == 73
+        assert PASSWORD not in str(down.value) and "\n" not in str(down.value)
+    finally:
+        server.start()
+    assert len(tune(worker, jobs=1).trials) == 1
 
 
-def test_a_wrong_password_is_not_waited_for(server, tmp_path):
-    """It is refused at once (65), although the server answers with the error of one that is down."""
-    url = server.url.replace("%20", "-")
-    started = time.monotonic()
-    with pytest.raises(ConfigError, match="refuses .*password authentication failed"):
-        opened(place_of(url, tmp_path / "s.journal"))
-    assert time.monotonic() - started < 10
+def test_a_wrong_password_is_not_waited_for(server):
+    url, started = server.url.replace("%20", "-"), time.monotonic()
+    with pytest.raises(CannotWrite, match="password authentication failed") as refused, storage_named(url):
+        opened(toy_plan(), url)
+    assert time.monotonic() - started < 10 and "correct-horse" not in str(refused.value)

@@ -8,7 +8,7 @@ import pytest
 from benchmark.errors import DataError
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.local import Standing, launch
+from sweeps.launcher import Standing, launch
 from tests.conftest import record_of
 from tests.sweeps.gates import Gated
 

@@ -1,14 +1,9 @@
-"""The studies that are declared. A study of the user's own is `my_module:MY_STUDY`."""
+"""The tuning studies that are declared: what no paper prints, over which ranges, and why."""
 
-import importlib
 from collections.abc import Mapping
 
-from benchmark.config import nearest
-from benchmark.errors import ConfigError
 from benchmark.papers.unreported import FEDSWITCH, fedswitch
-from sweeps.tune.study import Declaration, Log, LogBelowOne, Span, Study
-
-UNREPORTED = "benchmark/papers/unreported.py"
+from sweeps.tune import Span, Study
 
 FEDSWITCH_OPEN = Study(
     name="fedswitch/open",
@@ -17,13 +12,12 @@ FEDSWITCH_OPEN = Study(
     'unlabeled loss, weight decay, optimizer momentum, and EMA decay"; no value is given, nor are mu and beta.',
     experiment=fedswitch,
     profiles=tuple(FEDSWITCH),
-    declarations={profile: Declaration(file=UNREPORTED, name=f"FEDSWITCH_{profile.upper()}") for profile in FEDSWITCH},
     space=(
         Span(
             field="optimizer.lr",
             low=0.005,
             high=0.1,
-            scale=Log(),
+            scale="log",
             reason="FixMatch's .03 within; at a fifth of it labels are hardly fitted in so few steps, at three times "
             "momentum .9 begins to overshoot",
         ),
@@ -31,28 +25,28 @@ FEDSWITCH_OPEN = Study(
             field="optimizer.momentum",
             low=0.5,
             high=0.97,
-            scale=LogBelowOne(),
+            scale="log below one",
             reason="momentum restarts at a client in every round, so little past 1 - 1/T can act; .5 is nearly none",
         ),
         Span(
             field="optimizer.weight_decay",
             low=1e-5,
             high=5e-3,
-            scale=Log(),
+            scale="log",
             reason="SSFL's 1e-4 and FixMatch's, SemiFL's and RSCFed's 5e-4 within, a decade to either side",
         ),
         Span(
             field="method.threshold",
             low=0.5,
             high=0.99,
-            scale=LogBelowOne(),
+            scale="log below one",
             reason="FixMatch's .95 within; below .5 labels are kept that the network itself thinks wrong",
         ),
         Span(
             field="method.unlabelled_weight",
             low=0.1,
             high=5.0,
-            scale=Log(),
+            scale="log",
             reason="FixMatch's 1 within; here clients hold no labels, so that it scales their learning rate alone "
             "(but for mu): a tenth and five times of it show that",
         ),
@@ -60,7 +54,7 @@ FEDSWITCH_OPEN = Study(
             field="method.mu",
             low=1e-4,
             high=0.3,
-            scale=Log(),
+            scale="log",
             reason="FedProx's grid (.001 to 1) without its end, at which clients would hardly move in T steps; a tenth "
             "of its least value stands for none",
         ),
@@ -68,7 +62,7 @@ FEDSWITCH_OPEN = Study(
             field="method.ratio",
             low=0.5,
             high=0.99,
-            scale=LogBelowOne(),
+            scale="log below one",
             reason="a memory of 2 to 100 rounds at the server, and of as many steps at a client; more than the run has",
         ),
         Span(
@@ -82,19 +76,3 @@ FEDSWITCH_OPEN = Study(
 )
 
 STUDIES: Mapping[str, Study] = {study.name: study for study in (FEDSWITCH_OPEN,)}
-
-
-def study_named(name: str) -> Study:
-    """A declared study, or the user's own. Raises ConfigError."""
-    if name in STUDIES:
-        return STUDIES[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise ConfigError(f"{name!r} is no study; {nearest(name, STUDIES)}, or my_module:MY_STUDY")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise ConfigError(f"{name!r}: {module} cannot be imported ({error})") from None
-    if not isinstance(found, Study):
-        raise ConfigError(f"{name!r} is {type(found).__name__}; a sweeps.tune.study.Study would be right")
-    return found
