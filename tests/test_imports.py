@@ -35,7 +35,7 @@ def loaded(code: str, names: tuple[str, ...]) -> set[str]:
         ),
         # The doctor has to answer where importing torch is what fails.
         pytest.param(f"{PARSER}parser('doctor')", HEAVY + OPTIONAL, id="doctor"),
-        pytest.param(f"{PARSER}import benchmark.records.run\nparser('reproduce')", (*OPTIONAL, "optuna"), id="training"),
+        pytest.param(f"{PARSER}import benchmark.records.run\nparser('reproduce')", (*OPTIONAL, "optuna"), id="train"),
         # Lightning takes seconds to load; an agent, which starts runs, and what reads records need none of it.
         pytest.param(
             f"{PARSER}for verb in ('agent', 'report', 'status', 'sweep', 'verify', 'wandb-rebuild'): parser(verb)",
