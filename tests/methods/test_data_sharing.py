@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmark.methods.data_sharing import DataSharing
+from benchmark.methods.data_sharing import DataSharing, DataSharingUpdate
 from benchmark.methods.protocol import SERVER
 from benchmark.methods.supervised_fl import SupervisedFL
 from tests.federated.helpers import difference, equal, module_of, weights_after
@@ -44,11 +44,13 @@ def test_a_client_trains_on_its_own_and_its_share_of_g():
         module.training_step(round_number, 0)
         assert module.metrics["comm/shared_images"] == 5 * len(new)
         for job, outcome in watch.seen[round_number]:
-            client = job.key.client
-            assert given.setdefault(client, job.update.shared_N) == job.update.shared_N
+            client, update = job.key.client, job.update
+            assert isinstance(update, DataSharingUpdate)
+            assert given.setdefault(client, update.shared_N) == update.shared_N
             own = len(environment.split.clients[client])
             assert outcome.steps == -(-(own + 5) // 8)
-            local = job.update.start(job.receives, None, None)
+            local = update.start(job.receives, None, None)  # type: ignore[arg-type]  # it reads nothing
+            assert local is not None
             part = environment.part(client, "with_shared")
             images = part.positions_N[local.selected["labelled"].positions_N].tolist()
             assert images[:own] == environment.split.clients[client].tolist()
@@ -61,6 +63,7 @@ def test_without_labels_of_their_own_clients_have_the_shared_ones():
     to everybody at alpha = 1."""
     module, watch = watched(experiment(replace(METHOD, alpha=1.0, threshold=0.14), "server"))
     for job, outcome in watch.seen[1]:
+        assert isinstance(job.update, DataSharingUpdate)
         assert job.update.shared_N == tuple(range(20)) and job.update.own == 0
         assert set(job.data) == {"labelled", "unlabelled"}
         part = module.environment.part(job.key.client, "with_shared")

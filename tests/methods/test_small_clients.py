@@ -9,11 +9,11 @@ import pytest
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.divergence import first_not_finite
-from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
 from tests.conftest import tiny_experiment
 from tests.methods.golden import TRACES
+from tests.methods.watch import watched
 
 # One experiment a method and kind of labels at clients; batch norm where a mean over one image would show.
 NAMES = (
@@ -55,10 +55,7 @@ def with_few_images(
 
 def two_rounds(environment: Environment) -> FederatedModule:
     environment.experiment.method.check(environment.setup())
-    module = FederatedModule(environment, ReferenceEngine(environment))
-    for round_number in (1, 2):
-        module.training_step(round_number, 0)
-    return module
+    return watched(environment.experiment, 2, environment)[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,23 +79,9 @@ def test_a_client_with_images_of_one_kind_alone(name):
 def test_methods_that_draw_by_size_never_ask_a_client_without_images(name):
     """Client 3 holds nothing: it gets no job, and the mean is over the others."""
     environment = with_few_images(TRACES[name], 0, 0, clients=(3,))
-    module = FederatedModule(environment, ReferenceEngine(environment))
-    asked: set[int] = set()
-    module.observers.append(Asked(asked))
-    for round_number in (1, 2):
-        module.training_step(round_number, 0)
+    module, watch = watched(environment.experiment, 2, environment)
+    asked = {job.key.client for job, _ in (*watch.seen[1], *watch.seen[2])}
     assert asked and 3 not in asked and first_not_finite(module.state.server) is None
-
-
-class Asked:
-    def __init__(self, clients: set[int]):
-        self.clients = clients
-
-    def on_job(self, job, round_number):
-        self.clients.add(job.key.client)
-
-    def on_outcome(self, job, outcome):
-        pass
 
 
 @pytest.mark.parametrize("name", ["crl-grouping", "self-training", "supervised"])
@@ -116,8 +99,7 @@ def test_a_client_without_any_images_is_named_where_its_job_has_no_stream(name):
 
 def test_in_semifl_a_client_without_images_is_sure_of_nothing_and_sits_out():
     environment = with_few_images(TRACES["semifl"], 0, 0)
-    module = FederatedModule(environment, ReferenceEngine(environment))
-    module.training_step(1, 0)
+    module, _ = watched(environment.experiment, 1, environment)
     assert module.metrics["comm/sat_out"] >= 1 and first_not_finite(module.state.server) is None
 
 

@@ -1,6 +1,8 @@
 """Supervised FL: FedAvg written out again, FedProx's limits, and which clients train on what."""
 
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import pytest
 import torch
@@ -33,7 +35,9 @@ def test_without_a_pull_it_is_fedavg(weighting, proximal):
         share = [float(sizes[client]) if weighting == "size" else 1.0 for client in cohort]
         students = [trained(environment, {client: weights}, round_number)[client] for client in cohort]
         weights = {
-            name: (sum(n * s[name].double() for n, s in zip(share, students, strict=True)) / sum(share)).float()
+            name: (
+                reduce(add, [n * s[name].double() for n, s in zip(share, students, strict=True)]) / sum(share)
+            ).float()
             for name in weights
         }
         module.training_step(round_number, 0)

@@ -1,7 +1,7 @@
 """For the tests of methods: rounds that are watched, and a local step that owes nothing to the methods under test."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch.nn.functional as F
 
@@ -14,10 +14,11 @@ from benchmark.methods.protocol import Job, Key, Limit, Outcome, Stream, Weights
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 
-SETTINGS = ("server", "every_client", "some_clients", "share", "one_more_client", "everywhere")
+Setting = Literal["server", "every_client", "some_clients", "share", "one_more_client", "everywhere"]
+SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 
-def tiny_with(method: Any, setting: str = "server", *, N_s: int | None = None, **factors: Any) -> Experiment:
+def tiny_with(method: Any, setting: Setting = "server", *, N_s: int | None = None, **factors: Any) -> Experiment:
     """The tiny experiment with that method; the server has labels only where the setting cannot be without them."""
     base = tiny_experiment()
     if N_s is None:
