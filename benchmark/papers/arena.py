@@ -8,14 +8,13 @@ on seeds apart from the table's.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.models.build import Model
 from benchmark.papers.arena_entries import ENTRIES, Entry
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, with_fields
+from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, with_field, with_fields
 
 WORDS = {"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u", "beta": "beta"}
 TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
@@ -54,12 +53,6 @@ class Environment:
             return {f"lr {lr:g}": (lr, None) for lr in rates}
         word = WORDS[entry.second]
         return {f"lr {lr:g}, {word} {v:g}": (lr, v) for lr in self.learning_rates for v in entry.values}
-
-
-def with_field(value: Any, path: str, new: float) -> Any:
-    """A frozen dataclass with one field set, named with dots."""
-    name, _, rest = path.partition(".")
-    return replace(value, **{name: with_field(getattr(value, name), rest, new) if rest else new})
 
 
 def trial(experiment: Experiment, rounds: int) -> Experiment:

@@ -75,6 +75,12 @@ def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
     )
 
 
+def with_field(value: Any, path: str, new: Any) -> Any:
+    """A frozen dataclass with one field set, named with dots."""
+    name, _, rest = path.partition(".")
+    return replace(value, **{name: with_field(getattr(value, name), rest, new) if rest else new})
+
+
 def with_fields(method: Any, wanted: Mapping[str, Any]) -> Any:
     """The method with these values in those of the fields that it has."""
     has = {f.name for f in fields(method)}

@@ -90,7 +90,7 @@ SCALES: Mapping[str, Scale] = {
         server_batch_size=5,
         K=40,
         C=4,
-        rounds=36,
+        rounds=30,
         warm_start_rounds=5,
         evaluation=Evaluation(every=2),
     ),

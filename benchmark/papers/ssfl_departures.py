@@ -4,18 +4,20 @@ A question of ours, no table of the paper: both cells of a pair have all else in
 Table 2 (or, with batch norms, of Figure 2), so that under a profile the defaults are mostly trained already.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.optim.sgd import Cosine
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.scale import REDUCED
+from benchmark.papers.scale import REDUCED, with_field
 from benchmark.papers.ssfl import EPOCHS, PAPER, STAND_INS, released_c, tab2
 from benchmark.papers.table import SELECTIONS, item
 
+Way = Mapping[str, Any] | Callable[[Experiment], Experiment]
 DEFAULT, OTHER = "Default", "Other"
 SEEDS = {"demo": 3, "laptop": 3}
 WARMUP_EPOCHS, RELEASED_EPOCHS = 5, 1024  # of CIFAR-10's schedule: Table A.1, and as released (`optimizer` says why)
@@ -30,67 +32,54 @@ class Switch:
     what: str
     words: tuple[str, str]  # for people: our default, the other way
     base: str  # a key of BASES
-    default: Callable[[Experiment], Experiment]  # from the base
-    other: Callable[[Experiment], Experiment]
+    # What either way sets in the base: values by path, or a function of the base.
+    default: Way = field(default_factory=dict)
+    other: Way
 
 
-def same(base: Experiment) -> Experiment:
+def with_values(base: Experiment, way: Way) -> Experiment:
+    """The base with a way's values: {"method.momentum": "released_code"}."""
+    if callable(way):
+        return way(base)
+    for path, value in way.items():
+        base = with_field(base, path, value)
     return base
 
 
-def with_method(**changed: Any) -> Callable[[Experiment], Experiment]:
-    return lambda base: replace(base, method=replace(base.method, **changed))
-
-
-def with_objective(**changed: Any) -> Callable[[Experiment], Experiment]:
-    return lambda base: with_method(objective=replace(base.method.objective, **changed))(base)
-
-
-def with_flip(probability: float) -> Callable[[Experiment], Experiment]:
-    """The weak view mirrored with that probability."""
-
-    def changed(base: Experiment) -> Experiment:
-        weak = replace(base.data.augmentation.weak, flip=probability)
-        return replace(base, data=replace(base.data, augmentation=replace(base.data.augmentation, weak=weak)))
-
-    return changed
-
-
-def with_norm(norm: Literal["gn", "bn", "none"]) -> Callable[[Experiment], Experiment]:
-    return lambda base: replace(base, model=replace(base.model, norm=norm))
-
-
-def cifar10_schedule(*, literal: bool) -> Callable[[Experiment], Experiment]:
+def schedule(base: Experiment, *, literal: bool) -> Experiment:
     """CIFAR-10's schedule over the base's local steps: Eq. 11 and Table A.1 as printed (c = 2.3, E = 300: the rate
     falls to the floor and comes back), or as released, stretched to 1024 epochs (it falls once, and stays)."""
-
-    def changed(base: Experiment) -> Experiment:
-        epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]  # of CIFAR-10, in local steps here
-        full_warmup = WARMUP_EPOCHS * 1024
-        schedule = Cosine(
-            c=2.3 if literal else released_c(full_warmup),
+    epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]  # of CIFAR-10, in local steps here
+    return with_field(
+        base,
+        "optimizer.schedule",
+        Cosine(
+            c=2.3 if literal else released_c(WARMUP_EPOCHS * 1024),
             warmup_steps=round(WARMUP_EPOCHS * epoch),
             steps=round((EPOCHS["cifar10"] if literal else RELEASED_EPOCHS) * epoch),
             floor=1e-4 if literal else 1e-5,
-        )
-        return replace(base, optimizer=replace(base.optimizer, schedule=schedule))
-
-    return changed
+        ),
+    )
 
 
-# name -> the base under a profile
-BASES: dict[str, Callable[[str], Experiment]] = {
-    "Grouping/full of Table 2": lambda profile: tab2(profile).cell("Grouping/full").experiment,
-    "FedAvg/full of Table 2": lambda profile: tab2(profile).cell("FedAvg/full").experiment,
-    "FedAvg/full of Table 2 with BN": lambda profile: with_norm("bn")(tab2(profile).cell("FedAvg/full").experiment),
-    "Grouping/R=0.4 of Table H.1": lambda profile: item(PAPER, "tabh1", profile).cell("Grouping/R=0.4").experiment,
-}
-GROUPING, FEDAVG, BATCH_NORM, AT_CLIENTS = BASES
-
-
-def _server_weight(base: Experiment) -> Experiment:
+def _in_group(base: Experiment) -> Experiment:
     """FedAvg with the server's weight inside a group of Table 2's grouping cell: its control."""
     return tab2(base.profile).cell("Control/full").experiment
+
+
+GROUPING, FEDAVG = "Grouping/full of Table 2", "FedAvg/full of Table 2"
+BATCH_NORM, AT_CLIENTS = "FedAvg/full of Table 2 with BN", "Grouping/R=0.4 of Table H.1"
+
+
+def bases(profile: str) -> dict[str, Experiment]:
+    table_2 = tab2(profile)
+    fedavg = table_2.cell("FedAvg/full").experiment
+    return {
+        GROUPING: table_2.cell("Grouping/full").experiment,
+        FEDAVG: fedavg,
+        BATCH_NORM: with_field(fedavg, "model.norm", "bn"),
+        AT_CLIENTS: item(PAPER, "tabh1", profile).cell("Grouping/R=0.4").experiment,
+    }
 
 
 SWITCHES = (
@@ -100,8 +89,8 @@ SWITCHES = (
         what="CIFAR-10's learning-rate schedule",
         words=("as released, falls once", "Eq. 11 literal, falls and comes back"),
         base=GROUPING,
-        default=cifar10_schedule(literal=False),
-        other=cifar10_schedule(literal=True),
+        default=partial(schedule, literal=False),
+        other=partial(schedule, literal=True),
     ),
     Switch(
         name="server-models",
@@ -109,8 +98,7 @@ SWITCHES = (
         what="server models",
         words=("one", "a replica a group"),
         base=GROUPING,
-        default=same,
-        other=with_method(server_models="released_code"),
+        other={"method.server_models": "released_code"},
     ),
     Switch(
         name="bn-statistics",
@@ -118,8 +106,7 @@ SWITCHES = (
         what="batch-norm statistics",
         words=("the server's own", "averaged"),
         base=BATCH_NORM,
-        default=same,
-        other=with_method(bn_statistics="averaged"),
+        other={"method.bn_statistics": "averaged"},
     ),
     Switch(
         name="momentum",
@@ -127,8 +114,7 @@ SWITCHES = (
         what="momentum",
         words=("reset every round", "kept with the slot"),
         base=GROUPING,
-        default=same,
-        other=with_method(momentum="released_code"),
+        other={"method.momentum": "released_code"},
     ),
     Switch(
         name="start-average",
@@ -136,8 +122,7 @@ SWITCHES = (
         what="clients start from",
         words=("the mean of their group", "the average"),
         base=GROUPING,
-        default=same,
-        other=with_method(client_start="average"),
+        other={"method.client_start": "average"},
     ),
     Switch(
         name="norm",
@@ -145,8 +130,8 @@ SWITCHES = (
         what="group normalisation in the network",
         words=("with", "without"),
         base=GROUPING,
-        default=with_norm("gn"),
-        other=with_norm("none"),
+        default={"model.norm": "gn"},
+        other={"model.norm": "none"},
     ),
     Switch(
         name="start-last-group",
@@ -154,8 +139,7 @@ SWITCHES = (
         what="clients start from",
         words=("the mean of their group", "the mean of their last round's group"),
         base=GROUPING,
-        default=same,
-        other=with_method(client_start="paper"),
+        other={"method.client_start": "paper"},
     ),
     Switch(
         name="server-weight",
@@ -163,8 +147,7 @@ SWITCHES = (
         what="the server's weight in FedAvg",
         words=("1/(C + 1)", "1/(C/S + 1), as in a group"),
         base=FEDAVG,
-        default=same,
-        other=_server_weight,
+        other=_in_group,
     ),
     Switch(
         name="flips",
@@ -172,8 +155,8 @@ SWITCHES = (
         what="images mirrored",
         words=("never", "half of them, as released"),
         base=GROUPING,
-        default=with_flip(0.0),
-        other=with_flip(0.5),
+        default={"data.augmentation.weak.flip": 0.0},
+        other={"data.augmentation.weak.flip": 0.5},
     ),
     Switch(
         name="warm-start",
@@ -181,8 +164,7 @@ SWITCHES = (
         what="rounds of the server alone at the start",
         words=("the profile's", "none, as in the paper"),
         base=GROUPING,
-        default=same,
-        other=with_method(warm_start_rounds=0),
+        other={"method.warm_start_rounds": 0},
     ),
     Switch(
         name="pseudo-label-mode",
@@ -190,8 +172,7 @@ SWITCHES = (
         what="pseudo-labels of a network with BN",
         words=("in training mode", "in evaluation mode"),
         base=BATCH_NORM,
-        default=same,
-        other=with_objective(pseudo_label_mode="eval"),
+        other={"method.objective.pseudo_label_mode": "eval"},
     ),
     Switch(
         name="views",
@@ -199,8 +180,7 @@ SWITCHES = (
         what="weak and strong view of a network with BN",
         words=("two forward passes", "one"),
         base=BATCH_NORM,
-        default=same,
-        other=with_objective(views="one_forward"),
+        other={"method.objective.views": "one_forward"},
     ),
     Switch(
         name="client-labels",
@@ -208,16 +188,15 @@ SWITCHES = (
         what="labels at the clients",
         words=("Eq. 3 beside CRL", "two-view self-training, as released"),
         base=AT_CLIENTS,
-        default=same,
-        other=with_method(client_labels="released_code"),
+        other={"method.client_labels": "released_code"},
     ),
 )
 
 
 def departures(profile: str) -> Item:
     """Every switch as a row: our default, the other way, and their difference. Raises ConfigError."""
-    bases = {name: base(profile) for name, base in BASES.items()}
-    pairs = [(switch, bases[switch.base]) for switch in SWITCHES]
+    found = bases(profile)
+    pairs = [(switch, found[switch.base]) for switch in SWITCHES]
     cells = [cell for switch, base in pairs for cell in _pair(switch, base)]
     stand_in = f" (stand-in: {STAND_INS[profile].title})" if profile in REDUCED else ""
     return Item(
@@ -237,7 +216,7 @@ def departures(profile: str) -> Item:
 
 def _pair(switch: Switch, base: Experiment) -> list[Cell]:
     """Its two cells, the profile's own way first; none where both are the same (no warm start in the paper's)."""
-    ways = [(switch.words[0], switch.default(base)), (switch.words[1], switch.other(base))]
+    ways = [(switch.words[0], with_values(base, switch.default)), (switch.words[1], with_values(base, switch.other))]
     if ways[0][1] == ways[1][1]:
         return []
     if ways[1][1] == base:  # mirrored images and a network without norm are the paper profile's default
