@@ -114,10 +114,9 @@ def _print(counted: dict[str, Any], done: int, console: Console) -> None:
 
 def _kinds(counted: dict[str, Any]) -> list[tuple[str, str]]:
     """Of the whole of several items, each shared cell once."""
-    again, quoted = counted["measured_again"], counted["quoted"]
-    more = f", and {again} of them again to measure more on the way" if again else ""
+    quoted = counted["quoted"]
     return [
-        ("of the paper", f"{counted['published']}{more}"),
+        ("of the paper", str(counted["published"])),
         ("of ours", f"{counted['controls']} controls, {counted['rungs']} rungs of a ladder"),
         *([("only shown", f"{quoted} quoted (--also-quoted trains them)")] if quoted else []),
     ]

@@ -106,7 +106,7 @@ def test_every_switch_stands_in_the_handwritten_page_at_its_entry():
 def test_a_paper_s_name_leaves_ours_out_and_all_does_not():
     assert "ssfl/departures" not in {item.name for item in items(["ssfl"], "demo")}
     assert {item.name for item in items(["all"], "demo")} == set(ITEMS) >= OURS
-    with pytest.raises(ConfigError, match="one of schedule"):
+    with pytest.raises(ConfigError, match="choose from schedule"):
         switch_named("scedule")
 
 
