@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision import datasets as tv
 
 from benchmark.config import nearest
 from benchmark.data.packed import cache_folder, is_packed, read_split, remembered
@@ -69,7 +68,7 @@ DATASETS: Mapping[str, Known] = {
         test=10_000,
         flip=True,
         statistics=((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),  # SSFL, released code
-        original=Original(marker="cifar-10-batches-py", read=cifar(tv.CIFAR10)),
+        original=Original(marker="cifar-10-batches-py", read=cifar("CIFAR10")),
         packed_note="127 training and 34 test images from a JPEG copy",
         packed_sha256={
             "test.npz": "8fe3b6ec21e5a7277a567a519b275f296fa1f831217dd8c3c18c46b1855afcd8",
@@ -84,7 +83,7 @@ DATASETS: Mapping[str, Known] = {
         test=10_000,
         flip=True,
         statistics=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),  # RSCFed, cifar_load.py:199-243
-        original=Original(marker="cifar-100-python", read=cifar(tv.CIFAR100)),
+        original=Original(marker="cifar-100-python", read=cifar("CIFAR100")),
         packed_note="lossy WebP, own split: not comparable with published accuracy",
         packed_sha256={
             "test.npz": "e958a1cfcbdedc1c0f250b93b69411e2e636d20834de435038227508da69b6bd",
@@ -98,7 +97,7 @@ DATASETS: Mapping[str, Known] = {
         test=10_000,
         flip=True,
         statistics=((0.2860,), (0.3530,)),  # of its training images (checked in the tests)
-        original=Original(marker="FashionMNIST/raw", read=mnist(tv.FashionMNIST)),
+        original=Original(marker="FashionMNIST/raw", read=mnist("FashionMNIST")),
         packed_note="own split",
         packed_sha256={
             "test.npz": "d5a3a56f184d5ece32da22130dce4c422745d97f52bec292bc93cf2b5bce711f",
@@ -112,7 +111,7 @@ DATASETS: Mapping[str, Known] = {
         test=10_000,
         flip=False,
         statistics=_MNIST,
-        original=Original(marker="MNIST/raw", read=mnist(tv.MNIST)),
+        original=Original(marker="MNIST/raw", read=mnist("MNIST")),
         packed_sha256={
             "test.npz": "6ff785fc71ee7032f668d84a317722438dc991f01edeb1db5ced21be8cb8d8d1",
             "train.npz": "6dd6fa93dc1c1067575cdfb6d98b0a917e5be68be755fe2e92be7636a0dc7a97",
@@ -159,7 +158,7 @@ DATASETS: Mapping[str, Known] = {
         test=18_800,
         flip=False,
         statistics=_MNIST,  # SSFL, released code
-        original=Original(marker="EMNIST/raw", read=mnist(tv.EMNIST, split="balanced", transposed=True)),
+        original=Original(marker="EMNIST/raw", read=mnist("EMNIST", split="balanced", transposed=True)),
     ),
     "stl10": Known(
         image_shape=(3, 96, 96),

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from torchvision import datasets as tv
 
 from benchmark.data.packed import cache_folder
 from benchmark.errors import ConfigError, DataError
@@ -103,7 +102,7 @@ def read_folder(name: str) -> Raw:
 def _image_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
     """Class names and (file, label) in torchvision's order."""
     try:
-        listing = tv.ImageFolder(str(folder))
+        listing = torchvision_set("ImageFolder")(str(folder))
     except OSError as error:
         raise DataError(f"{folder}: no image set with one folder a class ({error})") from error
     return tuple(listing.classes), listing.samples
@@ -144,18 +143,25 @@ class Original:
     read: Reader
 
 
-def cifar(kind: Callable[..., Any]) -> Reader:
+def torchvision_set(name: str) -> Callable[..., Any]:
+    from torchvision import datasets as tv  # seconds to import: not for who only asks what there is
+
+    found: Callable[..., Any] = getattr(tv, name)
+    return found
+
+
+def cifar(kind: str) -> Reader:
     def read(root: str, download: bool) -> Raw:
-        parts = [kind(root, train=train, download=download) for train in (True, False)]
+        parts = [torchvision_set(kind)(root, train=train, download=download) for train in (True, False)]
         train, test = ((part.data.transpose(0, 3, 1, 2), part.targets) for part in parts)
         return Raw(train=train, test=test, classes=tuple(parts[0].classes))
 
     return read
 
 
-def mnist(kind: Callable[..., Any], *, transposed: bool = False, **options: str) -> Reader:
+def mnist(kind: str, *, transposed: bool = False, **options: str) -> Reader:
     def read(root: str, download: bool) -> Raw:
-        parts = [kind(root, train=train, download=download, **options) for train in (True, False)]
+        parts = [torchvision_set(kind)(root, train=train, download=download, **options) for train in (True, False)]
         axes = (0, 1, 3, 2) if transposed else (0, 1, 2, 3)
         train, test = ((part.data[:, None].permute(axes), part.targets) for part in parts)
         return Raw(train=train, test=test, classes=tuple(name.split(" - ")[0] for name in parts[0].classes))
@@ -164,13 +170,15 @@ def mnist(kind: Callable[..., Any], *, transposed: bool = False, **options: str)
 
 
 def svhn(root: str, download: bool) -> Raw:
-    train, test = (tv.SVHN(root, split=split, download=download) for split in ("train", "test"))
+    train, test = (torchvision_set("SVHN")(root, split=split, download=download) for split in ("train", "test"))
     classes = tuple(str(digit) for digit in range(10))
     return Raw(train=(train.data, train.labels), test=(test.data, test.labels), classes=classes)
 
 
 def stl10(root: str, download: bool) -> Raw:
-    train, test, more = (tv.STL10(root, split=split, download=download) for split in ("train", "test", "unlabeled"))
+    train, test, more = (
+        torchvision_set("STL10")(root, split=split, download=download) for split in ("train", "test", "unlabeled")
+    )
     return Raw(
         train=(train.data, train.labels), test=(test.data, test.labels), unlabelled=more.data,
         classes=tuple(train.classes),
