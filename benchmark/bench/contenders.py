@@ -37,7 +37,6 @@ class Options:
     rounds: int = 5  # counted, after one to warm up
     workers: int  # of the pool
     threads: int  # of the plain loop
-    data_root: Path | None = None
     quick: bool = False
     say: Callable[[str], None] = print  # one line of progress
 
@@ -76,12 +75,12 @@ class PlainContender:
     Raises FsslError where the checkout's tests are not there, or the loop ended.
     """
 
-    def __init__(self, work: Work, data_root: Path | None, threads: int) -> None:
+    def __init__(self, work: Work, threads: int) -> None:
         if not PLAIN_LOOP.exists():
             raise FsslError(f"fssl bench: {PLAIN_LOOP.name} is not here; run it in a checkout, which has tests/")
         context = get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, work, data_root, threads), daemon=True)
+        self._process = context.Process(target=serve, args=(theirs, work, threads), daemon=True)
         self._process.start()
         theirs.close()
         self._answer()
@@ -107,10 +106,10 @@ class PlainContender:
             raise FsslError("fssl bench: the plain loop's process ended; see its traceback above") from None
 
 
-def serve(connection: Connection, work: Work, data_root: Path | None, threads: int) -> None:
+def serve(connection: Connection, work: Work, threads: int) -> None:
     """The plain loop's process: a round for every number that comes, until the pipe closes."""
     torch.set_num_threads(threads)
-    loop = plain_loop().loop_of(environment_of(work, data_root))
+    loop = plain_loop().loop_of(environment_of(work))
     with contextlib.suppress(EOFError, OSError):  # nobody asks any more
         connection.send(None)
         while True:
@@ -133,9 +132,9 @@ def plain_loop() -> ModuleType:
 def ratios(name: str, options: Options) -> dict[str, Any]:
     """Rounds of a work by the plain loop and by the engines, all samples confident, in turn."""
     work = options.work(name)
-    environment = environment_of(work, options.data_root)
+    environment = environment_of(work)
     with ExitStack() as stack:
-        plain = PlainContender(work, options.data_root, options.threads)
+        plain = PlainContender(work, options.threads)
         stack.callback(plain.close)
         pool = stack.enter_context(ProcessPool(environment, options.workers, confident_only=False))
         contenders: dict[str, Contender] = {
@@ -144,9 +143,9 @@ def ratios(name: str, options: Options) -> dict[str, Any]:
             "pool": EngineContender(environment, pool),
         }
         times = interleave(contenders, options.rounds, say=options.say)
-    samples = samples_of(work, environment)
+    samples = samples_of(work)
     rows = {label: figures(found, times["plain loop"], samples) for label, found in times.items()}
-    return {"what": work.what, "images": environment.data.name, "samples": samples, "contenders": rows}
+    return {"what": work.what, "samples": samples, "contenders": rows}
 
 
 @dataclass(frozen=True, kw_only=True)

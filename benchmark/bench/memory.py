@@ -5,9 +5,9 @@ workers, sampled while it works; the data are the images and labels in memory.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,75 +27,64 @@ from benchmark.models.build import Model
 
 SAMPLE_EVERY = 0.05  # seconds
 EMNIST_TRAIN, EMNIST_TEST = 112_800, 18_800  # EMNIST balanced
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """A federation whose memory is measured."""
-
-    K: int
-    C: int
-    small_network: bool
-    rounds: int
-
-    def work(self) -> Work:
-        """Work A on as many random images as EMNIST balanced has; the small network is the laptop profile's."""
-        work = WORKS["A"]
-        images = (EMNIST_TRAIN - work.experiment.data.N_s) // self.K
-        work = replace(with_clients(work, K=self.K, C=self.C, images=images), N_test=EMNIST_TEST)
-        if self.small_network:
-            model = Model(network="small_cnn", norm="gn", norm_groups=4)
-            work = replace(work, experiment=replace(work.experiment, model=model))
-        return work
-
-
-SIZES = (Size(K=470, C=47, small_network=False, rounds=2), Size(K=10_000, C=100, small_network=True, rounds=2))
-QUICK = (Size(K=40, C=2, small_network=True, rounds=1),)
+ROUNDS = 2
 
 
 def memory(options: Options) -> dict[str, Any]:
-    """Peak bytes over the data and seconds to start, for each size."""
-    return {"rows": [measured(size, options) for size in (QUICK if options.quick else SIZES)]}
+    """Peak bytes over the data and seconds to start: work A at 470 clients, and a small network at 10,000."""
+    if options.quick:
+        return {"rows": [measured(with_clients(options.work("A"), K=40, C=2, images=10), options)]}
+    small = Model(network="small_cnn", norm="gn", norm_groups=4)  # the laptop profile's
+    works = [emnist(K=470, C=47), emnist(K=10_000, C=100)]
+    works[1] = replace(works[1], experiment=replace(works[1].experiment, model=small))
+    return {"rows": [measured(work, options) for work in works]}
 
 
-def measured(size: Size, options: Options) -> dict[str, Any]:
-    """One size in a process of its own. Raises FsslError where that ended by itself."""
-    work = size.work()
-    context = get_context("spawn")
+def emnist(K: int, C: int) -> Work:
+    """Work A on as many random images as EMNIST balanced has."""
+    work = WORKS["A"]
+    work = with_clients(work, K=K, C=C, images=(EMNIST_TRAIN - work.experiment.data.N_s) // K)
+    return replace(work, N_test=EMNIST_TEST)
+
+
+def measured(work: Work, options: Options) -> dict[str, Any]:
+    """One work in a process of its own. Raises FsslError where that ended by itself."""
+    context, federation = get_context("spawn"), work.experiment.federation
     ours, theirs = context.Pipe()
-    process = context.Process(target=train, args=(theirs, work, size.rounds, options.workers))
-    started = time.monotonic()
+    process = context.Process(target=train, args=(theirs, work, options.workers))
+    started, peak = time.monotonic(), 0
     process.start()
     theirs.close()
-    assert process.pid is not None  # it has been started
+    told: list[tuple[float, int]] = []  # when it was ready, and when it was done; and the bytes of the data
     try:
-        watch = Watch(process.pid, ours)
-        found = {}
-        for name in ("imported", "ready", "done"):
-            found[name], data = watch.until_told()
-            options.say(f"K {size.K}, C {size.C}: {name} after {found[name] - started:.1f} s")
+        while len(told) < 2:
+            assert process.pid is not None  # it has been started
+            peak = max(peak, tree_bytes(process.pid))
+            if ours.poll(SAMPLE_EVERY):
+                told.append(ours.recv())
+                options.say(f"K {federation.K}, C {federation.C}: {told[-1][0] - started:.1f} s")
+    except (EOFError, OSError):
+        raise FsslError("fssl bench: a measured run ended by itself; see its traceback above") from None
     finally:
         ours.close()
         process.join(timeout=10)
         process.kill()
+    (ready, data), (done, _) = told
     return {
-        "K": size.K,
-        "C": size.C,
+        "K": federation.K,
+        "C": federation.C,
         "network": work.experiment.model.network,
-        "rounds": size.rounds,
         "processes": 1 + options.workers,
         "data_bytes": data,
-        "peak_bytes": watch.peak,
-        "over_data_bytes": watch.peak - data,
-        "import_seconds": found["imported"] - started,
-        "start_seconds": found["ready"] - started,
-        "round_seconds": (found["done"] - found["ready"]) / size.rounds,
+        "peak_bytes": peak,
+        "over_data_bytes": peak - data,
+        "start_seconds": ready - started,
+        "round_seconds": (done - ready) / ROUNDS,
     }
 
 
-def train(connection: Connection, work: Work, rounds: int, workers: int) -> None:
+def train(connection: Connection, work: Work, workers: int) -> None:
     """In the process: start, train, and tell when (monotonic clock) with the bytes of the data."""
-    connection.send((time.monotonic(), 0))
     torch.set_num_threads(1)
     keep_freed_memory()
     load_ahead()  # as a run does
@@ -103,7 +92,7 @@ def train(connection: Connection, work: Work, rounds: int, workers: int) -> None
     with ProcessPool(environment, workers) as engine:
         module = FederatedModule(environment, engine)
         connection.send((time.monotonic(), data_bytes(environment)))
-        for number in range(1, rounds + 1):
+        for number in range(1, ROUNDS + 1):
             module.training_step(number, 0)
         connection.send((time.monotonic(), data_bytes(environment)))
         with suppress(EOFError):
@@ -111,28 +100,7 @@ def train(connection: Connection, work: Work, rounds: int, workers: int) -> None
 
 
 def data_bytes(environment: Environment) -> int:
-    data = environment.data
-    tensors = (data.train_images_NCHW, data.train_labels_N, data.test_images_NCHW, data.test_labels_N)
-    return sum(tensor.nbytes for tensor in tensors)
-
-
-class Watch:
-    """The largest sum of a process tree's memory seen so far."""
-
-    def __init__(self, pid: int, connection: Connection) -> None:
-        self._pid, self._connection = pid, connection
-        self.peak = 0
-
-    def until_told(self) -> tuple[float, int]:
-        """Sample until the process sends a message; that message."""
-        try:
-            while not self._connection.poll(SAMPLE_EVERY):
-                self.peak = max(self.peak, tree_bytes(self._pid))
-            self.peak = max(self.peak, tree_bytes(self._pid))
-            told: tuple[float, int] = self._connection.recv()
-        except (EOFError, OSError):
-            raise FsslError("fssl bench: a measured run ended by itself; see its traceback above") from None
-        return told
+    return sum(value.nbytes for value in vars(environment.data).values() if isinstance(value, torch.Tensor))
 
 
 def tree_bytes(pid: int) -> int:
@@ -155,7 +123,7 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(pid: int, parent_of: dict[int, int]) -> Sequence[int]:
+def descendants(pid: int, parent_of: Mapping[int, int]) -> Sequence[int]:
     """Children, their children and so on."""
     found: list[int] = []
     generation = [pid]

@@ -1,23 +1,18 @@
-"""The works that `fssl bench` times: experiments with all samples confident, and their images.
+"""The works that `fssl bench` times: experiments on random images with all samples confident.
 
-Images are real where the data set is at hand, else random: how long a step takes does not depend on them.
-
-Legend: N images, C channels, H W pixels, K clients.
+How long a step takes does not depend on the images.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
-from benchmark.data.datasets import DATASETS, DataSet, at_hand, load
-from benchmark.data.labelling import held
+from benchmark.data.datasets import DATASETS, DataSet
 from benchmark.data.partition import Iid
-from benchmark.data.split import split
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
-from benchmark.federated.environment import Environment
+from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.objectives import CRL
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import SSFL
@@ -25,75 +20,71 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
 
 NEVER = 10**6  # rounds between tests
-EMNIST = "emnist_balanced_small"  # at hand as packed files; its shape and classes are EMNIST balanced's
+ALL_CONFIDENT = 0.0  # tau
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One round's work: an experiment, and how many images there are (None: all of the data set's)."""
+    """One round's work: an experiment, and how many random images it is on."""
 
     name: str
     what: str
     experiment: Experiment
-    N_train: int | None = None
-    N_test: int = 2_000  # of random images; a data set at hand keeps its own
-    real: bool = True  # images of the data set where it is at hand
+    images: int  # of each client
+    N_test: int = 2_000
 
     @property
     def cohort(self) -> int:
         return self.experiment.federation.C
 
 
-ALL_CONFIDENT = 0.0  # tau
-OPTIMIZER = SGD(lr=0.03, weight_decay=5e-4, schedule=Constant())
-
-
-def crl(name: str, what: str, data: Data, model: Model) -> Work:
-    """10 clients and the server, T = 16, batches of 64, CRL."""
-    experiment = Experiment(
-        data=data,
+def experiment_of(**settings: Any) -> Experiment:
+    common = Experiment(
         partition=Iid(),
-        model=model,
-        method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=64, server_batch_size=64),
-        federation=Federation(K=10, C=10, T=16, rounds=1000),
-        optimizer=OPTIMIZER,
+        optimizer=SGD(lr=0.03, weight_decay=5e-4, schedule=Constant()),
         evaluation=Evaluation(every=NEVER),
         profile="bench",
     )
-    return Work(name=name, what=what, experiment=experiment)
+    return replace(common, **settings)
 
 
-def semifl(name: str, what: str) -> Work:
-    """10 clients of 100 images and a server with 50, one local pass in batches of 10."""
-    experiment = Experiment(
-        data=Data(name="cifar10", N_s=50),
-        partition=Iid(),
-        model=Model(network="wresnet28x2", norm="sbn"),
-        method=SemiFL(threshold=ALL_CONFIDENT, nothing_below="draw_from_all"),
-        federation=Federation(K=10, C=10, rounds=1000, epochs=1),
-        optimizer=OPTIMIZER,
-        evaluation=Evaluation(every=NEVER),
-        profile="bench",
-    )
-    return Work(name=name, what=what, experiment=experiment, N_train=1_050)
-
-
+CRL_64 = SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=64, server_batch_size=64)
 WORKS: Mapping[str, Work] = {
     work.name: work
     for work in (
-        crl(
-            "A",
-            "10 clients and the server, T 16, batch 64, EMNIST CNN, CRL",
-            Data(name=EMNIST, N_s=470),
-            Model(network="emnist_cnn", norm="none"),
+        Work(
+            name="A",
+            what="10 clients and the server, T 16, batch 64, EMNIST CNN, CRL",
+            experiment=experiment_of(
+                data=Data(name="emnist_balanced_small", N_s=470),
+                model=Model(network="emnist_cnn", norm="none"),
+                method=CRL_64,
+                federation=Federation(K=10, C=10, T=16, rounds=1000),
+            ),
+            images=1000,
         ),
-        crl(
-            "B",
-            "10 clients and the server, T 16, batch 64, ResNet-8 with GN at 32x32x3, CRL",
-            Data(name="cifar10", N_s=1000),
-            Model(network="resnet8", norm="gn", norm_groups=8),
+        Work(
+            name="B",
+            what="10 clients and the server, T 16, batch 64, ResNet-8 with GN at 32x32x3, CRL",
+            experiment=experiment_of(
+                data=Data(name="cifar10", N_s=1000),
+                model=Model(network="resnet8", norm="gn", norm_groups=8),
+                method=CRL_64,
+                federation=Federation(K=10, C=10, T=16, rounds=1000),
+            ),
+            images=1000,
         ),
-        semifl("C", "SemiFL: 10 clients of 100 images, batch 10, one local pass, WResNet-28x2 with static BN"),
+        Work(
+            name="C",
+            what="SemiFL: 10 clients of 100 images, batch 10, one local pass, WResNet-28x2 with static BN",
+            experiment=experiment_of(
+                data=Data(name="cifar10", N_s=50),
+                model=Model(network="wresnet28x2", norm="sbn"),
+                method=SemiFL(threshold=ALL_CONFIDENT, nothing_below="draw_from_all"),
+                federation=Federation(K=10, C=10, rounds=1000, epochs=1),
+            ),
+            images=100,
+        ),
     )
 }
 
@@ -101,64 +92,26 @@ WORKS: Mapping[str, Work] = {
 def quick(work: Work) -> Work:
     """The same kind of work, two clients and a few images: shows that everything runs, and measures nothing."""
     experiment = work.experiment
-    small = replace(experiment.federation, K=2, C=2, T=2)
-    classes = DATASETS[experiment.data.name].num_classes
-    sizes = {"batch_size": 4, "server_batch_size": 4}
-    return replace(
-        work,
-        experiment=replace(
-            experiment,
-            data=replace(experiment.data, N_s=classes),
-            federation=small,
-            method=replace(experiment.method, **sizes),
-        ),
-        N_train=classes + 2 * 10,
-        N_test=20,
-        real=False,
+    small = replace(
+        experiment,
+        data=replace(experiment.data, N_s=DATASETS[experiment.data.name].num_classes),
+        federation=replace(experiment.federation, K=2, C=2, T=2),
+        method=replace(experiment.method, batch_size=4, server_batch_size=4),
     )
+    return replace(work, experiment=small, images=10, N_test=20)
 
 
 def with_clients(work: Work, K: int, C: int, images: int) -> Work:
-    """The work on random images, `images` for each of K clients of which C train in a round."""
+    """The work with `images` at each of K clients, of which C train in a round."""
     federation = replace(work.experiment.federation, K=K, C=C)
-    N_train = work.experiment.data.N_s + K * images
-    return replace(work, experiment=replace(work.experiment, federation=federation), N_train=N_train, real=False)
+    return replace(work, experiment=replace(work.experiment, federation=federation), images=images)
 
 
-def environment_of(work: Work, data_root: Path | None = None) -> Environment:
-    """The work's images, held by the server and by clients of equal size. Raises ConfigError and DataError."""
+def environment_of(work: Work) -> Environment:
+    """The work's images, held by the server and by clients of equal size."""
     experiment = work.experiment
-    name = experiment.data.name
-    if work.real and at_hand(name, data_root):
-        data = cut(load(name, data_root), work.N_train)
-    else:
-        data = random_images(name, work.N_train or 50_000, work.N_test)
-    labels_N = data.train_labels_N.numpy()
-    divided = split(
-        labels_N,
-        num_classes=data.num_classes,
-        N_s=experiment.data.N_s,
-        K=experiment.federation.K,
-        partition=experiment.partition,
-        seed=experiment.seed,
-    )
-    holders = held(divided, labels_N, experiment.data.label_setting)
-    environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
-    experiment.method.check(environment.setup())
-    return environment
-
-
-def cut(data: DataSet, N_train: int | None) -> DataSet:
-    """The set with its first images of each class only, so that there are N_train (a multiple of the classes)."""
-    if N_train is None:
-        return data
-    labels_N = data.train_labels_N.numpy()
-    each = N_train // data.num_classes
-    kept_N = np.sort(np.concatenate([np.flatnonzero(labels_N == label)[:each] for label in range(data.num_classes)]))
-    at_N = torch.from_numpy(kept_N)
-    return replace(
-        data, train_images_NCHW=data.train_images_NCHW[at_N].clone(), train_labels_N=data.train_labels_N[at_N]
-    )
+    N_train = experiment.data.N_s + experiment.federation.K * work.images
+    return prepare(experiment, data=random_images(experiment.data.name, N_train, work.N_test))
 
 
 def random_images(name: str, N_train: int, N_test: int) -> DataSet:
@@ -179,11 +132,10 @@ def random_images(name: str, N_train: int, N_test: int) -> DataSet:
     )
 
 
-def samples_of(work: Work, environment: Environment) -> int:
+def samples_of(work: Work) -> int:
     """Images that the local steps of a round train on, all confident (CRL: SSFL Eq. 4; SemiFL: Algorithm 1)."""
-    experiment, method = environment.experiment, environment.experiment.method
-    C, T = experiment.federation.C, experiment.federation.T
-    of_client, at_server = len(environment.split.clients[0]), len(environment.split.server_N)
+    experiment, method = work.experiment, work.experiment.method
+    C, T, N_s = experiment.federation.C, experiment.federation.T, experiment.data.N_s
     if isinstance(method, SemiFL):
-        return at_server + 2 * C * of_client  # the strong view, and the mix
-    return T * (min(method.server_batch_size, at_server) + C * min(method.batch_size, of_client))
+        return N_s + 2 * C * work.images  # the strong view, and the mix
+    return T * (min(method.server_batch_size, N_s) + C * min(method.batch_size, work.images))

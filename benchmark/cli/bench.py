@@ -57,7 +57,6 @@ def act(options: argparse.Namespace) -> int:
         rounds=options.rounds,
         workers=options.workers,
         threads=options.threads,
-        data_root=options.data_root,
         quick=options.quick,
         say=lambda line: console.print(line, style="dim", highlight=False),
     )
@@ -121,7 +120,6 @@ class Table:
 
     def drawn(self) -> RichTable:
         table = RichTable(*self.head, title=self.title, title_justify="left", caption=self.note)
-        table.caption_justify = "left"
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -140,15 +138,22 @@ def page(results: Mapping[str, Any]) -> str:
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
     """A table for every part that was measured, from its JSON."""
-    found = [_work(name, work) for name, work in results.get("ratios", {}).items()]
+    found = [work_table(name, work) for name, work in results.get("ratios", {}).items()]
     if "memory" in results:
-        found.append(_memory(results["memory"]))
+        found.append(memory_table(results["memory"]["rows"]))
     if "outside" in results:
-        found.append(_outside(results["outside"]))
+        share = f"{100 * results['outside']['not_waiting_share']:.1f} %"
+        note = (
+            "Of a run with records, diversity and averaging: {rounds} rounds of {round_seconds:.2f} s, a test on "
+            "{test_images:,} images every {tested_every} rounds."
+        )
+        row = ("wall time in which nobody waits for a client", share)
+        title = "Outside local training, work A"
+        found.append(Table(title=title, head=("", "share"), rows=[row], note=note.format(**results["outside"])))
     return found
 
 
-def _work(name: str, work: Mapping[str, Any]) -> Table:
+def work_table(name: str, work: Mapping[str, Any]) -> Table:
     rows = [
         (
             label,
@@ -160,16 +165,16 @@ def _work(name: str, work: Mapping[str, Any]) -> Table:
         )
         for label, row in work["contenders"].items()
     ]
-    rounds = next(iter(work["contenders"].values()))["rounds"]
+    rounds = work["contenders"]["plain loop"]["rounds"]
     note = (
-        f"{rounds} rounds each in turn after one to warm up; images: {work['images']}; {work['samples']:,} trained "
-        "samples a round, every one confident. Ratios are paired, above 1: faster than the plain loop."
+        f"{rounds} rounds each in turn after one to warm up; {work['samples']:,} trained samples a round, every one "
+        "confident. Ratios are paired, above 1: faster than the plain loop."
     )
     columns = ("", "s a round", "CPU-s", "ratio", "CPU ratio", "samples/s")
     return Table(title=f"Work {name}: {work['what']}", head=columns, rows=rows, note=note)
 
 
-def _memory(found: Mapping[str, Any]) -> Table:
+def memory_table(measured: Sequence[Mapping[str, Any]]) -> Table:
     rows = [
         (
             f"{row['K']:,}",
@@ -180,7 +185,7 @@ def _memory(found: Mapping[str, Any]) -> Table:
             f"{row['start_seconds']:.1f}",
             f"{row['round_seconds']:.1f}",
         )
-        for row in found["rows"]
+        for row in measured
     ]
     note = (
         "Proportional set size of the run and its workers, sampled. To start: from a new process to the first round, "
@@ -188,18 +193,6 @@ def _memory(found: Mapping[str, Any]) -> Table:
     )
     columns = ("K", "C", "network", "data GiB", "over it, peak GiB", "s to start", "s a round")
     return Table(title="Memory and start", head=columns, rows=rows, note=note)
-
-
-def _outside(found: Mapping[str, Any]) -> Table:
-    rows = [
-        ("wall time in which nobody waits for a client", f"{100 * found['not_waiting_share']:.1f} %"),
-        ("CPU seconds of this process, of all", f"{100 * found['cpu_share']:.1f} %"),
-    ]
-    note = (
-        f"{found['rounds']} rounds of {found['round_seconds']:.2f} s with records, diversity and averaging; a test on "
-        f"{found['test_images']:,} images every {found['tested_every']} rounds."
-    )
-    return Table(title="Outside local training, work A", head=("", "share"), rows=rows, note=note)
 
 
 def brackets(found: Mapping[str, float], unit: str = "") -> str:

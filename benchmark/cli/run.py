@@ -20,7 +20,7 @@ from sweeps.factors import cell_named, experiment_of
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Train one experiment and write its record; a finished one is not trained again, an interrupted one goes on. "
-        "Fields are set by name: --method.averaging=grouping --method.averaging.S=3 --federation.T=8."
+        "Fields are set by name: --data cifar10 --method.averaging=grouping --method.averaging.S=3 --federation.T=8."
     )
     command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
@@ -40,7 +40,8 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "machine). A run that goes on keeps the numerics that it began with",
     )
     command.add_argument(
-        "--device", help="device of the reference engine: cpu, cuda or cuda:1 (default: cuda where there is one)"
+        "--device",
+        help="device of the reference engine: cpu, cuda or cuda:1 (default: cpu; with auto, cuda if there is one)",
     )
     command.add_argument("--workers", type=int, help="processes of pool or ray (default: one a core)")
     command.add_argument(
@@ -69,8 +70,6 @@ def act(options: argparse.Namespace) -> int:
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
         return 0
-    if options.threads < 1:
-        raise ConfigError(f"--threads: {options.threads}; at least 1 would be right")
     from benchmark.records.record import run_folder
 
     folder = run_folder(options.results, experiment)
@@ -128,7 +127,7 @@ def _start(options: argparse.Namespace) -> Experiment | None:
     if options.sweep is None:
         return cell_named(options.cell, options.profile) if options.cell else None
     if options.cell or options.config:
-        raise ConfigError("--sweep: stands for the whole experiment; without --cell and --config would be right")
+        raise ConfigError("--sweep stands for the whole experiment; leave out --cell and --config")
     return experiment_of(read_config(options.sweep))
 
 
@@ -140,7 +139,7 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
     for key, text in pairs(overrides):
         if key == "_wandb":  # an argument that some sweep agents add
             continue
-        override(data, key, text)
+        override(data, "data.name" if key == "data" else key, text)
     return from_json(data)
 
 
@@ -159,7 +158,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"--config: {path} is not whole ({error})") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"--config: {path} holds {type(found).__name__}; a table of fields would be right")
+        raise ConfigError(f"--config: {path} holds {type(found).__name__} in place of a table of fields")
     found.pop("cell_key", None)  # what --print-config and experiment.json may carry
     return found
 
@@ -168,7 +167,7 @@ def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
     """Set nested fields; dotted keys are taken apart; another kind drops the old kind's fields. Raises ConfigError."""
     for key, value in changes.items():
         if not isinstance(key, str):  # YAML's may be numbers
-            raise ConfigError(f"key {key!r} is no text; the name of a field would be right")
+            raise ConfigError(f"key {key!r} is not the name of a field")
         if "." in key:
             head, _, tail = key.partition(".")
             value, key = {tail: value}, head
@@ -191,7 +190,7 @@ def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
         key, equals, text = word[2:].partition("=")
         if not equals:
             if not rest or rest[0].startswith("--"):
-                raise ConfigError(f"--{key} has no value; --{key}=VALUE would be right")
+                raise ConfigError(f"--{key} has no value; type --{key}=VALUE")
             text = rest.pop(0)
         found.append((key, text))
     return found

@@ -72,20 +72,6 @@ class Source:
         return len(self.positions_N)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Drawn:
-    """One stream of a job before its views are made: spans of batches of positions, and the generator of their draws.
-
-    A view's draws are made span by span, in this order.
-    """
-
-    name: str
-    stream: Stream
-    source: Source
-    spans: list[list[np.ndarray]]  # span -> batch -> positions in the source
-    draw: torch.Generator
-
-
 def sources_of(
     job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
 ) -> dict[str, Source]:
@@ -143,10 +129,7 @@ class JobBatches:
 
     def __iter__(self) -> Iterator[LocalBatch]:
         """Every batch comes once for each phase."""
-        yield from self.local_steps({name: self._stream(name) for name in self._job.data} if self.steps else {})
-
-    def local_steps(self, streams: Mapping[str, Iterator[tuple[Batch, Tensor | None]]]) -> Iterator[LocalBatch]:
-        """The local steps' batches from those of each stream (with the truth of its images), in order."""
+        streams = {name: self._stream(name) for name in self._job.data}
         for _ in range(self.steps // self._phases):
             drawn = {name: next(stream) for name, stream in streams.items()}
             truth_N = drawn["unlabelled"][1] if "unlabelled" in drawn else None
@@ -154,11 +137,8 @@ class JobBatches:
             for phase in range(self._phases):
                 yield LocalBatch(streams=batches, truth_N=truth_N, phase=phase)
 
-    def drawn(self) -> Iterator["Drawn"]:
-        """Each stream's positions and draws, for an engine that makes the views itself. Nothing where no step is."""
-        return (self._drawn(name) for name in self._job.data if self.steps)
-
-    def _drawn(self, name: str) -> "Drawn":
+    def _stream(self, name: str) -> Iterator[tuple[Batch, Tensor | None]]:
+        """One stream's batches with the truth of their images. A view's draws are made span by span."""
         source, stream = self._sources[name], self._job.data[name]
         seed = self._environment.experiment.seed
         order = passes(
@@ -169,14 +149,9 @@ class JobBatches:
             numpy_stream(seed, *self._names, name, "order"),
         )
         draw = torch_stream(seed, *self._names, name, "augmentation")
-        per_span = max(1, SPAN // max(1, len(order[0]))) if order else 1
-        spans = [order[first : first + per_span] for first in range(0, len(order), per_span)]
-        return Drawn(name=name, stream=stream, source=source, spans=spans, draw=draw)
-
-    def _stream(self, name: str) -> Iterator[tuple[Batch, Tensor | None]]:
-        drawn = self._drawn(name)
-        for order in drawn.spans:
-            yield from self._span(drawn.source, drawn.stream, order, drawn.draw)
+        per_span = max(1, SPAN // max(1, len(order[0])))
+        for first in range(0, len(order), per_span):
+            yield from self._span(source, stream, order[first : first + per_span], draw)
 
     def _span(
         self, source: Source, stream: Stream, order: list[np.ndarray], draw: torch.Generator

@@ -16,7 +16,7 @@ from benchmark.errors import Diverged
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome
 
 DROPPED = "comm/dropped"  # how many clients of a round were left out; counted under the rule "drop" alone
-REMEDY = "a smaller optimizer.lr would be right"
+REMEDY = "choose a smaller optimizer.lr"
 
 
 def judged(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int, rule: str) -> Outcome:

@@ -120,6 +120,23 @@ def careful(device: torch.device) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def check_engine(name: str, workers: int | None, threads: int, device: str | None) -> None:
+    """Raise ConfigError where there is no such engine, or it does not go with the rest."""
+    if name not in ENGINES:
+        raise ConfigError(f"--engine: unknown engine {name!r}; choose {', '.join(ENGINES)}")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"--workers: {workers}; choose 1 or more")
+    if threads < 1:
+        raise ConfigError(f"--threads: {threads}; choose 1 or more")
+    if name in ("pool", "ray"):
+        if device not in (None, "cpu"):
+            raise ConfigError(f"--device: {device!r}, but --engine {name} runs on the CPU; choose --engine reference")
+        if threads != 1:
+            raise ConfigError(f"--threads: {threads}, but the workers of --engine {name} have their own; leave it out")
+    if device is not None:
+        device_named(device)
+
+
 def build_engine(
     name: str,
     environment: Environment,
@@ -135,13 +152,7 @@ def build_engine(
     `threads` and `device` ("cuda", "cuda:1", "cpu") are the reference engine's; the threads of workers follow from
     `layout`. Raises ConfigError.
     """
-    if name not in ENGINES:
-        raise ConfigError(f"--engine: unknown engine {name!r}; choose {', '.join(ENGINES)}")
-    if name in ("pool", "ray"):
-        if device not in (None, "cpu"):
-            raise ConfigError(f"--device: {device!r}, but --engine {name} runs on the CPU; choose --engine reference")
-        if threads != 1:
-            raise ConfigError(f"--threads: {threads}, but the workers of --engine {name} have their own; leave it out")
+    check_engine(name, workers, threads, device)
     if name == "ray":
         torch.set_num_threads(1)  # this process averages and evaluates
         return ray_engine(environment, workers, threads=1, confident_only=confident_only)

@@ -209,13 +209,9 @@ def with_extra(experiment: Experiment, holders: Held, N: int) -> Held:
     """
     name, partition, K = experiment.data.name, experiment.partition, experiment.federation.K
     if not N:
-        raise ConfigError(
-            f"data.unlabelled: 'extra' with {name}, which has no split of its own; 'train' would be right"
-        )
+        raise ConfigError(f"data.unlabelled: 'extra' with {name}, which has no unlabelled split; choose 'train'")
     if partition.R_nominal != 0.0:
-        raise ConfigError(
-            f"partition: {partition} with data.unlabelled 'extra', which has no labels; iid would be right"
-        )
+        raise ConfigError(f"partition: {partition} with data.unlabelled 'extra', which has no labels; choose iid")
     shares = share_unlabelled(N, K, experiment.seed, experiment.data.images)
     return replace(holders, unlabelled=(*shares, *holders.unlabelled[K:]))
 
@@ -226,7 +222,7 @@ def _check_dropping(experiment: Experiment) -> None:
     if experiment.federation.on_divergence == "drop" and not takes:
         raise ConfigError(
             f"federation.on_divergence: 'drop' with method {method_name(experiment.method)!r}, which needs an update "
-            "of every client that it asks; 'stop' would be right"
+            "of every client that it asks; choose 'stop'"
         )
 
 
@@ -236,5 +232,5 @@ def _check_streaming(environment: Environment) -> None:
         if 0 < len(positions_N) < steps:
             raise ConfigError(
                 f"data.streaming_steps: {steps} for client {client} with {len(positions_N)} unlabelled images; "
-                f"at most {len(positions_N)} would be right"
+                f"choose at most {len(positions_N)}"
             )

@@ -46,7 +46,6 @@ class LocalModule(pl.LightningModule):
         if precision == "bf16":
             for copied in (*self.trainable.values(), *self.frozen.values()):
                 pass_in_bfloat16(copied)
-        self._device = next(network.parameters()).device
         self.draw = torch.Generator()
         self.reuse(job, local, place)
 
@@ -54,9 +53,8 @@ class LocalModule(pl.LightningModule):
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
         self.update, self.local, self.place = job.update, local, place
         self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
-        self.training_state = Training(
-            trainable=self.trainable, frozen=self.frozen, private=moved(local.private or {}, self._device), step=0
-        )
+        private = moved(local.private or {}, next(self.trainable.parameters()).device)
+        self.training_state = Training(trainable=self.trainable, frozen=self.frozen, private=private, step=0)
         self.totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self.counts: dict[str, int] = defaultdict(int)  # in how many steps each was reported
         self.pseudo = PseudoLabelQuality()

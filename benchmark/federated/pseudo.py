@@ -5,7 +5,7 @@ Legend: N images, D classes.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,17 +20,6 @@ class PseudoLabelQuality:
 
     def add(self, labels_N: Tensor, kept_N: Tensor, truth_N: Tensor | None) -> None:
         self._steps.append((labels_N, kept_N, truth_N))
-
-    def extend(self, other: "PseudoLabelQuality") -> None:
-        """Add all that `other` holds."""
-        self._steps += other._steps
-
-    def moved(self, move: Callable[[Tensor], Tensor]) -> "PseudoLabelQuality":
-        """The same with every tensor moved, to the host say."""
-        quality = PseudoLabelQuality()
-        for labels_N, kept_N, truth_N in self._steps:
-            quality.add(move(labels_N), move(kept_N), None if truth_N is None else move(truth_N))
-        return quality
 
     def metrics(self) -> dict[str, float]:
         """Counts to be summed over jobs, and `pseudo/kl_uniform` and `pseudo/kl_true`, of this job alone.

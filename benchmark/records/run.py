@@ -15,7 +15,7 @@ import pytorch_lightning as pl
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
-from benchmark.federated.engines import Engine, build_engine, engine_again, needs_workers
+from benchmark.federated.engines import Engine, build_engine, check_engine, engine_again, needs_workers
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
@@ -68,6 +68,7 @@ def run(
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
     last finished round is on disk).
     """
+    check_engine(engine, workers, threads, device)
     train = functools.partial(
         _run,
         data_root=data_root,

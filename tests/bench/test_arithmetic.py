@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmark.bench.contenders import Times, cpu_seconds, figures, interleave, spread
-from benchmark.bench.memory import SIZES, descendants, parents, tree_bytes
+from benchmark.bench.memory import descendants, emnist, parents, tree_bytes
 from benchmark.bench.works import WORKS, environment_of, quick, samples_of, with_clients
 from benchmark.cli.bench import Table
 
@@ -60,9 +60,9 @@ def test_descendants_are_children_and_theirs() -> None:
 def test_samples_of_a_round_by_hand() -> None:
     """A: 11 holders of 16 steps of 64. C: 50 labels once, and 10 clients of 100 as strong views and in mixes."""
     work = with_clients(WORKS["A"], K=10, C=10, images=64)
-    assert samples_of(work, environment_of(work)) == 11 * 16 * 64
+    assert samples_of(work) == 11 * 16 * 64
     work = with_clients(WORKS["C"], K=10, C=10, images=100)
-    assert samples_of(work, environment_of(work)) == 50 + 2 * 10 * 100
+    assert samples_of(work) == 50 + 2 * 10 * 100
 
 
 @pytest.mark.parametrize("name", sorted(WORKS))
@@ -70,14 +70,19 @@ def test_quick_works_are_of_the_same_kind(name: str) -> None:
     small = quick(WORKS[name])
     assert small.experiment.model == WORKS[name].experiment.model
     assert type(small.experiment.method) is type(WORKS[name].experiment.method)
-    assert samples_of(small, environment_of(small)) <= 60
+    assert samples_of(small) <= 60
 
 
-def test_measured_sizes_hold_as_many_images_as_emnist_balanced() -> None:
+@pytest.mark.parametrize("K", [470, 10_000])
+def test_measured_works_hold_as_many_images_as_emnist_balanced(K: int) -> None:
     """112,800 images up to what does not divide among K clients."""
-    for size in SIZES:
-        work = size.work()
-        assert work.N_train is not None and 0 <= 112_800 - work.N_train < size.K
+    work = emnist(K, 10)
+    assert 0 <= 112_800 - work.experiment.data.N_s - K * work.images < K
+
+
+def test_clients_of_a_work_are_of_equal_size() -> None:
+    environment = environment_of(with_clients(WORKS["C"], K=10, C=10, images=100))
+    assert {len(held_N) for held_N in environment.split.clients} == {100} and len(environment.split.server_N) == 50
 
 
 def test_a_table_in_markdown() -> None:

@@ -132,7 +132,7 @@ def test_without_divergence_the_rule_moves_nothing_but_the_cell():
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - set(TOLERANT)) + ["server-only", "fixmatch"])
 def test_a_method_that_needs_every_update_refuses_to_drop(name):
-    with pytest.raises(ConfigError, match=r"on_divergence: 'drop' with method '\w+'.* 'stop' would be right"):
+    with pytest.raises(ConfigError, match=r"on_divergence: 'drop' with method '\w+'.* choose 'stop'"):
         prepare(dropping(TRACES[name]))
 
 

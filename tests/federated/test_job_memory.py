@@ -1,4 +1,4 @@
-"""A client that does not fit into memory: named, with what would be right; other errors are left alone."""
+"""A client that does not fit into memory: named, with what helps; other errors are left alone."""
 
 from dataclasses import dataclass, replace
 

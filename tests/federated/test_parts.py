@@ -160,7 +160,7 @@ def test_a_real_lack_of_memory_is_got_over_in_parts():
 def test_a_real_lack_of_memory_that_parts_do_not_get_over_is_one_line():
     assert one_job_of_its_own("limited", "bn")["error"] == (
         "round 1, the server: its job does not fit into memory (its network has batch norm, which would see other "
-        "batches); a smaller batch size or network, or fewer workers, would be right"
+        "batches); choose a smaller batch size or network, or fewer workers"
     )
 
 

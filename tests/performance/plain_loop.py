@@ -204,9 +204,7 @@ class SemiFLLoop(PlainLoop):
         drawn_N = others_N[torch.randint(len(others_N), (len(sure_N),), generator=self.draw)]
         fix = self.images.views(held_N[sure_N], ("weak", "strong"), self.draw)
         mix_NCHW = self.images.views(held_N[drawn_N], ("weak",), self.draw)["weak"]
-        device = mix_NCHW.device
-        labels = (labels_N[sure_N].to(device), labels_N[drawn_N].to(device))
-        pieces = (fix["weak"], fix["strong"], mix_NCHW, *labels)
+        pieces = (fix["weak"], fix["strong"], mix_NCHW, labels_N[sure_N], labels_N[drawn_N])
         for weak, strong, other, y, other_y in zip(*(piece.split(size) for piece in pieces), strict=True):
             share = float(torch.distributions.Beta(self.method.beta, self.method.beta).sample())
             fix_loss = functional.cross_entropy(self.network(strong), y)
@@ -222,24 +220,20 @@ class SemiFLLoop(PlainLoop):
         self.network.eval()
         found = [self.network(self.images.views(at_N, ("weak",), self.draw)["weak"]) for at_N in held_N.split(128)]
         self.network.train()
-        confidence_N, labels_N = torch.cat(found).cpu().softmax(dim=1).max(dim=1)
+        confidence_N, labels_N = torch.cat(found).softmax(dim=1).max(dim=1)
         return confidence_N, labels_N
 
 
-CPU = torch.device("cpu")
-
-
-def loop_of(environment: Environment, device: torch.device = CPU) -> PlainLoop:
-    """The plain loop on the images, holders, network and settings of an experiment with SSFL (CRL) or SemiFL,
-    all of it on `device`."""
+def loop_of(environment: Environment) -> PlainLoop:
+    """The plain loop on the images, holders, network and settings of an experiment with SSFL (CRL) or SemiFL."""
     experiment, method = environment.experiment, environment.experiment.method
     model, data = experiment.model, environment.data
     if model.norm == "sbn":  # PyTorch's own batch norm, with the statistics asked for in a pass
         model = replace(model, norm="bn")
-    network = build(model, data.image_shape, data.num_classes, seed=experiment.seed).to(device)
+    network = build(model, data.image_shape, data.num_classes, seed=experiment.seed)
     images = Images(
-        images_NCHW=data.train_images_NCHW.to(device),
-        labels_N=data.train_labels_N.to(device),
+        images_NCHW=data.train_images_NCHW,
+        labels_N=data.train_labels_N,
         server_N=torch.as_tensor(environment.split.server_N),
         clients=[torch.as_tensor(held_N) for held_N in environment.split.clients],
         mean=data.mean,
