@@ -32,7 +32,7 @@ from benchmark.errors import ConfigError, DataError
 
 VIEWS = ("plain", "weak", "weak2", "strong")
 # Of uint8 images, on the CPU. Smaller chunks cost dispatch; larger ones grow the heap, and glibc is then likelier to
-# hand memory back between calls, which every call faults in anew (tests/performance/augmentation_speed.py counts it).
+# hand memory back between calls, which every call faults in anew.
 _CHUNK_BYTES = 2 << 20
 
 

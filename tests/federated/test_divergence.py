@@ -76,7 +76,7 @@ def test_a_spoiled_update_stops_the_round_and_leaves_the_state_of_the_last(name)
     """Client 1 sends a NaN in round 2: the state is, bit by bit, that of a run of one round."""
     module = rounds(module_with(Spoiling, METHODS[name]), 1)
     with pytest.raises(
-        Diverged, match=r"round 2, client 1: (student|psi)\.\S+, which it sends, is not finite; a smaller"
+        Diverged, match=r"round 2, client 1: (student|psi)\.\S+, which it sends, is not finite; choose a smaller"
     ):
         module.training_step(2, 0)
     after_one = rounds(module_with(Spoiling, METHODS[name]), 1)
