@@ -418,61 +418,22 @@ def arena_frame(item: Item, records: Records) -> pd.DataFrame:
 
 
 def arena_object(item: Item, records: Records) -> dict[str, Any]:
-    """What `fssl reproduce --json` says under "arena": accuracies are fractions, costs those of a whole run."""
+    """What `fssl reproduce --json` says under "arena": the rows of the table's CSV, and what methods hand over.
+
+    Accuracies are fractions, costs those of a whole run; null where there is no such value.
+    """
     found = arenas(item, records)
+    rows = arena_frame(item, records).astype(object)
     properties: dict[str, dict[str, str]] = {}
     for table in arena_properties(item, records):
-        heads = [column.name for column in table.columns[1:]]
         for row in table.rows:
-            marks = [" ".join(part for part in (e.text, *e.below) if part) for e in row.entries[1:]]
-            properties.setdefault(row.entries[0].text, {}).update(zip(heads, marks, strict=True))
+            said = {c.name: e.line for c, e in zip(table.columns[1:], row.entries[1:], strict=True)}
+            properties.setdefault(row.entries[0].text, {}).update(said)
     return {
         "varies": found[0].key if found else "",
-        "columns": [_arena_values(arena) for arena in found],
+        "columns": [{"value": a.value, "seeds": list(a.seeds), "rounds": a.rounds, **a.budget} for a in found],
+        "methods": rows.where(rows.notna(), None).to_dict("records"),
         "properties": properties,
-    }
-
-
-def _arena_values(arena: Arena) -> dict[str, Any]:
-    return {
-        "value": arena.value,
-        "seeds": list(arena.seeds),
-        "ranked": arena.ranked,
-        "budget": {"rounds": arena.rounds, **{name: arena.budget.get(name) for name in COSTS}},
-        "methods": [
-            {
-                **_named(one.result),
-                "cell_key": one.result.cell.cell_key,
-                "note": one.result.cell.note,
-                "cost": dict(one.costs),
-                **{basis: _place_values(one.places.get(basis)) for basis in BASES},
-            }
-            for one in arena.compared
-        ],
-        "not_compared": [{**_named(result), "status": result.status} for result in arena.apart],
-        "waiting": [choice.label for choice in arena.waiting],
-        "bounds": [
-            {**_named(r), "status": r.status, "n": r.n, "mean": r.summary.mean if r.summary else None}
-            for r in arena.bounds
-        ],
-    }
-
-
-def _named(result: CellResult) -> dict[str, Any]:
-    return {"method": method_of(result.cell), "label": result.cell.label}
-
-
-def _place_values(placing: Placing | None) -> dict[str, Any] | None:
-    if placing is None:
-        return None
-    seen = placing.difference
-    return {
-        "mean": placing.summary.mean,
-        "std": placing.summary.std,
-        "values": {str(seed): value for seed, value in placing.values.items()},
-        "rank": placing.rank,
-        "letter": placing.letter or None,
-        "to_best": seen and {"mean": seen.mean, "interval": seen.interval and list(seen.interval), "level": seen.level},
     }
 
 

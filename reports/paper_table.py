@@ -88,9 +88,9 @@ def entries_of(item: Item) -> list[Shown]:
 
 
 def grid(item: Item) -> Grid | None:
-    """None where an entry has no column, or two fall on one place."""
-    entries = entries_of(item)
-    if not entries or any(key not in entry.setting for entry in entries for key in item.columns):
+    """Of the entries that have a column. None where there is none, or two fall on one place."""
+    entries = [entry for entry in entries_of(item) if _has_column(item, entry)]
+    if not entries:
         return None
     keys = item.rows or tuple(
         dict.fromkeys(key for entry in entries for key in entry.setting if key not in item.columns)
@@ -117,6 +117,10 @@ def grid(item: Item) -> Grid | None:
     )
 
 
+def _has_column(item: Item, entry: Shown) -> bool:
+    return all(key in entry.setting for key in item.columns)
+
+
 def setting_text(setting: Mapping[str, object]) -> str:
     """ "full, C = 47": words speak for themselves, numbers need their symbol."""
     return ", ".join(str(value) if isinstance(value, str) else f"{key} = {value}" for key, value in setting.items())
@@ -128,7 +132,7 @@ def item_tables(item: Item, records: Records, widest: int = WIDEST, most: int = 
     data, notes = item_frame(item, results), notes_of(item, results[item.metrics[0]].values())
     found = grid(item)
     if found is None or len(found.columns) > widest:
-        return [_listed(item, results, data, notes)]
+        return [_listed(item, entries_of(item), results, data, notes)]
     blocks = [_block(item, found, metric, results[metric], alone=len(results) == 1) for metric in results]
     computed = _computed(found)
     differences = _differences(item, found, item.metrics[0], results[item.metrics[0]])
@@ -142,6 +146,9 @@ def item_tables(item: Item, records: Records, widest: int = WIDEST, most: int = 
         title = f"Differences to {_baseline(found)}"
         caption = f"{title}, paired by seed, with 95 % intervals; {item.name}, profile {item.profile}"
         tables.append(_joined("table", caption, names, heads, [differences], (), data, title))
+    beside = [entry for entry in entries_of(item) if not _has_column(item, entry)]
+    if beside:
+        tables.append(replace(_listed(item, beside, results, data, ()), title="Beside the table"))
     return tables
 
 
@@ -292,11 +299,14 @@ def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
 
 
 def _listed(
-    item: Item, results: Mapping[str, Mapping[str, CellResult]], data: pd.DataFrame, notes: Sequence[str]
+    item: Item,
+    entries: Sequence[Shown],
+    results: Mapping[str, Mapping[str, CellResult]],
+    data: pd.DataFrame,
+    notes: Sequence[str],
 ) -> Table:
     """One row an entry."""
     columns = [Column(name="Cell", left=True)]
-    entries = entries_of(item)
     computed = list(dict.fromkeys(key for entry in entries for key in entry.computed))
     printed = [metric for metric in results if any(metric in entry.published for entry in entries)]
     for metric in results:

@@ -82,9 +82,7 @@ def server(build: Callable[[], Path], site: Path, port: int) -> ThreadingHTTPSer
     try:
         return ThreadingHTTPServer((HOST, port), partial(Handler, live=live, directory=str(site)))
     except OSError as error:
-        raise CannotWrite(
-            f"--serve: port {port}: {error.strerror}; choose another one, or 0 for any"
-        ) from None
+        raise CannotWrite(f"--serve: port {port}: {error.strerror}; choose another one, or 0 for any") from None
 
 
 def serve(build: Callable[[], Path], site: Path, port: int) -> None:

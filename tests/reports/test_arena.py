@@ -324,7 +324,8 @@ def test_json_has_every_place_in_fractions() -> None:
     item, records = small()
     found = arena_object(item, records)
     assert found["varies"] == "hyperparameters"
-    first = found["columns"][0]["methods"][0]
-    assert (first["method"], first["rounds"]["letter"], first["cost"]) == ("A", "a", {"steps": 20.0, "bytes": 2e6})
-    assert first["rounds"]["mean"] == pytest.approx(0.91) and first["rounds"]["rank"] is None
-    assert json.loads(json.dumps(found)) == found
+    assert found["columns"][0] == {"value": "own", "seeds": [0, 1, 2], "rounds": 2, "steps": 20.0, "bytes": 1e6}
+    first = found["methods"][0]
+    assert (first["label"], first["rounds_letter"], first["run_steps"], first["run_bytes"]) == ("A/own", "a", 20.0, 2e6)
+    assert first["rounds_mean"] == pytest.approx(0.91) and first["rounds_rank"] is None
+    assert json.loads(json.dumps(found, allow_nan=False)) == found

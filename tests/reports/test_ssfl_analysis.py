@@ -207,7 +207,7 @@ def test_twins_share_setting_and_weight() -> None:
         point("Control", "b", 1 / 4, 0.5, 0.96),  # another weight: no twin
     ]
     (pair,) = twins(found)
-    assert pair == (pytest.approx(0.2), pytest.approx(-0.01))
+    assert list(pair) == pytest.approx([0.2, -0.01])
     assert "In 1 such pair grouping has the lower diversity of local updates in 0" in on_twins([pair])
     (only,) = gains_over(found)
     assert only.name == "a Grouping" and only.whole.mean == pytest.approx(0.05)

@@ -142,6 +142,14 @@ def test_what_all_rows_share_is_said_once_and_two_on_one_place_make_a_list() -> 
     assert [row.entries[0].text for row in table.rows] == ["A/2", "B/2", "A/4", "B/4"]
 
 
+def test_what_has_no_column_stands_beside_the_table() -> None:
+    item, records = two_methods()
+    alone = make_cell("Labels alone", {"rung": "labels"}, 9, role="control")
+    table, beside = item_tables(replace(item, cells=(*item.cells, alone)), records)
+    assert [row.entries[0].text for row in table.rows] == ["C = 2", "C = 4"]
+    assert beside.title == "Beside the table" and [row.entries[0].text for row in beside.rows] == ["Labels alone"]
+
+
 def test_who_has_labels_is_said_where_methods_differ() -> None:
     item, records = two_methods()
     data = replace(item.cells[0].experiment.data, label_setting="everywhere")
