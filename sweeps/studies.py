@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from benchmark.papers.unreported import FEDSWITCH, fedswitch
+from benchmark.papers.open_hyperparameters import FEDSWITCH, fedswitch
 from sweeps.tune import Span, Study
 
 FEDSWITCH_OPEN = Study(

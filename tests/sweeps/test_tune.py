@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json
-from benchmark.papers.unreported import FEDSWITCH, fedswitch
+from benchmark.papers.open_hyperparameters import FEDSWITCH, fedswitch
 from benchmark.records.lease import PATIENCE
 from benchmark.records.record import read_rounds, run_folder
 from sweeps.studies import STUDIES
