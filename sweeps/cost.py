@@ -93,7 +93,8 @@ class Cost:
     def to_json(self) -> dict[str, Any]:
         cores = os.cpu_count() or 1
         plain = asdict(self)
-        return {**plain, "hours": plain.pop("core_seconds") / 3600 / cores, "cores": cores, "notes": list(self.notes)}
+        hours = plain.pop("core_seconds") / 3600 / cores
+        return {**plain, "hours": hours, "cores": cores, "notes": list(self.notes)}
 
 
 class Costs:

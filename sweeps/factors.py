@@ -67,7 +67,7 @@ def _dirichlet(experiment: Experiment, value: float) -> Experiment:
 def _groups(experiment: Experiment, value: int) -> Experiment:
     method = experiment.method
     if not hasattr(getattr(method, "averaging", None), "S"):
-        raise ConfigError(f"S: {value} groups with a method that has none; method=grouping would be right")
+        raise ConfigError(f"S: {value} groups, but the method has none; give method=grouping")
     return replace(experiment, method=replace(method, averaging=replace(method.averaging, S=value)))
 
 
@@ -85,7 +85,7 @@ NAMES = (*FACTORS, *SIZES, *CHOICES, "seed", "profile", "cell")
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
-    """The experiment of these words. Raises ConfigError that names the word, the value and what would be right."""
+    """The experiment of these words. Raises ConfigError that names the word, the value and what to write."""
     for name, value in values.items():
         check(name, value)
     profile, seed = values.get("profile", DEFAULT_PROFILE), values.get("seed", 0)
@@ -94,7 +94,7 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
             raise ConfigError(f"{min(others)}: a cell has all its factors; without cell, factors can be set")
         return cell_named(values["cell"], profile).with_seed(seed)
     if {"R", "alpha"} <= values.keys():
-        raise ConfigError("R and alpha: images are parted by one rule; either of them would be right")
+        raise ConfigError("R and alpha: images are parted by one rule; give one of the two")
     experiment = _sizes(_environment(values, profile), values)
     for name, factor in FACTORS.items():
         if name in values:
@@ -105,10 +105,10 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
 def check(name: str, value: Any) -> None:
     """Raises ConfigError where no factor has this name, or where it cannot have this value."""
     if name not in NAMES:
-        raise ConfigError(f"{name!r} is no factor; {nearest(name, NAMES)}")
+        raise ConfigError(f"unknown factor {name!r}; {nearest(name, NAMES)}")
     words = {**CHOICES, "profile": PROFILES}.get(name)
     if words is not None and value not in words:
-        raise ConfigError(f"{name}: {value!r} is not right; {nearest(str(value), words)}")
+        raise ConfigError(f"unknown {name} {value!r}; {nearest(str(value), words)}")
     whole = name in (*SIZES, "seed") or (name in FACTORS and FACTORS[name].kind is int)
     if whole and (not isinstance(value, int) or isinstance(value, bool)):
         raise ConfigError(f"{name}: {value!r} is no whole number")
@@ -129,7 +129,7 @@ def _item(name: str, profile: str) -> Item:
     """Built once, since a grid asks for it at every combination. Raises ConfigError."""
     found = items([name], profile)
     if len(found) != 1:
-        raise ConfigError(f"cell: {name!r} is more than one item; ITEM:LABEL would be right")
+        raise ConfigError(f"cell: {name!r} is more than one item; write ITEM:LABEL")
     return found[0]
 
 

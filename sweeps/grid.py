@@ -23,16 +23,16 @@ def grid_of_words(words: str) -> dict[str, list[Any]]:
         name, equals, text = word.partition("=")
         values = [_value(part) for part in text.split(",") if part]
         if not equals or not values:
-            raise ConfigError(f"--grid: {word!r} has no values; {name}=VALUE,VALUE would be right")
+            raise ConfigError(f"--grid: {word!r} has no values; write {name}=VALUE,VALUE")
         if name in grid:
-            raise ConfigError(f"--grid: {name} is there twice; once, with all its values, would be right")
+            raise ConfigError(f"--grid: {name} is there twice; give it once, with all its values")
         if len(set(map(repr, values))) < len(values):
-            raise ConfigError(f"--grid: {word!r} has a value twice; each once would be right")
+            raise ConfigError(f"--grid: {word!r} has a value twice; give each once")
         for value in values:
             check(name, value)
         grid[name] = values
     if not grid:
-        raise ConfigError("--grid: is empty; factors such as R=0,0.2,0.4 would be right")
+        raise ConfigError("--grid: is empty; give factors, such as R=0,0.2,0.4")
     return grid
 
 
@@ -59,7 +59,7 @@ def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
     `many` are wanted), and the first combination that is no experiment."""
     count = size(grid)
     if not count:
-        raise ConfigError("the grid is empty: a factor has no values; at least one each would be right")
+        raise ConfigError("the grid is empty: a factor has no values; give each at least one")
     if count > MOST_RUNS and not many:
         raise ConfigError(f"the grid has {count:,} runs; --yes takes more than {MOST_RUNS:,}")
     runs: dict[Experiment, None] = {}

@@ -50,7 +50,7 @@ def written(grid: Grid, *, name: str, made_by: str) -> str:
 
 
 def read(path: Path) -> dict[str, list[Any]]:
-    """The grid of a sweep file. Raises ConfigError that names the file, the line and what would be right."""
+    """The grid of a sweep file. Raises ConfigError that names the file, the line and what to write."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -95,11 +95,11 @@ def _top(node: yaml.MappingNode) -> Iterator[Trouble]:
         if name not in fields:
             yield Trouble(line=1, text=f"{name} is missing")
     if "method" in fields and fields["method"][1].value != "grid":
-        yield _at(fields["method"][1], f"method: {fields['method'][1].value!r}; 'grid' would be right")
+        yield _at(fields["method"][1], f"method: {fields['method'][1].value!r}; write grid")
     if "command" in fields:
         words = tuple(word.value for word in fields["command"][1].value)
         if words != COMMAND:
-            yield _at(fields["command"][1], f"command: is not ours; {' '.join(COMMAND)} would be right")
+            yield _at(fields["command"][1], f"command: is not ours; write {' '.join(COMMAND)}")
     if "parameters" in fields:
         parameters = fields["parameters"][1]
         if not isinstance(parameters, yaml.MappingNode) or not parameters.value:
@@ -111,20 +111,20 @@ def _top(node: yaml.MappingNode) -> Iterator[Trouble]:
 
 def _parameter(name: str, key: yaml.Node, entry: yaml.Node) -> Iterator[Trouble]:
     if name not in NAMES:
-        yield _at(key, f"parameters.{name} is no factor; {nearest(name, NAMES)}")
+        yield _at(key, f"parameters: unknown factor {name!r}; {nearest(name, NAMES)}")
         return
     if not isinstance(entry, yaml.MappingNode):
-        yield _at(key, f"parameters.{name}: value: or values: [...] would be right")
+        yield _at(key, f"parameters.{name}: has no values; write value: or values: [...]")
         return
     fields = _fields(entry)
     if continuous := sorted(fields.keys() & {"min", "max", "mu", "sigma", "q", "distribution", "probabilities"}):
-        yield _at(key, f"parameters.{name}.{continuous[0]}: a grid has no ranges; values: [...] would be right")
+        yield _at(key, f"parameters.{name}.{continuous[0]}: a grid has no ranges; write values: [...]")
     elif len(fields) != 1 or not fields.keys() <= {"value", "values"}:
-        yield _at(key, f"parameters.{name}: has {', '.join(fields) or 'nothing'}; value or values would be right")
+        yield _at(key, f"parameters.{name}: has {', '.join(fields) or 'nothing'}; write value: or values: [...]")
     elif "value" in fields:
         yield from _scalar(name, fields["value"][1])
     elif not isinstance(fields["values"][1], yaml.SequenceNode) or not fields["values"][1].value:
-        yield _at(key, f"parameters.{name}.values: is no list of values; at least one would be right")
+        yield _at(key, f"parameters.{name}.values: is no list of values; give at least one")
     else:
         for value in fields["values"][1].value:
             yield from _scalar(name, value)
@@ -133,13 +133,13 @@ def _parameter(name: str, key: yaml.Node, entry: yaml.Node) -> Iterator[Trouble]
 def _scalar(name: str, node: yaml.Node) -> Iterator[Trouble]:
     where = f"parameters.{name}"
     if not isinstance(node, yaml.ScalarNode):
-        yield _at(node, f"{where}: a list or table; one value would be right")
+        yield _at(node, f"{where}: a list or table; give one value")
         return
     kind, text = node.tag.rpartition(":")[2], node.value
     if kind == "str" and node.style is None and _NUMBER.fullmatch(text):
-        yield _at(node, f"{where}: YAML reads {text} as a text; {float(text)} would be right")
+        yield _at(node, f"{where}: YAML reads {text} as a text; write {float(text)}")
     elif kind == "int" and _OCTAL.fullmatch(text):
-        yield _at(node, f"{where}: YAML reads {text} as {int(text, 8)}; no leading zero would be right")
+        yield _at(node, f"{where}: YAML reads {text} as {int(text, 8)}; write it without the leading zero")
     elif kind == "bool":
         yield _at(node, f"{where}: YAML reads {text} as true or false; no factor is that")
     elif kind in ("str", "int", "float"):

@@ -48,9 +48,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):
-        raise ConfigError(f"{options.sweep!r}: ENTITY/PROJECT/ID would be right, as `wandb sweep` printed it")
+        raise ConfigError(f"{options.sweep!r} is no sweep; write ENTITY/PROJECT/ID, as `wandb sweep` printed it")
     if options.count is not None and options.count < 1:
-        raise ConfigError(f"--count: {options.count}; at least 1 would be right")
+        raise ConfigError(f"--count: {options.count}; at least 1 is needed")
     runs = checked(read(options.file), many=options.yes)
     if (why := unreachable()) is not None:
         raise ConfigError(f"W&B: {why}; `fssl work` runs a sweep's cells without it")

@@ -35,9 +35,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     asked = [bool(options.items), options.grid is not None, options.check is not None]
     if sum(asked) != 1:
-        raise ConfigError("one of ITEM, --grid and --check would be right; `fssl sweep --help` shows each")
+        raise ConfigError("give one of ITEM, --grid and --check; see `fssl sweep --help`")
     if options.seeds is not None and options.seeds < 1:
-        raise ConfigError(f"--seeds: {options.seeds}; at least 1 would be right")
+        raise ConfigError(f"--seeds: {options.seeds}; at least 1 is needed")
     if options.check is not None:
         runs = checked(read(options.check), many=options.yes)
         print(f"{options.check}: {len(runs)} runs of {len({run.cell_key for run in runs})} cells, all in order")
@@ -53,7 +53,7 @@ def of_grid(options: argparse.Namespace) -> str:
     grid = grid_of_words(options.grid)
     grid.setdefault("profile", [options.profile])
     if options.seeds is not None and "seed" in grid:
-        raise ConfigError("--seeds: the grid has its seeds; one of the two would be right")
+        raise ConfigError("--seeds: the grid has its seeds; give one of the two")
     grid.setdefault("seed", list(range(options.seeds or 1)))
     checked(grid, many=options.yes)
     seeds = f" --seeds {options.seeds}" if options.seeds is not None else ""
@@ -73,7 +73,7 @@ def of_item(item: Item, seeds: int | None = None, *, many: bool = False) -> str:
 def _items(options: argparse.Namespace) -> None:
     chosen = items(options.items, options.profile)
     if len(chosen) > 1 and options.write is None:
-        raise ConfigError(f"{len(chosen)} items are {len(chosen)} sweeps; --write FOLDER, or one item, would be right")
+        raise ConfigError(f"{len(chosen)} items are {len(chosen)} sweeps; give --write FOLDER, or one item")
     for item in chosen:
         text = of_item(item, options.seeds, many=options.yes)
         if item.choices:

@@ -32,7 +32,7 @@ MANY = written({"T": list(range(1, 102)), "seed": list(range(100))}, name="many"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GOOD.replace("  T:", "  Tt:"), "parameters.Tt is no factor; did you mean 'T'"),
+        (GOOD.replace("  T:", "  Tt:"), "parameters: unknown factor 'Tt'; did you mean 'T'"),
         (GOOD.replace("    values:\n    - 1\n    - 2\n", "    values: []\n"), "T"),
         (GOOD.split("parameters:")[0] + "parameters: {}\n", "parameters"),
         (MANY, "10,100 runs; --yes takes more than 10,000"),
