@@ -463,17 +463,23 @@ def _dots_row(result: CellResult, values: Mapping[int, float], look: Look, hollo
     )
 
 
-def best_line(item: Item, records: Records) -> list[dict[str, Any]]:
-    """For the front page: the first column's methods, with the same numbers as the arena's own table."""
-    found = [arena for arena in arenas(item, records) if arena.compared][:1]
-    return [
-        {
-            "method": method_of(one.result.cell),
-            "page": cell_page(one.result.cell.label),
-            "mean": mean_spread(one.places["rounds"].summary),
-            "mark": f"{one.places['rounds'].rank}." if arena.ranked else one.places["rounds"].letter,
-            "n": one.places["rounds"].summary.n,
-        }
-        for arena in found
-        for one in arena.compared
-    ]
+def first_arena(item: Item, records: Records) -> Arena | None:
+    """The first one that compares methods: what the front page shows."""
+    return next((arena for arena in arenas(item, records) if arena.compared), None)
+
+
+def board_lines(arena: Arena) -> list[dict[str, Any]]:
+    """Its methods with the same numbers as in its table."""
+    found = []
+    for one in arena.compared:
+        placing = one.places["rounds"]
+        found.append(
+            {
+                "method": method_of(one.result.cell),
+                "page": cell_page(one.result.cell.label),
+                "mean": mean_spread(placing.summary),
+                "mark": f"{placing.rank}." if arena.ranked else placing.letter if len(arena.seeds) > 1 else "",
+                "n": placing.summary.n,
+            }
+        )
+    return found

@@ -5,6 +5,7 @@ serves light and dark pages; `data` has what the page's script reads values from
 The same records always give the same bytes.
 """
 
+import functools
 import io
 import json
 import math
@@ -85,7 +86,7 @@ class Picture:
         inks = {**DARK_INKS, **dict(zip(PALETTE, DARK, strict=True))}
         dark = "".join(f"{VARIABLES[colour]}:{other};" for colour, other in inks.items())
         style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-        body = self._body().replace("--sans", "--none")
+        body = self._body.replace("--sans", "--none")
         return '<?xml version="1.0" encoding="utf-8"?>\n' + re.sub(r"(<svg[^>]*>)", rf"\1{style}", body, count=1) + "\n"
 
     @property
@@ -96,7 +97,7 @@ class Picture:
 
     def inline(self, ident: str) -> Markup:
         """A part of a page, with the data for the page's script. `ident` is unique in the page."""
-        body = re.sub(r'\bid="', f'id="{ident}-', self._body())
+        body = re.sub(r'\bid="', f'id="{ident}-', self._body)
         body = re.sub(r'(url\(|href=")#', rf"\1#{ident}-", body)
         head = Markup(' class="drawn" role="img" tabindex="0" aria-label="{}" data-figure="{}"').format(
             self.label, ident
@@ -111,6 +112,7 @@ class Picture:
             + Markup("</script>")
         )
 
+    @functools.cached_property
     def _body(self) -> str:
         text = io.StringIO()
         with matplotlib.rc_context(STYLE):

@@ -19,7 +19,7 @@ from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap
-from reports.arena import arena_properties, best_line, is_arena
+from reports.arena import arena_properties, board_lines, first_arena, is_arena, learned_nothing
 from reports.figures import IntervalRow, Panel, Picture, curves, intervals
 from reports.formatting import (
     is_fraction,
@@ -138,11 +138,11 @@ def front_values(results: Sequence[Result], rows: Sequence[Mapping[str, Any]]) -
             share = f"{100 * done / max(1, total):.1f}"
             lines.append({"profile": profile, "done": done, "total": total, "share": share, "verdicts": counts})
         cards.append({**paper, "name": name, "lines": lines, "declared": declared(name)})
-    boards = [
-        {"row": row, "lines": best_line(item, records)}
-        for (item, records), row in zip(results, rows, strict=True)
-        if is_arena(item) and best_line(item, records)
-    ]
+    boards = []
+    for (item, records), row in zip(results, rows, strict=True):
+        first = first_arena(item, records) if is_arena(item) else None
+        if first is not None:
+            boards.append({"row": row, "lines": board_lines(first), "said": learned_nothing(first, records)})
     begun = [card["short"] for card in cards if card["lines"]]
     full = any(line["profile"] == "paper" for card in cards for line in card["lines"])
     state = f"So far: {', '.join(begun) or 'none'}{'' if full else ', at reduced scale'}."
