@@ -26,7 +26,7 @@ def build_trainer(callbacks: Sequence[pl.Callback] = ()) -> pl.Trainer:
         max_epochs=1,
         accelerator="cpu",
         devices=1,
-        # What a process sees of torchrun or of a scheduler is for our ranks, not for Lightning's.
+        # What a process sees of a scheduler is nothing to Lightning: the engines are ours.
         plugins=[LightningEnvironment()],
         callbacks=list(callbacks),
         logger=False,

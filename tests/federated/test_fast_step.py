@@ -1,4 +1,4 @@
-"""The fast local step of the cpu engine: the reference's numbers but for their last bits, where many samples are kept
+"""The fast local step of the process pool: the reference's numbers but for their last bits, where many samples are kept
 and many are not, and the same bits for any number of workers.
 
 Tolerance: a weight's relative rounding is 6e-8 an operation; sums over up to 1,000 terms in another order are off by
