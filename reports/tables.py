@@ -7,10 +7,12 @@ is what CSV writes.
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -18,6 +20,7 @@ from reports.formatting import NONE, latex, markdown
 from reports.results import csv_text
 
 WIDTH = 100  # columns of the terminal
+HEAD, ROW_NAME = 12, 24  # characters of a head's line, and those that a row's name has at least
 TERMINAL_STYLES = {
     "published": "dim",
     "holds": "bold green",
@@ -152,18 +155,32 @@ def files_of(tables: Sequence[Table]) -> dict[str, bytes]:
 
 def print_table(table: Table, console: Console) -> None:
     """On the terminal: a line for each of an entry's lines, quiet where it is published."""
+    console.print(_terminal_table(table, console))
+
+
+def width_of(table: Table, console: Console) -> int:
+    """The columns of the terminal that it needs."""
+    options = console.options.update(max_width=10 * WIDTH)
+    return Measurement.get(console, options, _terminal_table(table, console)).maximum
+
+
+def _terminal_table(table: Table, console: Console) -> RichTable:
     shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
+    longest = max((len(row.entries[0].text) for row in table.rows), default=0)
     for place, column in enumerate(table.columns):
-        head = "\n".join(part for part in (column.name, column.group, column.below) if part)
+        parts = [part for part in (column.name, column.group, column.below) if part]
+        head = "\n".join(line for part in parts for line in textwrap.wrap(part, HEAD))
         words = place == 0 or column.left
-        shown.add_column(Text(plain(head, console)), justify="left" if words else "right", no_wrap=not words)
+        least = min(longest, ROW_NAME) if place == 0 else None
+        style: Any = {"justify": "left" if words else "right", "no_wrap": not words, "min_width": least}
+        shown.add_column(Text(plain(head, console)), **style)
     section = table.rows[0].section if table.rows else ""
     for row in table.rows:
         if row.section != section:
             shown.add_section()
             section = row.section
         shown.add_row(*(_terminal_entry(entry, console) for entry in row.entries))
-    console.print(shown)
+    return shown
 
 
 def _terminal_entry(entry: Entry, console: Console) -> Text:

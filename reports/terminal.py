@@ -1,5 +1,7 @@
 """An item on the terminal, at 100 columns, as readable in a log file as with colours."""
 
+import re
+
 from rich.console import Console
 from rich.text import Text
 
@@ -8,18 +10,18 @@ from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import Records, collect, counted
 from reports.arena import arena_tables, is_arena
 from reports.paper_table import claim_interval, estimate_text, item_tables, ladder_table, notes_of, quote_text
-from reports.tables import TERMINAL_STYLES, Table, plain, print_table, say
+from reports.tables import TERMINAL_STYLES, WIDTH, Table, plain, print_table, say, width_of
 
-WIDEST, MOST = 3, 8  # methods and columns that fit beside each other
+LAYOUTS = ((8, 12), (8, 0), (0, 0))  # most methods, and most columns with the differences: the first that fits
 
 
 def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
     """Prints table, ladder, claims, notes and where the report lies (`report`, a path or None)."""
     records = counted(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
-    tables = arena_tables(item, records) if is_arena(item) else item_tables(item, records, WIDEST, MOST)
+    tables = _tables(item, records, console)
     for table in tables:
-        say(console, table.caption.removeprefix(item.title).lstrip(", "))
+        say(console, re.sub(r"^\((.*)\)$", r"\1", table.caption.removeprefix(item.title).lstrip(", ")))
         print_table(table, console)
     ladder = ladder_table(item, records)
     if ladder is not None:
@@ -31,6 +33,17 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
         say(console, f"note: {note}")
     where = f"report: {report}" if report else "report: not built; `fssl report` builds it"
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
+
+
+def _tables(item: Item, records: Records, console: Console) -> list[Table]:
+    """In the widest layout that the terminal has room for; at last as a list."""
+    if is_arena(item):
+        return arena_tables(item, records)
+    for layout in LAYOUTS:
+        tables = item_tables(item, records, *layout)
+        if all(width_of(table, console) <= min(WIDTH, console.width) for table in tables):
+            break
+    return tables
 
 
 def _notes(item: Item, records: Records, tables: list[Table]) -> tuple[str, ...]:
@@ -49,4 +62,5 @@ def _print_claim(judged: Judged, number: int, console: Console) -> None:
     needed = judged.seeds_needed
     more = f"; at this variance about {needed} seeds would settle it" if needed else ""
     say(console, quote_text(judged), indent="  ")
-    say(console, f"{estimate_text(judged)}, {level}, n={judged.n}: {judged.reason}{more}", indent="  ")
+    reason = judged.reason.replace("+-", "±")
+    say(console, f"{estimate_text(judged)}, {level}, n={judged.n}: {reason}{more}", indent="  ")

@@ -73,6 +73,7 @@ def test_the_terminal_says_the_same() -> None:
     text = terminal(*two_methods())
     for said in ("91.00 ±1.00", "n=3", "-10.00", "[-12.5, -7.5]", "80.50", "not run (0/3)", "note: a note"):
         assert said in text, said
+    assert "C = 2 " in text and "…" not in text
     assert max(map(len, text.splitlines())) <= 100 and text.rstrip().endswith("report: reports/site/x.html")
 
 
@@ -181,6 +182,7 @@ def test_the_ladder_and_diverged_runs(laptop_table: tuple[Item, Records]) -> Non
     (table,) = item_tables(item, records)
     assert "n=2/3, 1 diverged" in markdown_of(table)
     text = terminal(item, records)
+    assert "small, C = 10" in text and "…" not in text
     assert "Ladder: what each step adds" in text and "claim 1:" in text
 
 
