@@ -152,13 +152,6 @@ def test_the_committed_studies_have_pages():
         assert shown["experiment"]["evaluation"]["validation"] is True
 
 
-def test_the_committed_diffs_apply_or_have_been_applied():
-    """To the file that they change, as `git apply` reads it."""
-    for path in STUDIES.glob("*.diff"):
-        checks = [subprocess.run(["git", "apply", "--check", *way, str(path)], cwd=ROOT) for way in ([], ["-R"])]
-        assert 0 in [check.returncode for check in checks], path.name
-
-
 def test_a_report_needs_no_optuna():
     code = "import sys, reports.site, benchmark.cli.report; assert not {'optuna', 'sqlalchemy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
