@@ -48,7 +48,7 @@ def test_seed_and_profile_are_no_part_of_the_cell():
     [
         (["--federation.KK=3"], ["federation.KK", "3", "did you mean 'K'"]),
         (["--federation.cohort=3"], ["unknown key federation.cohort = 3", "did you mean 'C'?"]),
-        (["--data=mnist"], ["data: 'mnist' names nothing here; set single fields, such as data.name"]),
+        (["--optimizer=adam"], ["optimizer: 'adam' names nothing here; set single fields, such as optimizer.lr"]),
         (["--federaton.K=3"], ["federaton", "did you mean 'federation'"]),
         (["--federation.K=0"], ["federation.K", "0", "choose 1 or more"]),
         (["--federation.C=11"], ["federation.C", "11", "K is 10", "choose C from 1 to 10"]),
@@ -91,6 +91,7 @@ def test_what_sweep_agents_write_is_understood():
 def test_a_kind_can_be_changed_by_its_name():
     changed = resolve(None, ["--method.averaging=grouping", "--method.averaging.S=3", "--partition=iid"])
     assert changed.method.averaging == Grouping(S=3) and changed.partition == Iid()
+    assert resolve(None, ["--data=mnist"]).data.name == "mnist"
 
 
 def test_files_and_words(tmp_path):

@@ -37,7 +37,7 @@ def items(names: Iterable[str], profile: str, also: Sequence[str] = (), *, also_
     for name in names:
         found = [item for item in ITEMS if name in ("all", item) or (name == item.split("/")[0] and item not in OURS)]
         if not found:
-            raise ConfigError(f"{name!r} is no item; {nearest(name, ITEMS)} or type a paper's name or all")
+            raise ConfigError(f"unknown item {name!r}; {nearest(name, [*PAPERS, *ITEMS, 'all'])}")
         chosen.update(dict.fromkeys(found))
     if others := [name for name in chosen if not name.startswith("arena/")] if entries else []:
         raise ConfigError(

@@ -29,7 +29,7 @@ def fssl(capsys, *words):
         (["run", "--data.name=svhn"], 66, "svhn"),
         (["run", "--config", "nothing.yaml"], 65, "nothing.yaml"),
         (["run", "--cell", "ssfl/tab2:FedAvg/ful"], 65, "FedAvg/full"),
-        (["reproduce", "ssfl/tab22"], 65, "ssfl/tab2"),
+        (["reproduce", "sfl"], 65, "unknown item 'sfl'; did you mean 'ssfl'?"),
         (["reproduce", "ssfl/tab2", "--profile", "lap"], 65, "laptop"),
         (["reproduce", "ssfl/tab2", "--seeds", "0"], 65, "--seeds"),
         (["reproduce", "ssfl/tab2", "--seeds", "many"], 65, "many"),

@@ -84,7 +84,7 @@ def test_a_plan_counts_them():
 
 
 def test_what_it_cannot_do_is_refused(root):
-    with pytest.raises(ConfigError, match="'extra' with digits, which has no split of its own"):
+    with pytest.raises(ConfigError, match="'extra' with digits, which has no unlabelled split; choose 'train'"):
         prepare(replace(experiment(), data=replace(experiment().data, name="digits")))
     with pytest.raises(ConfigError, match="which has no labels; choose iid"):
         prepare(experiment(partition=ClassSkew(R=0.4)))
