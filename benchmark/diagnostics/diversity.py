@@ -6,8 +6,7 @@ With g_k the update of member k, the variants are
     l1 squared   sum ||g_k||_1^2 / ||sum g_k||_1^2   Eq. 13    l1 plain   sum ||g_k||_1 / ||sum g_k||_1   Eq. 14
 
 over the clients, or over clients and server; with g_k the change of weights over the round ("delta", Eq. 15), or the
-gradient on all of the member's images at the weights it received ("gradient", Eq. 1). Eq. 13's denominator is printed
-without its square; here it has it, so that the quotient has no unit: a departure.
+gradient on all of the member's images at the weights it received ("gradient", Eq. 1).
 Only trained parameters count. Sums are streamed: one accumulated vector, never C of them.
 """
 

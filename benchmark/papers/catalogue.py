@@ -9,11 +9,14 @@ from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.ssfl_departures import departures
+from benchmark.papers.table import Rule
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
 } | {"ssfl/departures": departures}
+TWO_RULES = [name for name, module in PAPERS.items() if getattr(module, "PAPER", None) and module.PAPER.printed]
+PRINTED = frozenset(f"{paper}/{name}" for paper in TWO_RULES for name in PAPERS[paper].ITEMS)  # with `rule="paper"`
 OURS = frozenset({"ssfl/departures"})  # beside a paper's own items: by its name, or with all, but not with the paper
 
 
@@ -23,7 +26,14 @@ def profiles(name: str) -> tuple[str, ...]:
     return arena.PROFILES[item] if paper == "arena" else PROFILES
 
 
-def items(names: Iterable[str], profile: str, also: Sequence[str] = (), *, also_quoted: bool = False) -> list[Item]:
+def items(
+    names: Iterable[str],
+    profile: str,
+    also: Sequence[str] = (),
+    *,
+    also_quoted: bool = False,
+    rule: Rule = "released_code",
+) -> list[Item]:
     """The items of these names ("ssfl/tab2", "ssfl" for a whole paper, "all"), each once; a paper's name
     stands for what the paper has, not for OURS beside it. Raises ConfigError.
 
@@ -31,6 +41,7 @@ def items(names: Iterable[str], profile: str, also: Sequence[str] = (), *, also_
 
     `also`: more methods for the arena's items, by name ("my_module:MyMethod"); other items know no such thing.
     `also_quoted`: cells that are else only shown, because the paper quotes them, are trained too.
+    `rule`: "paper" takes the print where the released code contradicts it, for the papers that have both.
     """
     entries = [entry_of(name) for name in also]
     chosen: dict[str, None] = {}
@@ -43,5 +54,10 @@ def items(names: Iterable[str], profile: str, also: Sequence[str] = (), *, also_
         raise ConfigError(
             f"--also: {others[0]} compares what its paper compares; choose arena/digits or another of the arena"
         )
-    built = [ITEMS[name](profile_of(profile, profiles(name)), *([entries] if entries else [])) for name in chosen]
+    if rule == "paper" and (others := [name for name in chosen if name not in PRINTED]):
+        raise ConfigError(f"--rule paper: {others[0]} has one rule; choose an item of {', '.join(TWO_RULES)}")
+    more = {"rule": rule} if rule == "paper" else {}
+    built = [
+        ITEMS[name](profile_of(profile, profiles(name)), *([entries] if entries else []), **more) for name in chosen
+    ]
     return [item.with_quoted() for item in built] if also_quoted else built

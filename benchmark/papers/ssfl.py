@@ -26,12 +26,13 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
-from benchmark.papers.table import Line, Paper, item, items
+from benchmark.papers.table import Line, Paper, Rule, item, items
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
 # Table 3: 1000 images an epoch (--k_img 1000, run_cifar10_res9.sh), an incomplete batch left out.
 RESNET9_STEPS_PER_EPOCH = 1000 // BATCH_SIZE
+RESNET9_WARMUP_STEPS = 5 * RESNET9_STEPS_PER_EPOCH
 
 CLASSES = {"cifar10": 10, "svhn": 10, "emnist_balanced": 47, "stl10": 10}
 # E of Table A.1, which has no row for STL-10: CIFAR-10's.
@@ -39,8 +40,6 @@ EPOCHS = {"cifar10": 300, "svhn": 40, "emnist_balanced": 100, "stl10": 300}
 IMAGES = {"cifar10": 50_000, "svhn": 73_257, "emnist_balanced": 112_800}  # for training
 REPORTING_STEPS = 16
 FIXMATCH_RATIO = 7  # mu of FixMatch, unlabelled images for each labelled one; SSFL does not print it
-
-Rule = Literal["paper", "released_code"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +57,7 @@ class Setting:
     S: int | None = None  # groups; None: no grouping
     network: Literal["emnist_cnn", "resnet9", "resnet18", "vgg11"]
     norm: Literal["gn", "bn", "none"]
-    E: int  # epochs of STEPS_PER_EPOCH local steps
-
-    @property
-    def steps(self) -> int:
-        """Local steps of a run, at each holder that takes part in every round."""
-        return self.E * self.steps_per_epoch
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return RESNET9_STEPS_PER_EPOCH if self.network == "resnet9" else STEPS_PER_EPOCH
+    E: int  # epochs of M / B local steps
 
 
 KEYS = frozenset(Setting.__dataclass_fields__)
@@ -78,35 +68,52 @@ def setting_of(line: Line) -> Setting:
     return Setting(**{key: value for key, value in line.items() if key in KEYS})
 
 
-def experiment(setting: Setting, *, measured: bool = False) -> Experiment:
-    """The setting exactly as published; `measured`: with exact gradient diversities. Raises ConfigError."""
+def as_printed(setting: Setting) -> Setting:
+    """Where Table A.2 and section 3.4 say otherwise than the released code: Table 3's T = 100 over CIFAR-10's length
+    (row 50), and GN in EMNIST's network, since both arms of section 4 are "CRL + GN"."""
+    if setting.network == "resnet9":
+        return replace(setting, T=100, E=EPOCHS["cifar10"])
+    return replace(setting, norm="gn") if setting.network == "emnist_cnn" else setting
+
+
+def experiment(setting: Setting, *, measured: bool = False, rule: Rule = "released_code") -> Experiment:
+    """The setting at the paper's scale, by the released code where it contradicts the print, or by the print
+    ("paper"). `measured`: with exact gradient diversities. Raises ConfigError.
+
+    Default "released_code": the printed numbers came from it. reports/ssfl/departures.md has every difference.
+    """
+    if rule == "paper":
+        setting = as_printed(setting)
+    steps_per_epoch = RESNET9_STEPS_PER_EPOCH if setting.network == "resnet9" else STEPS_PER_EPOCH
+    if rule == "paper":
+        steps_per_epoch = STEPS_PER_EPOCH  # M / B of Table A.1
     # Rows 38-40 print T = 1 for the one holder of all images; a round there is a reporting unit, as long as others'.
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
-    rounds = setting.steps // T
+    rounds = setting.E * steps_per_epoch // T
     # A tenth of the epochs lies between two measurements, as released (train_parallel.py: epoch_interval). EMNIST's
     # runs are those of Table 2, which shows none; FixMatch has no cohort.
     measured = setting.method != "FixMatch" and (measured or setting.data != "emnist_balanced")
     return Experiment(
-        data=data_of(setting),
+        data=data_of(setting, rule),
         partition=ClassSkew(R=setting.R),
         model=Model(network=setting.network, norm=setting.norm, dropout=dropout(setting.network)),
-        method=method_of(setting),
+        method=method_of(setting, rule),
         federation=Federation(K=setting.K, C=setting.C, T=T, rounds=rounds),
-        optimizer=optimizer_of(setting),
+        optimizer=optimizer_of(setting, rule),
         evaluation=Evaluation(  # once an epoch, as released
-            every=setting.steps_per_epoch // T, gradient_diversity_every=rounds // 10 if measured else 0
+            every=steps_per_epoch // T, gradient_diversity_every=rounds // 10 if measured else 0
         ),
     )
 
 
-def data_of(setting: Setting) -> Data:
+def data_of(setting: Setting, rule: Rule = "released_code") -> Data:
     """Who holds the N_s labels: the server, int(N_s / d) of each class (utils_v2.py:477-487), or the clients in equal
     numbers, of each class ("every_client": FedMatch's setting) or of each client's classes in proportion ("share")."""
     classes = CLASSES[setting.data]
     data = Data(
         name=setting.data,
         N_s=setting.N_s // classes * classes,
-        augmentation=released_augmentation(),
+        augmentation=augmentation(rule),
         unlabelled="extra" if setting.data == "stl10" else "train",
     )
     if setting.labels == "every_client":
@@ -116,9 +123,13 @@ def data_of(setting: Setting) -> Data:
     return replace(data, label_setting=setting.labels)
 
 
-def released_augmentation() -> Augmentation:
-    """Flip and reflect-pad crop for every data set, RandAugment of 2 from 14, always a cutout (cifar.py:425-445)."""
-    return Augmentation(weak=Weak(), strong=RandAugment(pool="ssfl"))
+def augmentation(rule: Rule) -> Augmentation:
+    """Flip and reflect-pad crop for every data set, then RandAugment of 2 and always a cutout (cifar.py:425-445).
+
+    The paper has no cutout. Its "twelve possible augmentation methods" (remark 1) are not named; the released pool of
+    14 is twelve where shear and shift along x and y count once, and is taken for both rules.
+    """
+    return Augmentation(weak=Weak(), strong=RandAugment(pool="ssfl", cutout=0.5 if rule == "released_code" else 0.0))
 
 
 def dropout(network: str) -> float:
@@ -131,26 +142,31 @@ def optimizer(
 ) -> SGD:
     """SGD by Table A.1 and Eq. 11 taken literally ("paper"), or as released (train_LocalSGD.py:228-267).
 
-    Default "released_code", since the printed numbers came from it. They differ in three places: the base learning rate
-    of CIFAR-10 and SVHN (0.146; 0.03 x 11 x 64 / 128 = 0.165, train_parallel.py:283), the floor (1e-4; 1e-5 with a
-    warm-up and 1e-6 without), and CIFAR-10's length (E = 300, with which Eq. 11 falls to the floor at epoch 69 and
-    comes back; 1024, with which it falls once, by epoch 228). SVHN's length is the run's (`epochs`, 40 by default): its
-    rate comes back in both, and Table 1's E = 120 moves the whole curve.
+    They differ in the base learning rate of CIFAR-10 and SVHN (0.146; 0.03 x 11 x 64 / 128 = 0.165,
+    train_parallel.py:283), the floor (1e-4; 1e-5 with a warm-up and 1e-6 without), Nesterov's momentum (not printed),
+    and CIFAR-10's length (E = 300, with which Eq. 11 falls to the floor at epoch 69 and comes back; 1024, with which it
+    falls once, by epoch 228). SVHN's length is the run's (`epochs`, 40 by default): its rate comes back in both, and
+    Table 1's E = 120 moves the whole curve.
     """
     literal = rule == "paper"
     if data == "emnist":
-        return SGD(lr=0.03, schedule=Cosine(c=0.4375, floor=1e-4 if literal else 1e-6))
+        return SGD(lr=0.03, nesterov=not literal, schedule=Cosine(c=0.4375, floor=1e-4 if literal else 1e-6))
+    length = epochs or EPOCHS[data]
+    if not literal and data == "cifar10":
+        length = 1024
     warmup = 5 * STEPS_PER_EPOCH
-    length = {"cifar10": 300 if literal else 1024, "svhn": epochs or EPOCHS["svhn"]}[data]
-    # c = 7/16 (2^20 - w) / (200 x 1024 - w) with w warm-up steps, printed as 2.3
-    c = 2.3 if literal else released_c(warmup)
-    floor = 1e-4 if literal else 1e-5
-    schedule = Cosine(c=c, warmup_steps=warmup, steps=length * STEPS_PER_EPOCH, floor=floor)
-    return SGD(lr=0.146 if literal else 0.165, schedule=schedule)
+    schedule = Cosine(
+        c=2.3 if literal else released_c(warmup),
+        warmup_steps=warmup,
+        steps=length * STEPS_PER_EPOCH,
+        floor=1e-4 if literal else 1e-5,
+    )
+    return SGD(lr=0.146 if literal else 0.165, nesterov=not literal, schedule=schedule)
 
 
 def released_c(warmup_steps: int) -> float:
-    """c of Eq. 11 as released: 7/16 (2^20 - w) / (200 x 1024 - w) (train_LocalSGD.py:228-229)."""
+    """c of Eq. 11 as released: 7/16 (2^20 - w) / (200 x 1024 - w) with w warm-up steps (train_LocalSGD.py:228-229);
+    printed as 2.3."""
     return 0.4375 * (2**20 - warmup_steps) / (200 * 1024 - warmup_steps)
 
 
@@ -159,10 +175,16 @@ def self_training_optimizer() -> SGD:
     return SGD(lr=0.03, schedule=Cosine(c=released_c(0), steps=1024 * STEPS_PER_EPOCH, floor=1e-5))
 
 
-def resnet9_optimizer() -> SGD:
-    """Table 3 as released: rate 0.003 x 5 x 64 / 128 (train_parallel.py:283-291), 1024 epochs of 15 steps in Eq. 11."""
-    warmup = 5 * RESNET9_STEPS_PER_EPOCH
-    schedule = Cosine(c=released_c(warmup), warmup_steps=warmup, steps=1024 * RESNET9_STEPS_PER_EPOCH, floor=1e-5)
+def resnet9_optimizer(setting: Setting) -> SGD:
+    """Table 3 as released: rate 0.003 x 5 x 64 / 128 (train_parallel.py:283-291). Eq. 11 runs over the script's 200
+    epochs of 15 steps where clients have the labels, and over 1024 epochs where the server has them."""
+    epochs = 1024 if setting.labels == "server" else setting.E
+    schedule = Cosine(
+        c=released_c(RESNET9_WARMUP_STEPS),
+        warmup_steps=RESNET9_WARMUP_STEPS,
+        steps=epochs * RESNET9_STEPS_PER_EPOCH,
+        floor=1e-5,
+    )
     return SGD(lr=0.0075, schedule=schedule)
 
 
@@ -171,21 +193,22 @@ def fedmatch_optimizer() -> SGD:
     return SGD(lr=0.001, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
 
 
-def optimizer_of(setting: Setting) -> SGD:
-    """The optimizer of a setting, by the released rule (`optimizer` says why)."""
+def optimizer_of(setting: Setting, rule: Rule = "released_code") -> SGD:
+    """The optimizer of a setting. By the print, self-training and Table 3 have what Table A.1 has for their data."""
     if setting.method == "FedMatch":
         return fedmatch_optimizer()
-    if setting.method == "Self-training":
+    if rule == "released_code" and setting.method == "Self-training":
         return self_training_optimizer()
-    if setting.network == "resnet9":
-        return resnet9_optimizer()
+    if rule == "released_code" and setting.network == "resnet9":
+        return resnet9_optimizer(setting)
     names: Mapping[str, Literal["cifar10", "svhn", "emnist"]]
     names = {"cifar10": "cifar10", "svhn": "svhn", "emnist_balanced": "emnist", "stl10": "cifar10"}
-    return optimizer(names[setting.data], epochs=setting.E)
+    return optimizer(names[setting.data], rule, epochs=setting.E)
 
 
-def ssfl(averaging: FedAvg | Grouping, objective: CRL | SelfTraining | Supervised) -> SSFL:
-    return SSFL(objective=objective, averaging=averaging, batch_size=BATCH_SIZE, server_batch_size=BATCH_SIZE)
+def ssfl(averaging: FedAvg | Grouping, objective: CRL | SelfTraining | Supervised, **switches: Any) -> SSFL:
+    sizes = {"batch_size": BATCH_SIZE, "server_batch_size": BATCH_SIZE}
+    return SSFL(objective=objective, averaging=averaging, **sizes, **switches)
 
 
 def averaged(experiment: Experiment, averaging: FedAvg | Grouping) -> Experiment:
@@ -198,7 +221,7 @@ def control_of(grouping: Experiment) -> Experiment:
     return averaged(grouping, FedAvg(server_weight=1 / (C / S + 1)))
 
 
-def method_of(setting: Setting) -> Any:
+def method_of(setting: Setting, rule: Rule = "released_code") -> Any:
     """The method with Table A.1's batch size. Raises ConfigError for a name that is not in METHODS."""
     B = BATCH_SIZE
     # Eq. 6 where labels are everywhere, else CRL with tau of section 3.4.
@@ -209,8 +232,10 @@ def method_of(setting: Setting) -> Any:
         case "Grouping":
             if setting.S is None:
                 raise ConfigError("S: grouping needs a number of groups; choose 1 or more")
-            # 10, 10, 10, 10, 7 at C = 47, S = 5; 2 and 1 at C = 3, S = 2
-            return ssfl(Grouping(S=setting.S, sizes="released_code"), objective)
+            # As released 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2. Section 3.3's start of a
+            # client, from its last group's mean, is complete where all clients take part.
+            start = "paper" if rule == "paper" and setting.C == setting.K else "released_code"
+            return ssfl(Grouping(S=setting.S, sizes=rule), objective, client_start=start)
         case "Self-training":
             return ssfl(FedAvg(), SelfTraining(threshold=0.95))
         case "Supervised FedAvg":
@@ -218,7 +243,7 @@ def method_of(setting: Setting) -> Any:
         case "FixMatch":
             return FixMatch(threshold=0.95, batch_size=B, unlabelled_ratio=FIXMATCH_RATIO)
         case "DataSharing":  # how long it trains on G first is not said: one epoch
-            epoch = setting.steps_per_epoch // setting.T
+            epoch = STEPS_PER_EPOCH // setting.T
             return DataSharing(batch_size=B, server_batch_size=B, warm_start_rounds=epoch)
         case "EASGD":
             return EASGD(batch_size=B)
@@ -394,6 +419,7 @@ def _table_2_notes(stand_in: StandIn) -> tuple[str, ...]:
 
 COUNTERPARTS = ("FedAvg", "CRL with GN")  # of grouping: "FedAvg", and in section 3 the other
 CONTROL = "Control"
+OWN_GROUP = "Own group"  # grouping with section 3.3's start of a client
 # Training on the server's labels alone gets the learning rate that is best for it: the best mean accuracy of three
 # seeds on 1,000 labels held out at the server, of 0.005, 0.01, 0.02 and 0.05 (laptop: .918 .919 .916 .913).
 SERVER_ONLY_LR = {"laptop": 0.01}
@@ -402,6 +428,7 @@ SERVER_ONLY_LR = {"laptop": 0.01}
 def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     yield from controls(cells)
     if name == "tab2":
+        yield from own_group(next(cell for cell in cells if cell.label == "Grouping/full"))
         yield from ladder(next(cell.experiment for cell in cells if cell.label == "FedAvg/full"))
 
 
@@ -418,6 +445,22 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
             experiment=control_of(cell.experiment),
             published={},
             role="control",
+        )
+
+
+def own_group(grouping: Cell) -> Iterator[Cell]:
+    """Grouping whose clients go on from the mean of the group they were in (section 3.3: "the server broadcasts
+    w_avg,i to the user group G_i"); as released they start from that of the group they are put into."""
+    method = replace(grouping.experiment.method, client_start="paper")
+    if method != grouping.experiment.method:
+        yield replace(
+            grouping,
+            label=grouping.label.replace("Grouping", OWN_GROUP),
+            setting={**grouping.setting, "method": OWN_GROUP},
+            experiment=replace(grouping.experiment, method=method),
+            published={},
+            role="control",
+            note="grouping by section 3.3: clients go on from the mean of the group they were in",
         )
 
 
@@ -451,6 +494,7 @@ PAPER = Paper(
     name="ssfl",
     keys=KEYS,
     experiment=lambda line: experiment(setting_of(line), measured=line["measured"]),
+    printed=lambda line: experiment(setting_of(line), measured=line["measured"], rule="paper"),
     scale=scale,
     usual=lambda line: {"E": EPOCHS[line["data"]]},
     beside=beside,

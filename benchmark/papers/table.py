@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from benchmark.config import nearest
 from benchmark.data.datasets import image_shape_of
 from benchmark.errors import ConfigError
-from benchmark.experiment import Experiment
+from benchmark.experiment import Experiment, to_json
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import build, count_parameters, forward_flops
@@ -22,6 +22,7 @@ from benchmark.papers.published import claims_of, drawing_of, read_published
 from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth
 
 Line = Mapping[str, Any]  # one cell of a file
+Rule = Literal["paper", "released_code"]
 
 # Keys of any line, beside the settings of its paper, the table's rows and columns, and its metrics:
 # `value` of the first metric with its `spread` over runs; `quoted` from `source`, `also_quoted` and trained on request
@@ -31,6 +32,8 @@ LINE_KEYS = {
     *("note", "row", "departs", "block", "mark", "measured"),
 }
 WORDS = {"cifar10": "CIFAR-10", "svhn": "SVHN", "emnist_balanced": "EMNIST", "stl10": "STL-10"}  # as papers print them
+BY_THE_PRINT = "-printed"  # ends the name of an item under `--rule paper`
+PRINT_NOTE = "By the print, where the released code contradicts it. The code of the printed numbers was another."
 ALONE, ALONE_NOTE = "Labels alone", "ours: the bound that every method has to beat"
 SELECTIONS = {
     "last": "Selection: the last round's model. Test data chose nothing.",
@@ -44,7 +47,9 @@ class Paper:
 
     name: str
     keys: frozenset[str]  # of a line's setting
-    experiment: Callable[[Line], Experiment]  # the line exactly as published
+    experiment: Callable[[Line], Experiment]  # the line at the paper's scale
+    # The line by the print alone, where `experiment` follows the released code that contradicts it.
+    printed: Callable[[Line], Experiment] | None = None
     scale: Callable[[Line, str], Scale]  # its stand-in under "demo" or "laptop"
     # A line's values that are so usual in the paper that no label says them: {"E": 300}.
     usual: Callable[[Line], Mapping[str, Any]] = lambda line: {}
@@ -54,9 +59,18 @@ class Paper:
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
 
 
-def item(paper: Paper, name: str, profile: str) -> Item:
-    """The item of that file under a profile. Raises ConfigError for an unknown profile or a damaged file."""
+def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") -> Item:
+    """The item of that file under a profile. Raises ConfigError for an unknown profile or a damaged file.
+
+    `rule`: where the released code contradicts the print, whose word counts. By the print it is an item of its own.
+    """
     check_profile(profile)
+    if rule == "paper":
+        if paper.printed is None:
+            raise ConfigError(f"--rule paper: {paper.name} has one rule; its switches are fields of its methods")
+        printed = item(replace(paper, experiment=paper.printed, printed=None), name, profile)
+        title = printed.title + " (by the print)"
+        return replace(printed, name=printed.name + BY_THE_PRINT, title=title, notes=(*printed.notes, PRINT_NOTE))
     file = read_published(f"{paper.name}/{name}")
     lines = [{**line, "measured": file.get("measured", False)} for line in file["cells"]]
     _check_lines(paper, file, lines)
@@ -78,7 +92,10 @@ def item(paper: Paper, name: str, profile: str) -> Item:
         shown=tuple(_shown(file, line) for line in lines if "not_yet" in line),
         claims=claims_of(file, data),
         seeds=paper.seeds.get(profile, file["seeds"]),
-        notes=(*(first.notes if first else file["notes"]), *(SELECTIONS[rule] for rule in selections)),
+        notes=(
+            *(first.notes if first else (*file["notes"], *_rule_notes(paper, trained))),
+            *(SELECTIONS[selection] for selection in selections),
+        ),
         metrics=tuple(file["metrics"]),
         rows=tuple(file["rows"]),
         columns=tuple(file["columns"]),
@@ -87,9 +104,43 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     )
 
 
-def items(paper: Paper, names: Iterable[str]) -> dict[str, Callable[[str], Item]]:
+def items(paper: Paper, names: Iterable[str]) -> dict[str, Callable[..., Item]]:
     """The items of these files, for the catalogue."""
     return {name: partial(item, paper, name) for name in names}
+
+
+def differences(paper: Paper, lines: Iterable[Line]) -> dict[str, list[tuple[Any, Any]]]:
+    """Fields of the experiments that the print and the released code set differently: name with dots -> the pairs
+    (released, printed) that occur. Empty for a paper with one rule."""
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    for line in lines if paper.printed else ():
+        released, printed = _flat(to_json(paper.experiment(line))), _flat(to_json(paper.printed(line)))
+        for name in (*released, *(name for name in printed if name not in released)):
+            pair = released.get(name), printed.get(name)
+            if pair[0] != pair[1] and pair not in found.setdefault(name, []):
+                found[name].append(pair)
+    return {name: pairs for name, pairs in found.items() if pairs}
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: value}
+    parts = [_flat(part, f"{name}.{key}" if name else key) for key, part in value.items()]
+    return {key: part for found in parts for key, part in found.items()}
+
+
+def _rule_notes(paper: Paper, lines: Iterable[Line]) -> tuple[str, ...]:
+    """What is as released where it contradicts the print."""
+    fields = [
+        f"{name} " + ", ".join(f"{released} (printed: {printed})" for released, printed in pairs)
+        for name, pairs in differences(paper, lines).items()
+        if not name.startswith("evaluation.")
+    ]
+    return (
+        (f"As released where it contradicts the print: {'; '.join(fields)}. --rule paper runs the print.",)
+        if fields
+        else ()
+    )
 
 
 def labels_alone(cell: Cell) -> Cell:
