@@ -206,9 +206,8 @@ def optimizer_of(setting: Setting, rule: Rule = "released_code") -> SGD:
     return optimizer(names[setting.data], rule, epochs=setting.E)
 
 
-def ssfl(averaging: FedAvg | Grouping, objective: CRL | SelfTraining | Supervised, **switches: Any) -> SSFL:
-    sizes = {"batch_size": BATCH_SIZE, "server_batch_size": BATCH_SIZE}
-    return SSFL(objective=objective, averaging=averaging, **sizes, **switches)
+def ssfl(averaging: FedAvg | Grouping, objective: CRL | SelfTraining | Supervised) -> SSFL:
+    return SSFL(objective=objective, averaging=averaging, batch_size=BATCH_SIZE, server_batch_size=BATCH_SIZE)
 
 
 def averaged(experiment: Experiment, averaging: FedAvg | Grouping) -> Experiment:
@@ -234,8 +233,9 @@ def method_of(setting: Setting, rule: Rule = "released_code") -> Any:
                 raise ConfigError("S: grouping needs a number of groups; choose 1 or more")
             # As released 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2. Section 3.3's start of a
             # client, from its last group's mean, is complete where all clients take part.
-            start = "paper" if rule == "paper" and setting.C == setting.K else "released_code"
-            return ssfl(Grouping(S=setting.S, sizes=rule), objective, client_start=start)
+            grouping = ssfl(Grouping(S=setting.S, sizes=rule), objective)
+            literal = rule == "paper" and setting.C == setting.K
+            return replace(grouping, client_start="paper" if literal else "released_code")
         case "Self-training":
             return ssfl(FedAvg(), SelfTraining(threshold=0.95))
         case "Supervised FedAvg":

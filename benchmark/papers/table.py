@@ -113,7 +113,9 @@ def differences(paper: Paper, lines: Iterable[Line]) -> dict[str, list[tuple[Any
     """Fields of the experiments that the print and the released code set differently: name with dots -> the pairs
     (released, printed) that occur. Empty for a paper with one rule."""
     found: dict[str, list[tuple[Any, Any]]] = {}
-    for line in lines if paper.printed else ():
+    if paper.printed is None:
+        return found
+    for line in lines:
         released, printed = _flat(to_json(paper.experiment(line))), _flat(to_json(paper.printed(line)))
         for name in (*released, *(name for name in printed if name not in released)):
             pair = released.get(name), printed.get(name)

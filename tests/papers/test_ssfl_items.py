@@ -114,7 +114,7 @@ def test_runs_that_tables_share_are_one_cell():
     assert key("tabe1", "SVHN/Grouping/C=10") == key("tab1", "SVHN/Grouping/K=30/C=10")
     three = [{cell.label: cell.cell_key for cell in item_of(name).cells} for name in ("figd3", "figd4")]
     tab2 = {cell.label: cell.cell_key for cell in item_of("tab2").cells if cell.role != "ladder"}
-        del tab2["Own group/full"]  # Table 2's alone
+    del tab2["Own group/full"]  # Table 2's alone
     assert three == [tab2, tab2]
 
 

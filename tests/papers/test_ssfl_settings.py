@@ -73,8 +73,7 @@ def test_the_print_against_the_released_code():
     assert cifar.data.augmentation.strong.cutout == 0.0
     part = experiment(replace(BASE, K=20), rule="paper")
     assert part.method.client_start == "released_code"  # section 3.3 is silent on clients that sat out
-    line = {"data": "emnist_balanced", "network": "emnist_cnn", "norm": "none", "N_s": 4700, "E": 100}
-    emnist = replace(BASE, **line, K=47, C=47, S=5)
+    emnist = replace(BASE, data="emnist_balanced", network="emnist_cnn", norm="none", N_s=4700, K=47, C=47, S=5, E=100)
     released, printed = experiment(emnist), experiment(emnist, rule="paper")
     assert (released.model.norm, printed.model.norm) == ("none", "gn")
     assert released.method.averaging.group_sizes(47) == (10, 10, 10, 10, 7)
