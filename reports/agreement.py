@@ -37,14 +37,6 @@ class Agreement:
     reason: str
 
 
-def prediction_interval(seen: Summary, level: float = 0.95, runs: int = 1) -> tuple[float, float] | None:
-    """Where the mean of `runs` further runs would lie, at that level. None for a single value."""
-    if seen.std is None:
-        return None
-    half = float(stats.t.ppf(0.5 + level / 2, seen.n - 1)) * seen.std * math.sqrt(1 / runs + 1 / seen.n)
-    return seen.mean - half, seen.mean + half
-
-
 def agreement(item: Item, result: CellResult) -> Agreement | None:
     """None where nothing is to be compared: another profile than `paper`, no margin, no published or no own value.
     The level allows for all cells of the item that have a published number, run or not."""

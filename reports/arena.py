@@ -14,7 +14,7 @@ import math
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import pandas as pd
@@ -38,7 +38,7 @@ from reports.formatting import (
     thousands,
 )
 from reports.paper_table import cell_page, entry_values
-from reports.properties import arena_properties
+from reports.properties import item_properties
 from reports.results import KEPT
 from reports.style import Look, looks
 from reports.tables import Column, Entry, Row, Table
@@ -46,6 +46,7 @@ from reports.tables import Column, Entry, Row, Table
 Basis: TypeAlias = Literal["rounds", "steps", "bytes"]
 BASES: tuple[Basis, ...] = ("rounds", "steps", "bytes")
 COSTS: Mapping[Basis, tuple[str, ...]] = {"steps": ("local_steps",), "bytes": ("comm/bytes_up", "comm/bytes_down")}
+UNITS = (thousands, megabytes)  # of COSTS
 NAMES: Mapping[Basis, str] = {"rounds": "Equal rounds", "steps": "Equal local steps", "bytes": "Equal bytes"}
 RANK_SEEDS = 5
 BUDGET = (
@@ -287,13 +288,8 @@ def arena_tables(item: Item, records: Records) -> list[Table]:
     """A table for each value of the setting that varies; the first one's data is that of all."""
     frame, numbers = arena_frame(item, records), footnotes(item)
     notes = [f"[{number}] {note}" for note, number in numbers.items()]
-    found = arenas(item, records)
-    tables = [_table(item, arena, numbers, frame, records) for arena in found]
-    return [*tables[:-1], _with_notes(tables[-1], notes)] if tables else []
-
-
-def _with_notes(table: Table, notes: Sequence[str]) -> Table:
-    return Table(**{**vars(table), "notes": tuple(notes)})
+    *others, last = (_table(item, arena, numbers, frame, records) for arena in arenas(item, records))
+    return [*others, replace(last, notes=tuple(notes))]
 
 
 def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataFrame, records: Records) -> Table:
@@ -306,7 +302,6 @@ def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataF
     columns = [Column(name="Method", left=True), *(Column(name=NAMES[basis], below=at[basis]) for basis in BASES)]
     columns += [Column(name="To the best")] if arena.ranked else []
     columns += [Column(name="Local steps", below="a run"), Column(name="MB up + down", below="a run")]
-    width = len(columns) - 1
 
     def named(entry: Cell | Choice) -> Entry:
         marks = sorted(numbers[part] for part in entry.note.split("; ") if part)
@@ -318,27 +313,20 @@ def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataF
 
     rows = []
     for one in arena.compared:
-        costs = (thousands(one.costs["steps"]), megabytes(one.costs["bytes"]))
-        rows.append(
-            Row(
-                section="compared",
-                entries=(
-                    named(one.result.cell),
-                    *(_placed(one.places.get(basis), basis == "rounds") for basis in BASES),
-                    *([_to_best(one.places["rounds"])] if arena.ranked else []),
-                    *(Entry(text=text, sort=value) for text, value in zip(costs, one.costs.values(), strict=True)),
-                ),
-            )
-        )
+        entries = [named(one.result.cell), *(_placed(one.places.get(basis), basis == "rounds") for basis in BASES)]
+        entries += [_to_best(one.places["rounds"])] if arena.ranked else []
+        entries += [Entry(text=cost(one.costs[b]), sort=one.costs[b]) for b, cost in zip(COSTS, UNITS, strict=True)]
+        rows.append(Row(section="compared", entries=tuple(entries)))
     beside: list[tuple[str, Cell | Choice, Entry]] = [
-        ("apart", r.cell, Entry(text=r.counts, look=r.status)) for r in arena.apart
+        *(("apart", r.cell, Entry(text=r.counts, look=r.status)) for r in arena.apart),
+        *(
+            ("bounds" if c.role == "bound" else "apart", c, Entry(text="waits for trials", look="missing"))
+            for c in arena.waiting
+        ),
+        *(("bounds", r.cell, _bound(r)) for r in arena.bounds),
     ]
-    for choice in arena.waiting:
-        section = "bounds" if choice.role == "bound" else "apart"
-        beside.append((section, choice, Entry(text="waits for trials", look="missing")))
-    beside += [("bounds", result.cell, _bound(result)) for result in arena.bounds]
     for section, entry, said in sorted(beside, key=lambda line: line[0]):
-        rows.append(Row(section=section, entries=(named(entry), said, *[Entry(text="")] * (width - 1))))
+        rows.append(Row(section=section, entries=(named(entry), said, *[Entry(text="")] * (len(columns) - 2))))
     remarks = [standing(arena, item.seeds), learned_nothing(arena, records), BUDGET]
     remarks += ["Last rows: bounds, not in the ranking."] if arena.bounds else []
     return Table(
@@ -424,11 +412,10 @@ def arena_object(item: Item, records: Records) -> dict[str, Any]:
     """
     found = arenas(item, records)
     rows = arena_frame(item, records).astype(object)
-    properties: dict[str, dict[str, str]] = {}
-    for table in arena_properties(item, records):
-        for row in table.rows:
-            said = {c.name: e.line for c, e in zip(table.columns[1:], row.entries[1:], strict=True)}
-            properties.setdefault(row.entries[0].text, {}).update(said)
+    properties = {
+        method: {name: entry.line for name, entry in seen.items()}
+        for method, seen in item_properties(item, records).items()
+    }
     return {
         "varies": found[0].key if found else "",
         "columns": [{"value": a.value, "seeds": list(a.seeds), "rounds": a.rounds, **a.budget} for a in found],
@@ -442,25 +429,22 @@ def dots(item: Item, arena: Arena) -> Picture | None:
     if not arena.compared:
         return None
     chosen = looks(methods(item))
-    rows = [
-        _dots_row(one.result, one.places["rounds"].values, chosen[method_of(one.result.cell)]) for one in arena.compared
-    ]
-    grey = Look(colour=2)
-    rows += [_dots_row(result, result.values, grey, hollow=True) for result in arena.bounds if result.values]
+
+    def row(result: CellResult, values: Mapping[int, float], look: Look | None) -> IntervalRow:
+        seen = summary(values.values())
+        low, high = seen.interval if seen.interval and seen.has_spread else (None, None)
+        return IntervalRow(
+            name=method_of(result.cell),
+            mean=100 * seen.mean,
+            interval=None if low is None or high is None else (max(0.0, 100 * low), min(100.0, 100 * high)),
+            dots=[100 * value for value in values.values()],
+            look=look or Look(colour=2),
+            hollow=look is None,
+        )
+
+    rows = [row(one.result, one.places["rounds"].values, chosen[method_of(one.result.cell)]) for one in arena.compared]
+    rows += [row(result, result.values, None) for result in arena.bounds if result.values]
     return intervals(rows, "Test accuracy (%) at equal rounds; line: 95 % interval, tick: mean", names=1.6)
-
-
-def _dots_row(result: CellResult, values: Mapping[int, float], look: Look, hollow: bool = False) -> IntervalRow:
-    seen = summary(values.values())
-    interval = seen.interval if seen.interval and seen.has_spread else None
-    return IntervalRow(
-        name=method_of(result.cell),
-        mean=100 * seen.mean,
-        interval=(max(0.0, 100 * interval[0]), min(100.0, 100 * interval[1])) if interval else None,
-        dots=[100 * value for value in values.values()],
-        look=look,
-        hollow=hollow,
-    )
 
 
 def first_arena(item: Item, records: Records) -> Arena | None:
@@ -470,16 +454,14 @@ def first_arena(item: Item, records: Records) -> Arena | None:
 
 def board_lines(arena: Arena) -> list[dict[str, Any]]:
     """Its methods with the same numbers as in its table."""
-    found = []
-    for one in arena.compared:
-        placing = one.places["rounds"]
-        found.append(
-            {
-                "method": method_of(one.result.cell),
-                "page": cell_page(one.result.cell.label),
-                "mean": mean_spread(placing.summary),
-                "mark": f"{placing.rank}." if arena.ranked else placing.letter if len(arena.seeds) > 1 else "",
-                "n": placing.summary.n,
-            }
-        )
-    return found
+    return [
+        {
+            "method": method_of(one.result.cell),
+            "page": cell_page(one.result.cell.label),
+            "mean": mean_spread(placing.summary),
+            "mark": f"{placing.rank}." if arena.ranked else placing.letter if len(arena.seeds) > 1 else "",
+            "n": placing.summary.n,
+        }
+        for one in arena.compared
+        for placing in [one.places["rounds"]]
+    ]

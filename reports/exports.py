@@ -6,13 +6,13 @@ from typing import Any
 
 from benchmark.papers.item import Item
 from benchmark.records.files import write_atomically
-from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import CellResult, Records, collect, counted
 from reports.arena import arena_object, arena_tables, arenas, dots, is_arena
 from reports.figures import Picture
-from reports.formatting import is_fraction, slug, unit_of
+from reports.formatting import slug
 from reports.item_figures import figure_csv, item_picture
-from reports.paper_table import claims_table, item_tables, metrics_of, notes_of
+from reports.paper_table import claim_values, claims_table, item_tables, metrics_of, notes_of
 from reports.results import csv_text
 from reports.tables import Table, files_of
 
@@ -46,7 +46,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "metric": first,
         "units": dict(UNITS),
         "cells": cells,
-        "claims": [_claim(judged) for judged in judge(item, records)],
+        "claims": [claim_values(judged) for judged in judge(item, records)],
         "notes": list(notes_of(item, results[first].values())),
         "report": report,
         **({"arena": arena_object(item, records)} if is_arena(item) else {}),
@@ -68,26 +68,6 @@ def _numbers(result: CellResult, metric: str) -> dict[str, Any]:
         "n_wanted": result.n_wanted,
         "n_diverged": len(result.diverged),
         "status": result.status,
-    }
-
-
-def _claim(judged: Judged) -> dict[str, Any]:
-    claim = judged.claim
-    return {
-        "name": claim.name,
-        "text": claim.quote or claim.name,
-        "source": claim.source,
-        "metric": claim.metric,
-        "unit": "fraction" if is_fraction(claim.metric) else unit_of(claim.metric) or "none",
-        "form": claim.form,
-        "least": float(claim.least),
-        "verdict": judged.verdict,
-        "estimate": judged.estimate,
-        "interval": None if judged.interval is None else list(judged.interval),
-        "level": judged.level,
-        "n": judged.n,
-        "seeds_needed": judged.seeds_needed,
-        "reason": judged.reason,
     }
 
 

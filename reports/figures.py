@@ -10,9 +10,10 @@ import io
 import json
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -24,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from benchmark.verdicts.statistics import Summary
+from benchmark.verdicts.statistics import summary
 from reports.formatting import axis_title, is_fraction
 from reports.results import Series
 from reports.style import DARK, GRID, INK, MUTED, PALETTE, Look
@@ -158,94 +159,75 @@ def as_json(value: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-class _Canvas:
-    """A figure of equal panels, `rows` by `columns`, with a legend above them; sizes in inches."""
-
-    def __init__(
-        self,
-        rows: int,
-        columns: int,
-        looks: Mapping[str, Look],
-        *,
-        width: float = 2.7,
-        height: float = 1.9,
-        left: float = 0.6,
-        titles: bool = True,
-    ) -> None:
-        self.looks = looks
-        names = [name for name in looks if name]
-        total = left + columns * (width + 0.18)
-        lines = self._legend_lines(names, total)
-        top = 0.1 + 0.22 * len(lines) + (0.22 if titles else 0.0)
-        total_height = top + rows * (height + 0.42) + 0.1
-        self.figure = Figure(figsize=(total, total_height))
-        self.axes = [
-            [
-                self.figure.add_axes(
-                    (
-                        (left + column * (width + 0.18)) / total,
-                        1 - (top + row * (height + 0.42) + height) / total_height,
-                        width / total,
-                        height / total_height,
-                    )
-                )
-                for column in range(columns)
-            ]
-            for row in range(rows)
+def _canvas(
+    rows: int,
+    columns: int,
+    looks: Mapping[str, Look],
+    *,
+    width: float,
+    height: float,
+    left: float = 0.6,
+    gap: float = 0.18,
+    titles: bool = True,
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of equal panels with a legend above them; `width` and `height` of a panel, all sizes in inches."""
+    names = [name for name in looks if name]
+    total = left + columns * width + (columns - 1) * gap + 0.18
+    longest = max(map(len, names), default=0)
+    beside = max(1, int((total - left) / (0.45 + 0.07 * longest)))  # letters are about 0.07 inches wide
+    lines = math.ceil(len(names) / beside)
+    top = 0.12 + 0.19 * lines + (0.22 if titles else 0.0)
+    total_height = top + rows * (height + 0.42) + 0.1
+    figure = Figure(figsize=(total, total_height))
+    axes = figure.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        gridspec_kw={
+            "left": left / total,
+            "right": 1 - 0.18 / total,
+            "top": 1 - top / total_height,
+            "bottom": 0.52 / total_height,
+            "wspace": gap / width,
+            "hspace": 0.42 / height,
+        },
+    )
+    if names:
+        keys = [
+            Line2D([], [], **looks[name].line, linewidth=1.6, marker=looks[name].points, markersize=4) for name in names
         ]
-        self.data: list[dict[str, Any]] = []
-        for number, line in enumerate(lines):
-            self._legend(line, left, total_height - 0.14 - 0.22 * number, list(looks))
+        place: Any = {"loc": "upper left", "bbox_to_anchor": ((left - 0.06) / total, 1.0), "ncols": beside}
+        shape: Any = {"frameon": False, "handlelength": 2.2, "columnspacing": 1.4, "labelspacing": 0.5}
+        legend = figure.legend(keys, names, **place, **shape, borderpad=0.2, borderaxespad=0.2)
+        for name, key, text in zip(names, legend.legend_handles, legend.get_texts(), strict=True):
+            assert key is not None
+            key.set_gid(f"legend-{list(looks).index(name)}-key")
+            text.set_gid(f"legend-{list(looks).index(name)}-name")
+    return figure, axes.tolist()
 
-    @staticmethod
-    def _legend_lines(names: Sequence[str], width: float) -> list[list[tuple[str, float]]]:
-        """Names with their place from the left, wrapped: letters are about 0.07 inches wide."""
-        lines: list[list[tuple[str, float]]] = []
-        at = math.inf
-        for name in names:
-            needed = 0.45 + 0.07 * len(name)
-            if at + needed > width - 0.6:
-                lines.append([])
-                at = 0.0
-            lines[-1].append((name, at))
-            at += needed
-        return lines
 
-    def _legend(self, line: Sequence[tuple[str, float]], left: float, y: float, names: Sequence[str]) -> None:
-        for name, at in line:
-            look, number = self.looks[name], names.index(name)
-            x = left + at
-            swatch = Line2D(
-                [x, x + 0.12, x + 0.24],
-                [y] * 3,
-                transform=self.figure.dpi_scale_trans,
-                **look.line,
-                linewidth=1.6,
-                marker=look.points,
-                markevery=[1],
-                markersize=4,
-                gid=f"legend-{number}-key",
-            )
-            self.figure.add_artist(swatch)
-            self.figure.text(
-                x + 0.3, y, name, transform=self.figure.dpi_scale_trans, va="center", gid=f"legend-{number}-name"
-            )
+def _panel_data(ax: Axes, lines: Sequence[Mapping[str, Any]], x: str) -> Mapping[str, Any]:
+    """For the page's script: where the panel lies in the drawing, its axes, and its lines' points."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    width, height = figure.get_size_inches() * 72
+    box = ax.get_position()
+    place = [box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height]
+    axes = [
+        [*map(float, limits), scale == "log"]
+        for limits, scale in ((ax.get_xlim(), ax.get_xscale()), (ax.get_ylim(), ax.get_yscale()))
+    ]
+    return {"box": [round(v, 1) for v in place], "x": axes[0], "y": axes[1], "what": x, "lines": lines}
 
-    def keep(self, ax: Axes, lines: Sequence[Mapping[str, Any]], x: str) -> None:
-        """Remembers for the page's script where the panel lies and what it shows."""
-        width, height = self.figure.get_size_inches() * 72
-        box = ax.get_position()
-        place = [box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height]
-        axes = [
-            [*map(float, limits), scale == "log"]
-            for limits, scale in ((ax.get_xlim(), ax.get_xscale()), (ax.get_ylim(), ax.get_yscale()))
-        ]
-        entry = {"box": [round(v, 1) for v in place], "x": axes[0], "y": axes[1], "what": x, "lines": lines}
-        self.data.append(entry)
 
-    @property
-    def picture(self) -> Picture:
-        return Picture(figure=self.figure, data=tuple(self.data))
+def _label(ax: Axes, x: str, y: str, title: str = "") -> None:
+    """The y axis' title is broken into lines that fit beside the panel."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    letters = int(ax.get_position().height * figure.get_size_inches()[1] / 0.068)
+    ax.set_xlabel(x, labelpad=2)
+    ax.set_ylabel("\n".join(textwrap.wrap(y, letters)), labelpad=2)
+    ax.set_title(title)
 
 
 def curves(
@@ -259,46 +241,40 @@ def curves(
     """A row of panels a metric, all of one y scale; mean and 95 % band where three runs finished, and each run."""
     with matplotlib.rc_context(STYLE):
         titles = any(panel.title for panel in rows[0])
-        ends = [
-            _ends([row[column] for row in rows if column < len(row)]) for column in range(max(len(row) for row in rows))
-        ]
-        canvas = _Canvas(len(rows), max(len(row) for row in rows), looks, width=width, height=height, titles=titles)
-        for place, (panels, axes) in enumerate(zip(rows, canvas.axes, strict=True)):
-            _scale(panels, axes)
-            for column, (panel, ax) in enumerate(zip(panels, axes, strict=False)):
+        several = max(len(axis_title(panels[0].metric)) for panels in rows) > height / 0.068  # lines of a y title
+        figure, axes = _canvas(
+            len(rows), len(rows[0]), looks, width=width, height=height, left=0.72 if several else 0.6, titles=titles
+        )
+        data = []
+        for place, (panels, row) in enumerate(zip(rows, axes, strict=True)):
+            _scale(panels, row)
+            for column, (panel, ax) in enumerate(zip(panels, row, strict=True)):
                 lines = _draw_panel(panel, ax, looks, seeds, first=place == 0 and column == 0)
-                if (end := ends[column]) is not None:
-                    ax.set_xlim(*end)
+                if (ends := _ends([panels[column] for panels in rows])) is not None:
+                    ax.set_xlim(*ends)
                 ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
                 what = "Local steps of a client" if panel.steps else "Round"
-                if place == len(rows) - 1:
-                    ax.set_xlabel(what, labelpad=2)
-                if place == 0 and panel.title:
-                    ax.set_title(panel.title)
+                below, beside = what if place == len(rows) - 1 else "", "" if column else axis_title(panel.metric)
+                _label(ax, below, beside, "" if place else panel.title)
                 if column:
                     ax.yaxis.set_major_formatter(NullFormatter())
-                else:
-                    ax.set_ylabel(_wrapped(axis_title(panel.metric)), labelpad=2)
-                canvas.keep(ax, lines, what)
-        return canvas.picture
+                data.append(_panel_data(ax, lines, what))
+        return Picture(figure=figure, data=data)
 
 
 def _ends(panels: Sequence[Panel]) -> tuple[float, float] | None:
     """One x axis for the panels of a column; None without a line."""
     found = [
-        (line.index.min() * panel.steps.get(name, 1), line.index.max() * panel.steps.get(name, 1))
+        round_number * panel.steps.get(name, 1)
         for panel in panels
         for name, series in panel.lines.items()
         for line in series.lines.values()
+        for round_number in (line.index.min(), line.index.max())
     ]
     if not found:
         return None
-    low, high = min(start for start, _ in found), max(end for _, end in found)
+    low, high = min(found), max(found)
     return low - 0.02 * (high - low) - 0.5, high + 0.02 * (high - low) + 0.5
-
-
-def _wrapped(title: str) -> str:
-    return title.replace(", ", ",\n", 1) if len(title) > 28 else title
 
 
 def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, Look], seeds: bool, first: bool) -> list[dict[str, Any]]:
@@ -363,20 +339,17 @@ def _readable(
     found = []
     if not series.band.empty:
         rows = series.band[["mean", "low", "high"]] * scale
-        points = [
-            [int(x) * per_round, *map(_short, values)] for x, values in zip(rows.index, rows.to_numpy(), strict=True)
-        ]
+        points = [_point(int(x) * per_round, *values) for x, *values in rows.itertuples()]
         found.append({"k": number, "name": name or "mean", "n": int(series.band["n"].max()), "points": points})
     for seed, run in series.lines.items():
-        shown = series.band.empty or seed not in series.finished.columns or seeds
-        if shown:
-            points = [[int(x) * per_round, _short(scale * y)] for x, y in run.items()]
+        if series.band.empty or seed not in series.finished.columns or seeds:
+            points = [_point(int(x) * per_round, scale * y) for x, y in run.items()]
             found.append({"k": number, "name": f"{name}, seed {seed}".lstrip(", "), "points": points, "thin": True})
     return found
 
 
-def _short(value: float) -> float | None:
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+def _point(x: float, *values: float) -> list[float | None]:
+    return [x, *(float(f"{value:.5g}") if math.isfinite(value) else None for value in values)]
 
 
 def _scale(panels: Sequence[Panel], axes: Sequence[Axes]) -> None:
@@ -408,79 +381,66 @@ def _scale(panels: Sequence[Panel], axes: Sequence[Axes]) -> None:
         ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A mean of runs at a place of the x axis: a number, or a word."""
-
-    x: float | str
-    seen: Summary
-    values: Sequence[float]
-
-
 def against(
-    panels: Mapping[str, Mapping[str, Sequence[Point]]],
+    panels: Mapping[str, Mapping[str, pd.DataFrame]],
     metrics: Mapping[str, str],
     looks: Mapping[str, Look],
     x_title: str,
     log: bool = False,
 ) -> Picture:
     """A metric against a factor: a line each, intervals as bars, every run a dot. `panels`: a panel's title -> a line's
-    name -> its points; `metrics`: a panel's title -> its metric. Words on the x axis keep their order; no line joins
-    them."""
+    name -> the factor's values as rows, seeds as columns; `metrics`: a panel's title -> its metric. Words on the x axis
+    keep their order; no line joins them."""
     with matplotlib.rc_context(STYLE):
-        canvas = _Canvas(1, len(panels), looks, width=3.4, height=2.4)
-        for (title, lines), ax in zip(panels.items(), canvas.axes[0], strict=True):
+        figure, ((*axes,),) = _canvas(1, len(panels), looks, width=3.2, height=2.4, gap=0.6)
+        data = []
+        for (title, lines), ax in zip(panels.items(), axes, strict=True):
             scale = 100.0 if is_fraction(metrics[title]) else 1.0
-            words = list(dict.fromkeys(p.x for points in lines.values() for p in points if isinstance(p.x, str)))
+            places = list(dict.fromkeys(x for frame in lines.values() for x in frame.index))
+            words = [x for x in places if isinstance(x, str)]
             found = []
             for number, (name, look) in enumerate(looks.items()):
-                points = lines.get(name, ())
+                runs = scale * lines.get(name, pd.DataFrame())
                 shift = 0.09 * (number - (len(looks) - 1) / 2) if words else 0.0
-                xs = [words.index(p.x) + shift if isinstance(p.x, str) else p.x for p in points]
-                _factor_line(ax, xs, points, look, number, scale, joined=not words)
-                found.append({"k": number, "name": name, "points": _points(xs, points, scale)})
+                xs = [words.index(x) + shift if isinstance(x, str) else x for x in runs.index]
+                points = _factor_line(ax, xs, runs, look, number, percent=scale == 100.0, joined=not words)
+                found.append({"k": number, "name": name, "points": points})
             if words:
-                ax.set_xticks(
-                    range(len(words)),
-                    words,
-                    rotation=20 if len(words) > 3 else 0,
-                    ha="right" if len(words) > 3 else "center",
-                )
+                turned: Any = {"rotation": 20, "ha": "right"} if len(words) > 3 else {}
+                ax.set_xticks(range(len(words)), words, **turned)
             elif log:
                 ax.set_xscale("log")
                 ax.xaxis.set_minor_locator(NullLocator())
-                ax.set_xticks(sorted({float(p.x) for points in lines.values() for p in points}))
+                ax.set_xticks(sorted(places))
                 ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             ax.margins(x=0.08, y=0.1)
-            ax.set_title(title)
-            ax.set_xlabel(x_title, labelpad=2)
-            ax.set_ylabel(_wrapped(axis_title(metrics[title])), labelpad=2)
-            if not any(lines.values()):
+            _label(ax, x_title, axis_title(metrics[title]), title)
+            if not places:
                 ax.text(0.5, 0.5, "not run", transform=ax.transAxes, ha="center", va="center", color=MUTED)
-            canvas.keep(ax, found, x_title)
-        return canvas.picture
+            data.append(_panel_data(ax, found, x_title))
+        return Picture(figure=figure, data=data)
 
 
 def _factor_line(
-    ax: Axes, xs: Sequence[float], points: Sequence[Point], look: Look, number: int, scale: float, *, joined: bool
-) -> None:
-    means = [scale * p.seen.mean for p in points]
+    ax: Axes, xs: Sequence[float], runs: pd.DataFrame, look: Look, number: int, *, percent: bool, joined: bool
+) -> list[list[float | None]]:
+    """Draws means, intervals and every run; returns the points for the page's script."""
+    seen = [summary(row.dropna()) for _, row in runs.iterrows()]
     style = {**look.line, "linestyle": look.line["linestyle"] if joined else "none"}
+    means = [one.mean for one in seen]
     ax.plot(xs, means, **style, marker=look.points, markersize=4.5, linewidth=1.4, gid=f"line-{number}-mean")
-    for at, (x, p) in enumerate(zip(xs, points, strict=True)):
-        if p.seen.interval is not None and p.seen.has_spread:
-            low, high = (scale * edge for edge in p.seen.interval)
-            limits = (max(0.0, low), min(100.0, high)) if scale == 100.0 else (low, high)
-            ax.vlines(x, *limits, color=look.hex, linewidth=1.1, gid=f"line-{number}-bar-{at}")
+    points = []
+    for at, (x, one) in enumerate(zip(xs, seen, strict=True)):
+        limits = one.interval if one.interval is not None and one.has_spread else ()
+        points.append(_point(x, one.mean, *limits))
+        if limits:
+            low, high = limits
+            ends = (max(0.0, low), min(100.0, high)) if percent else (low, high)
+            ax.vlines(x, *ends, color=look.hex, linewidth=1.1, gid=f"line-{number}-bar-{at}")
+        values = runs.iloc[at].dropna()
         dots: Any = {"color": look.hex, "markersize": 3, "alpha": 0.5, "gid": f"line-{number}-dots-{at}"}
-        ax.plot([x] * len(p.values), [scale * value for value in p.values], ".", **dots)
-
-
-def _points(xs: Sequence[float], points: Sequence[Point], scale: float) -> list[list[Any]]:
-    return [
-        [x, *(_short(scale * v) for v in (p.seen.mean, *(p.seen.interval or () if p.seen.has_spread else ())))]
-        for x, p in zip(xs, points, strict=True)
-    ]
+        ax.plot([x] * len(values), values, ".", **dots)
+    return points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -494,14 +454,12 @@ class IntervalRow:
     margin: float | None = None  # shaded: from -margin to margin
     look: Look = Look(colour=0)
     hollow: bool = False
-    note: str = ""  # at the right
 
 
 def intervals(rows: Sequence[IntervalRow], x_title: str, *, zero: bool = False, names: float = 2.4) -> Picture:
     """A row each, on one axis: mean, interval and every run. `names`: inches for the rows' names."""
     with matplotlib.rc_context(STYLE):
-        canvas = _Canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=names, titles=False)
-        ax = canvas.axes[0][0]
+        figure, ((ax,),) = _canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=names, titles=False)
         for place, row in enumerate(rows):
             colour = row.look.hex
             if row.margin:
@@ -519,68 +477,51 @@ def intervals(rows: Sequence[IntervalRow], x_title: str, *, zero: bool = False, 
         ax.grid(visible=False, axis="y")
         ax.spines["left"].set_visible(False)
         ax.set_xlabel(x_title, labelpad=2)
-        return canvas.picture
+        return Picture(figure=figure)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dots:
-    """One panel of `scatter`: places by kind, pairs that a line joins, and how the axes read."""
+    """One panel of `scatter`: dots, pairs that a line joins, and how the axes read."""
 
-    title: str
     x_title: str
     y_title: str
-    places: Mapping[str, Sequence[tuple[float, float]]]
-    names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of the dots, for the page's script
-    joined: Sequence[tuple[tuple[float, float], tuple[float, float]]] = ()
+    dots: pd.DataFrame  # a row a dot: columns kind, name, x, y
+    title: str = ""
+    joined: Sequence[tuple[str, str]] = ()  # names of dots
     steps: Sequence[tuple[float, float]] = ()  # a line through these
     x_log: bool = False
-    y_scale: Literal["linear", "error"] = "linear"  # error: y is an accuracy in percent, drawn as log(100 - y)
-    cross: bool = False
+    log_error: bool = False  # y is an accuracy in percent, drawn as log(100 - y)
+    cross: bool = False  # lines through zero
 
 
 def scatter(panels: Sequence[Dots], looks: Mapping[str, Look], *, width: float = 3.1, height: float = 2.6) -> Picture:
     """Dots by kind, a panel each."""
     with matplotlib.rc_context(STYLE):
-        canvas = _Canvas(1, len(panels), looks, width=width + 0.5, height=height)
-        for panel, ax in zip(panels, canvas.axes[0], strict=True):
-            error = panel.y_scale == "error"
-
-            def y_of(y: float, error: bool = error) -> float:
-                return 100 - y if error else y
-
-            for (x0, y0), (x1, y1) in panel.joined:
-                ax.plot([x0, x1], [y_of(y0), y_of(y1)], color=GRID, linewidth=0.9, zorder=1)
+        figure, ((*axes,),) = _canvas(1, len(panels), looks, width=width, height=height, gap=0.6)
+        data = []
+        for panel, ax in zip(panels, axes, strict=True):
+            dots = panel.dots.assign(y=100 - panel.dots["y"]) if panel.log_error else panel.dots
+            for pair in panel.joined:
+                ends = dots.set_index("name").loc[list(pair)]
+                ax.plot(ends["x"], ends["y"], color=GRID, linewidth=0.9, zorder=1)
             if panel.steps:
-                ax.plot(
-                    [x for x, _ in panel.steps],
-                    [y for _, y in panel.steps],
-                    color=GRID,
-                    linewidth=1.2,
-                    drawstyle="steps-post",
-                    zorder=1,
-                )
+                ax.plot(*zip(*panel.steps, strict=True), color=GRID, linewidth=1.2, drawstyle="steps-post", zorder=1)
             found = []
             for number, (kind, look) in enumerate(looks.items()):
-                places = panel.places.get(kind, ())
-                xs, ys = [x for x, _ in places], [y_of(y) for _, y in places]
-                ax.plot(
-                    xs,
-                    ys,
-                    look.points,
-                    color=look.hex,
-                    markersize=5.5,
-                    alpha=0.8,
-                    markeredgewidth=0,
-                    gid=f"line-{number}-dots",
-                )
-                names = panel.names.get(kind, [kind] * len(places))
-                points = [
-                    {"k": number, "name": n, "points": [[x, _short(y)]]} for n, x, y in zip(names, xs, ys, strict=True)
+                mine = dots[dots["kind"] == kind]
+                style: Any = {"color": look.hex, "markersize": 5.5, "alpha": 0.8, "markeredgewidth": 0}
+                ax.plot(mine["x"], mine["y"], look.points, **style, gid=f"line-{number}-dots")
+                found += [
+                    {"k": number, "name": dot.name, "points": [_point(float(dot.x), dot.y)]}
+                    for dot in mine.itertuples(index=False)
                 ]
-                found += [] if error else points
             if panel.x_log:
                 ax.set_xscale("log")
-            if error:
+                ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
+                ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                ax.xaxis.set_minor_formatter(NullFormatter())
+            if panel.log_error:
                 ax.set_yscale("log")
                 ax.invert_yaxis()
                 ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -590,37 +531,21 @@ def scatter(panels: Sequence[Dots], looks: Mapping[str, Look], *, width: float =
                 ax.axhline(0, color=GRID, linewidth=0.8)
                 ax.axvline(0, color=GRID, linewidth=0.8)
             ax.margins(0.07)
-            ax.set_title(panel.title)
-            ax.set_xlabel(panel.x_title, labelpad=2)
-            ax.set_ylabel(panel.y_title, labelpad=2)
-            canvas.keep(ax, found, panel.x_title)
-        for row in canvas.axes:
-            for column, ax in enumerate(row[1:], start=1):  # room for each panel's own y axis
-                box = ax.get_position()
-                ax.set_position((box.x0 + 0.06, box.y0, box.width - 0.06, box.height))
-                canvas.data[column]["box"][0] += 0.06 * float(canvas.figure.get_size_inches()[0]) * 72
-                canvas.data[column]["box"][2] -= 0.06 * float(canvas.figure.get_size_inches()[0]) * 72
-        return canvas.picture
+            _label(ax, panel.x_title, panel.y_title, panel.title)
+            data.append(_panel_data(ax, found, panel.x_title))
+        return Picture(figure=figure, data=data)
 
 
 def class_counts(panels: Mapping[str, pd.DataFrame], looks: Mapping[str, Look]) -> Picture:
     """Images of each class at each client, stacked. `panels`: title -> a row a client, a column a class."""
     with matplotlib.rc_context(STYLE):
-        canvas = _Canvas(1, len(panels), looks, width=3.2, height=2.4)
-        for (title, counts), ax in zip(panels.items(), canvas.axes[0], strict=True):
+        figure, ((*axes,),) = _canvas(1, len(panels), looks, width=3.2, height=2.4, gap=0.6)
+        for (title, counts), ax in zip(panels.items(), axes, strict=True):
             low = np.zeros(len(counts))
             for number, name in enumerate(counts.columns):
-                ax.bar(
-                    range(len(counts)),
-                    counts[name],
-                    bottom=low,
-                    color=looks[str(name)].hex,
-                    width=0.85,
-                    gid=f"line-{number}-bars",
-                )
+                bars: Any = {"color": looks[str(name)].hex, "width": 0.85, "gid": f"line-{number}-bars"}
+                ax.bar(range(len(counts)), counts[name], bottom=low, **bars)
                 low = low + counts[name].to_numpy()
-            ax.set_title(title)
-            ax.set_xlabel("Client", labelpad=2)
-            ax.set_ylabel("Images", labelpad=2)
+            _label(ax, "Client", "Images", title)
             ax.grid(visible=False, axis="x")
-        return canvas.picture
+        return Picture(figure=figure)

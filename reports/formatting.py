@@ -67,10 +67,11 @@ def percent(fraction: float | None, digits: int = 2) -> str:
 
 
 def difference(metric: str, value: float | None, digits: int = 2) -> str:
-    """A signed difference: points for fractions, 0.0136 -> "+1.36". Zero has a plus sign."""
+    """A signed difference: points for fractions, 0.0136 -> "+1.36". The sign is the value's own, also where no digit
+    of it is shown: -0.00003 -> "-0.00". Zero has a plus sign."""
     if value is None:
         return NONE
-    return f"{round(100 * value, digits) + 0.0:+.{digits}f}" if is_fraction(metric) else f"{value + 0.0:+.4g}"
+    return f"{100 * value + 0.0:+.{digits}f}" if is_fraction(metric) else f"{value + 0.0:+.4g}"
 
 
 def points(fraction: float | None, digits: int = 2) -> str:
@@ -78,12 +79,16 @@ def points(fraction: float | None, digits: int = 2) -> str:
 
 
 def difference_interval(metric: str, interval: tuple[float, float] | None, digits: int = 1) -> str:
-    """ "[+0.3, +0.6]"; empty without one."""
-    return "" if interval is None else "[" + ", ".join(difference(metric, edge, digits) for edge in interval) + "]"
+    """ "[+0.3, +0.6]"; empty without one. Two digits where one would show an end as zero: "[-0.03, +0.60]"."""
+    if interval is None:
+        return ""
+    if min(map(abs, interval)) < 0.0005:
+        digits = 2
+    return "[" + ", ".join(difference(metric, edge, digits) for edge in interval) + "]"
 
 
-def points_interval(interval: tuple[float, float] | None, digits: int = 1) -> str:
-    return difference_interval("test/accuracy", interval, digits)
+def points_interval(interval: tuple[float, float] | None) -> str:
+    return difference_interval("test/accuracy", interval)
 
 
 def interval_text(metric: str, seen: Summary | None) -> str:

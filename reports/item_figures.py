@@ -8,8 +8,7 @@ from benchmark.errors import FsslError
 from benchmark.federated.environment import prepare
 from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.results import ACCURACY, Records, collect, seeds_of
-from benchmark.verdicts.statistics import summary
-from reports.figures import Panel, Picture, Point, against, class_counts, curves
+from reports.figures import Panel, Picture, against, class_counts, curves
 from reports.formatting import metric_name
 from reports.paper_table import setting_text
 from reports.results import CURVE_COLUMNS, KEPT, curves_frame, measured, series_of
@@ -63,8 +62,7 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
         lines = [key for key in varying if key not in others]
     found: dict[str, dict[str, Cell]] = {}
     for cell in cells:
-        title = setting_text({key: cell.setting[key] for key in others if key in cell.setting})
-        name = setting_text({key: cell.setting[key] for key in lines if key in cell.setting}) or cell.label
+        title, name = _said(cell, others), _said(cell, lines) or cell.label
         panel = found.setdefault(title, {})
         panel[name if name not in panel else cell.label] = cell
     return found
@@ -113,28 +111,35 @@ def methods_of(item: Item) -> list[str]:
 def _against(item: Item, drawing: Drawing, records: Records) -> Picture | None:
     """A panel a metric (and a value of the drawing's keys for panels), a line for each value of its keys for lines."""
     cells = [cell for cell in item.cells if cell.role != "ladder" and drawing.x in cell.setting]
-    panels: dict[str, dict[str, list[Point]]] = {}
+    panels: dict[str, dict[str, list[pd.Series]]] = {}
     metrics: dict[str, str] = {}
+    keys = [key for key in drawing.lines if key != drawing.x]
     for metric in drawn_metrics(item, records):
         results = collect(item, records, metric)
         for cell in cells:
-            place = setting_text({key: cell.setting[key] for key in drawing.panels if key in cell.setting})
+            place = _said(cell, drawing.panels)
             title = ": ".join(part for part in (place, metric_name(metric)) if part)
-            keys = [key for key in drawing.lines if key != drawing.x]
-            name = setting_text({key: cell.setting[key] for key in keys if key in cell.setting})
-            lines, values = panels.setdefault(title, {}), list(results[cell.label].values.values())
             metrics[title] = metric
-            points = lines.setdefault(name, [])
-            if values:
-                points.append(Point(x=cell.setting[drawing.x], seen=summary(values), values=values))
+            rows = panels.setdefault(title, {}).setdefault(_said(cell, keys), [])
+            if values := results[cell.label].values:
+                rows.append(pd.Series(values, name=cell.setting[drawing.x], dtype=float))
     if not panels:
         return None
-    for lines in panels.values():
-        for points in lines.values():
-            if all(not isinstance(point.x, str) for point in points):
-                points.sort(key=lambda point: float(point.x))
-    looks = line_looks((name for lines in panels.values() for name in lines), methods_of(item))
-    return against(panels, metrics, looks, drawing.x, drawing.log_x)
+    lines = {
+        title: {name: _in_order(pd.DataFrame(rows)) for name, rows in found.items()} for title, found in panels.items()
+    }
+    looks = line_looks((name for found in panels.values() for name in found), methods_of(item))
+    return against(lines, metrics, looks, drawing.x, drawing.log_x)
+
+
+def _in_order(runs: pd.DataFrame) -> pd.DataFrame:
+    """Numbers by size, words as they come."""
+    return runs if any(isinstance(x, str) for x in runs.index) else runs.sort_index()
+
+
+def _said(cell: Cell, keys: Iterable[str]) -> str:
+    """What the cell's setting says of these keys."""
+    return setting_text({key: cell.setting[key] for key in keys if key in cell.setting})
 
 
 def _counts(item: Item, drawing: Drawing) -> Picture | None:
@@ -144,9 +149,7 @@ def _counts(item: Item, drawing: Drawing) -> Picture | None:
         counts = _class_counts(cell)
         if counts is None:
             return None
-        panels[
-            setting_text({key: cell.setting[key] for key in drawing.panels if key in cell.setting}) or cell.label
-        ] = counts
+        panels[_said(cell, drawing.panels) or cell.label] = counts
     classes = list(dict.fromkeys(name for counts in panels.values() for name in counts.columns))
     return class_counts(panels, series_looks(classes)) if panels else None
 

@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap
-from reports.arena import arena_properties, board_lines, first_arena, is_arena, learned_nothing
+from reports.arena import board_lines, first_arena, is_arena, learned_nothing
 from reports.figures import IntervalRow, Panel, Picture, curves, intervals
 from reports.formatting import (
     is_fraction,
@@ -44,6 +45,7 @@ from reports.paper_table import (
     ours_entry,
     rule_text,
 )
+from reports.properties import property_tables
 from reports.provenance import commit_of, flat, marks_of, provenance, remarks
 from reports.results import KEPT, KEPT_ACCURACY, series_of
 from reports.style import Look, looks
@@ -77,6 +79,12 @@ def papers() -> Mapping[str, Mapping[str, str]]:
 
 def paper_of(item: Item) -> str:
     return item.name.split("/")[0]
+
+
+def analysis_of(paper: str) -> Any:
+    """The module of the paper's own questions; None where it has none."""
+    module = papers().get(paper, {}).get("analysis")
+    return import_module(module) if module else None
 
 
 def declared(paper: str) -> int:
@@ -198,7 +206,7 @@ def item_values(item: Item, records: Records, row: Mapping[str, Any], departures
         **row,
         "profile_text": PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
-        "properties": arena_properties(item, records) if is_arena(item) else [],
+        "properties": property_tables(item, records) if is_arena(item) else [],
         "notes": item.notes if is_arena(item) else notes_of(item, results.values()),
         "ladder": ladder_table(item, records),
         "claims": claims_values(row["judged"], results),

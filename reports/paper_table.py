@@ -4,9 +4,10 @@ Columns are what `item.columns` names (as a rule the method), rows what `item.ro
 two entries fall on one place, or there are too many columns to read, the table is a list with one row an entry.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -33,8 +34,9 @@ from reports.formatting import (
     without_dollars,
 )
 from reports.results import KEPT, KEPT_ACCURACY
-from reports.tables import Column, Entry, Row, Table
+from reports.tables import Column, Entry, Row, Table, table_of
 
+QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 WIDEST = 8  # columns of one metric beside each other; a list reads better than a wider table
 MOST_COLUMNS = 10  # with the differences; where there are more, they are a table of their own
@@ -60,26 +62,21 @@ def metrics_of(item: Item) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Entries by place. `rows`: what a row says -> column name -> entry."""
+    """Entries by place. `rows`: what a row says, and column name -> entry. Of a list: one column, of no name."""
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[Mapping[str, object], Mapping[str, Shown]], ...]
+    rows: tuple[tuple[str, Mapping[str, Shown]], ...]
     corner: str  # the keys that rows vary: "cohort, C"
-    constant: str  # what all rows share: "K = 47"
+    constant: str = ""  # what all rows share: "K = 47"
+
+    def columns_with(self, wanted: Callable[[Shown], bool]) -> list[str]:
+        """The columns that have such an entry."""
+        return [c for c in self.columns if any(c in row and wanted(row[c]) for _, row in self.rows)]
 
     @property
-    def trained(self) -> tuple[str, ...]:
+    def trained(self) -> list[str]:
         """The columns that have a cell to train."""
-        return tuple(c for c in self.columns if any(isinstance(row.get(c), Cell) for _, row in self.rows))
-
-    def printed(self, metric: str) -> tuple[str, ...]:
-        """The columns for which the paper prints at least one number of the metric."""
-        return tuple(c for c in self.columns if any(c in row and metric in row[c].published for _, row in self.rows))
-
-    @property
-    def computed(self) -> tuple[str, ...]:
-        """The names of the computed columns."""
-        return tuple(dict.fromkeys(key for _, row in self.rows for entry in row.values() for key in entry.computed))
+        return self.columns_with(lambda entry: isinstance(entry, Cell))
 
 
 def entries_of(item: Item) -> list[Shown]:
@@ -111,7 +108,7 @@ def grid(item: Item) -> Grid | None:
         row[column] = entry
     return Grid(
         columns=tuple(dict.fromkeys(column for row in rows.values() for column in row)),
-        rows=tuple((dict(place), row) for place, row in rows.items()),
+        rows=tuple((setting_text(dict(place)) or "all", row) for place, row in rows.items()),
         corner=", ".join(varying),
         constant=setting_text(constant),
     )
@@ -132,75 +129,78 @@ def item_tables(item: Item, records: Records, widest: int = WIDEST, most: int = 
     data, notes = item_frame(item, results), notes_of(item, results[item.metrics[0]].values())
     found = grid(item)
     if found is None or len(found.columns) > widest:
-        return [_listed(item, entries_of(item), results, data, notes)]
-    blocks = [_block(item, found, metric, results[metric], alone=len(results) == 1) for metric in results]
-    computed = _computed(found)
+        return [_table(item, _listed(entries_of(item)), results, data=data, notes=notes)]
     differences = _differences(item, found, item.metrics[0], results[item.metrics[0]])
-    names = [Column(name=found.corner or "setting", left=True)]
-    heads = [Row(entries=(Entry(text=setting_text(place) or "all"),)) for place, _ in found.rows]
-    caption = _caption(item, found.constant)
-    wide = sum(len(columns) for columns, _ in (*blocks, computed, differences)) > most
-    parts = [*blocks, computed, *([] if wide else [differences])]
-    tables = [_joined("table", caption, names, heads, parts, notes, data)]
-    if wide and differences[0]:
-        title = f"Differences to {_baseline(found)}"
+    table = _table(item, found, results, data=data, notes=notes)
+    if len(table.columns) - 1 + len(differences) <= most:
+        tables = [_table(item, found, results, differences, data=data, notes=notes)]
+    else:
+        title = f"Differences to {found.trained[0]}"
         caption = f"{title}, paired by seed, with 95 % intervals; {item.name}, profile {item.profile}"
-        tables.append(_joined("table", caption, names, heads, [differences], (), data, title))
+        alone = _table(item, found, {}, differences, data=data)
+        tables = [table, *([replace(alone, title=title, caption=caption)] if differences else [])]
     beside = [entry for entry in entries_of(item) if not _has_column(item, entry)]
     if beside:
-        tables.append(replace(_listed(item, beside, results, data, ()), title="Beside the table"))
+        tables.append(replace(_table(item, _listed(beside), results, data=data), title="Beside the table"))
     return tables
 
 
-Block = tuple[list[Column], list[list[Entry]]]  # its columns, and its entries row by row
+# A column's head, and its entry in a row.
+Drawn: TypeAlias = tuple[Column, Callable[[Mapping[str, Shown]], Entry]]
 
 
-def _joined(
-    name: str,
-    caption: str,
-    names: Sequence[Column],
-    heads: Sequence[Row],
-    blocks: Sequence[Block],
-    notes: Sequence[str],
+def _listed(entries: Sequence[Shown]) -> Grid:
+    """One row an entry."""
+    return Grid(columns=("",), rows=tuple((entry.label, {"": entry}) for entry in entries), corner="Cell")
+
+
+def _table(
+    item: Item,
+    found: Grid,
+    results: Mapping[str, Mapping[str, CellResult]],
+    more: Sequence[Drawn] = (),
+    *,
     data: pd.DataFrame,
-    title: str = "",
+    notes: Sequence[str] = (),
 ) -> Table:
-    columns = [*names, *(column for found, _ in blocks for column in found)]
-    rows = [
-        replace(head, entries=(*head.entries, *(entry for _, lines in blocks for entry in lines[place])))
-        for place, head in enumerate(heads)
-    ]
-    return Table(
-        name=name, caption=caption, columns=tuple(columns), rows=tuple(rows), title=title, notes=tuple(notes), data=data
-    )
-
-
-def _caption(item: Item, constant: str) -> str:
+    """A block of columns for each metric of `results`, what is computed without runs, and `more`."""
+    drawn = [column for metric in results for column in _block(item, found, metric, results[metric], len(results) == 1)]
+    drawn += [*(_computed(found) if results else []), *more]
+    rows = []
+    for name, row in found.rows:
+        listed = {key: str(value) for key, value in row[""].setting.items()} if "" in row else {}
+        rows.append(Row(entries=(Entry(text=name), *(entry(row) for _, entry in drawn)), values=listed))
     what = ", ".join(axis_title(metric) for metric in metrics_of(item))
     grey = "" if item.profile == "paper" else "; published numbers are for orientation only"
-    rows = f"; all rows: {constant}" if constant else ""
-    return (
-        f"{item.title} ({item.name}, profile {item.profile}; {what}, mean ± standard deviation over seeds{grey}{rows})"
+    shared = f"; all rows: {found.constant}" if found.constant else ""
+    return Table(
+        name="table",
+        caption=f"{item.title} ({item.name}, profile {item.profile}; {what}, mean ± standard deviation over seeds"
+        f"{grey}{shared})",
+        columns=(Column(name=found.corner or "setting", left=True), *(column for column, _ in drawn)),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        data=data,
     )
 
 
-def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult], alone: bool) -> Block:
+def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult], alone: bool) -> Iterator[Drawn]:
     """Published, then ours, of one metric."""
-    before = "" if alone else f"{axis_title(metric)}: "
-    printed = found.printed(metric)
-    columns = [Column(name=name, group=f"{before}published" if before else "Published") for name in printed]
-    columns += [Column(name=name, group=f"{before}ours" if before else "Ours") for name in found.trained]
-    lines = [
-        [
-            *(published_entry(item, row.get(name), metric) for name in printed),
-            *(
-                ours_entry(item, results.get(row[name].label) if name in row else None, metric)
-                for name in found.trained
-            ),
-        ]
-        for _, row in found.rows
-    ]
-    return columns, lines
+
+    def published(row: Mapping[str, Shown], name: str) -> Entry:
+        return published_entry(item, row.get(name), metric)
+
+    def ours(row: Mapping[str, Shown], name: str) -> Entry:
+        return ours_entry(item, results.get(row[name].label) if name in row else None, metric)
+
+    title = axis_title(metric)
+    printed = found.columns_with(lambda entry: metric in entry.published)
+    for kind, names, entry in (("Published", printed, published), ("Ours", found.trained, ours)):
+        for name in names:
+            head = Column(name=kind, group="" if alone else title)
+            if name:
+                head = Column(name=name, group=kind if alone else f"{title}: {kind.lower()}")
+            yield head, partial(entry, name=name)
 
 
 def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
@@ -246,21 +246,17 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
     )
 
 
-def _computed(found: Grid) -> Block:
+def _computed(found: Grid) -> Iterator[Drawn]:
     """Columns that need no run: parameters, bytes."""
-    places = [(name, key) for key in found.computed for name in found.columns if _has(found, name, key)]
-    columns = [
-        Column(name=key if len(found.columns) == 1 else f"{name}: {key}", group="Computed") for name, key in places
-    ]
-    lines = []
-    for _, row in found.rows:
-        values = [row[name].computed.get(key) if name in row else None for name, key in places]
-        lines.append([Entry(text=_plain(value), sort=value if isinstance(value, float) else None) for value in values])
-    return columns, lines
 
+    def entry(row: Mapping[str, Shown], name: str, key: str) -> Entry:
+        value = row[name].computed.get(key) if name in row else None
+        return Entry(text=_plain(value), sort=value if isinstance(value, float) else None)
 
-def _has(found: Grid, name: str, key: str) -> bool:
-    return any(name in row and key in row[name].computed for _, row in found.rows)
+    for key in dict.fromkeys(key for _, row in found.rows for one in row.values() for key in one.computed):
+        for name in found.columns_with(lambda one, key=key: key in one.computed):  # type: ignore[misc]
+            head = key if len(found.columns) == 1 else f"{name}: {key}"
+            yield Column(name=head, group="Computed" if name else ""), partial(entry, name=name, key=key)
 
 
 def _plain(value: object) -> str:
@@ -269,25 +265,20 @@ def _plain(value: object) -> str:
     return NONE if value is None else str(value)
 
 
-def _baseline(found: Grid) -> str:
-    return found.trained[0] if found.trained else ""
-
-
-def _differences(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult]) -> Block:
+def _differences(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult]) -> list[Drawn]:
     """Each trained column less the first one, paired by seed. None where columns are no methods."""
-    others = found.trained[1:] if "method" in item.columns else ()
+    if "method" not in item.columns or not found.trained:
+        return []
+    first, *others = found.trained
     unit = "points" if is_fraction(metric) else unit_of(metric)
-    group = f"Difference to {_baseline(found)}" + (f", {unit}" if unit else "")
-    lines = []
-    for _, row in found.rows:
-        known = {name: results[entry.label] for name, entry in row.items() if entry.label in results}
-        lines.append([_difference_entry(metric, known.get(name), known.get(_baseline(found))) for name in others])
-    return [Column(name=name, group=group) for name in others], lines
 
+    def entry(row: Mapping[str, Shown], name: str) -> Entry:
+        one, other = (results.get(row[column].label) if column in row else None for column in (name, first))
+        seen = paired(one.values, other.values) if one and other else None
+        return Entry() if seen is None else paired_entry(seen, metric)
 
-def _difference_entry(metric: str, one: CellResult | None, baseline: CellResult | None) -> Entry:
-    seen = paired(one.values, baseline.values) if one and baseline else None
-    return Entry() if seen is None else paired_entry(seen, metric)
+    group = f"Difference to {first}" + (f", {unit}" if unit else "")
+    return [(Column(name=name, group=group), partial(entry, name=name)) for name in others]
 
 
 def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
@@ -296,40 +287,6 @@ def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
     look = "" if interval is None else "up" if interval[0] > 0 else "down" if interval[1] < 0 else ""
     text = difference_interval(metric, interval) or "no interval"
     return Entry(text=difference(metric, seen.mean), below=(text, f"n={seen.n}"), look=look, sort=seen.mean)
-
-
-def _listed(
-    item: Item,
-    entries: Sequence[Shown],
-    results: Mapping[str, Mapping[str, CellResult]],
-    data: pd.DataFrame,
-    notes: Sequence[str],
-) -> Table:
-    """One row an entry."""
-    columns = [Column(name="Cell", left=True)]
-    computed = list(dict.fromkeys(key for entry in entries for key in entry.computed))
-    printed = [metric for metric in results if any(metric in entry.published for entry in entries)]
-    for metric in results:
-        group = "" if len(results) == 1 else axis_title(metric)
-        columns += [Column(name="Published", group=group)] if metric in printed else []
-        columns.append(Column(name="Ours", group=group))
-    columns += [Column(name=key) for key in computed]
-    rows = []
-    for entry in entries:
-        line = [Entry(text=entry.label)]
-        for metric, found in results.items():
-            line += [published_entry(item, entry, metric)] if metric in printed else []
-            line.append(ours_entry(item, found.get(entry.label), metric))
-        line += [Entry(text=_plain(entry.computed.get(key))) for key in computed]
-        rows.append(Row(entries=tuple(line), values={key: str(value) for key, value in entry.setting.items()}))
-    return Table(
-        name="table",
-        caption=_caption(item, ""),
-        columns=tuple(columns),
-        rows=tuple(rows),
-        notes=tuple(notes),
-        data=data,
-    )
 
 
 def item_frame(item: Item, results: Mapping[str, Mapping[str, CellResult]]) -> pd.DataFrame:
@@ -429,23 +386,18 @@ def _who_has_labels(item: Item) -> list[str]:
 
 def ladder_table(item: Item, records: Records) -> Table | None:
     """Rungs of ours that show where a difference comes from; None without any."""
-    results = {metric: collect(item, records, metric) for metric in (ACCURACY, KEPT, KEPT_ACCURACY)}
-    rows = []
-    for result in results[ACCURACY].values():
-        if result.cell.role == "ladder":
-            quality = [results[metric][result.cell.label].summary for metric in (KEPT, KEPT_ACCURACY)]
-            texts = [Entry(text=shown(KEPT, seen.mean if seen else None)) for seen in quality]
-            rows.append(Row(entries=(Entry(text=result.cell.label), ours_entry(item, result, ACCURACY), *texts)))
-    if not rows:
-        return None
+    results = {metric: collect(item, records, metric) for metric in (ACCURACY, *QUALITY)}
+    rows = [
+        (
+            label,
+            ours_entry(item, result, ACCURACY),
+            *(shown(metric, seen.mean if (seen := results[metric][label].summary) else None) for metric in QUALITY),
+        )
+        for label, result in results[ACCURACY].items()
+        if result.cell.role == "ladder"
+    ]
     heads = ("Rung", "Accuracy (%)", "Share kept (%)", "Accuracy of kept (%)")
-    return Table(
-        name="ladder", caption="Ladder: what each step adds", columns=tuple(map(_head, heads)), rows=tuple(rows)
-    )
-
-
-def _head(name: str) -> Column:
-    return Column(name=name, left=name in ("Rung", "Claim", "Rule", "Item", "Profile", "Verdict"))
+    return table_of("ladder", "Ladder: what each step adds", heads, rows) if rows else None
 
 
 def contrast_text(claim: Any) -> str:
@@ -482,45 +434,45 @@ def claim_interval(judged: Judged) -> str:
     return difference_interval(judged.claim.metric, judged.interval, digits)
 
 
+def claim_values(judged: Judged) -> dict[str, Any]:
+    """A claim as plain JSON values; estimate, interval and `least` in the metric's unit."""
+    claim = judged.claim
+    return {
+        "name": claim.name,
+        "text": claim.quote or claim.name,
+        "source": claim.source,
+        "metric": claim.metric,
+        "unit": "fraction" if is_fraction(claim.metric) else unit_of(claim.metric) or "none",
+        "form": claim.form,
+        "least": float(claim.least),
+        "verdict": judged.verdict,
+        "estimate": judged.estimate,
+        "interval": None if judged.interval is None else list(judged.interval),
+        "level": judged.level,
+        "n": judged.n,
+        "seeds_needed": judged.seeds_needed,
+        "reason": judged.reason,
+    }
+
+
 def claims_table(item: Item, judged: Sequence[Judged]) -> Table:
-    """A row a claim; its data has estimate, interval and margin in the metric's unit."""
-    heads = ("Claim", "Rule", "Estimate", "Interval", "Level", "n", "Verdict")
-    rows, values = [], []
+    """A row a claim; its data is what the JSON says, with the contrast."""
+    rows, data = [], []
     for one in judged:
-        claim, (low, high) = one.claim, one.interval or (None, None)
-        line = (claim.name, rule_text(claim), estimate_text(one), claim_interval(one) or NONE)
-        texts = [Entry(text=text) for text in (*line, f"{100 * one.level:.1f} %", str(one.n))]
-        rows.append(Row(entries=(*texts, Entry(text=one.verdict, look=slug(one.verdict)))))
-        values.append(
-            {
-                "item": item.name,
-                "profile": item.profile,
-                "claim": claim.name,
-                "quote": claim.quote,
-                "source": claim.source,
-                "contrast": contrast_text(claim),
-                "metric": claim.metric,
-                "unit": "fraction" if is_fraction(claim.metric) else unit_of(claim.metric) or "none",
-                "form": claim.form,
-                "least": claim.least,
-                "estimate": one.estimate,
-                "low": low,
-                "high": high,
-                "level": one.level,
-                "n": one.n,
-                "verdict": one.verdict,
-                "reason": one.reason,
-            }
-        )
-    quotes = [f"{one.claim.name}: {quote_text(one)}" for one in judged]
-    caption = f"Claims of {item.name}, profile {item.profile}; intervals paired by seed, at a level for all of them"
-    return Table(
-        name="claims",
-        caption=caption,
-        columns=tuple(map(_head, heads)),
-        rows=tuple(rows),
-        notes=tuple(quotes),
-        data=pd.DataFrame(values),
+        line = (one.claim.name, rule_text(one.claim), estimate_text(one), claim_interval(one) or NONE)
+        verdict = Entry(text=one.verdict, look=slug(one.verdict))
+        rows.append((*line, f"{100 * one.level:.1f} %", str(one.n), verdict))
+        values = {"item": item.name, "profile": item.profile, **claim_values(one), "contrast": contrast_text(one.claim)}
+        low, high = values.pop("interval") or (None, None)
+        data.append({**values, "low": low, "high": high})
+    return table_of(
+        "claims",
+        f"Claims of {item.name}, profile {item.profile}; intervals paired by seed, at a level for all of them",
+        ("Claim", "Rule", "Estimate", "Interval", "Level", "n", "Verdict"),
+        rows,
+        words=2,
+        data=pd.DataFrame(data),
+        notes=[f"{one.claim.name}: {quote_text(one)}" for one in judged],
     )
 
 

@@ -21,14 +21,14 @@ from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
 from benchmark.verdicts.statistics import t_factor
-from reports import ssfl_analysis
-from reports.departures import departures
+from reports.articles import departures, performance
 from reports.exports import item_files, item_pictures, tables_of
 from reports.figures import as_json
 from reports.formatting import percent, sentence, slug
 from reports.pages import (
     MARKS,
     Result,
+    analysis_of,
     cell_pictures,
     cell_values,
     claims_pictures,
@@ -44,7 +44,6 @@ from reports.pages import (
     settings_of,
 )
 from reports.paper_table import cell_page
-from reports.performance import performance_values
 from reports.provenance import made_from
 from reports.results import csv_text, curves_frame
 from reports.style import DARK, PALETTE
@@ -56,7 +55,6 @@ TEMPLATES = HERE / "templates"
 RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
 COMPARED = 8  # most cells beside each other on the compare page
-ANALYSES = {"ssfl": ssfl_analysis}  # a paper's own analysis, by its name: `page` over its items, `item_section` of one
 
 
 def item_page(item: Item) -> Path:
@@ -97,7 +95,7 @@ def build(
     site.papers(known, list(rows.values()), texts)
     site.compare(shown)
     site.page("glossary.html", "glossary.html")
-    speed = performance_values(benchmarks or RESULTS / "benchmarks", written / "performance.md")
+    speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site.page("performance.html", "performance.html", **speed)
     runs = [run for _, records in shown for seeds in records.values() for run in seeds.values()]
     front = front_values(shown, list(rows.values()))
@@ -178,7 +176,7 @@ class _Site:
         pictures = item_pictures(item, records)
         for name, content in item_files(item, records, pictures).items():
             self.put(page.parent / name, content)
-        analysis = ANALYSES.get(paper_of(item))
+        analysis = analysis_of(paper_of(item))
         self.page(
             page,
             "item.html",
@@ -230,7 +228,8 @@ class _Site:
             mine = [row for row in rows if row["paper"] == paper]
             page = Path(slug(paper), "explained", "index.html")
             found = [result for result in known if paper_of(result[0]) == paper]
-            analysis = ANALYSES[paper].page(found) if paper in ANALYSES else None
+            module = analysis_of(paper)
+            analysis = module.page(found) if module else None
             if analysis:
                 for number, section in enumerate(analysis["sections"]):
                     section["drawn"] = [(p.inline(f"figure-{number}"), text) for p, text in section.pop("pictures")]

@@ -9,8 +9,10 @@ Legend: N cells, B bootstrap samples.
 
 import math
 import statistics
+import tomllib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,16 +22,15 @@ from scipy import stats
 
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.averaging import FedAvg, Grouping
-from benchmark.methods.ssfl import SSFL
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import ACCURACY, Records, collect, counted
+from benchmark.verdicts.results import ACCURACY, Records, counted
 from benchmark.verdicts.statistics import LEVEL, Paired, paired, summary
 from reports.figures import Dots, Picture, scatter
 from reports.formatting import NONE, count, percent, points, points_interval
-from reports.paper_table import grid, paired_entry, setting_text
+from reports.paper_table import paired_entry, setting_text
 from reports.style import looks
-from reports.tables import Column, Entry, Row, Table
+from reports.tables import Entry, Table, table_of
 
 Values: TypeAlias = npt.NDArray[np.float64]
 Way: TypeAlias = Literal["FedAvg", "Control", "Grouping"]
@@ -44,27 +45,7 @@ FEWEST_CLUSTERS = 8  # a percentile interval over fewer says little
 MOST_UNDEFINED = 0.05  # share of samples without a correlation, above which there is no interval
 WEAK = 0.3  # an interval within +-this leaves room for a weak association only
 NO_PROOF = "That is an association, not a proof."
-TITLE = "What explains the claims"
-LEAD = (
-    "The paper holds that grouping helps because it lowers gradient diversity. Inside a group the server also weighs "
-    "more. Here FedAvg gets that weight without any group (the control), and diversity is set against accuracy among "
-    "cells of equal weight."
-)
-SCATTER_CAPTION = (
-    "Each dot is a cell: final accuracy against median-round diversity, averaged over seeds. A grey line joins "
-    "grouping to its control, which has its server's weight. Left: the accuracy axis is logarithmic in the error, "
-    "not linear."
-)
-CORRELATIONS_CAPTION = (
-    "Partial Spearman correlations: diversity, controlling for server weight; and server weight, controlling for "
-    "diversity. Ranks within each data set; 95 % bootstrap intervals over settings. Settings differ in more than the "
-    "server's weight: an association here need not be a cause."
-)
-GAINS_CAPTION = (
-    "Whole gain: grouping - FedAvg; by the server's weight: control - FedAvg; the rest: grouping - control. Points of "
-    "accuracy, paired by seed, with 95 % intervals. The share has Fieller's interval, and is given where the gain's "
-    "interval lies above zero."
-)
+TEXTS = tomllib.loads((Path(__file__).parent / "ssfl" / "analysis.toml").read_text())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +65,12 @@ class Point:
 
 def server_weight(experiment: Experiment) -> float | None:
     """The server's share of the averaged model; None where no server trains, or the method is another's."""
-    method = experiment.method
-    if not isinstance(method, SSFL) or experiment.data.label_setting not in ("server", "everywhere"):
+    averaging = getattr(experiment.method, "averaging", None)
+    if averaging is None or experiment.data.label_setting not in ("server", "everywhere"):
         return None
-    if method.averaging.server_weight is not None:
-        return float(method.averaging.server_weight)
-    return statistics.fmean(1 / (size + 1) for size in method.averaging.group_sizes(experiment.federation.C))
+    if averaging.server_weight is not None:
+        return float(averaging.server_weight)
+    return statistics.fmean(1 / (size + 1) for size in averaging.group_sizes(experiment.federation.C))
 
 
 def points_of(results: Iterable[tuple[Item, Records]]) -> list[Point]:
@@ -98,23 +79,18 @@ def points_of(results: Iterable[tuple[Item, Records]]) -> list[Point]:
     runs: dict[str, dict[int, list[RunRecord]]] = {}
     for item, records in results:
         for cell in item.cells:
-            key = cell.cell_key
-            names.setdefault(key, (f"{item.name}: {cell.label}", cell.experiment))
+            if server_weight(cell.experiment) is None:
+                continue
+            names.setdefault(cell.cell_key, (f"{item.name}: {cell.label}", cell.experiment))
             for seed, record in records.get(cell.cell_key, {}).items():
                 if record.status == "done" and record.selected(ACCURACY) is not None:
-                    runs.setdefault(key, {}).setdefault(seed, []).append(record)
-    found = (_point(*names[key], seeds) for key, seeds in runs.items())
-    return [point for point in found if point is not None]
+                    runs.setdefault(cell.cell_key, {}).setdefault(seed, []).append(record)
+    return [_point(*names[key], seeds) for key, seeds in runs.items()]
 
 
-def _point(name: str, experiment: Experiment, seeds: Mapping[int, Sequence[RunRecord]]) -> Point | None:
-    weight = server_weight(experiment)
-    if weight is None:
-        return None
-    averaging = experiment.method.averaging
-    way: Way = "Grouping" if isinstance(averaging, Grouping) else "FedAvg"
-    if way == "FedAvg" and averaging.server_weight is not None:
-        way = "Control"
+def _point(name: str, experiment: Experiment, seeds: Mapping[int, Sequence[RunRecord]]) -> Point:
+    averaging, weight = experiment.method.averaging, server_weight(experiment)
+    assert weight is not None
     alone = replace(experiment, method=replace(experiment.method, averaging=FedAvg()), evaluation=Evaluation())
     accuracy = {
         seed: next(v for r in records if (v := r.selected(ACCURACY)) is not None) for seed, records in seeds.items()
@@ -124,7 +100,11 @@ def _point(name: str, experiment: Experiment, seeds: Mapping[int, Sequence[RunRe
     updates = medians[next(iter(MEASURES))]
     return Point(
         name=name,
-        way=way,
+        way="Grouping"
+        if isinstance(averaging, Grouping)
+        else "FedAvg"
+        if averaging.server_weight is None
+        else "Control",
         setting=alone.cell_key,
         data=experiment.data.name,
         labelled=experiment.data.label_setting == "everywhere",
@@ -304,22 +284,10 @@ def gain(name: str, values: Mapping[Way, Mapping[int, float]]) -> Gain | None:
     return Gain(name=name, whole=whole, by_weight=by_weight, rest=rest, share=share)
 
 
-def gains_of(item: Item, records: Records) -> list[Gain]:
-    """One for each row of the item's table that has finished runs of all three ways."""
-    found, results, gains = grid(item), collect(item, records), []
-    for place, row in found.rows if found else ():
-        plain = next((row[method] for method in PLAIN if method in row), None)
-        if plain is not None and "Control" in row and "Grouping" in row:
-            ways = {"FedAvg": plain, "Control": row["Control"], "Grouping": row["Grouping"]}
-            values = {way: results[entry.label].values for way, entry in ways.items() if entry.label in results}
-            gains.append(gain(setting_text(place) or "all", values) if len(values) == 3 else None)  # type: ignore[arg-type]
-    return [one for one in gains if one is not None]
-
-
 def gains_over(found: Sequence[Point]) -> list[Gain]:
-    """One for each setting without labels at the clients that has all three ways."""
+    """One for each setting that has all three ways."""
     gains = []
-    for grouping, fedavg, control in _trios([point for point in found if not point.labelled]):
+    for grouping, fedavg, control in _trios(found):
         if fedavg is not None and control is not None:
             ways: dict[Way, Point] = {"FedAvg": fedavg, "Control": control, "Grouping": grouping}
             values = {way: {seed: run[0] for seed, run in point.runs.items()} for way, point in ways.items()}
@@ -409,26 +377,27 @@ def on_twins(pairs: Sequence[tuple[float, float]]) -> str:
 
 
 def gains_table(gains: Sequence[Gain]) -> Table:
-    heads = ("Setting", "Whole gain", "By the server's weight", "The rest", "Weight's share")
+    """A row a setting."""
     rows = []
     for one in gains:
-        share = (
-            Entry()
-            if one.share is None
-            else Entry(
-                text=f"{100 * one.share[0]:.0f} %",
-                below=(f"[{100 * one.share[1][0]:.0f}, {100 * one.share[1][1]:.0f}]",),
-            )
-        )
-        parts = (paired_entry(seen) for seen in (one.whole, one.by_weight, one.rest))
-        rows.append(Row(entries=(Entry(text=one.name), *parts, share)))
-    columns = tuple(Column(name=head, left=head == "Setting") for head in heads)
-    return Table(name="gains", caption=GAINS_CAPTION, columns=columns, rows=tuple(rows))
+        share = Entry()
+        if one.share is not None:
+            value, (low, high) = one.share
+            share = Entry(text=f"{100 * value:.0f} %", below=(f"[{100 * low:.0f}, {100 * high:.0f}]",))
+        rows.append((one.name, *(paired_entry(seen) for seen in (one.whole, one.by_weight, one.rest)), share))
+    heads = ("Setting", "Whole gain", "By the server's weight", "The rest", "Weight's share")
+    return table_of("gains", TEXTS["gains"], heads, rows)
 
 
 def item_section(item: Item, records: Records) -> dict[str, Any] | None:
     """For an item's own page; None where it does not compare the three ways."""
-    gains = gains_of(item, records) if _own(item) else []
+    if not _own(item):
+        return None
+    places = {
+        f"{item.name}: {cell.label}": setting_text({k: v for k, v in cell.setting.items() if k != "method"}) or "all"
+        for cell in item.cells
+    }
+    gains = [replace(one, name=places[one.name]) for one in gains_over(points_of([(item, records)]))]
     return {"title": "What explains the gain", "text": on_gain(gains), "table": gains_table(gains)} if gains else None
 
 
@@ -444,46 +413,33 @@ def page(results: Sequence[tuple[Item, Records]]) -> dict[str, Any] | None:
         own = [(item, counted(item, records)) for item, records in results if item.profile == profile and _own(item)]
         if found := points_of(own):
             sections.append(_section(profile, found))
-    return {"title": TITLE, "lead": LEAD, "sections": sections} if sections else None
+    return {"title": TEXTS["title"], "lead": TEXTS["lead"], "sections": sections} if sections else None
 
 
 def _section(profile: str, found: Sequence[Point]) -> dict[str, Any]:
     measures = [explained(found, measure) for measure in MEASURES]
-    gains = gains_over(found)
+    gains = gains_over([point for point in found if not point.labelled])
     picture = _scatter(measures[0])
     return {
         "profile": profile,
         "sentences": [on_gain(gains), on_diversity(measures[0]), on_twins(twins(found))],
-        "pictures": [(picture, SCATTER_CAPTION)] if picture else [],
+        "pictures": [(picture, TEXTS["scatter"])] if picture else [],
         "tables": [_correlations(measures), *([gains_table(gains)] if gains else []), _cells(found)],
     }
 
 
 def _correlations(measures: Sequence[Explained]) -> Table:
     heads = ("Measure", "Cells", "Settings", "As measured", "Controlling for server weight", "Server weight itself")
-    rows = []
-    for one in measures:
-        texts = (MEASURES[one.measure], one.held.n, one.held.clusters, one.plain, one.held, one.weight)
-        rows.append(Row(entries=tuple(Entry(text=str(text)) for text in texts)))
-    columns = tuple(Column(name=head, left=head == "Measure") for head in heads)
-    return Table(name="correlations", caption=CORRELATIONS_CAPTION, columns=columns, rows=tuple(rows))
+    rows = [
+        (MEASURES[one.measure], *map(str, (one.held.n, one.held.clusters, one.plain, one.held, one.weight)))
+        for one in measures
+    ]
+    return table_of("correlations", TEXTS["correlations"], heads, rows)
 
 
 def _cells(found: Sequence[Point]) -> Table:
-    heads = ("Cell", "Averaging", "Server's weight", "Accuracy (%)", "Diversity of updates", "Runs")
-    measure, rows = next(iter(MEASURES)), []
-    for point in found:
-        diversity = f"{point.diversity[measure]:.3f}" if measure in point.diversity else NONE
-        texts = (
-            point.name,
-            point.way,
-            f"{point.server_weight:.3f}",
-            percent(point.accuracy),
-            diversity,
-            len(point.runs),
-        )
-        rows.append(Row(entries=tuple(Entry(text=str(text)) for text in texts)))
-    data = pd.DataFrame(
+    """Accuracies in the CSV are fractions."""
+    frame = pd.DataFrame(
         {
             "cell": point.name,
             "averaging": point.way,
@@ -496,53 +452,46 @@ def _cells(found: Sequence[Point]) -> Table:
         }
         for point in found
     )
-    columns = tuple(Column(name=head, left=head in heads[:2]) for head in heads)
-    return Table(
-        name="cells",
-        caption="The cells; accuracies in the CSV are fractions.",
-        columns=columns,
-        rows=tuple(rows),
-        data=data,
-    )
+    heads = ("Cell", "Averaging", "Server's weight", "Accuracy (%)", "Diversity of updates", "Runs")
+    rows = []
+    for point in found:
+        diversity = point.diversity.get(next(iter(MEASURES)))
+        numbers = (
+            f"{point.server_weight:.3f}",
+            percent(point.accuracy),
+            NONE if diversity is None else f"{diversity:.3f}",
+        )
+        rows.append((point.name, point.way, *numbers, str(len(point.runs))))
+    return table_of("cells", "The cells; accuracies in the CSV are fractions.", heads, rows, words=2, data=frame)
 
 
 def _scatter(found: Explained) -> Picture | None:
     """As measured, and ranks with the server's weight taken out; None with fewer than three cells."""
     if len(found.points) < 3:
         return None
-    columns = ([p.diversity[found.measure] for p in found.points], [p.accuracy for p in found.points])
-    weights = np.asarray([point.server_weight for point in found.points])
-    left = dict(zip((p.name for p in found.points), ((x, 100 * y) for x, y in zip(*columns, strict=True)), strict=True))
-    rest = [rank_residuals(np.asarray(column), weights) for column in columns]
-    right = dict(zip(left, ((float(x), float(y)) for x, y in zip(*rest, strict=True)), strict=True))
-    names: dict[str, list[str]] = {way: [p.name for p in found.points if p.way == way] for way in WAYS}
-    joined = [(a.name, b.name) for a, _, b in _trios(found.points) if b is not None]
+    points = found.points
+    joined = [(a.name, b.name) for a, _, b in _trios(points) if b is not None]
+    columns = [np.asarray(c) for c in ([p.diversity[found.measure] for p in points], [p.accuracy for p in points])]
+    weights = np.asarray([point.server_weight for point in points])
 
-    def panel(places: Mapping[str, tuple[float, float]], **more: Any) -> Dots:
-        return Dots(
-            places={way: [places[name] for name in names[way]] for way in WAYS},
-            names=names,
-            joined=[(places[a], places[b]) for a, b in joined],
-            **more,
-        )
+    def panel(x_N: Values, y_N: Values, **more: Any) -> Dots:
+        known = {"kind": [p.way for p in points], "name": [p.name for p in points]}
+        return Dots(dots=pd.DataFrame({**known, "x": x_N, "y": y_N}), joined=joined, **more)
 
     name = MEASURES[found.measure]
-    return scatter(
-        [
-            panel(
-                left,
-                title=f"As measured: {found.plain}",
-                x_title=name[0].upper() + name[1:],
-                y_title="Accuracy, % (log of the error)",
-                y_scale="error",
-            ),
-            panel(
-                right,
-                title=f"Server weight removed: {found.held}",
-                x_title="Diversity: residual rank after removing server weight",
-                y_title="Accuracy: residual rank",
-                cross=True,
-            ),
-        ],
-        looks(WAYS),
+    measured = panel(
+        columns[0],
+        100 * columns[1],
+        title=f"As measured: {found.plain}",
+        x_title=name[0].upper() + name[1:],
+        y_title="Accuracy, % (log of the error)",
+        log_error=True,
     )
+    rest = panel(
+        *(rank_residuals(column, weights) for column in columns),
+        title=f"Server weight removed: {found.held}",
+        x_title="Diversity: residual rank after removing server weight",
+        y_title="Accuracy: residual rank",
+        cross=True,
+    )
+    return scatter([measured, rest], looks(WAYS))

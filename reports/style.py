@@ -1,13 +1,15 @@
 """The look of a method: one colour, dash and marker for it on every page and in every figure.
 
 The colours were chosen for their distance under normal vision, deuteranopia and protanopia; dashes and markers tell
-methods apart in print without colour. A name that is not in LOOKS gets the look that a hash of the name gives, or the
-next free one where a figure has it already.
+methods apart in print without colour. A name that is not in looks.toml gets the look that a hash of the name gives, or
+the next free one where a figure has it already.
 """
 
 import hashlib
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 PALETTE = (
@@ -51,32 +53,8 @@ def _look(colour: int, dash: int = 0, marker: int = 0) -> Look:
     return Look(colour=colour, dash=dash, marker=marker)
 
 
-# One method has one look, also where two tables name it differently.
 LOOKS: Mapping[str, Look] = {
-    "FedAvg": _look(0),
-    "CRL with GN": _look(0),
-    "SSFL, FedAvg": _look(0),
-    "Grouping": _look(1, marker=1),
-    "SSFL, grouping": _look(1, marker=1),
-    "Control": _look(3, dash=1, marker=2),
-    "SemiFL": _look(4, marker=3),
-    "RSCFed": _look(5, marker=4),
-    "Fed-Consist": _look(6, marker=5),
-    "FedProx-FixMatch": _look(7, marker=6),
-    "TS-Server EMA": _look(8, marker=2),
-    "TS-Client EMA": _look(2, marker=1),
-    "FedSwitch": _look(11, marker=0),
-    "FedMatch": _look(10, marker=3),
-    "CRL with BN": _look(6, dash=1, marker=3),
-    "Self-training": _look(5, dash=1, marker=4),
-    "Supervised": _look(9, dash=1, marker=5),
-    "Supervised FedAvg": _look(9, dash=1, marker=5),
-    "FixMatch": _look(10, dash=1, marker=6),
-    "Central FixMatch": _look(10, dash=1, marker=6),
-    "Server only": _look(8, dash=2),
-    "DataSharing": _look(9, dash=2),
-    "EASGD": _look(2, dash=1, marker=1),
-    "Overlap-SGD": _look(5, dash=1, marker=2),
+    name: _look(*places) for name, places in tomllib.loads((Path(__file__).parent / "looks.toml").read_text()).items()
 }
 FREE = tuple(
     look

@@ -5,7 +5,7 @@ is what CSV writes.
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +112,28 @@ class Table:
     def heads(self, separator: str = " ") -> list[str]:
         """The columns' names with what their group adds: "FedAvg, published"."""
         return [f"{c.name},{separator}{c.group[:1].lower()}{c.group[1:]}" if c.group else c.name for c in self.columns]
+
+
+def table_of(
+    name: str,
+    caption: str,
+    heads: Sequence[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    words: int = 1,
+    data: pd.DataFrame | None = None,
+    notes: Sequence[str] = (),
+) -> Table:
+    """A table of plain heads and rows; what is no Entry is shown as text. The first `words` columns hold words, the
+    others numbers."""
+    return Table(
+        name=name,
+        caption=caption,
+        columns=tuple(Column(name=head, left=place < words) for place, head in enumerate(heads)),
+        rows=tuple(Row(entries=tuple(e if isinstance(e, Entry) else Entry(text=str(e)) for e in row)) for row in rows),
+        data=pd.DataFrame() if data is None else data,
+        notes=tuple(notes),
+    )
 
 
 def csv_of(table: Table) -> str:

@@ -6,6 +6,7 @@ Built from the study's own JSON file under results/studies, without Optuna and w
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -14,7 +15,7 @@ from benchmark.verdicts.statistics import Paired, paired
 from reports.figures import Dots, Picture, scatter
 from reports.formatting import NONE, percent, points, points_interval
 from reports.style import Look
-from reports.tables import Column, Entry, Row, Table
+from reports.tables import Entry, Table, csv_of, table_of
 
 BELOW_ONE = "logarithmic in 1 - value"  # a scale's name in the file; drawn over 1 - value
 STATES = {"complete": "complete", "pruned": "given up early", "failed": "failed"}
@@ -33,10 +34,8 @@ def study_pages(folder: Path) -> tuple[dict[str, tuple[dict[str, Any], dict[str,
         try:
             raw = path.read_bytes()
             study = json.loads(raw)
-            diff = patch.read_text() if (patch := path.with_suffix(".diff")).is_file() else ""
-            values = {**study_values(study), "diff": diff}
-            files = {"study.json": raw, "trials.csv": values["trials"].data.to_csv(index=False).encode()}
-            pages[path.stem] = (values, {**files, **({"best.diff": diff.encode()} if diff else {})})
+            values = study_values(study)
+            pages[path.stem] = (values, {"study.json": raw, "trials.csv": csv_of(values["trials"]).encode()})
         except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             troubles.append(f"studies/{path.name}: {text}; `fssl tune` writes it again")
@@ -77,82 +76,77 @@ def undecided(difference: Paired | None) -> bool:
     return difference is None or difference.interval is None or difference.interval[0] <= 0
 
 
-def _kind(trial: Mapping[str, Any], study: Mapping[str, Any]) -> str:
-    if trial["number"] in (study["best"], study["default"]):
-        return "best" if trial["number"] == study["best"] else "default"
-    return "trial" if trial["state"] == "complete" else "given up"
-
-
-def _accuracy(trial: Mapping[str, Any]) -> float:
-    """In percent, the mean over its seeds; of a trial that was given up, over those it had."""
-    scores = trial["scores"]
-    return 100 * (float(trial["value"]) if trial["value"] is not None else sum(scores) / len(scores))
-
-
-def _dots(study: Mapping[str, Any], x: Any, **more: Any) -> Dots:
-    places: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
-    names: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for trial in study["trials"]:
-        if trial["scores"] and (at := x(trial)) is not None:
-            places[_kind(trial, study)].append((at, _accuracy(trial)))
-            names[_kind(trial, study)].append(f"trial {trial['number']}")
-    return Dots(title="", y_title="Accuracy, %", places=places, names=names, **more)
+def _measured(study: Mapping[str, Any]) -> pd.DataFrame:
+    """A row for each trial that has a score: kind, name, number, complete, y (accuracy in percent: the mean over its
+    seeds; of a trial that was given up, over those it had), and a column a field."""
+    kinds = {study["default"]: "default", study["best"]: "best"}
+    rows = [
+        {
+            "kind": kinds.get(trial["number"], "trial" if trial["state"] == "complete" else "given up"),
+            "name": f"trial {trial['number']}",
+            "number": trial["number"],
+            "complete": trial["state"] == "complete",
+            "y": 100 * (fmean(trial["scores"]) if trial["value"] is None else trial["value"]),
+            **trial["values"],
+        }
+        for trial in study["trials"]
+        if trial["scores"]
+    ]
+    return pd.DataFrame(rows, columns=None if rows else ["kind", "name", "number", "complete", "y"])
 
 
 def _history(study: Mapping[str, Any]) -> Picture:
-    best, steps = float("-inf"), []
-    for trial in study["trials"]:
-        if trial["state"] == "complete":
-            best = max(best, _accuracy(trial))
-            steps.append((trial["number"], best))
-    return scatter([_dots(study, lambda t: t["number"], x_title="Trial", steps=steps)], KINDS, width=5.0, height=2.2)
+    trials = _measured(study)
+    complete = trials[trials["complete"].astype(bool)]
+    steps = list(zip(complete["number"], complete["y"].cummax(), strict=True))
+    dots = Dots(x_title="Trial", y_title="Accuracy, %", dots=trials.assign(x=trials["number"]), steps=steps)
+    return scatter([dots], KINDS, width=5.0, height=2.2)
 
 
 def _drawn_fields(study: Mapping[str, Any]) -> list[tuple[str, Picture, str]]:
-    found = []
+    trials, found = _measured(study), []
     for span in study["space"]:
-        below, name = span["scale"] == BELOW_ONE, span["field"]
+        name, below = span["field"], span["scale"] == BELOW_ONE
         title = f"1 - {name}" if below else name
-
-        def x(trial: Mapping[str, Any], name: str = name, below: bool = below) -> float | None:
-            value = trial["values"].get(name)
-            return value if value is None or not below else 1 - value
-
-        dots = _dots(study, x, x_title=title, x_log=span["scale"] != "linear")
+        x = trials[name] if name in trials else pd.Series(dtype=float)
+        dots = Dots(
+            x_title=title,
+            y_title="Accuracy, %",
+            dots=trials.assign(x=1 - x if below else x).dropna(subset="x"),
+            x_log=span["scale"] != "linear",
+        )
         found.append((title, scatter([dots], KINDS, width=3.2, height=2.0), span["reason"]))
     return found
 
 
 def _compared(study: Mapping[str, Any]) -> Table | None:
-    by_number = {trial["number"]: trial for trial in study["trials"]}
-    chosen = [
-        (name, by_number.get(study[key])) for name, key in (("The default", "default"), ("The best trial", "best"))
+    """The default and the best trial, seed by seed; None where one of them is missing."""
+    trials = {trial["number"]: trial for trial in study["trials"]}
+    rows = [
+        (name, trial["number"], percent(trial["value"]), *(percent(score, 1) for score in trial["scores"]))
+        for name, key in (("The default", "default"), ("The best trial", "best"))
+        if (trial := trials.get(study[key]))
     ]
-    if any(trial is None for _, trial in chosen):
-        return None
-    rows = []
-    for name, trial in chosen:
-        assert trial is not None
-        texts = [str(trial["number"]), percent(trial["value"]), *(percent(score, 1) for score in trial["scores"])]
-        rows.append(Row(entries=(Entry(text=name), *(Entry(text=text) for text in texts))))
     heads = ("Setting", "Trial", "Mean", *(f"seed {seed}" for seed in study["seeds"]))
-    return _table("compared", "The best beside the default", heads, rows)
+    return table_of("compared", "The best beside the default", heads, rows) if len(rows) == 2 else None
 
 
 def _fields(study: Mapping[str, Any]) -> Table:
-    best = next((trial for trial in study["trials"] if trial["number"] == study["best"]), None)
-    rows = []
-    for span in study["space"]:
-        share = (study["importance"] or {}).get(span["field"])
-        texts = (
-            span["field"],
+    best: Mapping[str, float] = next(
+        (trial["values"] for trial in study["trials"] if trial["number"] == study["best"]), {}
+    )
+    importance = study["importance"] or {}
+    rows = [
+        (
+            name := span["field"],
             f"{span['default']:g}",
-            f"{best['values'][span['field']]:g}" if best else NONE,
-            NONE if share is None else f"{percent(share, 0)} %",
+            f"{best[name]:g}" if name in best else NONE,
+            f"{percent(importance[name], 0)} %" if name in importance else NONE,
             f"{span['low']:g} to {span['high']:g}, {span['scale']}",
         )
-        rows.append(Row(entries=tuple(Entry(text=text) for text in texts)))
-    return _table("fields", "Fields", ("Field", "Default", "Best", "Importance", "Range"), rows)
+        for span in study["space"]
+    ]
+    return table_of("fields", "Fields", ("Field", "Default", "Best", "Importance", "Range"), rows)
 
 
 def _trials(study: Mapping[str, Any]) -> Table:
@@ -160,19 +154,16 @@ def _trials(study: Mapping[str, Any]) -> Table:
     rows, data = [], []
     for trial in study["trials"]:
         marks = tuple(word for word in ("best", "default") if trial["number"] == study[word])
-        values = [f"{trial['values'][name]:g}" if name in trial["values"] else NONE for name in names]
-        state = Entry(text=STATES[trial["state"]], below=(str(trial["why"]),) if trial.get("why") else ())
-        scores = " ".join(percent(score, 1) for score in trial["scores"])
-        texts = [Entry(text=percent(trial["value"])), Entry(text=scores), state, *(Entry(text=v) for v in values)]
-        rows.append(Row(entries=(Entry(text=str(trial["number"]), below=marks), *texts)))
-        known = {f"seed={seed}": score for seed, score in zip(study["seeds"], trial["scores"], strict=False)}
-        data.append(
-            {"trial": trial["number"], "state": trial["state"], "value": trial["value"], **known, **trial["values"]}
+        rows.append(
+            (
+                Entry(text=str(trial["number"]), below=marks),
+                percent(trial["value"]),
+                " ".join(percent(score, 1) for score in trial["scores"]),
+                Entry(text=STATES[trial["state"]], below=(str(trial["why"]),) if trial.get("why") else ()),
+                *(f"{trial['values'][name]:g}" if name in trial["values"] else NONE for name in names),
+            )
         )
-    return _table("trials", "Trials", ("Trial", "Mean", "Seeds", "State", *names), rows, pd.DataFrame(data))
-
-
-def _table(name: str, caption: str, heads: tuple[str, ...], rows: list[Row], data: pd.DataFrame | None = None) -> Table:
-    columns = tuple(Column(name=head, left=place == 0) for place, head in enumerate(heads))
-    frame = pd.DataFrame() if data is None else data
-    return Table(name=name, caption=caption, columns=columns, rows=tuple(rows), data=frame)
+        scores = {f"seed={seed}": score for seed, score in zip(study["seeds"], trial["scores"], strict=False)}
+        known = {"trial": trial["number"], "state": trial["state"], "value": trial["value"]}
+        data.append({**known, **scores, **trial["values"]})
+    return table_of("trials", "Trials", ("Trial", "Mean", "Seeds", "State", *names), rows, data=pd.DataFrame(data))

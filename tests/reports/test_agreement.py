@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,27 +11,10 @@ from scipy import stats
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import cell_result
 from benchmark.verdicts.statistics import summary
-from reports.agreement import agree, agreement, largest_gap, prediction_interval, standard_error
+from reports.agreement import agree, agreement, largest_gap, standard_error
 from tests.reports.fakes import accuracies, make_cell, printed
 
 FRACTIONS = st.floats(0.0, 1.0)
-
-
-def test_prediction_interval_in_closed_form() -> None:
-    """1, 2, 3: mean 2, std 1; t_2(.975) = 4.302653; half width 4.302653 x sqrt(1 + 1/3) = 4.968276."""
-    low, high = prediction_interval(summary([1.0, 2.0, 3.0])) or (0.0, 0.0)
-    assert (low, high) == pytest.approx((2 - 4.968276, 2 + 4.968276), abs=1e-5)
-    assert prediction_interval(summary([1.0])) is None
-
-
-def test_prediction_interval_holds_a_further_run_as_often_as_it_says() -> None:
-    """4,000 samples of five normal values and a sixth: 95 % within, to three standard errors (1.03 points)."""
-    rng = np.random.default_rng(3)
-    inside = 0
-    for sample in rng.normal(0.9, 0.01, size=(4000, 6)):
-        low, high = prediction_interval(summary(sample[:5])) or (0.0, 0.0)
-        inside += low <= sample[5] <= high
-    assert abs(inside / 4000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 4000)
 
 
 def test_error_with_a_printed_spread_is_welchs() -> None:

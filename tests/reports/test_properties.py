@@ -7,7 +7,7 @@ import pytest
 from benchmark.methods.semifl import SemiFL
 from benchmark.records.record import RunRecord, run_folder
 from benchmark.records.run import run
-from reports.properties import exchanged, learned, seen_of
+from reports.properties import EXCHANGED, LEARNED, properties_of
 from tests.conftest import record_of, tiny_experiment
 
 STUDENT = {"student": 4}
@@ -39,23 +39,23 @@ def clients(**changes):
     return {"server": holder(views=["labelled/weak"]), "client": holder(**changes)}
 
 
-def texts(entries):
-    return tuple(entry.text for entry in entries)
-
-
 def of(*records):
-    seen = seen_of(records)
-    assert seen is not None
-    return seen
+    found = properties_of(records)
+    assert found is not None
+    return found
+
+
+def texts(found, names=EXCHANGED):
+    return tuple(found[name].text for name in names)
 
 
 def test_clients_that_send_more_than_updates_lose_privacy_by_name():
     """FedSwitch: students and teachers come, students and two numbers go."""
     sent = {"student": 4, "kl_teacher": 8, "kl_student": 8}
     fedswitch = record("fedswitch", holders=clients(received={"student": 4, "teacher": 4}, sent=sent))
-    privacy, stateless, ema = exchanged(of(fedswitch))
-    assert (privacy.text, privacy.below) == ("no", ("clients also send kl_student, kl_teacher",))
-    assert (stateless.text, ema.text) == ("yes", "yes")
+    found = of(fedswitch)
+    assert texts(found) == ("no", "yes", "yes")
+    assert found["Privacy"].below == ("clients also send kl_student, kl_teacher",)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_clients_that_send_more_than_updates_lose_privacy_by_name():
     ],
 )
 def test_each_property_by_itself(changes, expected):
-    assert texts(exchanged(of(record("m", **changes)))) == expected
+    assert texts(of(record("m", **changes))) == expected
 
 
 def test_one_run_that_keeps_something_is_enough():
     """A property holds where it holds in all runs of the method."""
-    assert texts(exchanged(of(record("m"), record("m", holders=clients(kept={"momentum": 4})))))[1] == "no"
+    assert texts(of(record("m"), record("m", holders=clients(kept={"momentum": 4}))))[1] == "no"
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def test_one_run_that_keeps_something_is_enough():
     ],
 )
 def test_the_row_of_a_method(changes, expected):
-    assert texts(learned(of(record("m", **changes)))) == expected
+    assert texts(of(record("m", **changes)), LEARNED) == expected
 
 
 def test_runs_with_several_norms_name_them():
-    assert texts(learned(of(record("m", norm="sbn"), record("m", norm="none"))))[-1] == "None or sBN"
+    assert texts(of(record("m", norm="sbn"), record("m", norm="none")), LEARNED)[-1] == "None or sBN"
 
 
 def test_records_without_an_exchange_are_passed_over():
     old = replace(record("old"), result={"status": "done"})
-    assert seen_of([old, replace(old, result={})]) is None and seen_of([old, record("new")]) is not None
+    assert properties_of([old, replace(old, result={})]) is None and properties_of([old, record("new")]) is not None
 
 
 def test_the_published_row_of_semifl_comes_from_its_run(tmp_path):
@@ -112,6 +112,6 @@ def test_the_published_row_of_semifl_comes_from_its_run(tmp_path):
     for experiment in (tiny, semifl):
         run(experiment, tmp_path)
     ssfl, found = (of(record_of(run_folder(tmp_path, experiment))) for experiment in (tiny, semifl))
-    assert texts(learned(found)) == ("yes", "yes", "Strong + Mixup", "Alternate", "sBN")
-    assert texts(learned(ssfl)) == ("yes", "yes", "Strong", "Parallel", "GN")
-    assert exchanged(found)[0].below == ("clients also send batches, statistics",)
+    assert texts(found, LEARNED) == ("yes", "yes", "Strong + Mixup", "Alternate", "sBN")
+    assert texts(ssfl, LEARNED) == ("yes", "yes", "Strong", "Parallel", "GN")
+    assert found["Privacy"].below == ("clients also send batches, statistics",)

@@ -14,7 +14,7 @@ import pytest
 from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import Records
-from reports.departures import article
+from reports.articles import article
 from reports.pages import is_web
 from reports.site import build, item_page
 from tests.reports.arena_fakes import small
@@ -272,10 +272,9 @@ def test_handwritten_markdown_has_tables_and_no_html() -> None:
 def test_measurements_of_speed_are_shown_as_they_are(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks"
     folder.mkdir()
-    rows = [{"engine": "pool", "s": 1.5}, {"engine": "reference", "s": None}]
-    found = {"what": "Engines.", "command": "fssl bench", "rows": rows, "n": 3}
-    (folder / "engines.json").write_text(json.dumps(found))
-    (folder / "broken.json").write_text("{")
+    (folder / "engines.md").write_text(
+        "# fssl bench\n\n`fssl bench`\n\n| engine | s |\n| --- | --- |\n| pool | 1.5 |\n"
+    )
     build([], tmp_path / "site", benchmarks=folder)
     text = words(tmp_path / "site/performance.html")
-    assert "fssl bench" in text and "pool 1.5" in text and "broken.json cannot be read" in text
+    assert "fssl bench" in text and "pool 1.5" in text

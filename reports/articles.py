@@ -1,0 +1,86 @@
+"""Pages written by hand, from Markdown: a paper's departures with their measured effects, and performance.
+
+An entry of departures names a switch as "(ssfl/departures: momentum)": a pair of cells of that item, our default and
+the other way.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+
+from benchmark.papers.item import Item
+from benchmark.verdicts.results import CellResult, Records, collect, counted
+from benchmark.verdicts.statistics import paired
+from reports.formatting import count, mean_spread, points, points_interval
+from reports.paper_table import cell_page
+
+NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
+
+
+@functools.cache
+def _parser() -> MarkdownIt:
+    """Without HTML in the source: what is no Markdown is text."""
+    return MarkdownIt("commonmark", {"html": False}).enable("table")
+
+
+def article(text: str) -> Markup:
+    """A handwritten page as HTML; its first heading is the page's own and left out."""
+    html = _parser().render(re.sub(r"\A\s*# .*\n", "", text))
+    html = html.replace("<table>", '<div class="scroll" tabindex="0" role="region"><table>')
+    return Markup(html.replace("</table>", "</table></div>"))
+
+
+def performance(written: Path, benchmarks: Path) -> dict[str, object]:
+    """What is written, and the pages that `fssl bench` left beside its measurements. Both may be absent."""
+    return {
+        "written": article(written.read_text()) if written.is_file() else "",
+        "measured": [(path.stem, article(path.read_text())) for path in sorted(benchmarks.glob("*.md"))],
+    }
+
+
+def departures(text: str, results: Sequence[tuple[Item, Records]]) -> Markup:
+    """The page, with what was measured in place of each switch's name."""
+    found = effects(results)
+
+    def measured(name: re.Match[str]) -> str:
+        lines = Markup("; ").join(found.get((name[1], name[2]), ["not run"]))
+        said = Markup('<small class="measured"><b>Measured</b> <code>{}</code>: {}.</small>')
+        return str(said.format(name[2], lines))
+
+    return Markup(NAMED.sub(measured, article(text)))
+
+
+def effects(results: Sequence[tuple[Item, Records]]) -> Mapping[tuple[str, str], list[Markup]]:
+    """(item, switch) -> a line for each profile that has one of its runs."""
+    found: dict[tuple[str, str], list[Markup]] = {}
+    for item, records in results:
+        cells = collect(item, counted(item, records)) if item.name.endswith("/departures") else {}
+        for label, other in cells.items():
+            name, way = label.rsplit("/", 1)
+            if way == "other" and f"{name}/default" in cells:
+                line = _effect(item, cells[f"{name}/default"], other)
+                found.setdefault((item.name, name), []).append(line)
+    return found
+
+
+def _effect(item: Item, default: CellResult, other: CellResult) -> Markup:
+    seen = paired(other.values, default.values)
+    if seen is None:
+        said = Markup("profile {}: not run").format(item.profile)
+    else:
+        said = Markup('{}; profile {}: <a href="{}">{} | {}</a>, difference <b>{}</b> points {}, n={}').format(
+            other.cell.setting.get("switch", ""),
+            item.profile,
+            f"departures/{item.profile}/{cell_page(other.cell.label)}",
+            mean_spread(default.summary),
+            mean_spread(other.summary),
+            points(seen.mean),
+            points_interval(seen.interval if seen.has_spread else None) or "no interval",
+            seen.n,
+        )
+    diverged = len(default.diverged) + len(other.diverged)
+    return said + escape(f", {count(diverged, 'run')} diverged") if diverged else said
