@@ -6,12 +6,11 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table as RichTable
+from rich.markdown import Markdown
 
 from benchmark.bench.contenders import Options, ratios, require_proc
 from benchmark.bench.memory import memory
@@ -77,8 +76,7 @@ def act(options: argparse.Namespace) -> int:
     out = Console()
     if not out.is_terminal:
         out = Console(width=WIDTH)
-    for table in tables(results):
-        out.print(table.drawn())
+    out.print(Markdown("\n".join(tables(results))))
     print(f"written: {folder / name}.json and .md")
     return 0
 
@@ -105,26 +103,6 @@ def head(options: argparse.Namespace, name: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Cells of text under their headings; a note stands below. The same on a terminal and in Markdown."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str
-
-    def markdown(self) -> str:
-        lines = [f"| {' | '.join(cells)} |" for cells in (self.head, ["---"] * len(self.head), *self.rows)]
-        return "\n".join([f"## {self.title}", "", *lines, "", self.note]) + "\n"
-
-    def drawn(self) -> RichTable:
-        table = RichTable(*self.head, title=self.title, title_justify="left", caption=self.note)
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-
 def page(results: Mapping[str, Any]) -> str:
     """The tables as Markdown, under the conditions they were measured in."""
     machine, packages = results["hardware"], results["packages"]
@@ -133,10 +111,10 @@ def page(results: Mapping[str, Any]) -> str:
         f"{packages['torch']}, commit {results['code']['commit'][:12]}; load average {results['load_before'][0]:.2f} "
         f"before and {results['load_after'][0]:.2f} after. Medians, with least and most in brackets.\n\n"
     )
-    return first + "\n".join(table.markdown() for table in tables(results))
+    return first + "\n".join(tables(results))
 
 
-def tables(results: Mapping[str, Any]) -> list[Table]:
+def tables(results: Mapping[str, Any]) -> list[str]:
     """A table for every part that was measured, from its JSON."""
     found = [work_table(name, work) for name, work in results.get("ratios", {}).items()]
     if "memory" in results:
@@ -149,11 +127,11 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         )
         row = ("wall time in which nobody waits for a client", share)
         title = "Outside local training, work A"
-        found.append(Table(title=title, head=("", "share"), rows=[row], note=note.format(**results["outside"])))
+        found.append(table(title, ("", "share"), [row], note.format(**results["outside"])))
     return found
 
 
-def work_table(name: str, work: Mapping[str, Any]) -> Table:
+def work_table(name: str, work: Mapping[str, Any]) -> str:
     rows = [
         (
             label,
@@ -171,10 +149,10 @@ def work_table(name: str, work: Mapping[str, Any]) -> Table:
         "confident. Ratios are paired, above 1: faster than the plain loop."
     )
     columns = ("", "s a round", "CPU-s", "ratio", "CPU ratio", "samples/s")
-    return Table(title=f"Work {name}: {work['what']}", head=columns, rows=rows, note=note)
+    return table(f"Work {name}: {work['what']}", columns, rows, note)
 
 
-def memory_table(measured: Sequence[Mapping[str, Any]]) -> Table:
+def memory_table(measured: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (
             f"{row['K']:,}",
@@ -192,7 +170,12 @@ def memory_table(measured: Sequence[Mapping[str, Any]]) -> Table:
         "imports included; the first round includes the workers' own start."
     )
     columns = ("K", "C", "network", "data GiB", "over it, peak GiB", "s to start", "s a round")
-    return Table(title="Memory and start", head=columns, rows=rows, note=note)
+    return table("Memory and start", columns, rows, note)
+
+
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    return "\n".join([f"## {title}", "", *lines, "", note]) + "\n"
 
 
 def brackets(found: Mapping[str, float], unit: str = "") -> str:

@@ -1,4 +1,4 @@
-"""`fssl data`: data sets that are here, and partitions of them with their realised heterogeneity."""
+"""`fssl data partition`: who would hold which images of a data set, with the realised heterogeneity."""
 
 import argparse
 import json
@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.cli.list import data_sets, show
 from benchmark.cli.main import add_places
 from benchmark.data.datasets import load
 from benchmark.data.describe import describe, plot
@@ -18,9 +17,6 @@ from benchmark.errors import ConfigError
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="which data sets are here (as `fssl list data`)")
-    add_places(listing)
-    listing.set_defaults(act=act_list)
     partition = actions.add_parser("partition", help="who would hold which images", description=act_partition.__doc__)
     partition.add_argument("--data", default="digits", help="a data set, or folder:PATH (default: digits)")
     partition.add_argument("--K", type=int, default=10, help="clients (default: 10)")
@@ -42,12 +38,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     partition.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg or .png)")
     add_places(partition)
     partition.set_defaults(act=act_partition)
-
-
-def act_list(options: argparse.Namespace) -> int:
-    """Where the known sets are: nothing is read, nothing is downloaded."""
-    show("data", data_sets(options.data_root))
-    return 0
 
 
 def _wanted(options: argparse.Namespace) -> Partition:

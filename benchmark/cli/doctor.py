@@ -23,7 +23,7 @@ from benchmark.records.provenance import hardware
 
 PYTHONS = ((3, 11), (3, 13))  # the first and the last that are supported
 LEAST_ROOM = 1 << 30  # bytes: less holds few records and checkpoints
-PACKAGES = ("numpy", "pytorch-lightning", "torchmetrics", "scikit-learn", "scipy", "pandas", "matplotlib", "optuna")
+PACKAGES = ("numpy", "pytorch-lightning", "scikit-learn", "scipy", "pandas", "matplotlib", "optuna")
 NVIDIA = Path("/proc/driver/nvidia/version")
 SECONDS = 3.0  # for a Ray cluster to answer
 PAIR = "torch and torchvision"

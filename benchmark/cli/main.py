@@ -61,7 +61,7 @@ VERBS = {
     "report": ("report", "build the site from the records"),
     "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
     "list": ("list", "items, methods, data sets and networks: what there is and what is here"),
-    "data": ("data", "data sets and partitions"),
+    "data": ("data", "partitions of a data set among clients (`fssl list data`: the data sets)"),
     "doctor": ("doctor", "what is wrong with this machine"),
     "verify": ("verify", "whether the records are whole"),
     "migrate": ("migrate", "records of an older version moved to their new cell key"),

@@ -18,9 +18,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    stayed = moved = 0
-    for line in migrate(options.results):
+    moves = []
+    for line, moved in migrate(options.results):
         print(line)
-        stayed, moved = stayed + (": stay" in line), moved + (": stay" not in line)
-    print(f"{moved} moved, {stayed} stay where they are")
-    return DataError.exit_code if stayed else 0
+        moves.append(moved)
+    print(f"{sum(moves)} moved, {moves.count(False)} stay where they are")
+    return 0 if all(moves) else DataError.exit_code

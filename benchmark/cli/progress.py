@@ -1,47 +1,24 @@
-"""Progress of a table on a terminal: runs, rounds, accuracy, time left; a plain line now and then where there is no
-terminal."""
+"""Progress of a table and of a single run on standard error: runs, rounds, accuracy, time left; plain lines where there
+is no terminal."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytorch_lightning as pl
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from benchmark.experiment import Experiment
+from benchmark.federated.module import FederatedModule
 from benchmark.records.record import read_rounds, run_folder
 from sweeps.cost import local_steps
 from sweeps.launcher import Standing
 from sweeps.status import in_words
 
 SECONDS_BETWEEN_LINES = 15.0
-SECONDS_TO_SAY = 20.0  # of seen work, before a time left is worth saying
-
-
-class TimeLeft:
-    """Seconds left at the mean pace since work was first seen: the time that processes take to start is no work."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._before: float | None = None  # the work that was done before this clock was started
-        self._begun: tuple[float, float] | None = None  # the first moment at which more was done, and how much
-
-    def update(self, done: float, total: float) -> float | None:
-        """`done` and `total` in any unit of work. None as long as too little was seen."""
-        now = self._clock()
-        if self._before is None:
-            self._before = done
-        if self._begun is None:
-            self._begun = (now, done) if done > self._before else None
-            return None
-        seconds, work = now - self._begun[0], done - self._begun[1]
-        return (total - done) * seconds / work if seconds >= SECONDS_TO_SAY and work > 0 else None
-
-
-def left_in_words(seconds: float | None) -> str:
-    """ "about 12 min left"; nothing where it is not known."""
-    return "" if seconds is None else f"about {in_words(seconds)} left"
+WHOLE = 1e9  # seconds by which the pace is taken: since work was first seen
 
 
 def bar(console: Console) -> Progress:
@@ -50,9 +27,10 @@ def bar(console: Console) -> Progress:
         BarColumn(bar_width=10),  # all of a line is to be read on 80 columns
         TextColumn("{task.fields[rounds]} rounds", table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
-        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True, min_width=7)),
         console=console,
         refresh_per_second=4,
+        speed_estimate_period=WHOLE,
     )
 
 
@@ -80,7 +58,6 @@ class TableProgress:
             rounds=f"0/{sum(run.federation.rounds for run in runs)}",
             note="",
         )
-        self._left = TimeLeft()
         self._lines: dict[Experiment, TaskID] = {}
         self._printed = time.monotonic()
 
@@ -105,11 +82,12 @@ class TableProgress:
         text = f"{rounds}/{sum(run.federation.rounds for run in self._runs)}"
         failed = f", {standing.failed} failed" if standing.failed else ""
         name = f"{len(finished)}/{len(self._runs)} runs, {len(running)} running{failed}"
-        left = left_in_words(self._left.update(steps, sum(self._steps.values())))
-        self._progress.update(self._task, completed=steps, description=name, rounds=text, note=left)
+        self._progress.update(self._task, completed=steps, description=name, rounds=text)
         if not self._console.is_terminal and time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
-            self._console.print(f"{name}, {text} rounds" + (f", {left}" if left else ""), highlight=False)
+            seconds = self._progress.tasks[0].time_remaining
+            left = f", about {in_words(seconds)} left" if seconds else ""
+            self._console.print(f"{name}, {text} rounds{left}", highlight=False)
 
     def _update_line(self, run: Experiment) -> tuple[int, float]:
         """Its rounds and its local steps so far."""
@@ -124,3 +102,39 @@ class TableProgress:
         if "test/accuracy" in last:
             self._progress.update(self._lines[run], note=f"accuracy {100 * last['test/accuracy']:.2f} %")
         return completed, sum(line.get("local_steps", 0) for line in lines)
+
+
+class RunProgress(pl.Callback):
+    """The bar of a single run."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._rounds = experiment.federation.rounds
+        self._console = Console(stderr=True)
+        self._progress = bar(self._console)
+        self._task: TaskID | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        if self._console.is_terminal:
+            self._progress.start()
+        done = pl_module.rounds_done
+        self._task = self._progress.add_task(
+            "training", total=self._rounds, completed=done, note="", rounds=f"{done}/{self._rounds}"
+        )
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
+        assert isinstance(pl_module, FederatedModule) and self._task is not None
+        done, metrics = pl_module.rounds_done, pl_module.metrics
+        self._progress.update(self._task, completed=done, rounds=f"{done}/{self._rounds}")
+        accuracy = metrics.get("test/accuracy", metrics.get("validation/accuracy"))
+        if accuracy is not None:
+            note = f"accuracy {100 * accuracy:.2f} %"
+            self._progress.update(self._task, note=note)
+            if not self._console.is_terminal:
+                self._console.print(f"round {done}/{self._rounds} {note}")
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        stop(self._progress)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        stop(self._progress)

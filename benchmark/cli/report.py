@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_places
@@ -9,12 +10,12 @@ from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
-from benchmark.records.record import Records, RunRecord, read_records, write_reference
+from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
 from reports.exports import write_item, write_pictures
 from reports.results import write_summary
 from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
-from sweeps.plan import Plan, plan, restricted
+from sweeps.plan import plan, restricted
 
 DEFAULT_SITE = ROOT / "reports" / "site"
 PICTURES = ROOT / "reports" / "pictures"
@@ -66,17 +67,16 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     if options.pictures:
-        for path in write_pictures(
-            on_disk(options.items or SHOWN, options.profile or ["laptop"], options.results), PICTURES
-        ):
-            print(path)
+        shown = on_disk(options.items or SHOWN, options.profile or ["laptop"], options.results)
+        print(*write_pictures(shown, PICTURES), sep="\n")
         return 0
     if options.out is not None:
-        return _alone(options)
+        _alone(options)
+        return 0
     if options.serve is not None:
         if not 0 <= options.serve <= 65535:
             raise ConfigError(f"--serve: {options.serve}; choose a port from 0 to 65535")
-        serve(_rebuild(options), options.site, options.serve)
+        serve(partial(_build, options, {}), options.site, options.serve)
         return 0
     if options.commit_reference:
         _commit_reference(options)
@@ -84,10 +84,16 @@ def act(options: argparse.Namespace) -> int:
     return 0
 
 
-def _build(options: argparse.Namespace) -> Path:
+def _build(options: argparse.Namespace, seen: dict[tuple[str, str], object] | None = None) -> Path:
+    """The site. `seen`: what the records were at the last build, which is then done for what has changed alone."""
     reader = Reader()
     results, others = _asked(options, reader)
-    whole = not options.items and not options.profile
+    if seen is not None:
+        found = {(item.name, item.profile): _state(records) for item, records in results}
+        changed = [result for result in results if seen.get(key := (result[0].name, result[0].profile)) != found[key]]
+        others = [*(result for result in results if result not in changed), *others]
+        results = changed
+        seen.update(found)
     return build(
         results,
         options.site,
@@ -95,31 +101,8 @@ def _build(options: argparse.Namespace) -> Path:
         troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
-        whole=whole,
+        whole=seen is None and not options.items and not options.profile,
     )
-
-
-def _rebuild(options: argparse.Namespace) -> Callable[[], Path]:
-    """Builds everything first, and from then on the items whose records have changed."""
-    seen: dict[tuple[str, str], object] = {}
-
-    def again() -> Path:
-        reader = Reader()
-        results, others = _asked(options, reader)
-        found = {(item.name, item.profile): _state(records) for item, records in results}
-        changed = [result for result in results if seen.get(key := (result[0].name, result[0].profile)) != found[key]]
-        same = [result for result in results if result not in changed]
-        seen.update(found)
-        return build(
-            changed,
-            options.site,
-            others=[*same, *others],
-            troubles=reader.troubles,
-            benchmarks=options.results / "benchmarks",
-            studies=options.results / "studies",
-        )
-
-    return again
 
 
 def _state(records: Records) -> Mapping[tuple[str, int], tuple[str, int]]:
@@ -138,7 +121,7 @@ def _asked(
     return results, [(item, records) for item, records in every if (item.name, item.profile) not in asked]
 
 
-def _alone(options: argparse.Namespace) -> int:
+def _alone(options: argparse.Namespace) -> None:
     """Each item that has a record, as files. Raises ConfigError where none has."""
     names, profiles = options.items or ITEMS, options.profile or PROFILES
     results = on_disk(names, profiles, options.results, Reader())
@@ -147,16 +130,18 @@ def _alone(options: argparse.Namespace) -> int:
             f"--out: no record of {', '.join(names)} under {', '.join(profiles)}; `fssl reproduce` makes them"
         )
     for item, records in results:
-        for path in write_item(item, records, options.out):
-            print(path)
-    return 0
+        print(*write_item(item, records, options.out), sep="\n")
 
 
 def _commit_reference(options: argparse.Namespace) -> None:
     results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results)
     kept = [(item, records) for item, records in results if item.profile != "demo"]
     for item, _ in kept:
-        _commit(plan(items([item.name], item.profile), options.results), options.results)  # with what it was chosen by
+        planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
+        recorded = (planned.records.get(run.cell_key, {}).get(run.seed) for run in planned.runs)
+        for record in recorded:
+            if record is not None and record.status in FINISHED:
+                write_reference(options.results, record)
     write_summary(kept, options.results / "summary.csv")
 
 
@@ -175,10 +160,3 @@ def on_disk(
             if any(records.values()):
                 found.append((planned.items[0], records))
     return found
-
-
-def _commit(planned: Plan, results: Path) -> None:
-    for run in planned.runs:
-        record = planned.records.get(run.cell_key, {}).get(run.seed)
-        if record is not None and record.status in ("done", "diverged"):
-            write_reference(results, record)

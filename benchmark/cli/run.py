@@ -49,11 +49,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="pool and ray: images below tau pass the network too, as they do in the reference engine",
     )
-    command.add_argument(
-        "--profile-engine",
-        action="store_true",
-        help="first profile a few jobs in one process: operators by their own time, printed and beside the record",
-    )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     command.add_argument(
         "--wandb",
@@ -73,8 +68,6 @@ def act(options: argparse.Namespace) -> int:
     from benchmark.records.record import run_folder
 
     folder = run_folder(options.results, experiment)
-    if options.profile_engine:
-        write_profile(experiment, folder, options)
     result = _train(experiment, options)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
@@ -87,7 +80,7 @@ def act(options: argparse.Namespace) -> int:
 
 def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
     from benchmark.cli.mirroring import mirrored
-    from benchmark.cli.run_progress import RunProgress
+    from benchmark.cli.progress import RunProgress
     from benchmark.records.run import run
 
     progress = [] if options.json else [RunProgress(experiment)]
@@ -103,19 +96,6 @@ def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any
             confident_only=not options.dense,
             device=options.device,
         )
-
-
-def write_profile(experiment: Experiment, folder: Path, options: argparse.Namespace) -> None:
-    """`engine-profile.txt` beside the record, and on the terminal."""
-    from benchmark.bench.profiling import profile_engine
-    from benchmark.records.files import write_atomically
-
-    text = profile_engine(
-        experiment, options.data_root, plain=options.engine == "reference", confident_only=not options.dense
-    )
-    write_atomically(folder / "engine-profile.txt", text.encode())
-    if not options.json:
-        print(text)
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Files that are whole or absent: atomic writes, checked reads."""
 
-import contextlib
 import errno
 import json
 import os
@@ -21,23 +20,34 @@ def write_atomically(path: Path, content: bytes | memoryview, *, anew: bool = Fa
         if not anew and path.is_file() and path.read_bytes() == content:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
+        temporary = written_beside(path, content)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
             os.replace(temporary, path)
             flush(path.parent)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise CannotWrite(
-            f"{path}: cannot be written ({error.strerror}); make room, or name another folder with --results"
-        ) from None
+        raise cannot_write(path, error) from None
+
+
+def written_beside(path: Path, content: bytes | memoryview) -> Path:
+    """A temporary file in the folder of `path` with this content, flushed to the disk. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return Path(name)
+
+
+def cannot_write(path: Path, error: OSError) -> CannotWrite:
+    return CannotWrite(f"{path}: cannot be written ({error.strerror}); make room, or name another folder by --results")
 
 
 def flush(path: Path) -> None:

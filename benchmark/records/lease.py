@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import CannotWrite, RunningElsewhere
-from benchmark.records.files import TEMPORARY, flush
+from benchmark.records.files import cannot_write, flush, written_beside
 
 BEAT = 10.0  # seconds between heartbeats
 GIVEN_UP = 0.0  # the file time of a lease that its process has given up
@@ -129,19 +129,21 @@ class Lease:
         Raises LeaseLost, and CannotWrite; no result is there then, unless the other process published one.
         """
         self.check()
-        temporary = _written(self.folder, content)
+        try:
+            temporary = written_beside(self.folder / RESULT, content)
+        except OSError as error:
+            raise cannot_write(self.folder / RESULT, error) from None
         try:
             os.link(temporary, _path(self.folder, self.attempt + 1))
         except FileExistsError:
             raise self.lost() from None
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP):
-                raise CannotWrite(f"{self.folder}: the result cannot be written ({error.strerror})") from None
+                raise cannot_write(self.folder / RESULT, error) from None
             os.replace(temporary, self.folder / RESULT)  # a file system without links: only as good as the check above
             return
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
         published = _path(self.folder, self.attempt + 1)
         _complete(self.folder, published)
         published.unlink()  # with the result where readers look for it, its number has done its work
@@ -202,26 +204,6 @@ def _complete(folder: Path, published: Path) -> None:
     with contextlib.suppress(FileExistsError):
         os.link(published, folder / RESULT)
     flush(folder)
-
-
-def _written(folder: Path, content: bytes) -> str:
-    """A temporary file in `folder` with this content, flushed to the disk. Raises CannotWrite."""
-    try:
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{RESULT}.", suffix=TEMPORARY)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise CannotWrite(
-            f"{folder / RESULT}: cannot be written ({error.strerror}); make room, or name another folder with --results"
-        ) from None
-    return name
 
 
 def _now(folder: Path) -> float:

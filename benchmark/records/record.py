@@ -11,11 +11,11 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, overload
+from typing import Any
 
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import NUMERICS, Evaluation, Experiment
@@ -75,10 +75,6 @@ class RunRecord:
     @property
     def selected_on_test(self) -> bool:
         return self.result.get("selection") == "best_on_test"
-
-    def mean(self, metric: str) -> float | None:
-        """Over all rounds that measured it; None where none did."""
-        return self._summary(metric).get("mean")
 
     def median(self, metric: str) -> float | None:
         """Over all rounds that measured it; None where none did."""
@@ -223,15 +219,8 @@ class RoundsOnDisk(Sequence[Round]):
     def __len__(self) -> int:
         return self._number
 
-    @overload
-    def __getitem__(self, index: int) -> Round: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Round]: ...
-    def __getitem__(self, index: int | slice) -> Round | Sequence[Round]:
+    def __getitem__(self, index: Any) -> Any:
         return _cached_rounds(self._path, self._digest)[index]
-
-    def __iter__(self) -> Iterator[Round]:
-        return iter(_cached_rounds(self._path, self._digest))
 
 
 def run_digest(folder: Path, result: Mapping[str, Any]) -> str:

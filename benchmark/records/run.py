@@ -1,8 +1,6 @@
 """One run from an `Experiment` to its record: claimed, resumed, trained, written."""
 
 import contextlib
-import ctypes
-import functools
 import os
 import shutil
 import sys
@@ -69,28 +67,66 @@ def run(
     last finished round is on disk).
     """
     check_engine(engine, workers, threads, device)
-    train = functools.partial(
-        _run,
-        data_root=data_root,
-        callbacks=callbacks,
-        threads=threads,
-        engine=engine,
-        workers=workers,
-        confident_only=confident_only,
-        device=device,
-        seconds_between=seconds_between,
-        patience=patience,
-        client_memory=client_memory,
-        like=like,
-    )
+
+    def train(experiment: Experiment, folder: Path, like: Mapping[str, Any] | None = like) -> dict[str, Any]:
+        """The run in this folder; a finished one is left as it is, whatever it measures."""
+        finished = read_json(folder / "result.json")
+        if finished is not None:
+            return finished
+        experiment = _as_begun(experiment, folder)
+        stop, clock = StopOnSignal(), CpuClock()
+        try:
+            with stop.listening():
+                keep_freed_memory()
+                if is_held(folder, patience):  # told before time goes into data; `claimed` is what decides
+                    raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it")
+                if needs_workers(engine, experiment, workers, threads, device=device):
+                    load_ahead()  # beside the preparing of data
+                environment = prepare(experiment, data_root)
+                with claimed(folder, patience=patience) as lease:
+                    finished = read_json(folder / "result.json")  # another process may have been at it until now
+                    if finished is not None:
+                        return finished
+                    recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
+                    chosen = _engine_of(recorder, environment, workers, like, name=engine, device=device)
+                    if chosen is None:
+                        chosen = build_engine(
+                            engine, environment, workers, threads, confident_only=confident_only, device=device
+                        )
+                    with contextlib.closing(chosen), recorder.opened(manifest(environment, chosen)):
+                        return _train(recorder, environment, chosen, [*callbacks], stop)
+        except Preempted as preempted:
+            raise Stopped(
+                f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
+            ) from None
+
     folder, beside = run_folder(results, experiment), run_folder(results / AGAIN, experiment)
-    if not folder.exists() and (beside / "result.json").exists():  # killed between the two renames of `_exchange`
+    if not folder.exists() and (beside / "result.json").exists():  # killed between the two renames of `_measured_again`
         folder.parent.mkdir(parents=True, exist_ok=True)
         os.rename(beside, folder)
     record = read_run(folder) if (folder / "result.json").exists() else None
     if record is None or record.status not in FINISHED or covers(record, experiment):
         return train(experiment, folder)
     return _measured_again(record, experiment, folder, beside, train)
+
+
+def _engine_of(
+    recorder: Recorder,
+    environment: Environment,
+    workers: int | None,
+    like: Mapping[str, Any] | None,
+    *,
+    name: str,
+    device: str | None,
+) -> Engine | None:
+    """The engine that the run began with; else one of the settings `like`, where it is still there; else None."""
+    began_with = (read_json(recorder.folder / "manifest.json") or {}).get("engine") if recorder.checkpoint else None
+    if began_with:
+        return engine_again(began_with, environment, workers, name=name, device=device)
+    if like:
+        with contextlib.suppress(ConfigError):
+            return engine_again(like, environment, workers, name=name, device=device)
+    return None
 
 
 def _measured_again(
@@ -100,7 +136,7 @@ def _measured_again(
     more = experiment.measuring_also(from_json(record.experiment))
     earlier = read_run(beside)
     if earlier is not None and earlier.result and not covers(earlier, more):
-        shutil.rmtree(beside)  # the record that was replaced here: its process was killed before it removed it
+        shutil.rmtree(beside)  # of an earlier call that asked for less
     print(f"fssl: {folder}: more is to be measured than it has; it is trained again beside it", file=sys.stderr)
     with contextlib.suppress(Diverged):  # its record says so, too
         train(more, beside, like=record.manifest.get("engine"))
@@ -116,76 +152,13 @@ def _measured_again(
                 f"{folder}: trained again to measure more, and not equal {to} ({why}); both are kept, the new one in "
                 f"{beside}: remove the one that is wrong"
             )
-        _exchange(beside, folder)
-        shutil.rmtree(beside, ignore_errors=True)
+        replaced = beside.with_name(f"{beside.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        os.rename(folder, replaced)
+        with contextlib.suppress(FileNotFoundError):  # who saw no folder in that moment has moved it there
+            os.rename(beside, folder)
+        shutil.rmtree(replaced, ignore_errors=True)
     return dict(now.result)
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Let two folders change places: at once where the system can do that, else by renaming."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
-    if rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
-        return
-    aside = one.with_name(f"{one.name}.replaced")
-    os.rename(other, aside)
-    os.rename(one, other)
-    os.rename(aside, one)
-
-
-def _run(
-    experiment: Experiment,
-    folder: Path,
-    *,
-    data_root: Path | None,
-    callbacks: Sequence[pl.Callback],
-    threads: int,
-    engine: str,
-    workers: int | None,
-    confident_only: bool,
-    device: str | None,
-    seconds_between: float,
-    patience: float,
-    client_memory: int,
-    like: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """The run in this folder; a finished one is left as it is, whatever it measures."""
-    finished = read_json(folder / "result.json")
-    if finished is not None:
-        return finished
-    experiment = _as_begun(experiment, folder)
-    stop, clock = StopOnSignal(), CpuClock()
-    try:
-        with stop.listening():
-            keep_freed_memory()
-            if is_held(folder, patience):  # told before time goes into data; `claimed` is what decides
-                raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it")
-            if needs_workers(engine, experiment, workers, threads, device=device):
-                load_ahead()  # beside the preparing of data
-            environment = prepare(experiment, data_root)
-            with claimed(folder, patience=patience) as lease:
-                finished = read_json(folder / "result.json")  # another process may have been at it until now
-                if finished is not None:
-                    return finished
-                recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
-                start = recorder.checkpoint
-                began_with = (read_json(folder / "manifest.json") or {}).get("engine") if start else None
-                chosen: Engine | None = None
-                if began_with:
-                    chosen = engine_again(began_with, environment, workers, name=engine, device=device)
-                elif like:
-                    with contextlib.suppress(ConfigError):  # an engine that is no longer there
-                        chosen = engine_again(like, environment, workers, name=engine, device=device)
-                if chosen is None:
-                    chosen = build_engine(
-                        engine, environment, workers, threads, confident_only=confident_only, device=device
-                    )
-                with contextlib.closing(chosen) as built, recorder.opened(manifest(environment, built)):
-                    return _train(recorder, environment, built, [*callbacks], stop)
-    except Preempted as preempted:
-        raise Stopped(
-            f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
-        ) from None
 
 
 def _as_begun(experiment: Experiment, folder: Path) -> Experiment:

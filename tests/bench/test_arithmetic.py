@@ -9,7 +9,7 @@ import pytest
 from benchmark.bench.contenders import Times, cpu_seconds, figures, interleave, spread
 from benchmark.bench.memory import descendants, emnist, parents, tree_bytes
 from benchmark.bench.works import WORKS, environment_of, quick, samples_of, with_clients
-from benchmark.cli.bench import Table
+from benchmark.cli.bench import table
 
 
 def test_figures_of_a_contender() -> None:
@@ -86,5 +86,4 @@ def test_clients_of_a_work_are_of_equal_size() -> None:
 
 
 def test_a_table_in_markdown() -> None:
-    table = Table(title="T", head=("a", "b"), rows=[("1", "x")], note="note")
-    assert table.markdown() == "## T\n\n| a | b |\n| --- | --- |\n| 1 | x |\n\nnote\n"
+    assert table("T", ("a", "b"), [("1", "x")], "note") == "## T\n\n| a | b |\n| --- | --- |\n| 1 | x |\n\nnote\n"

@@ -17,7 +17,6 @@ from benchmark.cli.reproduce import spend
 from benchmark.cli.scope import budget_of
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
-from benchmark.methods.averaging import Grouping
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
@@ -39,42 +38,14 @@ def item_of(**experiments: Experiment) -> Item:
     return Item(name="test/item", title="t", profile="demo", cells=cells, seeds=2)
 
 
-def spent(word: str, item: Item, folder: Path) -> tuple[Plan, str]:
+def spent(word: str, item: Item, folder: Path, said: StringIO) -> Plan:
     options = argparse.Namespace(
         budget=word, results=folder, data_root=None, launcher="local", jobs=1, devices=("cpu",), takeover_after=PATIENCE
     )
-    said, budget = StringIO(), budget_of(options)
+    budget = budget_of(options)
     assert budget is not None
     console = Console(file=said, width=200)
-    left = spend(budget, lambda: plan([item], folder), options, console, start=time.monotonic())
-    return left, said.getvalue()
-
-
-def test_what_fits_is_trained_and_what_does_not_is_named(tiny, tmp_path):
-    """Two seeds of two small cells fit into ten minutes, a million rounds do not: told before anything starts."""
-    other = replace(tiny, method=replace(tiny.method, averaging=Grouping(S=2)))
-    endless = replace(tiny, federation=replace(tiny.federation, rounds=1_000_000))
-    planned, said = spent("10m", item_of(a=tiny, endless=endless, b=other), tmp_path)
-    assert {(run.cell_key, run.seed) for run in planned.missing} == {(endless.cell_key, 0), (endless.cell_key, 1)}
-    before, _, after = said.partition("runs to train")
-    assert "4 of 6 missing runs fit" in before and "left out: test/item endless, seeds 0 to 1" in before
-    assert "2 runs are left" in after and "missing: test/item endless, seeds 0 to 1" in after
-    (record,) = (tmp_path / "budgets").iterdir()
-    plan_of, outcome = read_json(record)["plan"], read_json(record)["outcome"]
-    # First seeds go before second ones, cells in the item's order.
-    assert [(row["cell_key"], row["seed"]) for row in plan_of["runs"]] == [
-        (tiny.cell_key, 0),
-        (other.cell_key, 0),
-        (tiny.cell_key, 1),
-        (other.cell_key, 1),
-    ]
-    assert [row["cell_key"] for row in plan_of["left_out"]] == [endless.cell_key] * 2
-    assert len(outcome["runs"]) == 4 and len(outcome["missing"]) == 2 and outcome["in_time"]
-    for row in outcome["runs"]:
-        assert row["status"] == "done" and row["rounds"] == 3 and row["cpu_seconds"] > 0
-        assert row["estimated_cpu_seconds"] > 0
-    line = newest_budget(tmp_path)
-    assert line is not None and "4 runs planned" in line and "4 done in" in line and "2 missing" in line
+    return spend(budget, lambda: plan([item], folder), options, console, start=time.monotonic())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +58,36 @@ class Fails(ServerOnly):
         return super().round(state, world)
 
 
-def test_a_run_that_fails_costs_later_waves_nothing(tiny, tmp_path):
-    """Seed 0 of both cells, then seed 1: one cell fails each time, and is told in the end."""
+def test_what_fits_is_trained_and_what_does_not_is_named(tiny, tmp_path):
+    """Two seeds of two small cells fit into ten minutes, a million rounds do not: told before anything starts. Seeds 0
+    go first, then seeds 1: one cell fails each time, which costs the other nothing, and is told in the end."""
+    endless = replace(tiny, federation=replace(tiny.federation, rounds=1_000_000))
     wrong = replace(tiny, method=Fails(batch_size=8))
+    item, said = item_of(a=tiny, endless=endless, wrong=wrong), StringIO()
     with pytest.raises(FsslError, match=f"cell {wrong.cell_key}, seed 0: failed with RuntimeError"):
-        spent("10m", item_of(wrong=wrong, a=tiny), tmp_path)
-    assert plan([item_of(wrong=wrong, a=tiny)], tmp_path).missing == (wrong, wrong.with_seed(1))
-    (record,) = tmp_path.glob("budgets/*.json")
-    assert [row["cell_key"] for row in read_json(record)["outcome"]["missing"]] == [wrong.cell_key] * 2
+        spent("10m", item, tmp_path, said)
+    assert {(run.cell_key, run.seed) for run in plan([item], tmp_path).missing} == {
+        (cell.cell_key, seed) for cell in (endless, wrong) for seed in (0, 1)
+    }
+    before, _, after = said.getvalue().partition("runs to train")
+    assert "4 of 6 missing runs fit" in before and "left out: test/item endless, seeds 0 to 1" in before
+    assert "4 runs are left" in after and "missing: test/item endless, seeds 0 to 1" in after
+    (record,) = (tmp_path / "budgets").iterdir()
+    plan_of, outcome = read_json(record)["plan"], read_json(record)["outcome"]
+    chosen = [(tiny.cell_key, 0), (wrong.cell_key, 0), (tiny.cell_key, 1), (wrong.cell_key, 1)]
+    assert [(row["cell_key"], row["seed"]) for row in plan_of["runs"]] == chosen
+    assert [row["cell_key"] for row in plan_of["left_out"]] == [endless.cell_key] * 2
+    done = [row for row in outcome["runs"] if row["status"] == "done"]
+    assert [(row["cell_key"], row["seed"]) for row in done] == chosen[::2] and len(outcome["missing"]) == 4
+    for row in done:
+        assert row["rounds"] == 3 and row["cpu_seconds"] > 0 and row["estimated_cpu_seconds"] > 0
+    line = newest_budget(tmp_path)
+    assert line is not None and "4 runs planned" in line and "2 done in" in line and "4 missing" in line
 
 
 def test_a_budget_into_which_nothing_fits_starts_nothing(tmp_path):
     with pytest.raises(ConfigError, match="is too short: the least missing run takes about"):
-        spent("8s", item_of(long=LONG), tmp_path)
+        spent("8s", item_of(long=LONG), tmp_path, StringIO())
     assert not (tmp_path / "runs").exists() and not (tmp_path / "budgets").exists()
 
 

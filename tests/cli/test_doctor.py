@@ -20,7 +20,6 @@ from tests.records.wandb_server import Server
 
 LINES = ("Python", "torch and torchvision", "packages", "processor", "accelerator", "data sets", "results folder",
          "W&B", "Ray", "package sweeps")  # fmt: skip
-BROKEN = 'raise RuntimeError("operator torchvision::nms does not exist")\n'  # what a wrong pair says
 
 
 def closed_port() -> int:
@@ -31,30 +30,6 @@ def closed_port() -> int:
 def found_here(results: Path, data_root: Path | None = None) -> dict[str, tuple[str, bool]]:
     """name -> (text, trouble)"""
     return {name: (text, trouble) for name, text, trouble in doctor.findings(results, data_root)}
-
-
-def elsewhere(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`fssl doctor` in a process of its own, with the packages in `folder` before all others."""
-    command = [sys.executable, "-m", "benchmark.cli.main", "doctor", "--results", str(folder / "results")]
-    paths = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-    return subprocess.run(
-        command, env={**os.environ, **paths, **environment}, cwd=folder, capture_output=True, text=True, timeout=60
-    )
-
-
-def package(folder: Path, name: str, content: str) -> None:
-    (folder / name).mkdir()
-    (folder / name / "__init__.py").write_text(content)
-
-
-def torchvision(folder: Path, *, version: str, needs: str) -> None:
-    """One that does not load, with the metadata that pip leaves."""
-    package(folder, "torchvision", BROKEN)
-    told = folder / f"torchvision-{version}.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: torchvision\nVersion: {version}\nRequires-Dist: torch (=={needs})\n"
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -77,11 +52,18 @@ def test_every_line_is_there_and_the_exit_code_follows_from_them(capsys, tmp_pat
 
 
 def test_a_torchvision_for_another_torch_is_named_in_words(tmp_path):
-    """The real doctor beside a torchvision that says that it was made for torch 2.5.0: Lightning cannot be imported
-    then, and the doctor has to answer all the same; what lies in torch is left out."""
-    torchvision(tmp_path, version="0.20.0", needs="2.5.0")
-    package(tmp_path, "sweeps", "")
-    found = elsewhere(tmp_path)
+    """The real doctor beside a torchvision that does not load, and says that it was made for torch 2.5.0: Lightning
+    cannot be imported then, and the doctor has to answer all the same; what lies in torch is left out."""
+    for name, content in (("torchvision", "raise RuntimeError()"), ("sweeps", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(content)
+    (tmp_path / "torchvision-0.20.0.dist-info").mkdir()
+    (tmp_path / "torchvision-0.20.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.20.0\nRequires-Dist: torch (==2.5.0)\n"
+    )
+    command = [sys.executable, "-m", "benchmark.cli.main", "doctor", "--results", str(tmp_path / "results")]
+    places = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    found = subprocess.run(command, env=places, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert found.returncode == 1 and found.stderr == ""
     lines = found.stdout.splitlines()
     here = metadata.version("torch")
@@ -91,16 +73,20 @@ def test_a_torchvision_for_another_torch_is_named_in_words(tmp_path):
     assert len(lines) == len(LINES) - 3 and "accelerator" not in found.stdout
 
 
-def test_a_pair_that_only_importing_shows_to_be_none(tmp_path):
-    torchvision(tmp_path, version="0.29.2", needs=torch.__version__.partition("+")[0])
-    said = elsewhere(tmp_path).stdout
-    assert "no pair" in said and "operator torchvision::nms does not exist" in said and "`make setup`" in said
+def test_a_pair_that_only_importing_shows_to_be_none(monkeypatch):
+    def broken(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(doctor.importlib, "import_module", broken)
+    with pytest.raises(doctor.Trouble, match="no pair: .*operator torchvision::nms does not exist.*`make setup`"):
+        doctor.torch_and_torchvision()
 
 
 @pytest.mark.skipif(doctor.platform.machine() not in ("x86_64", "AMD64"), reason="names x86's vector units")
-def test_a_processor_without_vector_units_is_told(tmp_path):
-    found = elsewhere(tmp_path, ATEN_CPU_CAPABILITY="default")
-    assert re.search(r"^!!  processor: .*torch uses DEFAULT: without AVX2 runs take", found.stdout, re.MULTILINE)
+def test_a_processor_without_vector_units_is_told(monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    with pytest.raises(doctor.Trouble, match="torch uses DEFAULT: without AVX2 runs take"):
+        doctor.processor()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that works")

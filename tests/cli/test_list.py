@@ -35,12 +35,11 @@ def test_everything_is_listed(nothing_here, capsys):
 
 def test_data_sets_are_where_they_are(nothing_here, capsys):
     (nothing_here / "here" / "mnist" / "MNIST" / "raw").mkdir(parents=True)
-    for words in (["list", "data"], ["data", "list"]):
-        assert main([*words, "--data-root", str(nothing_here / "here")]) == 0
-        lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
-        assert str(nothing_here / "here" / "mnist") in lines["mnist"] and "60,000" in lines["mnist"]
-        assert "with scikit-learn" in lines["digits"] and "torchvision downloads" in lines["svhn"]
-        assert "no; set FSSL_DATA" in lines["ham10000_64"]
+    assert main(["list", "data", "--data-root", str(nothing_here / "here")]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert str(nothing_here / "here" / "mnist") in lines["mnist"] and "60,000" in lines["mnist"]
+    assert "with scikit-learn" in lines["digits"] and "torchvision downloads" in lines["svhn"]
+    assert "no; set FSSL_DATA" in lines["ham10000_64"]
 
 
 def test_done_runs_and_hours_by_hand(nothing_here, monkeypatch, capsys):

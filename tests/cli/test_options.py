@@ -39,7 +39,7 @@ def test_a_shortened_or_misspelt_option_is_refused(capsys, words, options):
 
 
 def test_the_nearest_option_is_named(capsys):
-    assert main(["data", "list", "--dta", "x"]) == 65
+    assert main(["list", "data", "--dta", "x"]) == 65
     assert capsys.readouterr().err == "fssl: unknown option '--dta'; did you mean '--data-root'?\n"
     assert main(["run", "--xyz=3"]) == 65
     assert capsys.readouterr().err == "fssl: unknown option '--xyz'; see `fssl run --help`\n"

@@ -49,14 +49,14 @@ def test_reproduce_trains_once_and_prints_the_same_table(places, capsys, tmp_pat
     assert second.out == first.out and second.err == ""
 
 
-def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path):
+def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatch):
+    """Also: single items as files, and the pictures of the README."""
+    elsewhere = ["--results", str(tmp_path / "elsewhere"), "--site", str(tmp_path / "site")]
     for cell in small_item("laptop").cells:
         for seed in (0, 1):
             run(cell.experiment.with_seed(seed), tmp_path / "elsewhere")
-    elsewhere = ["--results", str(tmp_path / "elsewhere"), "--site", str(tmp_path / "site")]
     assert main(["report", "--commit-reference", *elsewhere]) == 0
     assert (tmp_path / "elsewhere" / "summary.csv").read_text().count("test/accuracy") >= 4
-    (tmp_path / "reference").parent.mkdir(exist_ok=True)
     (tmp_path / "elsewhere" / "reference").rename(tmp_path / "reference")
     capsys.readouterr()
     assert main(["reproduce", "ssfl/tab2", "--profile", "laptop", "--json", *places]) == 0
@@ -64,18 +64,13 @@ def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path):
     assert [cell["n"] for cell in found["cells"]] == [2, 2] and not (tmp_path / "runs").exists()
     assert {"item", "profile", "cells", "claims", "report"} <= found.keys()
     assert main(["verify", "--results", str(tmp_path)]) == 0
-
-
-def test_single_items_as_files_and_the_readme_s_pictures(places, capsys, tmp_path, monkeypatch):
-    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", *places]) == 0
     assert main(["report", "ssfl/tab2", "--out", str(tmp_path / "out"), *places]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {
-        f"ssfl-tab2-demo-{name}" for name in ("table.csv", "table.tex", "table.md", "figure.svg", "figure.pdf")
-    } <= names
+    kinds = ("table.csv", "table.tex", "table.md", "figure.svg", "figure.pdf")
+    assert names >= {f"ssfl-tab2-laptop-{kind}" for kind in kinds}
     monkeypatch.setattr(report, "PICTURES", tmp_path / "pictures")
-    assert main(["report", "ssfl/tab2", "--profile", "demo", "--pictures", *places]) == 0
-    assert (tmp_path / "pictures/ssfl/tab2-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["report", "ssfl/tab2", "--pictures", *places]) == 0
+    assert (tmp_path / "pictures/ssfl/tab2-laptop.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("arena", ["arena/mnist", "arena/alpha"])

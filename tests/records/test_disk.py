@@ -5,6 +5,7 @@ Full and read-only disks are real ones: small file systems in memory, which only
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from reports.site import build
 from tests.conftest import tiny_experiment
+from tests.records.equality import differences
 from tests.reports.fakes import table2
 
 # State at the slots, so that a resumed run needs more than the weights.
@@ -46,16 +48,11 @@ def disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def untimed(folder: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
-
-
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory) -> list[dict[str, float]]:
+def unbroken(tmp_path_factory) -> Path:
     results = tmp_path_factory.mktemp("unbroken")
-    run(EXPERIMENT, results)
-    return untimed(run_folder(results, EXPERIMENT))
+    run(EXPERIMENT, results, seconds_between=0.0)
+    return results
 
 
 class Fills(pl.Callback):
@@ -90,7 +87,7 @@ def test_a_full_disk_ends_the_run_with_its_checkpoint_whole_and_it_goes_on_when_
         run(EXPERIMENT, disk, seconds_between=0.0)
     (disk / "filler").unlink()
     assert run(EXPERIMENT, disk)["status"] == "done"
-    assert untimed(folder) == unbroken and not list(folder.rglob(".*.tmp"))
+    assert differences(disk, unbroken, EXPERIMENT) == []
 
 
 def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):
@@ -109,7 +106,7 @@ def test_files_are_written_beside_and_nowhere_else(disk, unbroken, monkeypatch):
     """The results on a disk of their own; the usual folder for temporary files does not even exist."""
     monkeypatch.setattr(tempfile, "tempdir", str(disk / "nowhere"))
     run(EXPERIMENT, disk, seconds_between=0.0)
-    assert untimed(run_folder(disk, EXPERIMENT)) == unbroken and not (disk / "nowhere").exists()
+    assert differences(disk, unbroken, EXPERIMENT) == [] and not (disk / "nowhere").exists()
 
 
 def flip(path: Path, at: float = 0.5) -> None:
@@ -143,13 +140,13 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(what, tmp_path, unbroken, capsys):
     """Killed before its result, then damaged: from the older checkpoint, or from the start; never from half a file."""
-    run(EXPERIMENT, tmp_path, seconds_between=0.0)
     folder = run_folder(tmp_path, EXPERIMENT)
+    shutil.copytree(run_folder(unbroken, EXPERIMENT), folder)
     (folder / "result.json").unlink()
     DAMAGE[what](folder)
     capsys.readouterr()
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
-    assert untimed(folder) == unbroken
+    assert differences(tmp_path, unbroken, EXPERIMENT) == []
     told = capsys.readouterr().err
     assert ("is damaged" in told) == what.startswith(("newest", "all"))
     assert ("is ahead of rounds.jsonl" in told) == ("journal" in what)

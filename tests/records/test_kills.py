@@ -1,9 +1,7 @@
 """kill -9 at random moments, and inside the writing of a checkpoint: what is started again is bit-equal to the unbroken
 run, for every method, and for every engine."""
 
-import os
 import random
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
@@ -20,7 +18,6 @@ from tests.records.faults import STEPS
 from tests.records.forks import Forks
 
 ROUNDS = 8
-OTHER_DEVICE = Path("/dev/shm")
 WITH_MORE_STATE = ("crl-released", "rscfed-released", "semifl-released")  # momentum that stays where it is
 
 
@@ -86,20 +83,6 @@ def four_rounds() -> Experiment:
 @pytest.mark.parametrize("step", range(1, len(STEPS) + 1))
 def test_killed_after_each_step_of_writing_the_second_checkpoint(forks, whole, tmp_path, step):
     """Up to the rename the first checkpoint counts, from then on the second; half a file is never taken for one."""
-    die_in_the_second_checkpoint(forks, whole, tmp_path, step)
-
-
-@pytest.mark.skipif(not OTHER_DEVICE.is_dir(), reason=f"no {OTHER_DEVICE}")
-@pytest.mark.parametrize("step", [STEPS.index("replace"), STEPS.index("replace") + 1])
-def test_killed_where_the_results_are_on_another_device_than_temporary_files(forks, whole, tmp_path, step):
-    """Before and after the rename, which would fail across devices."""
-    with tempfile.TemporaryDirectory(dir=OTHER_DEVICE) as results:
-        if os.stat(results).st_dev == os.stat(tmp_path).st_dev:
-            pytest.skip(f"{OTHER_DEVICE} is on the device of temporary files")
-        die_in_the_second_checkpoint(forks, whole, Path(results), step)
-
-
-def die_in_the_second_checkpoint(forks: Forks, whole: Path, tmp_path: Path, step: int) -> None:
     experiment = four_rounds()
     folder = run_folder(tmp_path, experiment)
     end = forks.run(experiment, tmp_path, faults={"die_in_write": [2, step]})

@@ -7,7 +7,6 @@ import pytest
 
 from benchmark.errors import DataError, Stopped
 from benchmark.experiment import Evaluation, Experiment
-from benchmark.records import run as running
 from benchmark.records.record import covers, disagreement, run_folder
 from benchmark.records.run import AGAIN, run
 from tests.conftest import record_of, tiny_experiment
@@ -159,22 +158,13 @@ def test_killed_between_training_again_and_replacing(tmp_path):
     assert (run_folder(tmp_path, often) / "rounds.jsonl").read_text() == before
 
 
-def test_killed_after_replacing(tmp_path):
-    """The old record is left beside: it must not come back."""
+def test_killed_between_the_two_renames_and_after_them(tmp_path):
+    """First the new record alone is there, beside; then the old one is left there, and must not come back."""
     seldom, often = measuring(3), measuring(1)
+    run(often, tmp_path / AGAIN)
+    folder, beside = (run_folder(results, often) for results in (tmp_path, tmp_path / AGAIN))
+    before = (beside / "rounds.jsonl").read_text()
     run(often, tmp_path)
+    assert (folder / "rounds.jsonl").read_text() == before and not beside.exists()
     run(seldom, tmp_path / AGAIN)
     assert run(measuring(1, 1), tmp_path)["measured"] == {"every": 1, "gradient_diversity_every": 1}
-
-
-def test_where_the_system_cannot_exchange_folders(tmp_path, monkeypatch):
-    """By three renames; killed after the first two, the next call finds the new record beside."""
-    monkeypatch.setattr(running.ctypes, "CDLL", lambda *args, **words: object())
-    run(measuring(3), tmp_path)
-    assert run(measuring(1), tmp_path)["measured"]["every"] == 1
-    folder, beside = (run_folder(results, measuring(1)) for results in (tmp_path, tmp_path / AGAIN))
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    folder.rename(beside)
-    before = (beside / "rounds.jsonl").read_text()
-    run(measuring(1), tmp_path)
-    assert (folder / "rounds.jsonl").read_text() == before

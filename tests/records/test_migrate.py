@@ -10,7 +10,7 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.records.files import read_json, write_json
-from benchmark.records.record import read_copy, reference_path, run_digest, run_folder
+from benchmark.records.record import read_copy, reference_path, run_digest, run_folder, write_reference
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 
@@ -34,20 +34,6 @@ def old_run(results: Path, key: str, experiment: Experiment) -> Path:
     return folder
 
 
-def old_copy(results: Path, folder: Path) -> Path:
-    """The committed copy of a run as the earlier version wrote it: plain JSON, one list a metric."""
-    record = record_of(folder)
-    names = {name for line in record.rounds for name in line} - {"cell_key", "seed"}
-    content = {
-        **{name: getattr(record, name) for name in ("cell_key", "seed", "experiment", "manifest", "result")},
-        "rounds": {name: [line.get(name) for line in record.rounds] for name in sorted(names)},
-    }
-    path = results / "reference" / record.cell_key / f"seed={record.seed}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content))
-    return path
-
-
 def migrated(capsys, results: Path) -> tuple[int, str]:
     code = main(["migrate", "--results", str(results)])
     return code, capsys.readouterr().out
@@ -58,7 +44,7 @@ def test_a_finished_run_moves_with_its_weights_and_is_whole(capsys, tmp_path):
     before = record_of(folder)
     code, out = migrated(capsys, tmp_path)
     moved = run_folder(tmp_path, OFTEN)
-    assert code == 0 and f"{folder}: -> {moved}" in out and "1 moved, 0 stay" in out
+    assert code == 0 and f"{folder} -> {moved}" in out and "1 moved, 0 stay" in out
     record = record_of(moved)
     assert record.result["migrated_from"] == [OLD] and record.measured["every"] == 1 and not record.edited
     assert record.result["last"] == before.result["last"] and len(record.rounds) == 3
@@ -72,26 +58,24 @@ def test_a_finished_run_moves_with_its_weights_and_is_whole(capsys, tmp_path):
 def test_of_two_records_of_one_run_the_one_that_measured_more_stays(capsys, tmp_path):
     seldom, often = old_run(tmp_path, OLD, SELDOM), old_run(tmp_path, OLDER, OFTEN)
     for folder in (seldom, often):
-        old_copy(tmp_path, folder)
+        write_reference(tmp_path, record_of(folder))
     code, out = migrated(capsys, tmp_path)
-    assert code == 0 and "3 moved, 0 stay" in out
-    assert record_of(run_folder(tmp_path, OFTEN)).measured["every"] == 1
-    copy = read_copy(reference_path(tmp_path, KEY, 0))
-    assert copy.measured["every"] == 1 and copy.result["migrated_from"] == [OLD, OLDER]
+    assert code == 0 and "4 moved, 0 stay" in out
+    for record in (record_of(run_folder(tmp_path, OFTEN)), read_copy(reference_path(tmp_path, KEY, 0))):
+        assert record.measured["every"] == 1 and record.result["migrated_from"] == [OLDER]
     assert [path.name for path in sorted((tmp_path / "reference").iterdir())] == [KEY, "index.json"]
     assert main(["verify", "--results", str(tmp_path)]) == 0
 
 
 def test_records_that_differ_stay_and_are_told(capsys, tmp_path):
-    paths = [old_copy(tmp_path, old_run(tmp_path, key, run_)) for key, run_ in ((OLD, SELDOM), (OLDER, OFTEN))]
+    records = [record_of(old_run(tmp_path, key, run_)) for key, run_ in ((OLD, OFTEN), (OLDER, SELDOM))]
+    rounds = [{**line, "client/loss": line["client/loss"] * 1.001} for line in records[1].rounds]
+    for record in (records[0], replace(records[1], rounds=rounds)):
+        path = write_reference(tmp_path, record)
     shutil.rmtree(tmp_path / "runs")
-    content = json.loads(paths[0].read_text())
-    content["rounds"]["client/loss"][1] *= 1.001
-    paths[0].write_text(json.dumps(content))
-    before = [path.read_bytes() for path in paths]
     code, out = migrated(capsys, tmp_path)
-    assert code == 66 and "two records of one run differ: round 2: client/loss is " in out and "0 moved" in out
-    assert [path.read_bytes() for path in paths] == before
+    assert code == 66 and "another record of this run differs: round 3: client/loss is " in out
+    assert "1 moved, 1 stay" in out and path.exists() and reference_path(tmp_path, KEY, 0).exists()
 
 
 @pytest.mark.parametrize("what", ["unfinished", "edited", "damaged"])

@@ -3,9 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -13,13 +10,12 @@ import pytorch_lightning as pl
 import torch
 
 from benchmark.errors import CannotWrite, Diverged, RunningElsewhere, Stopped
-from benchmark.experiment import Experiment, Federation
 from benchmark.records.lease import Lease, claimed
-from benchmark.records.record import read_copy, read_records, run_folder, write_reference
+from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
-from tests.conftest import ROOT, record_of, tiny_experiment
-from tests.records.equality import differences, untimed
+from tests.conftest import record_of, tiny_experiment
+from tests.records.equality import untimed
 
 
 @pytest.fixture
@@ -117,42 +113,6 @@ def test_divergence_is_a_result(tiny, tmp_path):
     record = record_of(run_folder(tmp_path, wild))
     assert record.status == "diverged" and "not finite" in record.result["error"]
     assert run(wild, tmp_path)["status"] == "diverged"  # and is not retried
-
-
-def test_a_compact_copy_gives_the_record_back(tiny, tmp_path, unbroken):
-    """Every round is evaluated here, so that all is kept but the clocks."""
-    record = record_of(unbroken)
-    copy = read_copy(write_reference(tmp_path, record))
-    assert copy.result == record.result and copy.experiment == record.experiment and len(copy.rounds) == 3
-    for mine, theirs in zip(copy.rounds, record.rounds, strict=True):
-        assert mine.keys() == theirs.keys() - {"cell_key", "seed", "time/round_seconds", "time/cpu_seconds"}
-        assert all(mine[name] == pytest.approx(theirs[name], rel=1e-5) for name in mine)
-
-
-def test_reference_records_count_where_asked(tiny, tmp_path, unbroken):
-    write_reference(tmp_path, record_of(unbroken))
-    key = tiny.cell_key
-    assert read_records(tmp_path, [key], with_reference=True)[key][0].status == "done"
-    assert read_records(tmp_path, [key], with_reference=False)[key] == {}
-
-
-def test_the_command_stops_with_76_and_its_run_goes_on(tmp_path):
-    """A process of its own, with SIGTERM in the middle; worker processes: `test_signals`, and `make soak`."""
-    experiment = replace(Experiment(), federation=Federation(rounds=20, T=4, K=4, C=4))
-    words = ["--federation.rounds=20", "--federation.T=4", "--federation.K=4", "--federation.C=4"]
-    command = [sys.executable, "-m", "benchmark.cli.main", "run", "--json", *words, "--results", tmp_path / "broken"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    path = run_folder(tmp_path / "broken", experiment) / "rounds.jsonl"
-    deadline = time.monotonic() + 60
-    while process.poll() is None and not (path.exists() and path.read_text().count("\n") >= 3):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 76 and "stopped by SIGTERM after round" in said, said
-    run(experiment, tmp_path / "broken")
-    run(experiment, tmp_path / "whole")
-    assert differences(tmp_path / "broken", tmp_path / "whole", experiment) == []
 
 
 def test_the_recorder_never_writes_nan(tiny, tmp_path):
