@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmark.bench.works import WORKS, Work, environment_of, quick, samples_of
+from benchmark.bench.works import WORKS, Work, environment_of, quick
 from benchmark.errors import ConfigError, FsslError
 from benchmark.federated.engines import Engine, ReferenceEngine
 from benchmark.federated.environment import Environment
@@ -39,9 +39,6 @@ class Options:
     threads: int  # of the plain loop
     quick: bool = False
     say: Callable[[str], None] = print  # one line of progress
-
-    def work(self, name: str) -> Work:
-        return quick(WORKS[name]) if self.quick else WORKS[name]
 
 
 class Contender(Protocol):
@@ -131,21 +128,20 @@ def plain_loop() -> ModuleType:
 
 def ratios(name: str, options: Options) -> dict[str, Any]:
     """Rounds of a work by the plain loop and by the engines, all samples confident, in turn."""
-    work = options.work(name)
+    work = quick(WORKS[name]) if options.quick else WORKS[name]
     environment = environment_of(work)
     with ExitStack() as stack:
         plain = PlainContender(work, options.threads)
         stack.callback(plain.close)
-        pool = stack.enter_context(ProcessPool(environment, options.workers, confident_only=False))
+        pool = stack.enter_context(ProcessPool(environment, options.workers))
         contenders: dict[str, Contender] = {
             "plain loop": plain,
             "reference": EngineContender(environment, ReferenceEngine(environment), options.threads),
             "pool": EngineContender(environment, pool),
         }
         times = interleave(contenders, options.rounds, say=options.say)
-    samples = samples_of(work)
-    rows = {label: figures(found, times["plain loop"], samples) for label, found in times.items()}
-    return {"what": work.what, "samples": samples, "contenders": rows}
+    rows = {label: figures(found, times["plain loop"], work.samples) for label, found in times.items()}
+    return {"what": work.what, "rounds": options.rounds, "samples": work.samples, "contenders": rows}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,9 +170,9 @@ def interleave(
 
 
 def require_proc() -> None:
-    """CPU seconds and memory are read from /proc. Raises ConfigError where there is none."""
+    """CPU seconds are read from /proc. Raises ConfigError where there is none."""
     if not Path("/proc/self/stat").exists():
-        raise ConfigError("fssl bench reads CPU seconds and memory from /proc, which only Linux has")
+        raise ConfigError("fssl bench reads CPU seconds from /proc, which only Linux has")
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -191,7 +187,6 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 def figures(times: Times, yardstick: Times, samples: int) -> dict[str, Any]:
     """One contender's row: seconds a round, samples a second, ratios to the yardstick (above 1: faster)."""
     return {
-        "rounds": len(times.wall),
         "wall_seconds": spread(times.wall),
         "cpu_seconds": spread(times.cpu),
         "ratio": spread([theirs / ours for theirs, ours in zip(yardstick.wall, times.wall, strict=True)]),

@@ -3,7 +3,7 @@
 How long a step takes does not depend on the images.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,11 +31,27 @@ class Work:
     what: str
     experiment: Experiment
     images: int  # of each client
-    N_test: int = 2_000
+    trained: Callable[[Experiment, int], int]  # (experiment, images of a client) -> `samples`
 
     @property
     def cohort(self) -> int:
         return self.experiment.federation.C
+
+    @property
+    def samples(self) -> int:
+        """Images that the local steps of a round train on, all confident."""
+        return self.trained(self.experiment, self.images)
+
+
+def in_steps(experiment: Experiment, images: int) -> int:
+    """CRL: SSFL Eq. 4."""
+    federation, method, N_s = experiment.federation, experiment.method, experiment.data.N_s
+    return federation.T * (min(method.server_batch_size, N_s) + federation.C * min(method.batch_size, images))
+
+
+def in_passes(experiment: Experiment, images: int) -> int:
+    """SemiFL, Algorithm 1: the server's images once, and each client's as strong view and in the mix."""
+    return experiment.data.N_s + 2 * experiment.federation.C * images
 
 
 def experiment_of(**settings: Any) -> Experiment:
@@ -62,6 +78,7 @@ WORKS: Mapping[str, Work] = {
                 federation=Federation(K=10, C=10, T=16, rounds=1000),
             ),
             images=1000,
+            trained=in_steps,
         ),
         Work(
             name="B",
@@ -73,6 +90,7 @@ WORKS: Mapping[str, Work] = {
                 federation=Federation(K=10, C=10, T=16, rounds=1000),
             ),
             images=1000,
+            trained=in_steps,
         ),
         Work(
             name="C",
@@ -84,6 +102,7 @@ WORKS: Mapping[str, Work] = {
                 federation=Federation(K=10, C=10, rounds=1000, epochs=1),
             ),
             images=100,
+            trained=in_passes,
         ),
     )
 }
@@ -98,23 +117,17 @@ def quick(work: Work) -> Work:
         federation=replace(experiment.federation, K=2, C=2, T=2),
         method=replace(experiment.method, batch_size=4, server_batch_size=4),
     )
-    return replace(work, experiment=small, images=10, N_test=20)
-
-
-def with_clients(work: Work, K: int, C: int, images: int) -> Work:
-    """The work with `images` at each of K clients, of which C train in a round."""
-    federation = replace(work.experiment.federation, K=K, C=C)
-    return replace(work, experiment=replace(work.experiment, federation=federation), images=images)
+    return replace(work, experiment=small, images=10)
 
 
 def environment_of(work: Work) -> Environment:
     """The work's images, held by the server and by clients of equal size."""
     experiment = work.experiment
     N_train = experiment.data.N_s + experiment.federation.K * work.images
-    return prepare(experiment, data=random_images(experiment.data.name, N_train, work.N_test))
+    return prepare(experiment, data=random_images(experiment.data.name, N_train))
 
 
-def random_images(name: str, N_train: int, N_test: int) -> DataSet:
+def random_images(name: str, N_train: int) -> DataSet:
     """Random uint8 images in the shape and with the classes of a known data set; classes in turn."""
     shape, num_classes = DATASETS[name].image_shape, DATASETS[name].num_classes
     draw = torch.Generator().manual_seed(0)
@@ -123,19 +136,10 @@ def random_images(name: str, N_train: int, N_test: int) -> DataSet:
         name=f"random images like {name}",
         train_images_NCHW=torch.randint(0, 256, (N_train, *shape), dtype=torch.uint8, generator=draw),
         train_labels_N=torch.arange(N_train) % num_classes,
-        test_images_NCHW=torch.randint(0, 256, (N_test, *shape), dtype=torch.uint8, generator=draw),
-        test_labels_N=torch.arange(N_test) % num_classes,
+        test_images_NCHW=torch.randint(0, 256, (num_classes, *shape), dtype=torch.uint8, generator=draw),  # unused
+        test_labels_N=torch.arange(num_classes),
         classes=tuple(map(str, range(num_classes))),
         mean=mean,
         std=std,
         content_hash="random",
     )
-
-
-def samples_of(work: Work) -> int:
-    """Images that the local steps of a round train on, all confident (CRL: SSFL Eq. 4; SemiFL: Algorithm 1)."""
-    experiment, method = work.experiment, work.experiment.method
-    C, T, N_s = experiment.federation.C, experiment.federation.T, experiment.data.N_s
-    if isinstance(method, SemiFL):
-        return N_s + 2 * C * work.images  # the strong view, and the mix
-    return T * (min(method.server_batch_size, N_s) + C * min(method.batch_size, work.images))

@@ -44,11 +44,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         help="device of the reference engine: cpu, cuda or cuda:1 (default: cpu; with auto, cuda if there is one)",
     )
     command.add_argument("--workers", type=int, help="processes of pool or ray (default: one a core)")
-    command.add_argument(
-        "--dense",
-        action="store_true",
-        help="pool and ray: images below tau pass the network too, as they do in the reference engine",
-    )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     command.add_argument(
         "--wandb",
@@ -93,7 +88,6 @@ def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any
             threads=options.threads,
             engine=options.engine,
             workers=options.workers,
-            confident_only=not options.dense,
             device=options.device,
         )
 

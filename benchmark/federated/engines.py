@@ -12,6 +12,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of
 from benchmark.federated.process_pool import ProcessPool
+from benchmark.federated.sharing import FAST
 from benchmark.federated.start import usable_cores
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
@@ -47,7 +48,7 @@ class ReferenceEngine:
     def __init__(self, environment: Environment, device: str = "cpu") -> None:
         self.device = device_named(device)
         careful(self.device)
-        self._work = JobRunner(environment, device=self.device)
+        self._work = JobRunner(environment, device=str(self.device))
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -143,7 +144,6 @@ def build_engine(
     workers: int | None,
     threads: int,
     *,
-    confident_only: bool = True,
     device: str | None = None,
 ) -> Engine:
     """The engine of that name. "auto": the reference engine on a CUDA device where there is one, else the process pool
@@ -155,11 +155,11 @@ def build_engine(
     check_engine(name, workers, threads, device)
     if name == "ray":
         torch.set_num_threads(1)  # this process averages and evaluates
-        return ray_engine(environment, workers, threads=1, confident_only=confident_only)
+        return ray_engine(environment, workers, threads=1)
     if needs_workers(name, environment.experiment, workers, threads, device=device):
         torch.set_num_threads(1)
         count, each = layout(environment.experiment.federation.C, workers)
-        return ProcessPool(environment, count, threads=each, confident_only=confident_only)
+        return ProcessPool(environment, count, threads=each)
     torch.set_num_threads(threads)
     if device is None:
         device = "cuda" if name == "auto" and torch.cuda.is_available() else "cpu"
@@ -177,29 +177,27 @@ def engine_again(
     """An engine that gives the bits of the one in a manifest. `workers` may be others than they were, their threads
     not. The pool and Ray give the same bits: which of the two it is, `name` decides.
 
-    A record without `plain` is the reference engine's, or older than the fast local step: its bits were the
-    reference's. Older records call the pool "cpu". Raises ConfigError for an engine that is no longer there.
+    Raises ConfigError for an engine that is no longer there.
     """
     began, threads = recorded["name"], recorded["threads"]
-    if began not in ("reference", "pool", "ray", "cpu"):
-        raise ConfigError(f"this run was begun by the engine {began!r}, which is no longer there; start it anew")
-    if began == "reference" or "plain" not in recorded:
+    if began == "reference":
         torch.set_num_threads(threads)
         if "device" not in recorded:
             return ReferenceEngine(environment)
         return ReferenceEngine(environment, "cuda" if device in (None, "cpu") else device)
+    if began not in ("pool", "ray") or not recorded.items() >= FAST.items():
+        raise ConfigError(f"this run was begun by the engine {began!r}, which is no longer there; start it anew")
     torch.set_num_threads(1)
-    plain, confident_only = recorded["plain"], recorded["confident_only"]
-    if name == "ray" and not plain:
-        return ray_engine(environment, workers, threads=threads, confident_only=confident_only)
+    if name == "ray":
+        return ray_engine(environment, workers, threads=threads)
     workers = workers or (None if began == "ray" else recorded.get("workers"))
-    return ProcessPool(environment, workers, threads=threads, confident_only=confident_only, plain=plain)
+    return ProcessPool(environment, workers, threads=threads)
 
 
-def ray_engine(environment: Environment, workers: int | None, *, threads: int, confident_only: bool) -> Engine:
+def ray_engine(environment: Environment, workers: int | None, *, threads: int) -> Engine:
     from benchmark.federated.ray_engine import RayEngine
 
-    return RayEngine(environment, workers, threads=threads, confident_only=confident_only)
+    return RayEngine(environment, workers, threads=threads)
 
 
 def needs_workers(

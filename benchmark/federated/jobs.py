@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,8 @@ from benchmark.federated.divergence import holder_name, judged
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
-from benchmark.federated.machine import faster_products, is_lack_of_memory, memory_named
-from benchmark.federated.micro_batches import IN_PARTS, most_parts, why_whole
+from benchmark.federated.machine import faster_products, memory_named
 from benchmark.federated.pseudo import PseudoLabelQuality
-from benchmark.federated.store import copied
 from benchmark.losses.confident import leave_out_rejected
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
@@ -25,34 +23,22 @@ from benchmark.optim.sgd import Place
 from benchmark.streams import torch_stream
 
 
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """What an engine does otherwise than the plain local step, to the same numbers but for their last bits."""
-
-    # The optimizer's step in one kernel; matrix products by oneDNN, and group norms of few channels our own way, where
-    # they are float32.
-    kernels: bool = True
-    confident_only: bool = True  # images below tau pass no network where that changes nothing (`loss_of_kept`)
-
-
-PLAIN = Speed(kernels=False, confident_only=False)
-
-
 def keeper_of(job: Job) -> str:
     """Under which name the job's private state is kept."""
     return job.keeps if job.keeps is not None else str(job.key.client)
 
 
 class JobRunner:
-    """Runs one job at a time in this process. Its networks and modules are reused from job to job."""
+    """Runs one job at a time in this process. Its networks and modules are reused from job to job.
 
-    def __init__(
-        self,
-        environment: Environment,
-        speed: Speed = PLAIN,
-        device: torch.device = torch.device("cpu"),  # noqa: B008
-    ) -> None:
-        self._environment, self._speed, self._device = on_device(environment, device), speed, device
+    `fast`: another local step than the plain one, to the same numbers but for their last bits. The optimizer's step is
+    one kernel; matrix products are oneDNN's, and group norms of few channels our own, where they are float32; images
+    below tau pass no network where that changes nothing (`loss_of_kept`).
+    """
+
+    def __init__(self, environment: Environment, *, fast: bool = False, device: str = "cpu") -> None:
+        self._device, self._fast = torch.device(device), fast
+        self._environment = on_device(environment, self._device)
         self._networks: dict[Model | None, nn.Module] = {}
         self._modules: dict[tuple[object, ...], LocalModule] = {}
 
@@ -60,26 +46,13 @@ class JobRunner:
         """The job's outcome, from nothing but the job, the round and the holder's private state.
 
         Raises Diverged where it is not finite, or gives that of a client that sat out (`Federation.on_divergence`);
-        FsslError where memory does not suffice, even for the job's batches in parts (`parts`).
+        FsslError where memory does not suffice.
         """
-        why = why_whole(job, self._network(job.network), self._environment.experiment.precision)
-        with memory_named(holder_name(job.key.client), round_number, why), self._products():
-            found, losses = self._fitted(job, round_number, private, 1 if why else most_parts(job))
+        with memory_named(holder_name(job.key.client), round_number), self._products():
+            found, losses = self._run(job, round_number, private)
         return judged(found, losses, job, round_number, self._environment.experiment.federation.on_divergence)
 
-    def _fitted(self, job: Job, round_number: int, private: Tree | None, most: int) -> tuple[Outcome, list[Tensor]]:
-        """As `_run`, from the start again with batches in twice as many parts where memory did not suffice."""
-        parts = 1
-        while True:
-            try:
-                own = copied(private) if parts < most else private  # local work may change it in place
-                return self._run(job, round_number, own, parts)
-            except (MemoryError, RuntimeError) as error:
-                if parts >= most or not is_lack_of_memory(error):
-                    raise
-            parts *= 2  # outside, where the error no longer holds the tensors of what failed
-
-    def _run(self, job: Job, round_number: int, private: Tree | None, parts: int = 1) -> tuple[Outcome, list[Tensor]]:
+    def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
         """The job's outcome, and the loss of each of its local steps."""
         local = job.update.start(job.receives, private, self._reader(job, round_number, "train"))
         if local is None:
@@ -91,36 +64,29 @@ class JobRunner:
         batches = JobBatches(self._environment, job, round_number, selected=local.selected)
         module = self._module(job, local, round_number, len(batches))
         module.pseudo = given
-        found = outcome(job, module, train(module, self._placed(batches), parts))
-        if parts > 1:
-            found = replace(found, metrics={**found.metrics, IN_PARTS: 1.0})
-        return found, module.losses
+        return outcome(job, module, train(module, self._placed(batches))), module.losses
 
     def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
         """The gradient at the weights that the job receives; nothing where it would sit out."""
         with self._products():
-            return self._gradient(job, round_number)
-
-    def _gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
-        local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))
-        if local is None or not local.trainable:
-            return {}
-        batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
-        module = self._module(job, local, round_number, len(batches), purpose="gradient")
-        return gradient(module, self._placed(batches))
+            local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))
+            if local is None or not local.trainable:
+                return {}
+            batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
+            module = self._module(job, local, round_number, len(batches), purpose="gradient")
+            return gradient(module, self._placed(batches))
 
     def _placed(self, batches: JobBatches) -> Iterable[LocalBatch]:
         return batches if self._device.type == "cpu" else (batch.to(self._device) for batch in batches)
 
     def _products(self) -> AbstractContextManager[None]:
-        return faster_products() if self._speed.kernels else nullcontext()
+        return faster_products() if self._fast else nullcontext()
 
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:
             network = self._networks[model] = self._environment.network(model).to(self._device)
-            if self._speed.kernels:
+            if self._fast:
                 use_fast_group_norms(network)
-            if self._speed.confident_only:
                 leave_out_rejected(network)
         return self._networks[model]
 
@@ -137,7 +103,7 @@ class JobRunner:
                 experiment.optimizer,
                 place,
                 precision=experiment.precision,
-                fused=self._speed.kernels,
+                fused=self._fast,
             )
             self._modules[kind] = module
         else:

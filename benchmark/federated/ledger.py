@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from benchmark.federated.divergence import DROPPED
-from benchmark.federated.micro_batches import IN_PARTS
 from benchmark.federated.pseudo import summary
 from benchmark.methods.protocol import Job, Outcome, Tree
 
@@ -16,7 +15,7 @@ class Ledger:
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
-        self._bytes_down = self._bytes_up = self._local_steps = self._sat_out = self._in_parts = 0
+        self._bytes_down = self._bytes_up = self._local_steps = self._sat_out = 0
         self._bytes_kept: dict[object, int] = {}  # by keeper: a client drawn twice keeps what its last job left
         self._dropped: int | None = None  # None: the rule "drop" is not in use
         self._sums: dict[str, float] = defaultdict(float)
@@ -33,10 +32,9 @@ class Ledger:
                 self._dropped = (self._dropped or 0) + int(dropped)
             self._sat_out += outcome.sat_out and not dropped
         self._local_steps += outcome.steps
-        self._in_parts += IN_PARTS in outcome.metrics
         self._pseudo.append({name: value for name, value in outcome.metrics.items() if name.startswith("pseudo/")})
         for name, value in outcome.metrics.items():
-            if not name.startswith("pseudo/") and name not in (DROPPED, IN_PARTS):
+            if not name.startswith("pseudo/") and name != DROPPED:
                 self._sums[name] += value
                 self._steps[name] += outcome.steps
 
@@ -44,8 +42,7 @@ class Ledger:
         """Losses as means over local steps, pseudo-labels as `pseudo.summary` has them, counts of bytes and steps.
 
         `comm/bytes_kept`: private state that the round's clients keep until they are next drawn; `comm/sat_out`:
-        clients that sent nothing; `comm/dropped`: those whose update was not finite (`Federation.on_divergence`);
-        `memory/jobs_in_parts`: jobs whose batches did not fit into memory whole (`parts`).
+        clients that sent nothing; `comm/dropped`: those whose update was not finite (`Federation.on_divergence`).
         """
         means = {name: total / self._steps[name] for name, total in self._sums.items() if self._steps[name]}
         return {
@@ -56,7 +53,6 @@ class Ledger:
             "comm/bytes_kept": sum(self._bytes_kept.values()),
             "comm/sat_out": self._sat_out,
             **({} if self._dropped is None else {DROPPED: self._dropped}),
-            **({IN_PARTS: self._in_parts} if self._in_parts else {}),
             "local_steps": self._local_steps,
         }
 

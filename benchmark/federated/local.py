@@ -5,7 +5,7 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
-from benchmark.federated.micro_batches import in_parts
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
 from benchmark.optim.sgd import SGD, Place
@@ -181,31 +180,19 @@ def state(network: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
-def train(module: LocalModule, batches: Iterable[LocalBatch], parts: int = 1) -> dict[str, Weights]:
-    """Local steps as Lightning's automatic optimization runs them, without a Trainer. Returns momentum buffers.
-
-    `parts` into which each batch is cut, where it has to be: see `parts`.
-    """
+def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
+    """Local steps as Lightning's automatic optimization runs them, without a Trainer. Returns momentum buffers."""
     configured = module.configure_optimizers()
     optimizer, schedule = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
     for index, batch in enumerate(batches):
         optimizer.zero_grad(set_to_none=True)
-        loss = backward(module, in_parts(batch, parts), index)
+        loss = module.training_step(batch, index)
+        loss.backward()
         module.configure_gradient_clipping(optimizer)
         optimizer.step()
         schedule.step()
         module.on_train_batch_end(loss, batch, index)
     return momentum_of(module, optimizer)
-
-
-def backward(module: LocalModule, parts: Sequence[LocalBatch], index: int) -> Tensor:
-    """The gradient of the mean of the parts' losses, and that mean."""
-    for part in parts:
-        loss = module.training_step(part, index)
-        (loss if len(parts) == 1 else loss / len(parts)).backward()
-    if len(parts) > 1:  # what is noted of a local step is noted once
-        module.losses[-len(parts) :] = [loss := torch.stack(module.losses[-len(parts) :]).mean()]
-    return loss
 
 
 def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[str, Weights]:

@@ -48,25 +48,16 @@ def shared_memory_left() -> float:
 SHORT = ("can't allocate memory", "bad_alloc", "could not create a primitive", "could not create a memory object")
 
 
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether the error says that memory did not suffice, in any of the ways that torch and its libraries say so."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    said = str(error)
-    return isinstance(error, RuntimeError) and any(words in said for words in SHORT)
-
-
 @contextlib.contextmanager
-def memory_named(holder: str, round_number: int, why: str | None = None) -> Iterator[None]:
-    """Name the holder whose job did not fit into memory, and `why` smaller parts are no way out. Raises FsslError."""
+def memory_named(holder: str, round_number: int) -> Iterator[None]:
+    """Name the holder whose job did not fit into memory. Raises FsslError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_lack_of_memory(error):
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(map(str(error).__contains__, SHORT)):
             raise
-        tried = f" ({why})" if why else ""
         raise FsslError(
-            f"round {round_number}, {holder}: its job does not fit into memory{tried}; choose a smaller batch size "
+            f"round {round_number}, {holder}: its job does not fit into memory; choose a smaller batch size "
             "or network, or fewer workers"
         ) from error
 

@@ -9,20 +9,20 @@ import logging
 import os
 import signal
 import threading
-import warnings
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from benchmark.errors import ConfigError, FsslError
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner, Speed
+from benchmark.federated.jobs import JobRunner
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.process_pool import Packed, Sent, answer, pack, unpack
-from benchmark.federated.sharing import Call, Failure, SharingEngine
+from benchmark.federated.process_pool import from_memory, in_memory
+from benchmark.federated.sharing import Call, SharingEngine, result_of
+from benchmark.federated.store import copied
 from benchmark.methods.protocol import Tree
 
 LOOK = 1.0  # seconds after which a wait for Ray looks whether this process was asked to stop
@@ -30,43 +30,27 @@ LOOK = 1.0  # seconds after which a wait for Ray looks whether this process was 
 
 class RayEngine(SharingEngine[Any]):
     """`workers` actors of `threads` CPUs each; None: as many as the cluster has CPUs for. They live as long as the
-    engine, and keep nothing between calls.
+    engine.
 
     Raises ConfigError where Ray is not installed, the cluster has too few CPUs, or a node has other code.
     """
 
     name = "ray"
 
-    def __init__(
-        self,
-        environment: Environment,
-        workers: int | None = None,
-        *,
-        threads: int = 1,
-        confident_only: bool = True,
-    ) -> None:
-        super().__init__(environment)
-        self._sent: dict[Any, dict[int, Sent]] = {}  # by worker and call: the tensors that it has
-        self._waiting: dict[Any, tuple[Any, int, int]] = {}  # by what Ray calls a result: worker, call and index
-        self._threads, self._speed = threads, Speed(confident_only=confident_only)
+    def __init__(self, environment: Environment, workers: int | None = None, *, threads: int = 1) -> None:
         self._ray, self._ours = connected()
         cpus = int(self._ray.cluster_resources().get("CPU", 0))
-        self._count = cpus // threads if workers is None else workers
-        if not 1 <= self._count <= cpus // threads:
+        super().__init__(environment, max(1, cpus // threads) if workers is None else workers, threads)
+        self._sent: dict[int, list[Any]] = {}  # by call: its jobs, as Ray calls them
+        self._waiting: dict[Any, tuple[Any, int, int]] = {}  # by what Ray calls a result: worker, call and index
+        if self._count > cpus // threads:
             self.close()
             raise ConfigError(
                 f"--workers: {self._count} of {threads} CPUs each, but the Ray cluster has {cpus}; "
                 f"choose 1 to {cpus // threads}"
             )
 
-    def __enter__(self) -> "RayEngine":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End the workers; work begun is lost."""
         for worker in self._jobs_of:
             self._ray.kill(worker)
         for held in (self._jobs_of, self._sent, self._waiting):
@@ -74,18 +58,15 @@ class RayEngine(SharingEngine[Any]):
         if self._ours and self._ray.is_initialized():
             self._ray.shutdown()
 
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """`workers` does not decide its bits, and stands there for the time it took."""
-        speed = {"plain": False, "confident_only": self._speed.confident_only}
-        return {"name": self.name, "threads": self._threads, "bit_equal": True, **speed, "workers": self._count}
-
     def _begin(self) -> None:
         if self._jobs_of:
             return
-        environment = self._ray.put(sendable(pack(self._environment, {})))
+        # Tensors go as arrays, which the workers of a node share without a copy. Outcomes come back as torch pickles
+        # them: writable, as those of this process are.
+        self._ray.util.register_serializer(Tensor, serializer=in_memory, deserializer=from_memory)
+        environment = self._ray.put(self._environment)
         actor = self._ray.remote(num_cpus=self._threads, max_restarts=0)(RayWorker)
-        workers = [actor.remote(environment, self._threads, self._speed) for _ in range(self._count)]
+        workers = [actor.remote(environment, self._threads) for _ in range(self._count)]
         try:
             for there in self._ray.get([worker.code.remote() for worker in workers]):
                 if there != code():
@@ -95,14 +76,13 @@ class RayEngine(SharingEngine[Any]):
         self._jobs_of = {worker: [] for worker in workers}
 
     def _give(self, worker: Any, call: Call, index: int, private: Tree | None) -> None:
-        sent = self._sent.setdefault(worker, {}).setdefault(call.number, {})
         try:
-            job = sendable(pack(call.jobs[index], sent))
+            if call.number not in self._sent:
+                self._sent[call.number] = [self._ray.put(list(call.jobs))]
         except Exception as error:
             raise self._cannot_be_sent(call, index, error) from error
-        state = sendable(pack(private, {}))
-        result = worker.run.remote(call.number, job, state, call.kept is None, call.round_number)
-        self._waiting[result] = (worker, call.number, index)
+        arguments = (call.number, self._sent[call.number], index, private, call.kept is None, call.round_number)
+        self._waiting[worker.run.remote(*arguments)] = (worker, call.number, index)
 
     def _take_in(self) -> None:
         done: list[Any] = []
@@ -110,7 +90,7 @@ class RayEngine(SharingEngine[Any]):
             done, _ = self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK)
         worker, number, index = self._waiting.pop(done[0])
         try:
-            result = unpack(writable(self._ray.get(done[0])), {})
+            result = self._ray.get(done[0])
         except self._ray.exceptions.RayError as error:
             message = f"a Ray worker ended during {self._job_of(worker)}: {last_line(error)}"
             self.close()
@@ -118,35 +98,30 @@ class RayEngine(SharingEngine[Any]):
         self._enter(worker, number, index, result)
 
     def _forget(self, call: Call) -> None:
-        for worker, sent in self._sent.items():
-            if sent.pop(call.number, None) is not None and worker in self._jobs_of:
-                worker.forget.remote(call.number)
+        self._sent.pop(call.number, None)
 
 
 class RayWorker:
-    """What runs on a node, as a Ray actor: jobs one after another."""
+    """What runs on a node, as a Ray actor: jobs one after another. It keeps the jobs of the last call."""
 
-    def __init__(self, environment: Packed, threads: int, speed: Speed) -> None:
+    def __init__(self, environment: Environment, threads: int) -> None:
         torch.set_num_threads(threads)
         keep_freed_memory()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # images lie in Ray's shared memory, which nobody writes to
-            self._runner = JobRunner(unpack(environment, {}), speed)
-        self._received: dict[int, dict[int, torch.Tensor]] = {}  # by call: tensors that several of its jobs receive
+        self._runner = JobRunner(environment, fast=True)
+        self._call, self._jobs = -1, list[Any]()
 
     def code(self) -> str:
         return code()
 
-    def run(self, call: int, job: Packed, private: Packed, wants_gradient: bool, round_number: int) -> Packed:
-        received = self._received.setdefault(call, {})
-        try:
-            result = answer(self._runner, writable(job), writable(private), received, wants_gradient, round_number)
-        except Exception as error:
-            result = pack(Failure.of(error), {})
-        return sendable(result)
+    def run(self, call: int, sent: list[Any], index: int, private: Tree | None, *how: Any) -> Any:
+        """`sent`: the one reference to the jobs of the call, in a list, so that Ray leaves the fetching to us."""
+        if call != self._call:
+            import ray
 
-    def forget(self, call: int) -> None:
-        self._received.pop(call, None)
+            self._call, self._jobs = call, ray.get(sent[0])
+        # What comes from Ray cannot be written to, and local work may change it in place.
+        job = replace(self._jobs[index], receives=copied(self._jobs[index].receives))
+        return result_of(self._runner, job, copied(private), *how)
 
 
 def connected() -> tuple[Any, bool]:
@@ -179,16 +154,6 @@ def code() -> str:
     for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()[:12]
-
-
-def sendable(packed: Packed) -> Packed:
-    """With memory as arrays, which Ray takes without a copy."""
-    return Packed(packed.pickled, [np.asarray(buffer) for buffer in packed.buffers])
-
-
-def writable(packed: Packed) -> Packed:
-    """With a copy of the memory, since what Ray gives cannot be written to, and local work may change it in place."""
-    return Packed(packed.pickled, [bytearray(buffer) for buffer in packed.buffers])
 
 
 def last_line(error: Exception) -> str:

@@ -4,45 +4,32 @@ import itertools
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from benchmark import errors
-from benchmark.errors import FsslError
+from benchmark.errors import ConfigError, FsslError
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import cost_of, keeper_of, name_of
+from benchmark.federated.jobs import JobRunner, cost_of, keeper_of, name_of
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 AHEAD = 1  # jobs that a worker has beside the one it runs
 IN_PROGRESS = 3  # jobs a worker that run or wait for an earlier one: two results wait while a third job runs
+FAST = {"bit_equal": True, "plain": False, "confident_only": True}  # how records name the fast local step
 
 WorkerT = TypeVar("WorkerT")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """An exception of a job. `name` is its class where that is one of benchmark.errors."""
-
-    name: str | None
-    message: str
-    traceback: str
-
-    @classmethod
-    def of(cls, error: BaseException) -> "Failure":
-        ours = getattr(errors, type(error).__name__, None) is type(error)
-        return cls(
-            name=type(error).__name__ if ours else None,
-            message=str(error),
-            traceback="".join(traceback.format_exception(error)),
-        )
-
-    def to_raise(self, job: str) -> Exception:
-        """The exception to raise in the parent, with the worker's traceback."""
-        if self.name is None:
-            return RuntimeError(f"{job} failed in a worker process:\n{self.traceback}")
-        error: Exception = getattr(errors, self.name)(self.message)
-        error.add_note(f"in a worker process, {job}:\n{self.traceback}")
-        return error
+def result_of(runner: JobRunner, job: Job, private: Tree | None, wants_gradient: bool, round_number: int) -> Any:
+    """In a worker: a job's outcome, or its gradient, or the exception that the parent is to raise in its place, with
+    the traceback. Errors of benchmark.errors stay what they are; a class of others may be known here alone."""
+    try:
+        return runner.gradient(job, round_number) if wants_gradient else runner.run(job, round_number, private)
+    except Exception as error:
+        name, where = name_of(job, round_number), "".join(traceback.format_exception(error))
+        if not isinstance(error, FsslError):
+            return RuntimeError(f"{name} failed in a worker process:\n{where}")
+        failure = type(error)(str(error))
+        failure.add_note(f"in a worker process, {name}:\n{where}")
+        return failure
 
 
 class Call:
@@ -101,11 +88,11 @@ class Call:
         return None if self.kept is None else self._left.get(keeper, self.kept.get(keeper))
 
     def enter(self, index: int, result: Any) -> None:
-        """A worker's result: an outcome, a gradient, or a failure, which is raised when it is due."""
+        """A worker's result: an outcome, a gradient, or an exception, which is raised when it is due."""
         self._running.discard(index)
         self._undone[self._keeper(index)].remove(index)
         self._results[index] = result
-        if isinstance(result, Failure):
+        if isinstance(result, Exception):
             self._end = min(self._end, index)
         elif self.kept is not None and result.private is not None:
             self._left[self._keeper(index)] = result.private
@@ -113,8 +100,8 @@ class Call:
     def take(self) -> Any:
         """The outcome that is due. Raises what its job raised."""
         result = self._results.pop(self.due)
-        if isinstance(result, Failure):
-            raise result.to_raise(name_of(self.jobs[self.due], self.round_number))
+        if isinstance(result, Exception):
+            raise result
         self.due += 1
         return result
 
@@ -124,14 +111,33 @@ class Call:
 
 class SharingEngine(ABC, Generic[WorkerT]):
     """Jobs go to whichever worker is free, the longest first. A worker keeps nothing: private state comes with the job
-    and goes back with its outcome. The number of workers moves no bit.
+    and goes back with its outcome. The number of workers moves no bit. All take the fast local step (`JobRunner`).
     """
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+    name: str
+
+    def __init__(self, environment: Environment, workers: int, threads: int) -> None:
+        if workers < 1:
+            raise ConfigError(f"--workers: {workers}; choose 1 or more")
+        self._environment, self._count, self._threads = environment, workers, threads
         self._numbers = itertools.count()
         self._calls: dict[int, Call] = {}
         self._jobs_of: dict[WorkerT, list[tuple[int, int]]] = {}  # worker -> (call, index) of jobs without a result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """`workers` does not decide its bits, and stands there for the time it took."""
+        return {"name": self.name, "threads": self._threads, **FAST, "workers": self._count}
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers; work begun is lost. The engine is usable again: it then starts others."""
 
     @abstractmethod
     def _begin(self) -> None:

@@ -38,8 +38,6 @@ from benchmark.methods.protocol import Local, Method, Reader, Setup, State, Tree
 class ElasticUpdate(SupervisedUpdate):
     """T local steps from the client's own model, then the pull x <- x - alpha (x - z)."""
 
-    mean_over_images = True
-
     reports: str = "client/supervised_loss"
     alpha: float  # of this round
     # Which x the server gets: that of the local steps (EASGD Eq. 6), or the pulled one (Overlap-Local-SGD).

@@ -75,7 +75,6 @@ class FixMatch(Method):
 class FixMatchUpdate(StudentUpdate):
     """Supervised loss on weak labelled views + lambda_u x consistency loss on the unlabelled ones."""
 
-    mean_over_images = True
     passes = {"unlabelled/weak": (1, 0)}
 
     method: FixMatch

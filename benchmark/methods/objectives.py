@@ -54,8 +54,6 @@ class ReadOnlyUpdate(LocalUpdate):
 class SupervisedUpdate(StudentUpdate):
     """Eqs. 3 and 6: cross-entropy of the weak view with the labels of one stream."""
 
-    mean_over_images = True
-
     stream: str = "labelled"
     reports: str = "client/labelled_loss"
 
@@ -67,8 +65,6 @@ class SupervisedUpdate(StudentUpdate):
 @dataclass(frozen=True, kw_only=True)
 class ServerUpdate(SupervisedUpdate):
     """Eq. 3 at the server."""
-
-    mean_over_images = True
 
     reports: str = "server/loss"
 
@@ -141,7 +137,6 @@ class CRL:
 class ConsistencyUpdate(StudentUpdate):
     """Eq. 4, and Eq. 3 beside it where the client holds labels."""
 
-    mean_over_images = True
     passes = {"unlabelled/weak": (1, 0)}
 
     objective: CRL = CRL()
@@ -166,8 +161,6 @@ class ConsistencyUpdate(StudentUpdate):
 @dataclass(frozen=True, kw_only=True)
 class TwoViewSelfTrainingUpdate(StudentUpdate):
     """Eq. 3, and self-training on weak and strong views alike: the released code's, with labels at clients."""
-
-    mean_over_images = True
 
     objective: CRL = CRL()
 
@@ -199,7 +192,6 @@ class SelfTrainingUpdate(StudentUpdate):
     """Eq. 5, and Eq. 3 beside it where the client holds labels. The label is given in evaluation mode, as released
     (train_LocalSGD.py:547-570)."""
 
-    mean_over_images = True
     passes = {"unlabelled/weak": (1, 1)}
 
     objective: SelfTraining = SelfTraining()

@@ -157,12 +157,8 @@ class LocalUpdate:
     # how often a view (or "stream/view") goes through a network without and with gradient, where it is not (0, 1), for
     # estimates of cost;
     passes: ClassVar[Mapping[str, tuple[int, int]]] = {}
-    # whether only changes are sent, so that bytes are known after training alone;
+    # whether only changes are sent, so that bytes are known after training alone
     sends_changes: ClassVar[bool] = False
-    # whether the losses are means over a batch's images of terms that depend on one image each (and of terms of the
-    # weights alone), so that a batch too large for memory may be cut. Each class says it for itself: a class that
-    # inherits may have another loss.
-    mean_over_images: ClassVar[bool] = False
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
         """The weight sets to train, from what was received and kept. None: this client sits the round out."""

@@ -62,7 +62,6 @@ from benchmark.methods.protocol import (
 class ProximalFixMatchUpdate(LocalUpdate):
     """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
 
-    mean_over_images = True
     passes = {"unlabelled/weak": (1, 0)}
     observes: ClassVar[bool] = False
 

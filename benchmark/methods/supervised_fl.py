@@ -76,8 +76,6 @@ class SupervisedFL(Method):
 class FedProxUpdate(LocalUpdate):
     """Cross-entropy on the weak view, and with mu > 0 the pull towards the weights received (FedProx Eq. 2)."""
 
-    mean_over_images = True
-
     method: SupervisedFL
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:

@@ -25,8 +25,6 @@ from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherS
 class TSClientUpdate(ProximalFixMatchUpdate):
     """ClientUpdate with a local teacher that is sent back."""
 
-    mean_over_images = True
-
     def finish(self, local: Local) -> Tree:
         return {**super().finish(local), "teacher": local.frozen["teacher"]}
 

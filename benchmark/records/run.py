@@ -41,7 +41,6 @@ def run(
     threads: int = 1,
     engine: str = "reference",
     workers: int | None = None,
-    confident_only: bool = True,
     device: str | None = None,
     seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
     patience: float = PATIENCE,
@@ -54,7 +53,7 @@ def run(
     beside its record, with the measurements of both, and replaces it where all numbers that both have are equal: bit by
     bit on an equal engine and machine, else to six digits. An unfinished one that measured less begins anew.
 
-    `engine`, `workers`, `threads`, `confident_only` and `device`: see `build_engine`. How many workers there are moves
+    `engine`, `workers`, `threads` and `device`: see `build_engine`. How many workers there are moves
     no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is
     killed does so much again. `patience`: seconds without a sign of life after which a run that another machine, or a
     stopped process, is at is taken over. `client_memory`: bytes of what clients keep between rounds that stay in
@@ -90,9 +89,7 @@ def run(
                     recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
                     chosen = _engine_of(recorder, environment, workers, like, name=engine, device=device)
                     if chosen is None:
-                        chosen = build_engine(
-                            engine, environment, workers, threads, confident_only=confident_only, device=device
-                        )
+                        chosen = build_engine(engine, environment, workers, threads, device=device)
                     with contextlib.closing(chosen), recorder.opened(manifest(environment, chosen)):
                         return _train(recorder, environment, chosen, [*callbacks], stop)
         except Preempted as preempted:

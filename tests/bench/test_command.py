@@ -13,22 +13,18 @@ def test_a_quick_run_prints_and_writes_its_tables(capsys, tmp_path) -> None:
     code, out, err = fssl(capsys, *words, "--results", tmp_path)
     assert code == 0
     assert "Work B" in out and "plain loop" in out and "round 2 of 2: pool" in err
-    (path,) = (tmp_path / "benchmarks").glob("*.json")
+    path = tmp_path / "benchmarks" / "engines-B-quick.json"
     found = json.loads(path.read_text())
-    assert path.stem == found["name"] == "engines-B-quick"
     rows = found["ratios"]["B"]["contenders"]
     assert rows["plain loop"]["ratio"] == {"median": 1.0, "least": 1.0, "most": 1.0}
-    assert all(row["rounds"] == 1 and row["cpu_seconds"]["median"] > 0 for row in rows.values())
-    (size,) = found["memory"]["rows"]
-    assert 0 < size["data_bytes"] < size["peak_bytes"] and size["start_seconds"] > 0
-    assert 0 < found["outside"]["not_waiting_share"] < 1
-    assert path.with_suffix(".md").read_text().count("\n## ") == 3
+    assert found["ratios"]["B"]["rounds"] == 1
+    assert all(row["cpu_seconds"]["median"] > 0 for row in rows.values())
     assert str(tmp_path) not in path.read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["--rounds", "0"], "--rounds: 0; choose 1 or more"), (["--work", "D"], "'D'"), (["--only", "speed"], "'speed'")],
+    [(["--rounds", "0"], "--rounds: 0; choose 1 or more"), (["--work", "D"], "'D'")],
 )
 def test_wrong_words(capsys, tmp_path, words, says) -> None:
     code, _, err = fssl(capsys, "bench", *words, "--results", tmp_path)

@@ -1,10 +1,23 @@
-"""A whole run without a Trainer or a disk: rounds of a method over the reference engine."""
+"""A whole run without a Trainer or a disk: rounds of a method over the reference engine; and a function elsewhere."""
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
+from benchmark.federated.jobs import JobRunner
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.start import starting
 from benchmark.methods.protocol import Weights
+
+
+class FastHere(ReferenceEngine):
+    """What a worker does, in this process."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._work = JobRunner(environment, fast=True)
 
 
 def module_of(experiment: Experiment, environment: Environment | None = None) -> FederatedModule:
@@ -17,6 +30,12 @@ def weights_after(experiment: Experiment, rounds: int | None = None, environment
     for round_number in range(1, (rounds or experiment.federation.rounds) + 1):
         module.training_step(round_number, 0)
     return next(iter(module.models().values()))
+
+
+def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a process of its own, forked from one that has loaded torch and nothing else."""
+    with starting() as context, ProcessPoolExecutor(1, context) as executor:
+        return executor.submit(function, *arguments).result()
 
 
 def equal(left: Weights, right: Weights) -> bool:

@@ -86,20 +86,25 @@ def test_both_engines_leave_the_same_record(tiny, tmp_path):
 
 
 def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
-    """Begun by dense workers and asked to go on with the reference: the bits are those of dense workers throughout."""
-    whole = run(tiny, tmp_path / "whole", engine="pool", workers=1, confident_only=False)
+    """Begun by workers and asked to go on with the reference: the bits are those of workers throughout."""
+    whole = run(tiny, tmp_path / "whole", engine="pool", workers=1)
     with pytest.raises(Stopped):
-        run(tiny, tmp_path / "broken", callbacks=[Interrupt(1)], engine="pool", workers=1, confident_only=False)
+        run(tiny, tmp_path / "broken", callbacks=[Interrupt(1)], engine="pool", workers=1)
     resumed = run(tiny, tmp_path / "broken", engine="reference")
     assert manifest(tmp_path / "broken") == manifest(tmp_path / "whole")
-    assert manifest(tmp_path / "broken")["confident_only"] is False
     assert resumed["last"] == whole["last"]
 
 
-def test_workers_of_older_records_gave_the_reference_s_bits(tiny):
-    """Their manifests say nothing of a fast local step, because there was none."""
-    engine = engine_again({"name": "cpu", "threads": 1, "bit_equal": True}, prepare(tiny), None)
-    assert isinstance(engine, ReferenceEngine)
+@pytest.mark.parametrize(
+    "began",
+    [
+        {"name": "cpu", "threads": 1, "bit_equal": True},  # workers with the plain local step
+        {"name": "pool", "threads": 1, "bit_equal": True, "plain": False, "confident_only": False},
+    ],
+)
+def test_an_engine_that_is_gone_is_named(tiny, began):
+    with pytest.raises(ConfigError, match=f"begun by the engine '{began['name']}', which is no longer there"):
+        engine_again(began, prepare(tiny), None)
 
 
 def manifest(results):

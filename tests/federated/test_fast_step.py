@@ -16,7 +16,6 @@ from torch import nn
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
-from benchmark.federated.jobs import JobRunner, Speed
 from benchmark.federated.machine import SETTINGS, faster_products
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
@@ -26,6 +25,7 @@ from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.models.build import Model, build
 from benchmark.models.dropout import ImageDropout2d
 from tests.conftest import tiny_experiment
+from tests.federated.helpers import FastHere
 from tests.methods.golden import TRACES
 from tests.methods.toys import equal_trees
 
@@ -38,13 +38,6 @@ MODELS = {
     "no norm": Model(network="emnist_cnn", norm="none"),
     "dropout": Model(network="emnist_cnn", norm="none", dropout=0.25),
 }
-
-
-class FastHere(ReferenceEngine):
-    """What a worker does, in this process."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._work = JobRunner(environment, Speed())
 
 
 class Sent:

@@ -41,7 +41,7 @@ def test_a_job_without_memory_is_named():
     engine, greedy = job(1 << 60)
     modest = replace(greedy, update=Asks(numbers=1))
     with pytest.raises(
-        FsslError, match="round 3, the server: its job does not fit into memory .*; choose a smaller batch size"
+        FsslError, match="round 3, the server: its job does not fit into memory; choose a smaller batch size"
     ):
         list(engine.fit([greedy], 3, {}))
     (after,), (alone,) = engine.fit([modest], 3, {}), job(1)[0].fit([modest], 3, {})

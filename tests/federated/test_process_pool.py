@@ -1,11 +1,8 @@
-"""Worker processes with the plain local step: bit-equal to the reference engine, in job order, and never left behind or
-waited for in vain. The fast local step: test_fast_step.py."""
+"""Worker processes: bit-equal to the same local step in this process, in job order, and never left behind or waited for
+in vain. What the fast local step gives: test_fast_step.py."""
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +14,14 @@ import torch
 
 from benchmark.errors import ConfigError, FsslError
 from benchmark.federated import process_pool
-from benchmark.federated.engines import Engine, ReferenceEngine
+from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
+from benchmark.federated.start import starting
 from benchmark.methods.protocol import Job, Key, Limit, Tree
-from tests.conftest import ROOT, alive, tiny_experiment
+from tests.conftest import alive, tiny_experiment
+from tests.federated.helpers import FastHere
 from tests.methods.toys import UNLABELLED, Counting, ToConstant, equal_trees
 
 BASE = tiny_experiment()
@@ -66,7 +65,7 @@ def environment() -> Environment:
 
 @pytest.fixture(scope="module")
 def two(environment: Environment) -> Iterator[ProcessPool]:
-    with ProcessPool(environment, workers=2, plain=True) as engine:
+    with ProcessPool(environment, workers=2) as engine:
         yield engine
 
 
@@ -77,7 +76,7 @@ def one_without_shared_memory(environment: Environment) -> Iterator[ProcessPool]
     fresh = replace(environment, data=replace(environment.data, train_images_NCHW=images_NCHW))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_pool, "shared_memory_left", lambda: 0)
-        with ProcessPool(fresh, workers=1, plain=True) as engine:
+        with ProcessPool(fresh, workers=1) as engine:
             yield engine
     assert not images_NCHW.is_shared()
 
@@ -102,7 +101,7 @@ def same(environment: Environment, engine: Engine, jobs: list[Job]) -> bool:
     """Whether the engine's outcomes are the reference's, in this order, and what it leaves with the clients too."""
     here: dict[str, Tree] = {}
     there: dict[str, Tree] = {}
-    expected = list(ReferenceEngine(environment).fit(jobs, 1, here))
+    expected = list(FastHere(environment).fit(jobs, 1, here))
     found = list(engine.fit(jobs, 1, there))
     outcomes = zip(expected, found, strict=True)
     return equal_trees(here, there) and all(
@@ -118,7 +117,7 @@ def same(environment: Environment, engine: Engine, jobs: list[Job]) -> bool:
 def test_a_whole_run_is_the_same_with_one_and_two_workers(experiment, environment, two, one_without_shared_memory):
     """Three rounds of SSFL: weights, kept momentum and every metric, bit by bit."""
     states, metrics = [], []
-    for engine in (ReferenceEngine(environment), one_without_shared_memory, two):
+    for engine in (FastHere(environment), one_without_shared_memory, two):
         module = FederatedModule(replace(environment, experiment=experiment), engine)
         for round_number in (1, 2, 3):
             module.training_step(round_number, 0)
@@ -136,7 +135,7 @@ def test_outcomes_come_in_job_order_however_long_the_jobs_are(environment, two):
 
 def test_gradients_are_the_reference_s(environment, two):
     jobs = jobs_of(environment, ToConstant())
-    expected = list(ReferenceEngine(environment).gradients(jobs, 2))
+    expected = list(FastHere(environment).gradients(jobs, 2))
     found = list(two.gradients(jobs, 2))
     assert len(found) == 4 and all(equal_trees(*pair) for pair in zip(expected, found, strict=True))
     assert any(bool(value.any()) for value in found[0]["student"].values())
@@ -150,16 +149,18 @@ def test_each_worker_is_a_process_with_one_thread(environment, two):
 
 def test_weights_that_all_jobs_receive_are_sent_once_to_each_worker(environment, two, monkeypatch):
     """Four jobs, two workers: the network's tensors go over twice, not four times."""
-    sent: list[int] = []
+    sizes: list[int] = []
 
-    def counting(connection, message, *payloads):
-        sent.extend(len(packed.buffers) for packed in payloads)
-        send(connection, message, *payloads)
+    def counting(tree, known):
+        packed = pack(tree, known)
+        sizes.append(len(packed))
+        return packed
 
-    send = process_pool.send
-    monkeypatch.setattr(process_pool, "send", counting)
+    pack = process_pool.pack
+    monkeypatch.setattr(process_pool, "pack", counting)
     list(two.fit(jobs_of(environment, ToConstant()), 1, {}))
-    assert sum(sent) == 2 * len(weights_of(environment.network()))
+    weights = sum(tensor.nbytes for tensor in weights_of(environment.network()).values())
+    assert 2 * weights < sum(sizes) < 3 * weights
 
 
 def test_a_failure_comes_when_its_outcome_is_due_and_with_the_worker_s_traceback(environment, two):
@@ -203,7 +204,7 @@ def test_one_call_within_another(environment, two):
     inner = list(two.fit(jobs, 2, {}))
     found += outer
     for round_number, outcomes in ((1, found), (2, inner)):
-        expected = ReferenceEngine(environment).fit(jobs, round_number, {})
+        expected = FastHere(environment).fit(jobs, round_number, {})
         assert all(equal_trees(a.sends, b.sends) for a, b in zip(expected, outcomes, strict=True))
 
 
@@ -233,48 +234,34 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(environment, one_without_sha
 
 
 def test_an_exception_in_the_with_block_ends_the_workers(environment):
-    with pytest.raises(KeyboardInterrupt), ProcessPool(environment, workers=2) as engine:
-        pids = engine.pids
+    with pytest.raises(KeyboardInterrupt), ProcessPool(environment, workers=1) as engine:
+        (pid,) = engine.pids
         raise KeyboardInterrupt
-    assert len(pids) == 2 and not any(map(alive, pids))
+    assert not alive(pid)
 
 
-SCRIPT = """
-    import signal
-
-    from benchmark.federated.environment import prepare
-    from benchmark.federated.process_pool import ProcessPool
-    from tests.conftest import tiny_experiment
-    from tests.federated.test_process_pool import Sleeps, jobs_of
-
-    if __name__ == "__main__":
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
-        environment = prepare(tiny_experiment())
-        engine = ProcessPool(environment, workers=1)
-        print(*engine.pids, flush=True)
-        list(engine.fit(jobs_of(environment, Sleeps(folder=FOLDER)), 1, {}))
-"""
+def trains(folder: str) -> None:
+    """A process with a worker that is at a job of a minute."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    environment = prepare(BASE)
+    engine = ProcessPool(environment, workers=1)
+    Path(folder, "pid").write_text(str(*engine.pids))
+    list(engine.fit(jobs_of(environment, Sleeps(folder=folder)), 1, {}))
 
 
-SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT)]
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, *SLOW])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_no_worker_outlives_its_parent(how, tmp_path):
-    """The parent ends in the middle of a worker's job of a minute: the worker is gone within three seconds."""
-    script, folder = tmp_path / "script.py", tmp_path / "begun"
-    os.mkdir(folder)
-    script.write_text(textwrap.dedent(SCRIPT).replace("FOLDER", repr(str(folder))))
-    parent = subprocess.Popen(
-        [sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    wait_until(lambda: bool(os.listdir(folder)))
+    """The parent ends in the middle of a worker's job: the worker is gone within three seconds."""
+    with starting() as context:
+        parent = context.Process(target=trains, args=(str(tmp_path),))
+        parent.start()
+    wait_until(lambda: (tmp_path / "0").exists())
+    pid = int((tmp_path / "pid").read_text())
     assert alive(pid)
-    parent.send_signal(how)
+    os.kill(parent.pid, how)
     wait_until(lambda: not alive(pid), seconds=3)
-    parent.communicate(timeout=60)
+    parent.join()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

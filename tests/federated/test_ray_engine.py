@@ -29,7 +29,7 @@ def engine(environment: Environment) -> Iterator:
     from benchmark.federated.ray_engine import RayEngine
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20)
-    with RayEngine(environment, 2) as built:
+    with RayEngine(environment, 1) as built:  # each worker loads torch anew
         yield built
     ray.shutdown()
 

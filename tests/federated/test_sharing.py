@@ -3,9 +3,7 @@
 Legend: A, B, C sizes of any tensor.
 """
 
-import multiprocessing
 import random
-import threading
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.federated.process_pool import Sent, pack, receive, send, unpack
+from benchmark.federated.process_pool import Sent, pack, unpack
 from benchmark.federated.sharing import IN_PROGRESS, Call
 from benchmark.methods.protocol import Job, Key, Limit, Outcome, Tree
 from tests.methods.toys import ToConstant
@@ -21,15 +19,8 @@ from tests.methods.toys import ToConstant
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.uint8)
 
 
-def through_a_pipe(tree: Any) -> Any:
-    """The tree at the other end of a pipe."""
-    here, there = multiprocessing.Pipe()
-    sender = threading.Thread(target=send, args=(here, "hello", pack(tree, {})))
-    sender.start()  # a pipe holds little: somebody has to read meanwhile
-    message, (packed,) = receive(there)
-    sender.join()
-    assert message == "hello"
-    return unpack(packed, {})
+def there_and_back(tree: Any) -> Any:
+    return unpack(pack(tree, {}), {})
 
 
 @given(
@@ -42,14 +33,14 @@ def test_a_tensor_keeps_its_values_type_and_layout(sizes, order, dtype, sliced):
     """Whatever its order in memory; a slice with gaps comes without them, with the same values."""
     tensor_ABC = torch.randint(0, 2, sizes, generator=torch.Generator().manual_seed(0)).to(dtype).permute(order)
     whole = tensor_ABC[:, ::2] if sliced else tensor_ABC
-    found = through_a_pipe({"it": whole})["it"]
+    found = there_and_back({"it": whole})["it"]
     assert found.dtype == dtype and torch.equal(found, whole)
     assert sliced or found.stride() == whole.stride()
 
 
 def test_weights_in_channels_last_stay_so_and_may_be_written_to():
     weights_OIHW = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last).requires_grad_()
-    found = through_a_pipe([weights_OIHW])[0]
+    found = there_and_back([weights_OIHW])[0]
     assert found.is_contiguous(memory_format=torch.channels_last) and not found.requires_grad
     found += 1
     assert torch.equal(found, weights_OIHW.detach() + 1)
@@ -60,7 +51,7 @@ def test_a_tensor_is_sent_once_and_stays_one():
     shared, other = torch.zeros(3), torch.ones(2)
     sent: Sent = {}
     first, second = pack({"a": shared, "b": [shared, other]}, sent), pack({"c": other}, sent)
-    assert [len(buffer) for buffer in first.buffers] == [12, 8] and second.buffers == []
+    assert len(second) < 50 < len(first)  # a tensor of two numbers takes some 200 bytes
     received: dict[int, torch.Tensor] = {}
     found = unpack(first, received)
     assert found["a"] is found["b"][0] and found["a"] is not found["b"][1]

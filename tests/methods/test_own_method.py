@@ -140,10 +140,9 @@ def test_a_new_method_needs_no_flag():
     """`Method` and `LocalUpdate` answer everything that engines and plans ask."""
     assert not Toy.takes_missing_updates and not Method.takes_missing_updates
     update = ToConstant()
-    assert (update.phases, update.passes, update.sends_changes, update.mean_over_images) == (
+    assert (update.phases, update.passes, update.sends_changes) == (
         ("loss",),
         {},
-        False,
         False,
     )
     with pytest.raises(ConfigError, match="on_divergence: 'drop'"):

@@ -11,7 +11,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Key, Limit, Local, Outcome, Tree
 from tests.conftest import tiny_experiment
-from tests.federated.helpers import difference
+from tests.federated.helpers import FastHere, difference
 from tests.methods.golden import TRACES
 from tests.methods.toys import UNLABELLED, Counting, Slices, ToConstant, Toy, equal_trees, leading
 
@@ -82,8 +82,8 @@ SHAPES = {
 def test_every_shape_is_the_same_in_two_workers(name):
     """Two rounds: what the server and the clients hold, and all metrics, bit by bit."""
     environment = prepare(SHAPES[name])
-    here = run(environment, ReferenceEngine(environment))
-    with ProcessPool(environment, workers=2, plain=True) as engine:
+    here = run(environment, FastHere(environment))
+    with ProcessPool(environment, workers=2) as engine:
         there = run(environment, engine)
     assert equal_trees(here.state.server, there.state.server)
     assert equal_trees(here.state.clients, there.state.clients)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmark.federated.environment import prepare
-from benchmark.federated.jobs import PLAIN, JobRunner, Speed
+from benchmark.federated.jobs import JobRunner
 from benchmark.models.fast_group_norm import FastGroupNorm, _GroupNorm, use_fast_group_norms
 from tests.conftest import tiny_experiment
 
@@ -91,8 +91,8 @@ def test_many_channels_a_group_and_other_norms_are_left_alone():
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize(("speed", "kind"), [(Speed(), FastGroupNorm), (PLAIN, nn.GroupNorm)])
-def test_fast_local_steps_have_it_and_plain_ones_do_not(speed, kind):
+@pytest.mark.parametrize(("fast", "kind"), [(True, FastGroupNorm), (False, nn.GroupNorm)])
+def test_fast_local_steps_have_it_and_plain_ones_do_not(fast, kind):
     """The tiny network's second norm has 8 channels a group."""
-    network = JobRunner(prepare(tiny_experiment()), speed)._network(None)
+    network = JobRunner(prepare(tiny_experiment()), fast=fast)._network(None)
     assert [type(module) for module in network.modules() if isinstance(module, nn.GroupNorm)] == [kind, nn.GroupNorm]
