@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmark.config import nearest
-from benchmark.data.packed import cache_folder, is_packed, read_split, remembered
+from benchmark.data.packed import cache_folder, is_packed, read_split
 from benchmark.data.sources import (
     Original,
     Raw,
@@ -295,19 +295,16 @@ def statistics_of(name: str, train_images_NCHW: Tensor) -> Statistics:
 
 
 def _build(name: str, raw: Raw) -> DataSet:
-    as_images, as_labels = (lambda x: torch.as_tensor(x).contiguous()), (lambda x: torch.as_tensor(x).to(torch.int64))
-    train_images_NCHW, test_images_NCHW = as_images(raw.train[0]), as_images(raw.test[0])
-    train_labels_N, test_labels_N = as_labels(raw.train[1]), as_labels(raw.test[1])
-    unlabelled = None if raw.unlabelled is None else as_images(raw.unlabelled)
-    held = [train_images_NCHW, train_labels_N, test_images_NCHW, test_labels_N, unlabelled]
-    tensors = [tensor for tensor in held if tensor is not None]
+    train_images_NCHW, test_images_NCHW = (torch.as_tensor(part[0]).contiguous() for part in (raw.train, raw.test))
+    train_labels_N, test_labels_N = (torch.as_tensor(part[1]).to(torch.int64) for part in (raw.train, raw.test))
+    unlabelled = None if raw.unlabelled is None else torch.as_tensor(raw.unlabelled).contiguous()
+    tensors = [train_images_NCHW, train_labels_N, test_images_NCHW, test_labels_N, unlabelled]
     mean, std = statistics_of(name, train_images_NCHW)
     return DataSet(
         name=name, train_images_NCHW=train_images_NCHW, train_labels_N=train_labels_N,
         test_images_NCHW=test_images_NCHW, test_labels_N=test_labels_N, unlabelled_images_NCHW=unlabelled,
         classes=raw.classes, mean=mean, std=std, note=raw.note,
-        content_hash=remembered(f"content {raw.fingerprint}", lambda: _content_hash(tensors))
-        if raw.fingerprint else _content_hash(tensors),
+        content_hash=_content_hash([tensor for tensor in tensors if tensor is not None]),
     )  # fmt: skip
 
 
@@ -343,5 +340,4 @@ def _packed(name: str, folder: Path) -> Raw:
     return Raw(
         train=(train.images_NCHW, train.labels_N), test=(test.images_NCHW, test.labels_N), classes=train.classes,
         note=DATASETS[name].packed_note if train.known and test.known else "packed files of unknown origin",
-        fingerprint=f"{train.fingerprint} {test.fingerprint}",
     )  # fmt: skip

@@ -13,13 +13,11 @@ Departures:
 Shapes: N images, K clients, d classes; index arrays are int64 into the training images, ascending.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from benchmark.config import nearest
 from benchmark.data.split import Labels, Split, as_labels
 from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
@@ -47,14 +45,12 @@ def held(
     labelled_choice: str = "balanced",
     labelled_share: float = 0.1,
 ) -> Held:
-    """Each client's labelled and unlabelled images under one of `SETTINGS`.
+    """Each client's labelled and unlabelled images under one of the label settings.
 
     labelled_clients, labelled_choice: of "some_clients", how many and which ("first" or "balanced"). labelled_share:
     of "share", the part of each client's images, in (0, 1). Raises ConfigError for a setting that the split cannot
     give, and for labels at the clients (`split.labelled`) that the setting would leave unused.
     """
-    if setting not in SETTINGS:
-        raise ConfigError(f"label_setting: unknown value {setting!r}; {nearest(setting, SETTINGS)}")
     if split.labelled and setting != "every_client":
         raise ConfigError(
             f"label_setting: {setting!r} has no use for labels_per_client={len(split.labelled[0]) // split.num_classes}"
@@ -79,16 +75,12 @@ def held(
     return Held(labelled=nobodys, unlabelled=split.clients, hidden=True)
 
 
-SETTINGS = ("server", "everywhere", "every_client", "some_clients", "share", "one_more_client")
-
-
 def _some_clients(split: Split, labels_N: IntArray, count: int, choice: str) -> Held:
     K = len(split.clients)
     if not 1 <= count < K:
         raise ConfigError(f"labelled_clients: {count} of K={K} clients; choose 1 to {K - 1}")
-    if choice not in _CHOICES:
-        raise ConfigError(f"labelled_choice: unknown value {choice!r}; {nearest(choice, _CHOICES)}")
-    chosen = set(_CHOICES[choice](split.counts(labels_N))[:count])
+    order = list(range(K)) if choice == "first" else _balanced(split.counts(labels_N))
+    chosen = set(order[:count])
     return Held(
         labelled=tuple(images if client in chosen else _none() for client, images in enumerate(split.clients)),
         unlabelled=tuple(_none() if client in chosen else images for client, images in enumerate(split.clients)),
@@ -97,8 +89,6 @@ def _some_clients(split: Split, labels_N: IntArray, count: int, choice: str) -> 
 
 
 def _share(split: Split, labels_N: IntArray, share: float) -> Held:
-    if not 0 < share < 1:
-        raise ConfigError(f"labelled_share: {share} must lie between 0 and 1, both excluded")
     exact = Fraction(str(float(share)))  # 0.1 is 1/10, not the nearest double
     labelled = tuple(_labelled_part(split, client, labels_N, exact) for client in range(len(split.clients)))
     pairs = zip(split.clients, labelled, strict=True)
@@ -110,18 +100,11 @@ def _none() -> IntArray:
     return np.empty(0, dtype=np.int64)
 
 
-def _first(counts_Kd: IntArray) -> list[int]:
-    return list(range(len(counts_Kd)))
-
-
 def _balanced(counts_Kd: IntArray) -> list[int]:
     """Clients in the order of their fitness to hold the labels: few missing classes, then near N/K, then number."""
     missing_K = (counts_Kd == 0).sum(axis=1)
     off_size_K = abs(len(counts_Kd) * counts_Kd.sum(axis=1) - counts_Kd.sum())  # K |n_k - N/K|, whole
     return np.lexsort((off_size_K, missing_K)).tolist()
-
-
-_CHOICES: Mapping[str, Callable[[IntArray], list[int]]] = {"first": _first, "balanced": _balanced}
 
 
 def _labelled_part(split: Split, client: int, all_N: IntArray, share: Fraction) -> IntArray:

@@ -2,8 +2,7 @@
 
 A file holds `labels` (N), `classes` (names in label order) and either `images` uint8 (N,H,W) of a gray set, or one of
 `webp` and `jpeg` (uint8, all encoded files one after another) with `offsets` int64 (N+1). Nothing is ever unpickled.
-The folder that holds the files is only read. What may be lost at any time lies in the cache folder: decoded pixels,
-and hashes already computed, remembered as long as size and times of a file stay the same.
+The folder that holds the files is only read. Decoded pixels lie in the cache folder, and may be lost at any time.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -20,7 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +38,6 @@ class Part:
     images_NCHW: Pixels
     labels_N: npt.NDArray[np.int64]
     classes: tuple[str, ...]
-    fingerprint: str  # of the files and of whatever decoded them: equal fingerprints, equal pixels
     known: bool  # every file has an expected sha256
 
 
@@ -72,7 +70,6 @@ def read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> Part:
         images_NCHW=parts[0].images_NCHW if len(parts) == 1 else np.concatenate([part.images_NCHW for part in parts]),
         labels_N=np.concatenate([part.labels_N for part in parts]),
         classes=parts[0].classes,
-        fingerprint=" ".join(part.fingerprint for part in parts),
         known=all(name in sha256 for name in names),
     )
 
@@ -101,15 +98,12 @@ def _read_file(path: Path, expected: str | None) -> Part:
                 images_NCHW = _gray(path, arrays["images"])
             else:
                 raw, offsets = arrays[codec], arrays["offsets"]
-                images_NCHW = _cached(found, len(labels_N), lambda: _decode(path, raw, offsets))
+                images_NCHW = _cached(found, lambda: _decode(path, raw, offsets))
     except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: not a whole packed file ({error}): copy it again") from error
     if len(images_NCHW) != len(labels_N):
         raise DataError(f"{path}: {len(images_NCHW)} images but {len(labels_N)} labels")
-    return Part(
-        images_NCHW=images_NCHW, labels_N=labels_N, classes=classes,
-        fingerprint=f"{found}:{_DECODER}" if codec else found, known=expected is not None,
-    )  # fmt: skip
+    return Part(images_NCHW=images_NCHW, labels_N=labels_N, classes=classes, known=expected is not None)
 
 
 def _labels(path: Path, labels_N: np.ndarray, classes: np.ndarray) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
@@ -119,8 +113,6 @@ def _labels(path: Path, labels_N: np.ndarray, classes: np.ndarray) -> tuple[npt.
         raise DataError(f"{path}: classes are {classes.dtype} {classes.shape}, expected a list of names")
     if len(labels_N) == 0:
         raise DataError(f"{path}: holds no image: copy it again")
-    if not 0 <= int(labels_N.min()) <= int(labels_N.max()) < len(classes):
-        raise DataError(f"{path}: labels lie in {labels_N.min()}..{labels_N.max()}, {len(classes)} classes are named")
     return labels_N.astype(np.int64), tuple(str(name) for name in classes)
 
 
@@ -152,65 +144,38 @@ def _decode_one(encoded: np.ndarray) -> Pixels:
 
 
 _CHUNK = 256  # images a thread decodes in one go
-_DECODER = f"pillow-{PIL.__version__}"  # another version may decode a lossy file to other pixels
 
 
-def _cached(source: str, count: int, decode: Callable[[], Pixels]) -> Pixels:
+def _cached(source: str, decode: Callable[[], Pixels]) -> Pixels:
     """Decoded pixels of the file with sha256 `source`; a cache that is absent or damaged is made anew."""
-    pixels = cache_folder() / "decoded" / f"{source[:32]}-{_DECODER}.npy"
-    stamp = pixels.with_suffix(".sha256")
+    # Another version of Pillow may decode a lossy file to other pixels.
+    path = cache_folder() / "decoded" / f"{source[:32]}-pillow-{PIL.__version__}.npz"
     try:
-        if file_sha256(pixels) == stamp.read_text(encoding="ascii"):
-            images_NCHW = np.load(pixels, allow_pickle=False)
-            if images_NCHW.dtype == np.uint8 and len(images_NCHW) == count:
-                return images_NCHW
-    except (OSError, ValueError, EOFError):
-        pass  # not there yet, or cut short: both mean decoding again
+        with np.load(path, allow_pickle=False) as arrays:  # a zip archive, whose CRC is checked on reading
+            pixels: Pixels = arrays["images"]
+            return pixels
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        pass  # not there yet, or damaged: both mean decoding again
     images_NCHW = decode()
-    if _write(pixels, lambda file: np.save(file, images_NCHW, allow_pickle=False)):
-        digest = _sha256(pixels)
-        _write(stamp, lambda file: file.write(digest.encode()))
+    _write(path, lambda file: np.savez(file, images=images_NCHW))
     return images_NCHW
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 (hex) of a file, remembered while its size and times stay the same. Raises OSError."""
-    status = path.stat()
-    key = f"file {path.resolve()} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-    return remembered(key, lambda: _sha256(path))
-
-
-def remembered(key: str, compute: Callable[[], str]) -> str:
-    """A sha256 that was computed under this key before, else computed now and remembered in the cache folder."""
-    note = cache_folder() / "hashes" / hashlib.sha256(key.encode()).hexdigest()
-    try:
-        text = note.read_text(encoding="ascii")
-        if re.fullmatch("[0-9a-f]{64}", text):
-            return text
-    except (OSError, UnicodeDecodeError):
-        pass  # never computed here
-    digest = compute()
-    _write(note, lambda file: file.write(digest.encode()))
-    return digest
-
-
-def _sha256(path: Path) -> str:
+    """sha256 (hex) of a file. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(path: Path, write: Callable[[BinaryIO], object]) -> bool:
+def _write(path: Path, write: Callable[[Any], object]) -> None:
     """Write a cache file so that no reader sees half of it; a cache that cannot be written costs time, not the run."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
+            try:
                 write(file)
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+                os.replace(file.name, path)
+            finally:
+                Path(file.name).unlink(missing_ok=True)
     except OSError as error:
         warnings.warn(f"cache {path.parent} cannot be written ({error}): the work is repeated next time", stacklevel=2)
-        return False
-    return True

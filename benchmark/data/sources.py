@@ -34,7 +34,6 @@ class Raw:
     classes: tuple[str, ...]
     unlabelled: Any = None
     note: str = ""
-    fingerprint: str = ""  # of the files; if set, the content hash is remembered under it
 
 
 def _held_out(labels_N: np.ndarray, test_d: list[int], name: str) -> np.ndarray:

@@ -19,10 +19,9 @@ def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple
 
     Depends on which images there are, not on their order. Raises ConfigError where there are fewer images than steps.
     """
-    _check_steps(steps)
     if len(positions_N) < steps:
         raise ConfigError(
-            f"streaming_steps: {steps}, but client {client} has {len(positions_N)} unlabelled images; "
+            f"data.streaming_steps: {steps}, but client {client} has {len(positions_N)} unlabelled images; "
             f"choose {len(positions_N)} or less"
         )
     order_N = shuffled(np.sort(positions_N), numpy_stream(seed, "streaming", "client", client))
@@ -30,12 +29,5 @@ def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple
 
 
 def step_at(round_number: int, steps: int) -> int:
-    """Which step a round (counted from 1) sees: 0 to steps - 1, then from 0 again. Raises ConfigError for steps < 1."""
-    _check_steps(steps)
-    assert round_number >= 1, f"rounds are counted from 1, not {round_number}"
+    """Which step a round (counted from 1) sees: 0 to steps - 1, then from 0 again."""
     return (round_number - 1) % steps
-
-
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise ConfigError(f"streaming_steps: {steps} is too small; choose 1 or more")

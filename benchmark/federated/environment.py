@@ -195,7 +195,8 @@ def prepare(experiment: Experiment, data_root: Path | None = None, *, data: Data
         extra = data.unlabelled_images_NCHW
         holders = with_extra(experiment, holders, 0 if extra is None else len(extra))
     environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
-    _check_streaming(environment)
+    if settings.streaming_steps > 1:
+        _ = environment._arrivals  # refused before any training
     _check_dropping(experiment)
     experiment.method.check(environment.setup())
     return environment
@@ -224,13 +225,3 @@ def _check_dropping(experiment: Experiment) -> None:
             f"federation.on_divergence: 'drop' with method {method_name(experiment.method)!r}, which needs an update "
             "of every client that it asks; choose 'stop'"
         )
-
-
-def _check_streaming(environment: Environment) -> None:
-    steps = environment.experiment.data.streaming_steps
-    for client, positions_N in enumerate(environment.held.unlabelled):
-        if 0 < len(positions_N) < steps:
-            raise ConfigError(
-                f"data.streaming_steps: {steps} for client {client} with {len(positions_N)} unlabelled images; "
-                f"choose at most {len(positions_N)}"
-            )

@@ -103,7 +103,7 @@ def test_a_round_trains_on_what_has_arrived():
 
 
 def test_more_steps_than_images_is_told():
-    with pytest.raises(ConfigError, match="streaming_steps: 500 for client"):
+    with pytest.raises(ConfigError, match="data.streaming_steps: 500, but client"):
         prepare(settled("server", streaming_steps=500))
 
 
