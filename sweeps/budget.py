@@ -21,7 +21,7 @@ from benchmark.records.files import read_json, write_json
 from benchmark.records.provenance import commit, hardware
 from benchmark.records.record import last_round, run_folder
 from benchmark.verdicts.next_runs import steps
-from sweeps.cost import Costs, measured, stretch
+from sweeps.cost import cost_of, measured, share_left, stretch
 from sweeps.plan import Plan, restricted
 from sweeps.status import BUDGETS, in_words
 
@@ -178,8 +178,7 @@ class Spending:
         """`start`: when the command began, by `time.monotonic`."""
         begun = cpu_seconds()
         self.gate = Gate(budget, used=lambda: cpu_seconds() - begun, start=start)
-        self.jobs, self._results = jobs, results
-        self._costs = Costs(results, data_root)
+        self.jobs, self._results, self._data_root = jobs, results, data_root
         self._per_cpu_second = stretch(jobs) if budget.kind == "wall" else 1.0
         self.whole: dict[Experiment, float] = {}  # CPU seconds, as estimated before anything was run
         self._noted: set[Experiment] = set()
@@ -189,15 +188,15 @@ class Spending:
         missing = [run for run in planned.missing if run not in self.gate.refused]
         for run in missing:
             if run not in self.whole:
-                self.whole[run] = self._costs.of(run).core_seconds
-        seconds = {run: self.whole[run] * self._costs.share_left(run) * self._per_cpu_second for run in missing}
-        self._costs.save()
+                self.whole[run] = cost_of(run, self._results, self._data_root).core_seconds
+        left = {run: share_left(run, self._results, self._data_root) for run in missing}
+        seconds = {run: self.whole[run] * left[run] * self._per_cpu_second for run in missing}
         self.gate.expect(seconds)
         found = steps(planned.items, restricted(planned.records, planned.runs), missing, seconds.__getitem__)
-        correction, left = self.gate.correction, self.gate.left_for(self.jobs)
+        correction, time_left = self.gate.correction, self.gate.left_for(self.jobs)
         in_order = [run for step in found for run in step]
         kind = self.gate.budget.kind
-        fit = fitting(in_order, lambda run: seconds[run] * correction, left, kind, self.jobs)
+        fit = fitting(in_order, lambda run: seconds[run] * correction, time_left, kind, self.jobs)
         taken = set(fit.taken)
         wave = next((kept for step in found if (kept := tuple(run for run in step if run in taken))), ())
         return Chosen(fit=fit, wave=wave, seconds=seconds)

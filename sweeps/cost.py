@@ -1,21 +1,18 @@
-"""What a run costs: local steps, FLOPs and bytes counted from its jobs, and CPU seconds on this machine.
+"""What a run costs: local steps, FLOPs and bytes, and CPU seconds on this machine, told before it is run.
 
-Counted: the method's own `round` over an engine that trains nothing, on a few rounds that stand for all. Weights are
-stand-ins of one number a tensor, counted as large as the tensor they stand for. Images are those of a stand-in for the
-data set: its size, equally large classes and clients, one picture for all. So no data set is needed.
-
-Timed: one job of each kind (update, network, streams) of a few local steps with the reference engine. What has been
-found of a cell is kept in `results/costs.json`; a finished run of the cell on this machine knows better than both.
+The method's own `round` is played for a few rounds that stand for all, over an engine that trains one job of each kind,
+for one local step, and takes all others of the kind as equal to it. Images are those of a stand-in for the data set:
+its size, equally large classes and clients, one picture for all; so no data set is needed. Between jobs a tensor of
+weights has one number, and counts as large as the one it stands for: the server's work then takes no time. Seconds come
+from timing a few local steps of each kind of job; a finished run of the cell on this machine knows them better.
 
 Legend: N images, D classes.
 """
 
-import contextlib
-import copy
 import os
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
@@ -24,54 +21,50 @@ from statistics import fmean
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.data.datasets import DATASETS, DataSet, load
 from benchmark.data.partition import Iid
-from benchmark.errors import CannotWrite, FsslError
+from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
-from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.batches import sources_of, steps_of
 from benchmark.federated.environment import Environment, prepare, weights_of
-from benchmark.federated.jobs import keeper_of
+from benchmark.federated.jobs import JobRunner, keeper_of
+from benchmark.federated.ledger import tree_bytes
 from benchmark.methods.protocol import (
     SERVER,
     Job,
     Limit,
-    Local,
     LocalUpdate,
     Outcome,
     PartName,
     Reader,
     State,
-    Stream,
-    Training,
     Tree,
     Weights,
     World,
 )
-from benchmark.models.build import Model, forward_flops
-from benchmark.records.files import read_json, write_json
+from benchmark.models.build import ImageShape, Model, build, forward_flops
+from benchmark.optim.sgd import Constant
+from benchmark.records.files import read_json
 from benchmark.records.provenance import hardware
 from benchmark.records.record import read_rounds, run_folder
 from benchmark.streams import numpy_stream, torch_stream
 
-FILE = "costs.json"  # under the results
-MOST_ROUNDS = 16  # rounds of a run that are counted
-SECONDS_TO_TIME = 10.0  # of a command; kinds of jobs beyond it are estimated by arithmetic
-LONG_STEP = 1.0  # seconds
-STEPS_TIMED = 4  # more than the first one, which a job's start is told apart by
+MOST_ROUNDS = 16  # rounds of a run that are played
+STEPS_TIMED = 5
+STEP_FLOPS = 5e9  # of a step that is trained for its cost: a longer one is trained with fewer images
+LONG_STEP = 0.5  # seconds; a longer one is told well enough by itself
 ROUND_SECONDS = 0.003  # the Trainer's own, the record's line and the observers' share of a round, as measured
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, checkpoints, weights on disk, as measured
-FLOPS_A_SECOND = 1e10  # of a core, where nothing was timed
-FLOAT = 4  # bytes
-FORWARD_AND_BACKWARD = 3  # in forward passes: the backward pass computes two products where the forward has one
+MILD = 1e-3  # a learning rate
 SURE = 50.0  # a logit beside zeros: probability 1 in float32
 ENGINE = "reference"  # what launchers train with
 
 AT_MOST = "all pseudo-labels are taken as confident: where steps, bytes or time depend on them, this is the most"
 ESTIMATED = "the rounds differ: counted on a sample of them, so the totals are estimates"
-BY_ARITHMETIC = "some times are estimated by arithmetic, from FLOPs: timing them would have taken too long"
-UNCOUNTED = "some methods could not be counted without training: T steps for C clients and the server a round"
+AT_LEAST = "some methods send only what has changed: their bytes are those of small changes, the least"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,66 +90,32 @@ class Cost:
         return {**plain, "hours": hours, "cores": cores, "notes": list(self.notes)}
 
 
-class Costs:
-    """Costs of runs, each cell counted and timed once; `save` keeps them for the next command."""
+def cost_of(run: Experiment, results: Path, data_root: Path | None = None) -> Cost:
+    """What the whole run costs, from its first round to its last, without the start of its process."""
+    folders = run_folder(results, run).parent.glob("seed=*")
+    finished = [found["cpu_seconds"] for folder in folders if (found := measured(folder)) is not None]
+    counted = count(run, data_root)
+    return Cost(
+        local_steps=round(counted.totals["local_steps"]),
+        flops=float(counted.totals["flops"]),
+        bytes_up=round(counted.totals["bytes_up"]),
+        bytes_down=round(counted.totals["bytes_down"]),
+        core_seconds=fmean(finished) if finished else counted.seconds(),
+        notes=counted.notes,
+    )
 
-    def __init__(self, results: Path, data_root: Path | None = None) -> None:
-        self._results, self._data_root = results, data_root
-        self._machine = {**hardware(), "torch": torch.__version__}
-        kept = self._kept()
-        self._known = {key: Cost(**{**cost, "notes": tuple(cost["notes"])}) for key, cost in kept.items()}
-        self._stopwatch = Stopwatch()
-        self._changed = False
 
-    def _kept(self) -> dict[str, Any]:
-        with contextlib.suppress(FsslError, TypeError, AttributeError):
-            kept = read_json(self._results / FILE)
-            if kept.get("machine") == self._machine:
-                return dict(kept["costs"])
-        return {}
+def local_steps(run: Experiment, data_root: Path | None = None) -> int:
+    """All local steps of a run, at the server and at clients; at most so many where pseudo-labels decide."""
+    return round(count(run, data_root).totals["local_steps"])
 
-    def of(self, run: Experiment) -> Cost:
-        """What the whole run costs, from its first round to its last, without the start of its process."""
-        key = f"{run.cell_key}-{run.evaluation.every}-{run.evaluation.gradient_diversity_every}"
-        if key not in self._known:
-            self._known[key] = self._cost(run)
-            self._changed = True
-        known = self._known[key]
-        seconds = self._seconds_of_finished(run)
-        return known if seconds is None else replace(known, core_seconds=seconds)
 
-    def _cost(self, run: Experiment) -> Cost:
-        counted = count(run, self._data_root)
-        seconds, by_arithmetic = self._stopwatch.seconds(counted)
-        totals = counted.totals
-        return Cost(
-            local_steps=round(totals["local_steps"]),
-            flops=float(totals["flops"]),
-            bytes_up=round(totals["bytes_up"]),
-            bytes_down=round(totals["bytes_down"]),
-            core_seconds=seconds,
-            notes=(*counted.notes, *([BY_ARITHMETIC] if by_arithmetic else [])),
-        )
-
-    def save(self) -> None:
-        """A folder that takes no file is passed over: the next command counts again."""
-        if self._changed:
-            costs = {key: asdict(cost) for key, cost in sorted(self._known.items())}
-            with contextlib.suppress(CannotWrite):
-                write_json(self._results / FILE, {"machine": self._machine, "costs": costs})
-            self._changed = False
-
-    def _seconds_of_finished(self, run: Experiment) -> float | None:
-        folders = run_folder(self._results, run).parent.glob("seed=*")
-        known = [found["cpu_seconds"] for folder in folders if (found := measured(folder)) is not None]
-        return fmean(known) if known else None
-
-    def share_left(self, run: Experiment) -> float:
-        """What its rounds on disk leave of a run, by their local steps."""
-        lines = read_rounds(run_folder(self._results, run) / "rounds.jsonl")
-        total = self.of(run).local_steps if lines else 0
-        taken = sum(line.get("local_steps", 0) for line in lines)
-        return max(0.0, 1 - taken / total) if total else 1.0
+def share_left(run: Experiment, results: Path, data_root: Path | None = None) -> float:
+    """What its rounds on disk leave of a run, by their local steps."""
+    lines = read_rounds(run_folder(results, run) / "rounds.jsonl")
+    total = local_steps(run, data_root) if lines else 0
+    taken = sum(line.get("local_steps", 0) for line in lines)
+    return max(0.0, 1 - taken / total) if total else 1.0
 
 
 def measured(folder: Path) -> Mapping[str, Any] | None:
@@ -176,25 +135,27 @@ def _hardware() -> dict[str, Any]:
     return hardware()
 
 
-def local_steps(experiment: Experiment, data_root: Path | None = None) -> int:
-    """All local steps of a run, at the server and at clients; at most so many where pseudo-labels decide."""
-    return round(count(experiment, data_root).totals["local_steps"])
+def stretch(jobs: int) -> float:
+    """Wall seconds for a CPU second, with so many runs side by side on an otherwise idle machine."""
+    return max(1.0, jobs / (os.cpu_count() or 1))
 
 
 # --- counting -----------------------------------------------------------------------------------------------------
 
+Counts = Counter[Any]  # "local_steps", "flops", "bytes_up", "bytes_down", "images_read"; and jobs, by their kind
+
 
 @dataclass(frozen=True, kw_only=True)
-class JobKind:
-    """Jobs that take the same time a local step."""
+class Sample:
+    """One job of a kind, after a local step of it: what all of the kind do, and leave."""
 
-    update: type[LocalUpdate]
-    network: Model | None
-    at_server: bool
-    streams: tuple[tuple[str, Stream], ...]
-
-
-Counts = Counter[Any]  # "local_steps", "flops", ...; (JobKind, "jobs") and (JobKind, "steps")
+    job: Job
+    outcome: Outcome
+    images_read: int = 0  # before the first step
+    predicted: bool = False  # whether pseudo-labels decide what it trains on
+    steps: int = 0  # of the whole job
+    flops_a_step: float = 0.0
+    seconds_a_step: float = 0.0  # of CPU time on one core
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,55 +163,66 @@ class Counted:
     """One run, whatever its seed and partition."""
 
     totals: Counts
-    examples: Mapping[JobKind, Job]
+    samples: Mapping[Hashable, Sample]
     environment: Environment
     notes: tuple[str, ...]
+
+    def seconds(self) -> float:
+        """CPU seconds of all of the run but the start of its process."""
+        experiment, split = self.environment.experiment, self.environment.split
+        rounds, every = experiment.federation.rounds, experiment.evaluation.every
+        tested = split.validation_N if experiment.evaluation.validation else self.environment.data.test_labels_N
+        found = RUN_SECONDS + rounds * ROUND_SECONDS
+        for kind, sample in self.samples.items():
+            found += self.totals[kind] * sample.steps * sample.seconds_a_step
+            if sample.steps and (exact := experiment.evaluation.gradient_diversity_every):
+                size = self.environment.sizes.get(sample.job.key.client, 0)  # a gradient on all images of the holder
+                batch = max(stream.batch_size for stream in sample.job.data.values())
+                found += self.totals[kind] * sample.seconds_a_step * size / batch / exact
+        flops = sum(sample.flops_a_step for sample in self.samples.values())
+        seconds = sum(sample.seconds_a_step for sample in self.samples.values())
+        forward_only = self.totals["images_read"] + (-(-rounds // every)) * len(tested)
+        return found + forward_only * network_of(self.environment)[1] * seconds / max(flops, 1.0)
 
 
 def count(experiment: Experiment, data_root: Path | None = None) -> Counted:
     """What all rounds of the run do. Evaluation is not in it. Raises ConfigError where the run itself would."""
-    kind = replace(experiment, seed=0, partition=Iid(), profile="custom")
-    return _count(kind, data_root)
+    return _count(replace(experiment, seed=0, partition=Iid(), profile="custom"), data_root)
 
 
 @cache
 def _count(experiment: Experiment, data_root: Path | None) -> Counted:
     environment = stand_in(experiment, data_root)
-    rounds = experiment.federation.rounds
-    engine = CountingEngine(environment)
     try:
-        totals, exact = over_rounds(engine.rounds(), rounds)
+        return _played(SamplingEngine(environment))
     except FsslError:
         raise
-    except Exception:  # a method that reads its weights, or another one's arithmetic, does not go with stand-ins
-        return _by_arithmetic(environment)
-    notes = {ESTIMATED: not exact, AT_MOST: totals["unsure"] > 0}
+    except Exception:  # a method that looks into its weights
+        return _played(SamplingEngine(environment, full=True))
+
+
+def _played(engine: "SamplingEngine") -> Counted:
+    totals, exact = over_rounds(engine.rounds(), engine.environment.experiment.federation.rounds)
+    predicted = any(sample.predicted for sample in engine.samples.values())
+    changes = any(getattr(sample.job.update, "sends_changes", False) for sample in engine.samples.values())
+    notes = {ESTIMATED: not exact, AT_MOST: predicted, AT_LEAST: changes}
     return Counted(
         totals=totals,
-        examples=engine.examples,
-        environment=environment,
+        samples=engine.samples,
+        environment=engine.environment,
         notes=tuple(note for note, holds in notes.items() if holds),
     )
 
 
-def _by_arithmetic(environment: Environment) -> Counted:
-    federation, network = environment.experiment.federation, network_of(environment)
-    jobs = federation.rounds * federation.C
-    steps = (federation.rounds + jobs) * federation.T
-    batch = getattr(environment.experiment.method, "batch_size", 32)
-    sent = jobs * sum(network.sizes.values()) * FLOAT
-    flops = steps * batch * FORWARD_AND_BACKWARD * network.flops
-    totals = Counter({"local_steps": steps, "flops": flops, "bytes_up": sent, "bytes_down": sent})
-    return Counted(totals=totals, examples={}, environment=environment, notes=(UNCOUNTED,))
-
-
 def stand_in(experiment: Experiment, data_root: Path | None = None) -> Environment:
-    """The run's environment over a set of the data set's size: equally large classes and clients, one image for all.
+    """The run's environment over a set of the data set's size: equally large classes and clients, one image for all,
+    and a learning rate with which nothing diverges.
 
     A user's own folder of images is loaded for its size. Raises ConfigError where method and setting do not fit.
     """
-    even = replace(experiment, partition=Iid())
-    return prepare(even, data=_stand_in_set(experiment.data.name, data_root))
+    optimizer = replace(experiment.optimizer, lr=MILD, server_lr=None, schedule=Constant())
+    mild = replace(experiment, partition=Iid(), optimizer=optimizer)
+    return prepare(mild, data=_stand_in_set(experiment.data.name, data_root))
 
 
 @cache
@@ -303,20 +275,20 @@ def over_rounds(count_round: Callable[[int], Counts], rounds: int) -> tuple[Coun
     return total, exact
 
 
-class CountingEngine:
-    """An engine that trains nothing: every job's weights come back as they went in, plus a number."""
+class SamplingEngine:
+    """An engine that trains the first job of each kind, for one local step: the others end as it does."""
 
-    def __init__(self, environment: Environment) -> None:
-        self.environment = environment
-        self.examples: dict[JobKind, Job] = {}
+    def __init__(self, environment: Environment, *, full: bool = False) -> None:
+        self.environment, self._full = environment, full  # whether weights keep all their numbers between jobs
+        self.samples: dict[Hashable, Sample] = {}
         self._counts: Counts = Counter()
 
     def rounds(self) -> Callable[[int], Counts]:
         """What counts a round of a new run; its state is that of the round counted before."""
-        method, federation = self.environment.experiment.method, self.environment.experiment.federation
-        setup = replace(
-            self.environment.setup(), initial_weights=lambda: weights_of(network_of(self.environment).module)
-        )
+        experiment = self.environment.experiment
+        method, federation = experiment.method, experiment.federation
+        first = self.environment.setup()
+        setup = replace(first, initial_weights=lambda: self._small(first.initial_weights(), None))
         state: State = method.init(setup)
         kept: dict[str, Tree] = dict(state.clients)
 
@@ -326,7 +298,7 @@ class CountingEngine:
             world = World(
                 round=number,
                 rounds=federation.rounds,
-                model=self.environment.experiment.model,
+                model=experiment.model,
                 K=self.environment.K,
                 C=federation.C,
                 T=federation.T,
@@ -343,106 +315,136 @@ class CountingEngine:
 
     def fit(self, jobs: Sequence[Job], number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         for job in jobs:
-            outcome = self._run(job, number, kept.get(keeper_of(job)))
+            private = kept.get(keeper_of(job))
+            kind = kind_of(job, private)
+            if kind not in self.samples:
+                self.samples[kind] = self._sample(job, number, private)
+            sample = self.samples[kind]
+            outcome = replace(sample.outcome, key=job.key)
             if outcome.private is not None:
                 kept[keeper_of(job)] = outcome.private
+            self._counts["local_steps"] += sample.steps
+            self._counts["images_read"] += sample.images_read
+            initial, forward = network_of(self.environment, job.network)
+            self._counts["flops"] += round(sample.steps * sample.flops_a_step) + sample.images_read * forward
+            self._counts[kind] += 1
             if job.key.client >= 0:
-                self._counts["bytes_down"] += self._bytes(job.receives, job.network)
-                self._counts["bytes_up"] += self._bytes(outcome.sends, job.network)
+                self._counts["bytes_down"] += tree_bytes(real(job.receives, initial))
+                self._counts["bytes_up"] += tree_bytes(real(outcome.sends, initial))
             yield outcome
 
-    def _run(self, job: Job, number: int, private: Tree | None) -> Outcome:
-        reader = SureReader(self.environment, job, number, self._counts)
-        read_before = self._counts["images_read"]
-        local = job.update.start(job.receives, private, reader)
-        flops = network_of(self.environment, job.network).flops
-        self._counts["flops"] += flops * (self._counts["images_read"] - read_before)
-        if local is None:
-            return Outcome(key=job.key, sends={})
-        if local.trainable:
-            self._count_training(job, local, number, flops)
-            self._after_training(job, local)
-        return Outcome(key=job.key, sends=job.update.finish(local), private=local.private, steps=local.steps)
-
-    def _count_training(self, job: Job, local: Local, number: int, flops: int) -> None:
-        sizes = {
-            name: len(local.selected[name].positions_N)
-            if name in local.selected
-            else len(self.environment.part(job.key.client, stream.part, number))
-            for name, stream in job.data.items()
-        }
-        batches = batches_of(job, sizes)
-        declared: Mapping[str, tuple[int, int]] = getattr(job.update, "passes", {})
-        for name, stream in job.data.items():
-            images = batches * min(stream.batch_size, sizes[name])
-            for view in stream.views:
-                without, trained = declared.get(f"{name}/{view}", declared.get(view, (0, 1)))
-                self._counts["flops"] += flops * images * (without + FORWARD_AND_BACKWARD * trained)
-        local.steps = batches * len(job.update.phases)
-        kind = JobKind(
-            update=type(job.update),
-            network=job.network,
-            at_server=job.key.client == SERVER,
-            streams=tuple(sorted(job.data.items())),
-        )
-        self._counts["local_steps"] += local.steps
-        self._counts[kind, "jobs"] += 1
-        self._counts[kind, "steps"] += local.steps
-        self.examples.setdefault(kind, job)
-
-    def _after_training(self, job: Job, local: Local) -> None:
-        """What the engine and the update's `after_step` would leave behind, as names."""
-        network = network_of(self.environment, job.network).module
-        training = Training(
-            trainable=nn.ModuleDict({name: network for name in local.trainable}),
-            frozen=nn.ModuleDict({name: network for name in local.frozen}),
-            private=dict(local.private or {}),
-            step=local.steps,
-        )
-        with torch.no_grad():
-            job.update.after_step(training)
-        if local.private is not None or training.private:
-            local.private = training.private
-        parameters = {name for name, _ in network.named_parameters()}
-        local.momentum = {
-            name: {tensor: value for tensor, value in weights.items() if tensor in parameters}
-            for name, weights in local.trainable.items()
-        }
-        # Every entry has changed, and to another value at each holder: where only changes are sent, it is the most.
-        moved = 1.0 + 0.01 * (job.key.client + 3) ** 0.5
-        local.trainable = {
-            name: {tensor: (value + moved).to(value.dtype) for tensor, value in weights.items()}
-            for name, weights in local.trainable.items()
-        }
-        local.totals = defaultdict(float)
-
-    def _bytes(self, tree: Tree, model: Model | None) -> int:
-        """As the ledger counts them, with a stand-in as large as the network's tensor of its name."""
-        sizes, total = network_of(self.environment, model).sizes, 0
+    def _small(self, tree: Mapping[str, Any], model: Model | None) -> Tree:
+        """The tree with one number in place of each tensor of the network, or of the changes to it."""
+        if self._full:
+            return dict(tree)
+        initial, found = network_of(self.environment, model)[0], dict(tree)
         for name, value in tree.items():
-            if isinstance(value, Tensor):
-                total += value.element_size() * (sizes.get(name, 1) if value.numel() <= 1 else value.numel())
+            if name in initial and (isinstance(value, Mapping) or value.shape == initial[name].shape):
+                like = initial[name] if isinstance(value, Mapping) else value
+                found[name] = like.reshape(-1)[:1].reshape((1,) * like.ndim).clone()  # a view would keep the rest
             elif isinstance(value, Mapping):
-                total += self._bytes(dict(value), model)
-            elif value is not None:
-                total += 8
-        return total
+                found[name] = self._small(value, model)
+        return found
+
+    def _sample(self, job: Job, number: int, private: Tree | None) -> Sample:
+        environment, run = self.environment, self.environment.experiment
+        reader, initial = SureReader(environment, job, number), network_of(environment, job.network)[0]
+        local = job.update.start(real(job.receives, initial), private and real(private, initial), reader)
+        found = Sample(
+            job=job,
+            outcome=Outcome(key=job.key, sends={}),
+            images_read=reader.images_read,
+            predicted=reader.predicted,
+        )
+        if local is None:  # this client sits out
+            return found
+        if not local.trainable:  # the job only reads
+            return replace(found, outcome=self._left(job, job.update.finish(local), local.private))
+        kind = kind_of(replace(job, limit=Limit()), private)
+        key = (kind, self._full, run.data.name, run.data.augmentation, run.model, run.optimizer, run.precision)
+        if key not in _trained:
+            outcome, flops, seconds = trained(job, private, environment)
+            _trained[key] = self._left(job, outcome.sends, outcome.private), flops, seconds
+        outcome, flops, seconds = _trained[key]
+        steps = steps_of(job, sources_of(job, environment, number, local.selected))
+        return replace(found, outcome=outcome, steps=steps, flops_a_step=flops, seconds_a_step=seconds)
+
+    def _left(self, job: Job, sends: Tree, private: Tree | None) -> Outcome:
+        own = private and self._small(private, job.network)
+        return Outcome(key=job.key, sends=self._small(sends, job.network), private=own)
+
+
+_trained: dict[Hashable, tuple[Outcome, float, float]] = {}  # what a local step left, its FLOPs and CPU seconds
+
+
+def trained(job: Job, private: Tree | None, environment: Environment) -> tuple[Outcome, float, float]:
+    """The job's outcome after one local step with real weights and confident pseudo-labels; a step's FLOPs, and its CPU
+    seconds on one core. A long step is trained with fewer images."""
+    initial, forward = network_of(environment, job.network)
+    images = sum(stream.batch_size * len(stream.views) for stream in job.data.values())
+    least = min(stream.batch_size for stream in job.data.values())
+    parts = max(1.0, min(3 * images * forward / STEP_FLOPS, least / 2))  # two products in the backward pass
+    sure = _Confident(job.update, SureReader(environment, job, 1))
+    data = {name: replace(stream, batch_size=round(stream.batch_size / parts)) for name, stream in job.data.items()}
+    short = replace(job, update=cast(LocalUpdate, sure), receives=real(job.receives, initial), data=data)
+
+    def timed(steps: int) -> tuple[Outcome, float]:
+        started = time.process_time()
+        own = private and real(private, initial)
+        outcome = JobRunner(environment).run(replace(short, limit=Limit(steps=steps)), 1, own)
+        return outcome, (time.process_time() - started) / steps
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with FlopCounterMode(display=False) as counter:
+            outcome, seconds = timed(1)
+        if seconds < LONG_STEP:  # else the counting does not matter
+            _, seconds = timed(STEPS_TIMED)
+    finally:
+        torch.set_num_threads(threads)
+    of_a_step = parts / len(job.update.phases)
+    return outcome, counter.get_total_flops() * of_a_step, seconds * of_a_step
+
+
+def kind_of(job: Job, private: Tree | None) -> Hashable:
+    """Equal for jobs of a run that are taken as equal."""
+    trees = (
+        tuple((name, isinstance(value, dict) and len(value)) for name, value in tree.items())
+        for tree in (job.receives, private or {})
+    )
+    streams = tuple(sorted(job.data.items()))
+    return repr(job.update), job.network, job.limit, job.key.client == SERVER, streams, *trees
+
+
+def real(tree: Mapping[str, Any], initial: Weights) -> Tree:
+    """The tree with the network's initial weights in the place of tensors of one number, and of changes to them."""
+    found = dict(tree)
+    for name, value in tree.items():
+        if name in initial and isinstance(value, Mapping):
+            found[name] = initial[name]
+        elif isinstance(value, Mapping):
+            found[name] = real(value, initial)
+        elif name in initial and value.numel() == 1:
+            found[name] = initial[name].to(value.dtype)
+    return found
 
 
 class SureReader:
-    """A `Reader` without images: every prediction is certain, the classes in turn, every pass is counted."""
+    """A `Reader` without images: every prediction is certain, the classes in turn; images are only counted."""
 
-    def __init__(self, environment: Environment, job: Job, number: int, counts: Counts) -> None:
+    def __init__(self, environment: Environment, job: Job, number: int) -> None:
         self.draw = torch_stream(0, "cost", number, job.key.client, job.key.draw)
-        self._environment, self._holder, self._number, self._counts = environment, job.key.client, number, counts
+        self.images_read, self.predicted = 0, False
+        self._environment, self._holder, self._number = environment, job.key.client, number
 
     def _read(self, part: PartName) -> int:
         N = len(self._environment.part(self._holder, part, self._number))
-        self._counts["images_read"] += N
+        self.images_read += N
         return N
 
     def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
-        self._counts["unsure"] += 1
+        self.predicted = True
         N, D = self._read(part), self._environment.data.num_classes
         logits_ND = torch.zeros(N, D)
         logits_ND[torch.arange(N), torch.arange(N) % D] = SURE
@@ -455,144 +457,8 @@ class SureReader:
         return (found, -(-N // batch_size)) if N else ({}, 0)
 
     def on_noise(self, weights: Weights) -> Tensor:
-        self._counts["images_read"] += 1
+        self.images_read += 1
         return torch.zeros(self._environment.data.num_classes)
-
-
-def batches_of(job: Job, sizes: Mapping[str, int]) -> int:
-    """Batches of a job over streams of these sizes: its steps, or passes over its longest stream."""
-    if job.limit.steps is not None:
-        return job.limit.steps
-
-    def in_a_pass(stream: Stream, size: int) -> int:
-        batch = max(1, min(stream.batch_size, size))
-        return size // batch if stream.drop_last else -(-size // batch)
-
-    longest = max((in_a_pass(stream, sizes[name]) for name, stream in job.data.items()), default=0)
-    return (job.limit.epochs or 0) * longest
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Network:
-    """A network with one number a tensor, the numbers that each tensor really has, and the FLOPs of a forward pass."""
-
-    module: nn.Module
-    sizes: Mapping[str, int]
-    flops: int
-
-
-_networks: dict[tuple[Model, str], Network] = {}
-
-
-def network_of(environment: Environment, model: Model | None = None) -> Network:
-    """The experiment's network, or that of a sub-network; built once."""
-    key = (model or environment.experiment.model, environment.data.name)
-    if key not in _networks:
-        module = environment.network(model)
-        sizes = {name: value.numel() for name, value in module.state_dict().items()}
-        flops = forward_flops(module, environment.data.image_shape)
-        _networks[key] = Network(module=shrunk(module), sizes=sizes, flops=flops)
-    return _networks[key]
-
-
-def shrunk(network: nn.Module) -> nn.Module:
-    """A copy in which every tensor has one number and its dimensions' number."""
-    small = copy.deepcopy(network)
-    for part in small.modules():
-        for name, parameter in part._parameters.items():
-            if parameter is not None:
-                part._parameters[name] = nn.Parameter(torch.zeros((1,) * parameter.ndim, dtype=parameter.dtype))
-        for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = torch.zeros((1,) * buffer.ndim, dtype=buffer.dtype)
-    return small
-
-
-# --- timing -------------------------------------------------------------------------------------------------------
-
-
-class Stopwatch:
-    """CPU seconds on one core, since a run of the reference engine keeps one busy; each kind of job is timed once."""
-
-    def __init__(self, seconds_to_time: float = SECONDS_TO_TIME) -> None:
-        self._until = seconds_to_time  # that may still go into timing
-        self._known: dict[object, tuple[float, float]] = {}  # seconds of a job's start, and of a local step
-        self._rates: list[float] = []  # FLOPs a second, of what was timed
-
-    @property
-    def timed(self) -> int:
-        """Kinds of jobs."""
-        return len(self._known)
-
-    def seconds(self, counted: Counted) -> tuple[float, bool]:
-        """All of a run but the start of its process, and whether some of it is told by arithmetic alone."""
-        environment, totals = counted.environment, counted.totals
-        experiment, flops = environment.experiment, network_of(environment).flops
-        rounds, every = experiment.federation.rounds, experiment.evaluation.every
-        tested = len(
-            environment.split.validation_N if experiment.evaluation.validation else environment.data.test_labels_N
-        )
-        found = RUN_SECONDS + rounds * ROUND_SECONDS
-        by_arithmetic = not counted.examples
-        for kind, example in counted.examples.items():
-            timed = self.timing(environment, kind, example)
-            by_arithmetic = by_arithmetic or timed is None
-            start, step = timed or (0.0, self._guessed(environment, kind))
-            jobs, steps = totals[kind, "jobs"], totals[kind, "steps"]
-            found += jobs * start + steps * step
-            if exact := experiment.evaluation.gradient_diversity_every:  # a gradient on all images of each job's holder
-                size = environment.sizes.get(example.key.client, 0)
-                batch = max(stream.batch_size for _, stream in kind.streams)
-                found += jobs * step * size / batch / exact
-        if not counted.examples:
-            found += totals["flops"] / self._rate()
-        forward_only = totals["images_read"] + (-(-rounds // every)) * tested
-        return found + forward_only * flops / self._rate(), by_arithmetic
-
-    def _rate(self) -> float:
-        return fmean(self._rates) if self._rates else FLOPS_A_SECOND
-
-    def _guessed(self, environment: Environment, kind: JobKind) -> float:
-        images = sum(stream.batch_size * len(stream.views) for _, stream in kind.streams)
-        return images * FORWARD_AND_BACKWARD * network_of(environment, kind.network).flops / self._rate()
-
-    def timing(self, environment: Environment, kind: JobKind, example: Job) -> tuple[float, float] | None:
-        """Seconds of a job's start, and of a local step; None where no time is left to measure them."""
-        experiment = environment.experiment
-        data = experiment.data
-        key = (kind, data.name, data.augmentation, experiment.model, experiment.precision)
-        if key not in self._known:
-            if self._until <= 0:
-                return None
-            begun, threads = time.monotonic(), torch.get_num_threads()
-            torch.set_num_threads(1)
-            try:
-                self._known[key] = self._time(environment, kind, example)
-            finally:
-                torch.set_num_threads(threads)
-                self._until -= time.monotonic() - begun
-        return self._known[key]
-
-    def _time(self, environment: Environment, kind: JobKind, example: Job) -> tuple[float, float]:
-        engine = ReferenceEngine(environment)
-
-        def seconds(batches: int, repeats: int) -> float:
-            job = _real_job(example, environment, batches)
-            times = []
-            for _ in range(repeats):
-                started = time.process_time()
-                list(engine.fit([job], 1, {}))
-                times.append(time.process_time() - started)
-            return min(times)  # other work on the machine only adds
-
-        first = one = more = seconds(1, 1)
-        if first < LONG_STEP:  # a longer one is told well enough by itself
-            repeats = 5 if first < 0.1 else 1
-            one, more = seconds(1, repeats), seconds(1 + STEPS_TIMED, repeats)
-        step = ((more - one) / STEPS_TIMED if more > one else first) / len(example.update.phases)
-        images = sum(stream.batch_size * len(stream.views) for _, stream in kind.streams)
-        self._rates.append(images * FORWARD_AND_BACKWARD * network_of(environment, kind.network).flops / step)
-        return max(0.0, one - step), step
 
 
 class _Confident:
@@ -601,28 +467,20 @@ class _Confident:
     def __init__(self, update: LocalUpdate, reader: Reader) -> None:
         self._update, self._reader = update, reader
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Any:
         return self._update.start(received, private, self._reader)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._update, name)
 
 
-def _real_job(example: Job, environment: Environment, batches: int) -> Job:
-    """The example with weights of full size, confident pseudo-labels and so many batches."""
-    full = weights_of(environment.network(example.network))
-    update = cast(LocalUpdate, _Confident(example.update, SureReader(environment, example, 1, Counter())))
-    return replace(example, update=update, receives=_full_size(example.receives, full), limit=Limit(steps=batches))
+def network_of(environment: Environment, model: Model | None = None) -> tuple[Weights, int]:
+    """The initial weights of the experiment's network, or a sub-network, and the FLOPs of one image's forward pass."""
+    data = environment.data
+    return _network_of(model or environment.experiment.model, data.image_shape, data.num_classes)
 
 
-def _full_size(tree: Mapping[str, Any], full: Weights) -> Tree:
-    """The tree with the network's tensors in the place of stand-ins of their name."""
-    return {
-        name: _full_size(value, full) if isinstance(value, Mapping) else full.get(name, value)
-        for name, value in tree.items()
-    }
-
-
-def stretch(jobs: int) -> float:
-    """Wall seconds for a CPU second, with so many runs side by side on an otherwise idle machine."""
-    return max(1.0, jobs / (os.cpu_count() or 1))
+@cache
+def _network_of(model: Model, image_shape: ImageShape, num_classes: int) -> tuple[Weights, int]:
+    network = build(model, image_shape, num_classes, seed=0)
+    return weights_of(network), forward_flops(network, image_shape)

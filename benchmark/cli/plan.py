@@ -19,15 +19,14 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.census import census
 from benchmark.papers.item import Item
 from sweeps.budget import Budget, Spending
-from sweeps.cost import Cost, Costs
+from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Counts runs, local steps, FLOPs and bytes from each method's own jobs, and says where a count is not exact; "
-        "hours come from finished runs of this machine, or from timing each kind of job (no data set is needed). What "
-        "was found is kept in results/costs.json."
+        "hours come from finished runs of this machine, or from timing each kind of job (no data set is needed)."
     )
     add_scope(command)
     add_quoted(command)
@@ -53,15 +52,14 @@ def act(options: argparse.Namespace) -> int:
 
 def _counted(chosen: Sequence[Item], options: argparse.Namespace) -> int:
     """What there is to run, an item at a time and in all."""
-    seeds, costs = checked_seeds(options.seeds), Costs(options.results, options.data_root)
+    seeds = checked_seeds(options.seeds)
     parts = [(item.name, [item]) for item in chosen]
     if len(chosen) > 1:  # tables share runs: the whole is less than the sum
         parts.append((", ".join(options.items), list(chosen)))
     for name, part in parts:
         planned = plan(part, options.results, seeds=seeds, with_reference=uses_reference(options))
         runs = planned.runs if options.all else planned.missing
-        total = sum((costs.of(run) for run in runs), Cost())
-        costs.save()
+        total = sum((cost_of(run, options.results, options.data_root) for run in runs), Cost())
         counted = {
             "item": name,
             "profile": options.profile,
