@@ -137,8 +137,6 @@ class DataSharing(Method):
 class DataSharingUpdate(LocalUpdate):
     """Local steps on own and shared labelled images in one shuffled stream; unlabelled ones as in FixMatch."""
 
-    passes = {"unlabelled/weak": (1, 0)}
-
     method: DataSharing
     own: int  # labelled images of the client itself
     shared_N: tuple[int, ...]  # which of the server's labelled images it was given

@@ -248,7 +248,6 @@ class ClientUpdate(LocalUpdate):
     phases: ClassVar[tuple[str, ...]] = ("on_labels", "without_labels")
     trains: ClassVar[tuple[str, ...]] = ("sigma", "psi")
     reports: ClassVar[str] = "client/supervised_loss"
-    passes = {"unlabelled/plain": (1, 0)}  # labels come without gradient; helpers, every tenth round, are not counted
     sends_changes = True
 
     method: FedMatch

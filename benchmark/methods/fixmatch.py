@@ -75,8 +75,6 @@ class FixMatch(Method):
 class FixMatchUpdate(StudentUpdate):
     """Supervised loss on weak labelled views + lambda_u x consistency loss on the unlabelled ones."""
 
-    passes = {"unlabelled/weak": (1, 0)}
-
     method: FixMatch
 
     def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:

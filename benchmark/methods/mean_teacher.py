@@ -220,8 +220,6 @@ class LabelledUpdate(LocalUpdate):
 class MeanTeacherUpdate(LabelledUpdate):
     """LocalTraining of a client with unlabelled images (Eqs. 2 to 4), and of one with both kinds."""
 
-    passes = {"unlabelled/weak": (1, 0)}  # the teacher's
-
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
         """The teacher is the client's own; a client drawn for the first time makes it of what it received."""
         local = super().start(received, private, reader)

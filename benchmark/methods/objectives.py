@@ -137,8 +137,6 @@ class CRL:
 class ConsistencyUpdate(StudentUpdate):
     """Eq. 4, and Eq. 3 beside it where the client holds labels."""
 
-    passes = {"unlabelled/weak": (1, 0)}
-
     objective: CRL = CRL()
 
     def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
@@ -191,8 +189,6 @@ class SelfTraining:
 class SelfTrainingUpdate(StudentUpdate):
     """Eq. 5, and Eq. 3 beside it where the client holds labels. The label is given in evaluation mode, as released
     (train_LocalSGD.py:547-570)."""
-
-    passes = {"unlabelled/weak": (1, 1)}
 
     objective: SelfTraining = SelfTraining()
 

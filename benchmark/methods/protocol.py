@@ -154,9 +154,6 @@ class LocalUpdate:
     phases: ClassVar[tuple[str, ...]] = ("loss",)
 
     # Hints that change no result and may be left out:
-    # how often a view (or "stream/view") goes through a network without and with gradient, where it is not (0, 1), for
-    # estimates of cost;
-    passes: ClassVar[Mapping[str, tuple[int, int]]] = {}
     # whether only changes are sent, so that bytes are known after training alone
     sends_changes: ClassVar[bool] = False
 

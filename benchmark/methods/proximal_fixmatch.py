@@ -62,7 +62,6 @@ from benchmark.methods.protocol import (
 class ProximalFixMatchUpdate(LocalUpdate):
     """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
 
-    passes = {"unlabelled/weak": (1, 0)}
     observes: ClassVar[bool] = False
 
     method: "ProximalFixMatch"

@@ -132,8 +132,6 @@ class SemiFL(Method):
 class ClientUpdate(StudentUpdate):
     """ClientUpdate of Algorithm 1."""
 
-    passes = {"mix/weak": (0, 0)}  # the mixed image is one pass, of two weak views
-
     method: SemiFL
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:

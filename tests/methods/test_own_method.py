@@ -140,11 +140,7 @@ def test_a_new_method_needs_no_flag():
     """`Method` and `LocalUpdate` answer everything that engines and plans ask."""
     assert not Toy.takes_missing_updates and not Method.takes_missing_updates
     update = ToConstant()
-    assert (update.phases, update.passes, update.sends_changes) == (
-        ("loss",),
-        {},
-        False,
-    )
+    assert (update.phases, update.sends_changes) == (("loss",), False)
     with pytest.raises(ConfigError, match="on_divergence: 'drop'"):
         e = tiny_experiment(method=Toy())
         module_of(replace(e, federation=replace(e.federation, on_divergence="drop")))
