@@ -42,7 +42,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     budget = budget_of(options)
-    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted)
+    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
     if options.jobs < 1:
         raise ConfigError(f"--jobs: {options.jobs}; at least 1 is needed")
     if budget is not None:

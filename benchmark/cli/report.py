@@ -7,9 +7,9 @@ from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_places
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.catalogue import ITEMS, PRINTED, items
 from benchmark.papers.item import Item
-from benchmark.papers.scale import PROFILES, check_profile
+from benchmark.papers.scale import PROFILES, REDUCED, check_profile
 from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
 from reports.exports import write_item, write_pictures
 from reports.results import write_summary
@@ -19,6 +19,7 @@ from sweeps.plan import plan, restricted
 
 DEFAULT_SITE = ROOT / "reports" / "site"
 PICTURES = ROOT / "reports" / "pictures"
+EVERY = (*ITEMS, *PRINTED)
 SHOWN = ("ssfl/tab2", "ssfl/fig6")  # whose figures the README shows
 
 
@@ -113,17 +114,17 @@ def _asked(
     options: argparse.Namespace, reader: Reader
 ) -> tuple[Sequence[tuple[Item, Records]], Sequence[tuple[Item, Records]]]:
     """The items that were asked for, and all others."""
-    results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results, reader)
+    results = on_disk(options.items or EVERY, options.profile or PROFILES, options.results, reader)
     if not options.items and not options.profile:
         return results, ()
     asked = {(item.name, item.profile) for item, _ in results}
-    every = on_disk(ITEMS, PROFILES, options.results, reader)
+    every = on_disk(EVERY, PROFILES, options.results, reader)
     return results, [(item, records) for item, records in every if (item.name, item.profile) not in asked]
 
 
 def _alone(options: argparse.Namespace) -> None:
     """Each item that has a record, as files. Raises ConfigError where none has."""
-    names, profiles = options.items or ITEMS, options.profile or PROFILES
+    names, profiles = options.items or EVERY, options.profile or PROFILES
     results = on_disk(names, profiles, options.results, Reader())
     if not results:
         raise ConfigError(
@@ -134,7 +135,7 @@ def _alone(options: argparse.Namespace) -> None:
 
 
 def _commit_reference(options: argparse.Namespace) -> None:
-    results = on_disk(options.items or ITEMS, options.profile or PROFILES, options.results)
+    results = on_disk(options.items or EVERY, options.profile or PROFILES, options.results)
     kept = [(item, records) for item, records in results if item.profile != "demo"]
     for item, _ in kept:
         planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
@@ -152,7 +153,7 @@ def on_disk(
     found = []
     for profile in profiles:
         check_profile(profile)
-        for item in items(names, profile):
+        for item in items([name for name in names if name not in PRINTED or profile not in REDUCED], profile):
             if item.profile != profile:
                 continue  # another profile has the same runs, and shows them
             planned = plan([item], results, with_reference=profile != "demo", read=read)

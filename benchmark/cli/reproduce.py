@@ -89,7 +89,7 @@ def reproduce(options: argparse.Namespace) -> int:
     start = time.monotonic()
     checked_launch(options)
     budget = budget_of(options)
-    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted)
+    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
     with_reference = uses_reference(options)
     seeds = checked_seeds(options.seeds)
 
@@ -153,7 +153,7 @@ def _looker(options: argparse.Namespace) -> Callable[[], Plan]:
     seeds, with_reference = checked_seeds(options.seeds), uses_reference(options)
     files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
     if not files:
-        chosen = items(options.items, options.profile, options.also)
+        chosen = items(options.items, options.profile, options.also, rule=options.rule)
         return lambda: plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     if len(files) < len(options.items) or seeds is not None or options.also:
         raise ConfigError("a sweep file names all its runs; leave out ITEM, --seeds and --also")

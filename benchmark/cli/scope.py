@@ -24,12 +24,22 @@ def add_scope(
     command.add_argument("items", nargs=items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
     command.add_argument("--seeds", type=int, help="runs a cell (default: the profile's)")
+    add_rule(command)
     command.add_argument(
         "--also",
         action="append",
         default=[],
         metavar="METHOD",
         help="one more method in the arena, such as my_module:MyMethod; may be repeated",
+    )
+
+
+def add_rule(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--rule",
+        choices=("released_code", "paper"),
+        default="released_code",
+        help="whose word counts where a paper's released code contradicts its print (ssfl, profiles gpu and paper)",
     )
 
 

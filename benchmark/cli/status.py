@@ -66,7 +66,7 @@ def _watch(options: argparse.Namespace, console: Console) -> None:
 def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
         return on_disk(options.results)
-    chosen = items(options.items, options.profile, options.also)
+    chosen = items(options.items, options.profile, options.also, rule=options.rule)
     planned = plan(chosen, options.results, seeds=options.seeds, with_reference=uses_reference(options))
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
     missing = set(planned.missing)

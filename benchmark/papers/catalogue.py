@@ -7,21 +7,25 @@ from benchmark.errors import ConfigError
 from benchmark.papers import arena, fedswitch, rscfed, semifl, ssfl
 from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
-from benchmark.papers.scale import PROFILES, profile_of
+from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, profile_of
 from benchmark.papers.ssfl_departures import departures
-from benchmark.papers.table import Rule
+from benchmark.papers.table import BY_THE_PRINT, Rule
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
 } | {"ssfl/departures": departures}
-TWO_RULES = [name for name, module in PAPERS.items() if getattr(module, "PAPER", None) and module.PAPER.printed]
-PRINTED = frozenset(f"{paper}/{name}" for paper in TWO_RULES for name in PAPERS[paper].ITEMS)  # with `rule="paper"`
+# Items by the print, where a paper's released code contradicts it: "ssfl/tab2-printed".
+PRINTED: Mapping[str, Callable[..., Item]] = {
+    f"ssfl/{name}{BY_THE_PRINT}": build for name, build in ssfl.PRINTED.items()
+}
 OURS = frozenset({"ssfl/departures"})  # beside a paper's own items: by its name, or with all, but not with the paper
 
 
 def profiles(name: str) -> tuple[str, ...]:
-    """The profiles in which the runs of that item differ."""
+    """The profiles in which the runs of that item differ. A stand-in has numbers of its own, not the print's."""
+    if name in PRINTED:
+        return FULL_SIZE
     paper, _, item = name.partition("/")
     return arena.PROFILES[item] if paper == "arena" else PROFILES
 
@@ -47,17 +51,25 @@ def items(
     chosen: dict[str, None] = {}
     for name in names:
         found = [item for item in ITEMS if name in ("all", item) or (name == item.split("/")[0] and item not in OURS)]
+        found = [name] if name in PRINTED else found
         if not found:
             raise ConfigError(f"unknown item {name!r}; {nearest(name, [*PAPERS, *ITEMS, 'all'])}")
-        chosen.update(dict.fromkeys(found))
-    if others := [name for name in chosen if not name.startswith("arena/")] if entries else []:
-        raise ConfigError(
-            f"--also: {others[0]} compares what its paper compares; choose arena/digits or another of the arena"
-        )
-    if rule == "paper" and (others := [name for name in chosen if name not in PRINTED]):
-        raise ConfigError(f"--rule paper: {others[0]} has one rule; choose an item of {', '.join(TWO_RULES)}")
-    more = {"rule": rule} if rule == "paper" else {}
-    built = [
-        ITEMS[name](profile_of(profile, profiles(name)), *([entries] if entries else []), **more) for name in chosen
-    ]
+        chosen.update(dict.fromkeys(found if rule == "released_code" else map(_printed, found)))
+    for name in chosen:
+        if entries and not name.startswith("arena/"):
+            raise ConfigError(
+                f"--also: {name} compares what its paper compares; choose arena/digits or another of the arena"
+            )
+        if name in PRINTED and profile in REDUCED:
+            raise ConfigError(f"{name}: profile {profile} has a stand-in's own numbers; choose --profile gpu or paper")
+    builders = {**ITEMS, **PRINTED}
+    built = [builders[name](profile_of(profile, profiles(name)), *([entries] if entries else [])) for name in chosen]
     return [item.with_quoted() for item in built] if also_quoted else built
+
+
+def _printed(name: str) -> str:
+    if name in PRINTED:
+        return name
+    if f"{name}{BY_THE_PRINT}" not in PRINTED:
+        raise ConfigError(f"--rule paper: {name} has one rule; choose an item of ssfl")
+    return f"{name}{BY_THE_PRINT}"

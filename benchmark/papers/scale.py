@@ -18,6 +18,7 @@ from benchmark.optim.sgd import SGD, Cosine
 
 PROFILES = ("demo", "laptop", "gpu", "paper")  # from the smallest to the published one
 REDUCED = ("demo", "laptop")  # those with a stand-in
+FULL_SIZE = ("gpu", "paper")
 
 # Digits are not mirrored: a mirrored 2 is no 2. The released codes mirror them (a departure of the stand-ins).
 MNIST_AUGMENTATION = Augmentation(weak=Weak(flip=0.0, padding_mode="zero"), strong=RandAugment(pool="ssfl"))

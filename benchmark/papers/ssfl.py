@@ -505,6 +505,7 @@ FIGURES = (
     *("fig6", "figd1", "figd2", "figd3", "figd4"),
 )
 ITEMS = items(PAPER, (*TABLES, *FIGURES))
+PRINTED = items(PAPER, (*TABLES, *FIGURES), rule="paper")
 
 
 def tab2(profile: str) -> Item:

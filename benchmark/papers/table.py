@@ -66,8 +66,7 @@ def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") ->
     """
     check_profile(profile)
     if rule == "paper":
-        if paper.printed is None:
-            raise ConfigError(f"--rule paper: {paper.name} has one rule; its switches are fields of its methods")
+        assert paper.printed is not None, f"{paper.name} has one rule"
         printed = item(replace(paper, experiment=paper.printed, printed=None), name, profile)
         title = printed.title + " (by the print)"
         return replace(printed, name=printed.name + BY_THE_PRINT, title=title, notes=(*printed.notes, PRINT_NOTE))
@@ -104,9 +103,9 @@ def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") ->
     )
 
 
-def items(paper: Paper, names: Iterable[str]) -> dict[str, Callable[..., Item]]:
+def items(paper: Paper, names: Iterable[str], rule: Rule = "released_code") -> dict[str, Callable[..., Item]]:
     """The items of these files, for the catalogue."""
-    return {name: partial(item, paper, name) for name in names}
+    return {name: partial(item, paper, name, rule=rule) for name in names}
 
 
 def differences(paper: Paper, lines: Iterable[Line]) -> dict[str, list[tuple[Any, Any]]]:
