@@ -19,7 +19,6 @@ from sweeps.plan import plan, restricted
 
 DEFAULT_SITE = ROOT / "reports" / "site"
 PICTURES = ROOT / "reports" / "pictures"
-EVERY = (*ITEMS, *PRINTED)
 SHOWN = ("ssfl/tab2", "ssfl/fig6")  # whose figures the README shows
 
 
@@ -114,17 +113,17 @@ def _asked(
     options: argparse.Namespace, reader: Reader
 ) -> tuple[Sequence[tuple[Item, Records]], Sequence[tuple[Item, Records]]]:
     """The items that were asked for, and all others."""
-    results = on_disk(options.items or EVERY, options.profile or PROFILES, options.results, reader)
+    results = on_disk(options.items or (*ITEMS, *PRINTED), options.profile or PROFILES, options.results, reader)
     if not options.items and not options.profile:
         return results, ()
     asked = {(item.name, item.profile) for item, _ in results}
-    every = on_disk(EVERY, PROFILES, options.results, reader)
+    every = on_disk((*ITEMS, *PRINTED), PROFILES, options.results, reader)
     return results, [(item, records) for item, records in every if (item.name, item.profile) not in asked]
 
 
 def _alone(options: argparse.Namespace) -> None:
     """Each item that has a record, as files. Raises ConfigError where none has."""
-    names, profiles = options.items or EVERY, options.profile or PROFILES
+    names, profiles = options.items or (*ITEMS, *PRINTED), options.profile or PROFILES
     results = on_disk(names, profiles, options.results, Reader())
     if not results:
         raise ConfigError(
@@ -135,7 +134,7 @@ def _alone(options: argparse.Namespace) -> None:
 
 
 def _commit_reference(options: argparse.Namespace) -> None:
-    results = on_disk(options.items or EVERY, options.profile or PROFILES, options.results)
+    results = on_disk(options.items or (*ITEMS, *PRINTED), options.profile or PROFILES, options.results)
     kept = [(item, records) for item, records in results if item.profile != "demo"]
     for item, _ in kept:
         planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
