@@ -4,7 +4,8 @@ import functools
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ from reports.agreement import agreement, largest_gap
 from reports.arena import board_lines, first_arena, is_arena, learned_nothing
 from reports.figures import IntervalRow, Panel, Picture, curves, intervals
 from reports.formatting import (
+    NONE,
     is_fraction,
     megabytes,
     metric_name,
@@ -32,24 +34,20 @@ from reports.formatting import (
     slug,
     thousands,
     unit_of,
-    without_dollars,
 )
 from reports.item_figures import DIVERSITY, caption_of, joins
 from reports.paper_table import (
     SELECTED_ON_TEST,
     cell_page,
-    contrast_text,
-    estimate_text,
     ladder_table,
     notes_of,
     ours_entry,
-    rule_text,
 )
 from reports.properties import property_tables
 from reports.provenance import commit_of, flat, marks_of, provenance, remarks
-from reports.results import KEPT, KEPT_ACCURACY, series_of
+from reports.results import KEPT, KEPT_ACCURACY, is_number, series_of
 from reports.style import Look, looks
-from reports.tables import Column, Entry, Row, Table
+from reports.tables import Entry, Table, table_of
 
 Result: TypeAlias = tuple[Item, Records]
 PROFILES = {
@@ -157,45 +155,21 @@ def front_values(results: Sequence[Result], rows: Sequence[Mapping[str, Any]]) -
     return {"cards": cards, "boards": boards, "rows": rows, "filters": filters(rows), "state": state}
 
 
-def claims_values(judged: Sequence[Judged], labels: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """A claim's card. `labels`: of the cells that have a page beside the claim's."""
-    known = set(labels)
-    return [
-        {
-            "one": one,
-            "claim": one.claim,
-            "quote": without_dollars(one.claim.quote),
-            "estimate": estimate_text(one),
-            "rule": rule_text(one.claim),
-            "contrast": contrast_text(one.claim),
-            "cells": [(label, cell_page(label) if label in known else "") for label in one.claim.labels],
-            "reason": one.reason.replace("+-", "±"),
-        }
-        for one in judged
-    ]
-
-
 def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
-    """Every claim's interval, those of one unit on one axis."""
+    """Every claim's interval, those of one unit on one axis; none of claims without an estimate."""
     units: dict[str, list[IntervalRow]] = {}
     for one in judged:
-        metric = one.claim.metric
-        scale, mark = 100.0 if is_fraction(metric) else 1.0, MARKS.get(one.verdict, "")
-        title = f"{metric_name(metric)}: difference" + (
-            ", points" if scale == 100.0 else f" {unit_of(metric)}".rstrip()
-        )
+        metric, name = one.claim.metric, one.claim.name
+        scale, unit = (100.0, "points") if is_fraction(metric) else (1.0, unit_of(metric))
         row = IntervalRow(
-            name=f"{one.claim.name if len(one.claim.name) < 46 else one.claim.name[:44] + '...'} {mark}",
+            name=f"{name if len(name) < 46 else name[:44] + '...'} {MARKS.get(one.verdict, '')}",
             mean=None if one.estimate is None else scale * one.estimate,
             interval=(scale * one.interval[0], scale * one.interval[1]) if one.interval else None,
             margin=scale * one.claim.least,
         )
-        units.setdefault(title, []).append(row)
-    return [
-        intervals(rows, title, zero=True, names=3.4)
-        for title, rows in units.items()
-        if any(r.mean is not None for r in rows)
-    ]
+        units.setdefault(f"{metric_name(metric)}: difference" + (f", {unit}" if unit else ""), []).append(row)
+    known = {title: rows for title, rows in units.items() if any(row.mean is not None for row in rows)}
+    return [intervals(rows, title, zero=True, names=3.4) for title, rows in known.items()]
 
 
 def item_values(item: Item, records: Records, row: Mapping[str, Any], departures: str) -> dict[str, Any]:
@@ -209,7 +183,8 @@ def item_values(item: Item, records: Records, row: Mapping[str, Any], departures
         "properties": property_tables(item, records) if is_arena(item) else [],
         "notes": item.notes if is_arena(item) else notes_of(item, results.values()),
         "ladder": ladder_table(item, records),
-        "claims": claims_values(row["judged"], results),
+        "forests": claims_pictures(row["judged"]),
+        "pages": {label: cell_page(label) for label in results},
         "margin": _margin(item),
         "caption": caption_of(item),
         "ambiguities": ambiguities(item, departures),
@@ -309,130 +284,109 @@ def run_page(record: RunRecord) -> str:
 
 def _runs_table(item: Item, runs: Sequence[RunRecord]) -> Table:
     heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Kept (%)", "Accuracy of kept (%)", "Rounds", "Time", "Commit")
-    rows = []
+    rows: list[list[Any]] = []
     for run in runs:
-        wall = run.result.get("wall_seconds")
-        texts = [
+        href = "../" * (len(item.name.split("/")) + 1) + run_page(run)
+        texts = (
             run.status,
             shown(ACCURACY, run.selected(ACCURACY)),
             shown("test/loss", run.selected("test/loss")),
             shown(KEPT, run.last(KEPT)),
             shown(KEPT_ACCURACY, run.last(KEPT_ACCURACY)),
             str(run.result.get("rounds", len(run.rounds))),
-            f"{wall / 60:.1f} min" if isinstance(wall, int | float) else "",
+            minutes(run),
             commit_of(run),
-        ]
-        href = "../" * (len(item.name.split("/")) + 1) + run_page(run)
+        )
         look = run.status if run.status in ("diverged", "failed") else ""
         name = Entry(text=f"seed {run.seed}", href=href, below=tuple(marks_of(run, item.profile)))
-        rows.append(Row(entries=(name, *(Entry(text=text, look=look) for text in texts))))
-    known = {run.seed for run in runs}
-    for seed in (seed for seed in range(item.seeds) if seed not in known):
-        rows.append(Row(entries=(Entry(text=f"seed {seed}"), Entry(text="not run", look="missing"), *[Entry()] * 7)))
-    columns = tuple(Column(name=head, left=head in ("Seed", "Status")) for head in heads)
-    return Table(name="runs", caption="Runs", columns=columns, rows=tuple(rows))
+        rows.append([name, *(Entry(text=text, look=look) for text in texts)])
+    for seed in sorted(set(range(item.seeds)) - {run.seed for run in runs}):
+        rows.append([f"seed {seed}", Entry(text="not run", look="missing"), *[NONE] * 7])
+    return table_of("runs", "Runs", heads, rows, words=2)
+
+
+def minutes(run: RunRecord) -> str:
+    """ "3.2 min" of wall time; empty where the record does not say."""
+    wall = run.result.get("wall_seconds")
+    return f"{wall / 60:.1f} min" if isinstance(wall, int | float) else ""
 
 
 def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
     """Means over the finished runs."""
-    ended = [run for run in runs if run.status == "done"]
-    costs = [cost for run in ended if isinstance(cost := run.result.get("cost"), Mapping)]
+    ended = [run.result for run in runs if run.status == "done"]
+    shapes: dict[str, tuple[str, Callable[[float], str]]] = {
+        "local_steps": ("local steps", thousands),
+        "bytes_up": ("MB up", megabytes),
+        "bytes_down": ("MB down", megabytes),
+        "wall_seconds": ("minutes on its machine", lambda seconds: number(seconds / 60)),
+    }
     found = []
-    for key, name in {"local_steps": "local steps", "bytes_up": "MB up", "bytes_down": "MB down"}.items():
-        values = [float(cost[key]) for cost in costs if isinstance(cost.get(key), int | float)]
-        if values:
-            mean = summary(values).mean
-            found.append((name, thousands(mean) if key == "local_steps" else megabytes(mean)))
-    walls = [run.result["wall_seconds"] for run in ended if isinstance(run.result.get("wall_seconds"), int | float)]
-    return [*found, *([("minutes on its machine", number(summary(walls).mean / 60))] if walls else [])]
+    for key, (name, text) in shapes.items():
+        values = [{**result, **(result.get("cost") or {})}.get(key) for result in ended]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        if known:
+            found.append((name, text(summary(known).mean)))
+    return found
 
 
 def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
     """Who received, sent and kept what, by the names that the method gives it; from the first run that says so."""
-    found = next((e for run in runs if isinstance(e := run.result.get("exchange"), Mapping)), None)
-    holders = found.get("holders") if found else None
-    if not isinstance(holders, Mapping):
+    exchange = next((found for run in runs if (found := run.result.get("exchange"))), None)
+    if exchange is None:
         return None
     rows = [
-        Row(
-            entries=(
-                Entry(text=HOLDERS.get(str(name), str(name))),
-                *(Entry(text=_names(ways.get(way))) for way in ("received", "sent", "kept")),
-            )
-        )
-        for name, ways in holders.items()
-        if isinstance(ways, Mapping)
+        (HOLDERS.get(name, name), *(_names(ways.get(way)) for way in ("received", "sent", "kept")))
+        for name, ways in exchange["holders"].items()
     ]
     heads = ("Who", "Received", "Sent", "Kept between rounds")
-    columns = tuple(Column(name=head, left=True) for head in heads)
-    return Table(name="exchange", caption="What was handed over", columns=columns, rows=tuple(rows))
+    return table_of("exchange", "What was handed over", heads, rows, words=4)
 
 
-def _names(names: object) -> str:
+def _names(sizes: Mapping[str, float] | None) -> str:
     """ "student (154 kB), sigma (1.2 MB)"; records hold name -> bytes."""
-    if not isinstance(names, Mapping) or not names:
-        return "nothing"
-    return ", ".join(f"{name} ({_bytes(size)})" for name, size in names.items())
-
-
-def _bytes(size: object) -> str:
-    if not isinstance(size, int | float):
-        return "?"
-    return f"{megabytes(size)} MB" if size >= 1e6 else f"{size / 1e3:.3g} kB"
+    found = (
+        f"{name} ({f'{megabytes(size)} MB' if size >= 1e6 else f'{size / 1e3:.3g} kB'})"
+        for name, size in (sizes or {}).items()
+    )
+    return ", ".join(found) or "nothing"
 
 
 def run_values(run: RunRecord, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """`places`: address and name of the cells' pages that the run stands in."""
     profile = str(run.experiment.get("profile", "unknown"))
-    wall, attempts = run.result.get("wall_seconds"), run.manifest.get("attempts")
     return {
         "run": run,
         "profile": profile,
         "places": places,
         "accuracy": shown(ACCURACY, run.selected(ACCURACY)),
-        "wall": f"{wall / 60:.1f} min" if isinstance(wall, int | float) else "",
+        "wall": minutes(run),
         "marks_of_run": marks_of(run, profile),
         "metrics": _metrics_table(run),
-        "attempts": [one for one in attempts if isinstance(one, Mapping)] if isinstance(attempts, list) else [],
+        "attempts": run.manifest.get("attempts", ()),
         "provenance": provenance([run]),
-        "wandb": wandb_link(run),
+        "wandb": (run.wandb_url, is_web(run.wandb_url)) if run.wandb_url else None,
     }
 
 
 def _metrics_table(run: RunRecord) -> Table:
     """Every number of the result: after the last round, and in the round that was best."""
-    last, best = (_numbers(run.result.get(name)) for name in ("last", "best"))
+    last, best = ({k: v for k, v in (run.result.get(way) or {}).items() if is_number(v)} for way in ("last", "best"))
     rows = [
-        Row(
-            entries=(
-                Entry(text=metric_name(name), below=(name,) if metric_name(name) != name else ()),
-                *(Entry(text=_value(name, found.get(name)), sort=found.get(name)) for found in (last, best)),
-                Entry(text=unit_of(name)),
-            )
+        (
+            Entry(text=metric_name(name), below=(name,) if metric_name(name) != name else ()),
+            *(Entry(text=_value(name, found.get(name)), sort=found.get(name)) for found in (last, best)),
+            Entry(text=unit_of(name)),
         )
         for name in sorted({*last, *best} - {"round"})
     ]
-    heads = ("Metric", "Last round", "Best round", "Unit")
-    columns = tuple(Column(name=head, left=head in ("Metric", "Unit")) for head in heads)
-    return Table(name="metrics", caption="Numbers of this run", columns=columns, rows=tuple(rows))
-
-
-def _numbers(found: object) -> dict[str, float]:
-    if not isinstance(found, Mapping):
-        return {}
-    return {str(name): value for name, value in found.items() if isinstance(value, int | float)}
+    table = table_of("metrics", "Numbers of this run", ("Metric", "Last round", "Best round", "Unit"), rows)
+    return replace(table, columns=(*table.columns[:-1], replace(table.columns[-1], left=True)))
 
 
 def _value(metric: str, value: float | None) -> str:
     if value is not None and not is_fraction(metric) and math.isfinite(value) and value == int(value):
         return f"{int(value):,}"
     return shown(metric, value)
-
-
-def wandb_link(run: RunRecord) -> tuple[str, str] | None:
-    """Text and address of the mirror on W&B, if it has one; no address where it is no plain https one."""
-    url = run.wandb_url
-    return (url, url if is_web(url) else "") if url else None
 
 
 def is_web(url: str) -> bool:

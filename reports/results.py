@@ -44,7 +44,7 @@ def _run_rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[object
             yield *start, "", math.nan, 0, "missing"
             continue
         last = record.result.get("last", {})
-        numbers = {name: value for name, value in last.items() if _is_number(value) and name != "round"}
+        numbers = {name: value for name, value in last.items() if is_number(value) and name != "round"}
         for name, value in numbers.items():
             chosen = record.selected(name)
             yield *start, name, float(value if chosen is None else chosen), len(record.rounds), record.status
@@ -52,7 +52,7 @@ def _run_rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[object
             yield *start, "", math.nan, len(record.rounds), record.status
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

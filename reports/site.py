@@ -24,14 +24,13 @@ from benchmark.verdicts.statistics import t_factor
 from reports.articles import departures, performance
 from reports.exports import item_files, item_pictures, tables_of
 from reports.figures import as_json
-from reports.formatting import percent, sentence, slug
+from reports.formatting import percent, sentence, slug, without_dollars
 from reports.pages import (
     MARKS,
     Result,
     analysis_of,
     cell_pictures,
     cell_values,
-    claims_pictures,
     compare_group,
     filters,
     front_values,
@@ -43,12 +42,12 @@ from reports.pages import (
     run_values,
     settings_of,
 )
-from reports.paper_table import cell_page
+from reports.paper_table import cell_page, contrast_text, estimate_text, rule_text
 from reports.provenance import made_from
 from reports.results import csv_text, curves_frame
 from reports.style import DARK, PALETTE
 from reports.tables import csv_of
-from reports.tuning import KINDS, study_pages
+from reports.tuning import study_pages
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
@@ -183,7 +182,6 @@ class _Site:
             **item_values(item, records, row, text),
             tables=tables_of(item, records),
             drawn={name: picture.inline(name) for name, picture in pictures.items()},
-            forests=[one.inline(f"claims-{place}") for place, one in enumerate(claims_pictures(row["judged"]))],
             section=analysis.item_section(item, records) if analysis else None,
         )
         for result in collect(item, records).values():
@@ -231,8 +229,7 @@ class _Site:
             module = analysis_of(paper)
             analysis = module.page(found) if module else None
             if analysis:
-                for number, section in enumerate(analysis["sections"]):
-                    section["drawn"] = [(p.inline(f"figure-{number}"), text) for p, text in section.pop("pictures")]
+                for section in analysis["sections"]:
                     for table in section["tables"]:
                         if len(table.data):
                             self.put(page.parent / f"{section['profile']}-{table.name}.csv", csv_of(table).encode())
@@ -252,9 +249,7 @@ class _Site:
             page = Path("tune", slug(name), "index.html")
             for file, content in files.items():
                 self.put(page.parent / file, content)
-            history = values["history"].inline("history")
-            drawn = [(title, one.inline(f"field-{i}"), text) for i, (title, one, text) in enumerate(values["drawn"])]
-            self.page(page, "tuning.html", **{**values, "history": history, "drawn": drawn, "kinds": KINDS})
+            self.page(page, "tuning.html", **values)
 
     def compare(self, results: Sequence[Result]) -> None:
         """All values are in the page, which has no server; t factors come with them."""
@@ -310,7 +305,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"sentence": sentence, "percent": percent, "slug": slug, "css": css_class}
+    texts = (sentence, percent, slug, without_dollars, estimate_text, contrast_text, rule_text)
+    found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
     return found
 
 
