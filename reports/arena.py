@@ -381,20 +381,8 @@ def arena_frame(item: Item, records: Records) -> pd.DataFrame:
         values = entry_values(item, result.cell, ACCURACY, result)
         arena, one = placed.get(label, (None, None))
         for basis in BASES:
-            placing = one.places.get(basis) if one else None
-            seen = placing.summary if placing else None
-            to_best = placing.difference if placing else None
-            low, high = (to_best.interval if to_best else None) or (None, None)
-            values |= {
-                f"{basis}_mean": seen.mean if seen else None,
-                f"{basis}_std": seen.std if seen else None,
-                f"{basis}_n": seen.n if seen else None,
-                f"{basis}_rank": placing.rank if placing else None,
-                f"{basis}_letter": placing.letter if placing else None,
-                f"{basis}_to_best": to_best.mean if to_best else None,
-                f"{basis}_to_best_low": low,
-                f"{basis}_to_best_high": high,
-            }
+            placed_at = _place_values(one.places.get(basis) if one else None)
+            values |= {f"{basis}_{name}": value for name, value in placed_at.items()}
         for name in COSTS:
             values[f"run_{name}"] = one.costs[name] if one else None
             values[f"budget_{name}"] = arena.budget.get(name) if arena else None
@@ -403,6 +391,17 @@ def arena_frame(item: Item, records: Records) -> pd.DataFrame:
         known = {"item": item.name, "profile": item.profile, **choice.setting, "label": choice.label}
         rows.append({**known, "role": choice.role, "status": "waits for trials", "note": choice.note})
     return pd.DataFrame(rows)
+
+
+def _place_values(placing: Placing | None) -> dict[str, Any]:
+    if placing is None:
+        return dict.fromkeys(("mean", "std", "n", "rank", "letter", "to_best", "to_best_low", "to_best_high"))
+    seen, to_best = placing.summary, placing.difference
+    low, high = (to_best.interval if to_best else None) or (None, None)
+    return {
+        **{"mean": seen.mean, "std": seen.std, "n": seen.n, "rank": placing.rank, "letter": placing.letter},
+        **{"to_best": to_best.mean if to_best else None, "to_best_low": low, "to_best_high": high},
+    }
 
 
 def arena_object(item: Item, records: Records) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from reports.formatting import csv_safe, latex, markdown, without_dollars
 from reports.paper_table import claims_table, grid, item_tables, ladder_table
 from reports.tables import Table, csv_of, files_of, latex_of, markdown_of
 from reports.terminal import print_item
-from tests.reports.fakes import accuracies, make_cell, make_record, pair, printed, table2
+from tests.reports.arena_fakes import small
+from tests.reports.fakes import accuracies, make_cell, make_record, pair, printed
 
 HOSTILE = ("<script>alert(1)</script>", "=cmd()", "a_b & 50% $x", "| a | b |\nnext", "[x](http://y)", "+a1", "@SUM(1)")
 
@@ -240,10 +241,7 @@ def test_tables_of_one_name_are_one_file() -> None:
 
 
 def test_cells_that_wait_for_trials_have_a_row() -> None:
-    from tests.reports.arena_fakes import small
-
     item, records = small()
     plain = replace(item, rows=(), cells=tuple(c for c in item.cells if isinstance(c, Cell)))
     table = item_tables(plain, records)[0]
     assert "waits for trials: A/tuned" in table.notes and "waits for trials" in csv_of(table)
-    assert table2()[0].name == "ssfl/tab2"

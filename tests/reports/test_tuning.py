@@ -100,15 +100,6 @@ def test_what_the_page_says(tmp_path):
     assert rows[2]["method.ratio"] == "0.95"
 
 
-def test_the_same_bytes_twice(tmp_path):
-    content = json.dumps(study())
-    first = {p.relative_to(tmp_path): p.read_bytes() for p in site(tmp_path, content).rglob("*") if p.is_file()}
-    other = tmp_path / "other"
-    other.mkdir()
-    again = {p.relative_to(other): p.read_bytes() for p in site(other, content).rglob("*") if p.is_file()}
-    assert first == again and Path("site/tune/toy-open-demo/study.json") in first
-
-
 def test_hostile_words_are_text(tmp_path):
     hostile = study(title=HOSTILE, reason=HOSTILE, profile=HOSTILE)
     hostile["trials"][3]["why"] = HOSTILE
