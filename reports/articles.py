@@ -5,9 +5,11 @@ the other way.
 """
 
 import functools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
@@ -17,6 +19,7 @@ from benchmark.verdicts.results import CellResult, Records, collect, counted
 from benchmark.verdicts.statistics import paired
 from reports.formatting import count, mean_spread, points, points_interval
 from reports.paper_table import cell_page
+from reports.provenance import flat
 
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 
@@ -34,12 +37,23 @@ def article(text: str) -> Markup:
     return Markup(html.replace("</table>", "</table></div>"))
 
 
-def performance(written: Path, benchmarks: Path) -> dict[str, object]:
-    """What is written, and the pages that `fssl bench` left beside its measurements. Both may be absent."""
+def performance(written: Path, benchmarks: Path) -> dict[str, Any]:
+    """What is written, and each measurement: the page that lies beside it, else its values. Both may be absent."""
     return {
         "written": article(written.read_text()) if written.is_file() else "",
-        "measured": [(path.stem, article(path.read_text())) for path in sorted(benchmarks.glob("*.md"))],
+        "measured": [_measured(path) for path in sorted(benchmarks.glob("*.json"))],
     }
+
+
+def _measured(path: Path) -> dict[str, Any]:
+    page = path.with_suffix(".md")
+    if page.is_file():
+        return {"name": path.stem, "page": article(page.read_text()), "facts": []}
+    try:
+        facts = flat(json.loads(path.read_text()), joint=" ")
+    except (OSError, ValueError, AttributeError) as error:
+        facts = {"cannot be read": str(error)}
+    return {"name": path.stem, "page": "", "facts": [(name, value, False) for name, value in facts.items()]}
 
 
 def departures(text: str, results: Sequence[tuple[Item, Records]]) -> Markup:

@@ -272,9 +272,11 @@ def test_handwritten_markdown_has_tables_and_no_html() -> None:
 def test_measurements_of_speed_are_shown_as_they_are(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks"
     folder.mkdir()
-    (folder / "engines.md").write_text(
-        "# fssl bench\n\n`fssl bench`\n\n| engine | s |\n| --- | --- |\n| pool | 1.5 |\n"
-    )
+    (folder / "old.json").write_text("{}")
+    (folder / "old.md").write_text("# Page\n\n| engine | s |\n| --- | --- |\n| pool | 1.5 |\n")
+    (folder / "engines.json").write_text(json.dumps({"command": "fssl bench", "work": {"pool": 2.5}}))
+    (folder / "broken.json").write_text("{")
     build([], tmp_path / "site", benchmarks=folder)
     text = words(tmp_path / "site/performance.html")
-    assert "fssl bench" in text and "pool 1.5" in text
+    for said in ("fssl bench", "work pool 2.5", "pool 1.5", "cannot be read"):
+        assert said in text, said
