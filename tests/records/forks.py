@@ -57,8 +57,8 @@ class Forks:
         `tests.records.faults` and their argument.
         Workers are forked, too, unless they are to be `spawned` as in production, which takes seconds.
         The answer: "code" (as `subprocess` has it), "said" (standard error), "seconds" from the first signal to the
-        end, "left" (processes that were still there three seconds later; thirty, where spawned ones may be importing
-        torch, which they do before they look for their parent).
+        end, "left" (processes that were still there thirty seconds later: spawned ones may be importing torch, which they
+        do before they look for their parent).
         """
         request = {
             "experiment": to_json(experiment),
@@ -162,7 +162,7 @@ def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
         "code": os.waitstatus_to_exitcode(status),
         "seconds": seconds,
         "said": said.read_text() if said.exists() else "",
-        "left": survivors(pid, 30.0 if request["spawned"] else 3.0),
+        "left": survivors(pid),
     }
 
 
@@ -175,7 +175,7 @@ def lines_of(results: str) -> int:
     return sum(path.read_bytes().count(b"\n") for path in Path(results).glob("runs/*/*/rounds.jsonl"))
 
 
-def survivors(session: int, seconds: float = 3.0) -> list[int]:
+def survivors(session: int, seconds: float = 30.0) -> list[int]:
     """Processes of the session that do not end within so many seconds."""
     deadline = time.monotonic() + seconds
     while (found := living(session)) and time.monotonic() < deadline:

@@ -1,8 +1,5 @@
 """What clients keep when it does not stay in memory: the same bits, few files, little memory, and kills in between."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +19,7 @@ from benchmark.records.client_files import ClientFiles, is_whole
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.verify import troubles_of
-from tests.conftest import ROOT, record_of
+from tests.conftest import record_of
 from tests.methods.golden import TRACES
 from tests.records.equality import differences
 from tests.records.faults import STEPS
@@ -202,17 +199,3 @@ def test_a_file_of_somebody_else_is_refused(tmp_path):
         "../../etc/passwd",
         "7-0123456789abcdef.pt",
     ]
-
-
-def test_a_thousand_clients_in_the_memory_of_a_cohort(tmp_path):
-    """All of 1,000 clients keep 307 kB, 307 MB together; the process grows by less than 100 MB, of which the bound is 8
-    and the round's 40 clients take 12 twice (drafts and trained). Kept in memory it would be 307."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.records.many_clients", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["clients"] == 1000 and found["state_megabytes"] > 300
-    assert found["grown_megabytes"] < 100, found
-    assert found["disk_megabytes"] < 1.1 * found["state_megabytes"]
