@@ -57,8 +57,8 @@ class Forks:
         `tests.records.faults` and their argument.
         Workers are forked, too, unless they are to be `spawned` as in production, which takes seconds.
         The answer: "code" (as `subprocess` has it), "said" (standard error), "seconds" from the first signal to the
-        end, "left" (processes that were still there thirty seconds later: spawned ones may be importing torch, which they
-        do before they look for their parent).
+        end, "left" (processes that were still there thirty seconds later: spawned ones may be importing torch before
+        they look for their parent).
         """
         request = {
             "experiment": to_json(experiment),
