@@ -10,13 +10,14 @@ A field whose type is a union of dataclasses is written with a "kind" key: {"kin
 import ast
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from benchmark.errors import ConfigError
 
@@ -67,6 +68,68 @@ def added(default: Any) -> Any:
     At its default it is left out of an experiment's hash, so that older records keep their cell.
     """
     return dataclasses.field(default=default, metadata={"added": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """The numbers that a field may have, written as intervals are: "[0, 1)" has 0 and not 1."""
+
+    text: str
+
+    def holds(self, value: float) -> bool:
+        low, high = map(float, self.text[1:-1].split(","))
+        above = low <= value if self.text[0] == "[" else low < value
+        return above and (value <= high if self.text[-1] == "]" else value < high)
+
+    def __str__(self) -> str:
+        if not self.text.endswith("inf)"):
+            return f"a number in {self.text}"
+        return f"{self.text[1:].split(',')[0]} or more" if self.text[0] == "[" else "a positive number"
+
+
+# Types of fields, which `Checked` holds them to; null, where a field may be null, is left alone.
+Count = Annotated[int, Interval("[1, inf)")]
+Whole = Annotated[int, Interval("[0, inf)")]
+NotNegative = Annotated[float, Interval("[0, inf)")]
+Positive = Annotated[float, Interval("(0, inf)")]
+Share = Annotated[float, Interval("[0, 1]")]
+ShareAbove0 = Annotated[float, Interval("(0, 1]")]
+ShareBelow1 = Annotated[float, Interval("[0, 1)")]
+ShareBetween = Annotated[float, Interval("(0, 1)")]
+
+
+class Checked:
+    """A dataclass whose values are checked when it is made: ranges by the fields' types, and fields that nothing reads.
+
+    Raises ConfigError. What depends on several fields is checked in a `__post_init__` that calls this one first.
+    """
+
+    # Field -> the switch that decides whether the field is read, and the switch's values that read it. Elsewhere the
+    # field stays at its default: a setting that moves nothing must not make another cell.
+    read_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {}
+
+    def __post_init__(self) -> None:
+        for name, interval in _intervals(typing.cast(Any, type(self))).items():
+            value = getattr(self, name)
+            if value is not None and not interval.holds(value):
+                raise ConfigError(f"{name}: {value}; choose {interval}")
+        for name, (switch, values) in self.read_with.items():
+            value, position = getattr(self, name), getattr(self, switch)
+            if position not in values and value != getattr(type(self), name):
+                remedy = " or ".join(map(repr, values))
+                raise ConfigError(
+                    f"{name}: {value!r} does nothing with {switch} {position!r}; choose {switch} {remedy}"
+                )
+
+
+@functools.cache
+def _intervals(cls: Any) -> dict[str, Interval]:
+    found: dict[str, Interval] = {}
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        for part in (hint, *typing.get_args(hint)):  # the type itself, or a part of `Share | None`
+            for rule in getattr(part, "__metadata__", ()):
+                found[name] = rule
+    return found
 
 
 def to_plain(value: Any, *, hashed: bool = False) -> Any:

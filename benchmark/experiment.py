@@ -7,11 +7,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from benchmark.config import added, choose, from_plain, to_plain
+from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose, from_plain, to_plain
 from benchmark.data.augment import Augmentation
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
@@ -26,12 +26,12 @@ Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
+class Data(Checked):
     """Which images, who holds labels, how batches are augmented."""
 
     name: str = "digits"  # a data set of benchmark.data.datasets, or folder:PATH
-    N_s: int = 50  # labelled images at the server
-    N_validation: int = 0  # further labelled images at the server, never trained on
+    N_s: Whole = 50  # labelled images at the server
+    N_validation: Whole = 0  # further labelled images at the server, never trained on
     # "server": labels at the server only. "everywhere": clients hold the (oracle) labels of their images, too.
     # "every_client": a few of each class at each client (FedMatch). "some_clients": all or none of a client's images
     # (RSCFed). "share": a share of each client's images (RSCFed Table 5). "one_more_client": the server's labelled
@@ -40,101 +40,70 @@ class Data:
         "server"
     )
     augmentation: Augmentation = Augmentation()
-    labels_per_client: int = added(5)  # of each class, at each client ("every_client")
-    labelled_clients: int = added(1)  # how many ("some_clients")
+    labels_per_client: Count = added(5)  # of each class, at each client ("every_client")
+    labelled_clients: Count = added(1)  # how many ("some_clients")
     # Which: those that come nearest to all classes and the mean size, as the authors of RSCFed chose by hand, or the
     # first as in their code (train_main.py:58-62) with their partition files.
     labelled_choice: Literal["balanced", "first"] = added("balanced")
-    labelled_share: float = added(0.1)  # of each client's images ("share")
-    streaming_steps: int = added(1)  # parts in which unlabelled images arrive, one a round; 1: all from the start
+    labelled_share: ShareBetween = added(0.1)  # of each client's images ("share")
+    streaming_steps: Count = added(1)  # parts in which unlabelled images arrive, one a round; 1: all from the start
     # Whose images clients hold without labels: what is left of the training set, or the set's own unlabelled images
     # (STL-10's 100,000; what is left of its training set is then held by nobody).
     unlabelled: Literal["train", "extra"] = added("train")
-    pooled_test: int = added(0)  # test images drawn from train and test pooled (FedMatch); 0: the official split
-    images: int = added(0)  # training images used at most, the same share of each class; 0: all
+    pooled_test: Whole = added(0)  # test images drawn from train and test pooled (FedMatch); 0: the official split
+    images: Whole = added(0)  # training images used at most, the same share of each class; 0: all
+
+    read_with = {
+        "labels_per_client": ("label_setting", ("every_client",)),
+        "labelled_clients": ("label_setting", ("some_clients",)),
+        "labelled_choice": ("label_setting", ("some_clients",)),
+        "labelled_share": ("label_setting", ("share",)),
+    }
 
     def __post_init__(self) -> None:
-        least_labels = 1 if self.label_setting in ("server", "everywhere", "one_more_client") else 0
-        least = {
-            "N_s": least_labels,
-            "N_validation": 0,
-            "labels_per_client": 1,
-            "labelled_clients": 1,
-            "streaming_steps": 1,
-            "pooled_test": 0,
-            "images": 0,
-        }
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ConfigError(f"{name}: {getattr(self, name)} is too small; choose {smallest} or more")
-        if not 0.0 < self.labelled_share < 1.0:
-            raise ConfigError(f"labelled_share: {self.labelled_share} is not between 0 and 1")
+        super().__post_init__()
+        if not self.N_s and self.label_setting in ("server", "everywhere", "one_more_client"):
+            raise ConfigError(f"N_s: 0 with label_setting {self.label_setting!r}; choose 1 or more")
         if self.unlabelled == "extra" and self.label_setting not in ("server", "one_more_client"):
             raise ConfigError(
                 f"unlabelled: 'extra' images have no labels for label_setting {self.label_setting!r}; "
                 "choose label_setting server or one_more_client"
             )
-        self._refuse_idle_settings()
-
-    def _refuse_idle_settings(self) -> None:
-        """A setting that moves nothing must not make another cell."""
-        owners = {
-            "labels_per_client": "every_client",
-            "labelled_clients": "some_clients",
-            "labelled_choice": "some_clients",
-            "labelled_share": "share",
-        }
-        defaults = {f.name: f.default for f in fields(self)}
-        for name, setting in owners.items():
-            if getattr(self, name) != defaults[name] and self.label_setting != setting:
-                raise ConfigError(
-                    f"{name}: {getattr(self, name)!r} does nothing with label_setting {self.label_setting!r}; "
-                    f"choose label_setting {setting}"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Federation:
+class Federation(Checked):
     """The environmental factors K, C, T and the number of rounds."""
 
-    K: int = 10  # clients
-    C: int = 10  # cohort size
-    T: int = 16  # local steps per round
-    rounds: int = 100
-    epochs: int | None = added(None)  # E  local passes over a holder's images per round, in place of T local steps
+    K: Count = 10  # clients
+    C: Count = 10  # cohort size
+    T: Count = 16  # local steps per round
+    rounds: Count = 100
+    epochs: Count | None = added(None)  # E  local passes over a holder's images per round, in place of T local steps
     # A loss or an update that is not finite ends the run ("stop"; no paper says what to do), or that client counts as
     # one that sat the round out, and under comm/dropped ("drop"). The server's own ends it in either case.
     on_divergence: Literal["stop", "drop"] = added("stop")
 
     def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigError(f"epochs: {self.epochs} is too small; choose 1 or more")
-        for name in ("K", "C", "T", "rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: {getattr(self, name)} is too small; choose 1 or more")
+        super().__post_init__()
         if self.C > self.K:
             raise ConfigError(f"C: {self.C} clients in a round, but K is {self.K}; choose C from 1 to {self.K}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Checked):
     """What is measured, how often, and which round counts. Leaving a measurement out changes no other number."""
 
-    every: int = 10  # rounds between tests on the test set; the last round is always tested
+    every: Count = 10  # rounds between tests on the test set; the last round is always tested
     validation: bool = False  # measure on the held-out labels instead of the test set (for choosing settings)
     # Which round counts. "best_on_test" chooses on test data, as SemiFL (test_classifier_ssfl.py:40) and RSCFed
     # (README) did; every page that shows such a number says so.
     selection: Literal["last", "best_on_test"] = "last"
-    gradient_diversity_every: int = 0  # rounds between exact gradient diversities (Eq. 1); 0: never
-
-    def __post_init__(self) -> None:
-        for name, least in (("every", 1), ("gradient_diversity_every", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: {getattr(self, name)} is too small; choose {least} or more")
+    gradient_diversity_every: Whole = 0  # rounds between exact gradient diversities (Eq. 1); 0: never
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(Checked):
     """One run: a cell and a seed."""
 
     data: Data = Data()
@@ -147,11 +116,10 @@ class Experiment:
     # Of local training: bf16 passes networks under autocast, with float32 weights, losses and evaluation.
     precision: Precision = added("fp32")
     profile: str = "custom"  # how far it is scaled down; written down, and no part of the cell's hash
-    seed: int = 0
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed: {self.seed} is negative; choose 0 or more")
+        super().__post_init__()
         if self.evaluation.validation and self.data.N_validation == 0:
             raise ConfigError("evaluation.validation: true, but no labels are held out; set data.N_validation")
         if self.evaluation.validation and self.evaluation.selection != "last":

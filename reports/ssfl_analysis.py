@@ -21,7 +21,7 @@ import pandas as pd
 from scipy import stats
 
 from benchmark.experiment import Evaluation, Experiment
-from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, Records, counted

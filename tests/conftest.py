@@ -10,8 +10,7 @@ import torch
 from benchmark.data.augment import Augmentation, Gentle, Weak
 from benchmark.data.partition import ClassSkew
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
-from benchmark.methods.objectives import CRL
-from benchmark.methods.ssfl import SSFL
+from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 from benchmark.records.record import RunRecord, read_run

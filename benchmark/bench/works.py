@@ -13,9 +13,8 @@ from benchmark.data.datasets import DATASETS, DataSet
 from benchmark.data.partition import Iid
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.federated.environment import Environment, prepare
-from benchmark.methods.objectives import CRL
 from benchmark.methods.semifl import SemiFL
-from benchmark.methods.ssfl import SSFL
+from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
 

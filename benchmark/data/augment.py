@@ -10,11 +10,12 @@ Shapes: N images, C channels, H height, W width, D uniform draws per image.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from benchmark.config import Checked, Interval, Share
 from benchmark.data.image_ops import (
     PILLOW,
     affine_index,
@@ -27,7 +28,7 @@ from benchmark.data.image_ops import (
     shifted_crops,
     warp,
 )
-from benchmark.data.randaugment import RandAugment, require_within
+from benchmark.data.randaugment import Gray, RandAugment
 from benchmark.errors import ConfigError, DataError
 
 VIEWS = ("plain", "weak", "weak2", "strong")
@@ -37,57 +38,42 @@ _CHUNK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weak:
+class Weak(Checked):
     """Horizontal flip, then a crop of the padded image: what FixMatch's weak view does."""
 
-    flip: float = 0.5  # probability
-    crop_padding: float = 0.125  # share of the width, cut to whole pixels as released: 4 at 32, 3 at 28, 1 at 8
+    flip: Share = 0.5  # probability
+    # Share of the width, cut to whole pixels as released: 4 at 32, 3 at 28, 1 at 8.
+    crop_padding: Annotated[float, Interval("[0, 0.5]")] = 0.125
     padding_mode: Literal["reflect", "zero"] = "reflect"
-
-    def __post_init__(self) -> None:
-        require_within("flip", self.flip, 0, 1)
-        require_within("crop_padding", self.crop_padding, 0, 0.5)
-        if self.padding_mode not in ("reflect", "zero"):
-            raise ConfigError(f"padding_mode is {self.padding_mode!r}; it must be reflect or zero")
 
     num_draws = 3  # D: flip, top, left
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gentle:
+class Gentle(Checked):
     """The laptop setting's mild strong view: one affine map, brightness, contrast, then always a cutout box.
 
     Each of rotation, shear and so on is drawn uniformly, and applied with the probability that stands beside it.
     The digits setting (8 x 8): Gentle(translate=0, contrast_probability=0); its box is 4 pixels.
     """
 
-    rotation: float = 15.0  # degrees, +-
-    shear: float = 0.15  # horizontal shift per line, +-
-    translate: float = 0.1  # share of the size, +-, horizontally and vertically
-    scale: float = 0.0  # relative change of size, +-
-    geometry_probability: float = 0.35  # of each of the four, drawn apart
+    rotation: Annotated[float, Interval("[0, 180]")] = 15.0  # degrees, +-
+    shear: Share = 0.15  # horizontal shift per line, +-
+    translate: Share = 0.1  # share of the size, +-, horizontally and vertically
+    scale: Annotated[float, Interval("[0, 0.9]")] = 0.0  # relative change of size, +-
+    geometry_probability: Share = 0.35  # of each of the four, drawn apart
     brightness: tuple[float, float] = (0.5, 1.0)  # factor, lowest and highest
-    brightness_probability: float = 0.3
+    brightness_probability: Share = 0.3
     contrast: tuple[float, float] = (0.5, 1.0)  # factor, lowest and highest
-    contrast_probability: float = 0.3
-    cutout: float = 0.5  # side as a share of the width, cut to pixels; 0 = none
-    fill: int = 127  # value of the box: half of the range
+    contrast_probability: Share = 0.3
+    cutout: Share = 0.5  # side as a share of the width, cut to pixels; 0 = none
+    fill: Gray = 127  # value of the box: half of the range
 
     def __post_init__(self) -> None:
-        require_within("rotation", self.rotation, 0, 180)
-        require_within("shear", self.shear, 0, 1)
-        require_within("translate", self.translate, 0, 1)
-        require_within("scale", self.scale, 0, 0.9)
-        require_within("geometry_probability", self.geometry_probability, 0, 1)
-        for name, factors in (("brightness", self.brightness), ("contrast", self.contrast)):
-            if len(factors) != 2:
-                raise ConfigError(f"{name} is {factors!r}; it must be two factors, lowest and highest")
-            require_within(f"{name} (highest)", factors[1], 0, 10)
-            require_within(f"{name} (lowest)", factors[0], 0, factors[1])
-        require_within("brightness_probability", self.brightness_probability, 0, 1)
-        require_within("contrast_probability", self.contrast_probability, 0, 1)
-        require_within("cutout", self.cutout, 0, 1)
-        require_within("fill", self.fill, 0, 255)
+        super().__post_init__()
+        for name, (lowest, highest) in (("brightness", self.brightness), ("contrast", self.contrast)):
+            if not 0 <= lowest <= highest <= 10:
+                raise ConfigError(f"{name}: {lowest} to {highest}; choose two factors from 0 to 10, the lower first")
 
     num_draws = 15  # D: 4 + 2 gates; angle, shear, shift x and y, scale, brightness, contrast; centre of the box
 

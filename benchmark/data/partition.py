@@ -16,7 +16,6 @@ Shapes: K clients, d classes, M whatever is shared among, S shards of a client; 
 class once the server has its own.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmark.config import added, nearest
+from benchmark.config import Checked, Count, Positive, Share, Whole, added
 from benchmark.data.tables import (
     BoolArray,
     FloatArray,
@@ -56,7 +55,7 @@ class Iid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassSkew:
+class ClassSkew(Checked):
     """Main classes mixed into equal proportions: R of the way from stratified (0) to sorted by class (1), Eq. 9.
 
     R: the mixing parameter in [0, 1], the papers' nominal R. The realised R (Eq. 2) equals it for K <= d and is lower
@@ -68,14 +67,8 @@ class ClassSkew:
         equal and K is a multiple of d the two are the same.
     """
 
-    R: float
+    R: Share
     sizes: Literal["paper", "equal"] = "paper"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.R <= 1:
-            raise ConfigError(f"partition: R={self.R} must lie between 0 (equal proportions) and 1 (one main class)")
-        if self.sizes not in _SORTED_END:
-            raise ConfigError(f"partition: sizes={self.sizes!r} must be 'paper' or 'equal'")
 
     @property
     def R_nominal(self) -> float | None:
@@ -214,7 +207,7 @@ def take_in_proportion(size: int, log_weights_d: FloatArray, stock_d: IntArray) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dirichlet:
+class Dirichlet(Checked):
     """Proportions drawn from a Dirichlet distribution, by one of three rules.
 
     alpha: concentration; small is heterogeneous. min_size: least number of images of a client (at least 1).
@@ -236,20 +229,10 @@ class Dirichlet:
       so that its N counts them; here the server's come first and N counts the clients' images.
     """
 
-    alpha: float
-    min_size: int = 10
-    max_redraws: int = 1000
+    alpha: Positive
+    min_size: Count = 10
+    max_redraws: Whole = 1000
     rule: Literal["rscfed", "semifl", "fedswitch"] = added("rscfed")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha < math.inf:
-            raise ConfigError(f"partition: alpha={self.alpha} must be a finite number above 0")
-        if self.min_size < 1:
-            raise ConfigError(f"partition: min_size={self.min_size} must be at least 1, as no client may hold none")
-        if self.max_redraws < 0:
-            raise ConfigError(f"partition: max_redraws={self.max_redraws} must be 0 or more")
-        if self.rule not in RULES:
-            raise ConfigError(f"partition: unknown rule {self.rule!r}; {nearest(self.rule, RULES)}")
 
     @property
     def R_nominal(self) -> float | None:
@@ -278,7 +261,7 @@ class Dirichlet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shards:
+class Shards(Checked):
     """Pieces of the sorted images, so that a client sees few classes: K x classes_per_client of them, as many of each
     class (up to one), dealt out at random. Source: SemiFL, data.py, `non_iid`, tag "l" ("Non-IID, K = 2"): with 100
     clients, 2 shards each and 10 classes, 20 shards a class.
@@ -290,12 +273,8 @@ class Shards:
     classes_per_client: shards of a client. distinct: each of another class; else the same class may come twice.
     """
 
-    classes_per_client: int = 2
+    classes_per_client: Count = 2
     distinct: bool = True
-
-    def __post_init__(self) -> None:
-        if self.classes_per_client < 1:
-            raise ConfigError(f"partition: classes_per_client={self.classes_per_client} must be at least 1")
 
     @property
     def R_nominal(self) -> float | None:

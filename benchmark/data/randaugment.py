@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache, partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from benchmark.config import Checked, Interval, Share
 from benchmark.data import image_ops as ops
 from benchmark.errors import ConfigError
 
@@ -219,14 +220,11 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
     return _Entries(family_K=family, place_K=torch.tensor([*place_K, 0]), parameters=parameters)
 
 
-def require_within(name: str, value: float, low: float, high: float) -> None:
-    """Raise ConfigError unless low <= value <= high (NaN fails)."""
-    if not low <= value <= high:
-        raise ConfigError(f"{name} is {value!r}; it must lie in {low} .. {high}")
+Gray = Annotated[int, Interval("[0, 255]")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandAugment:
+class RandAugment(Checked):
     """Draw `num_ops` operations with replacement, apply each with `probability`, then paint a gray cutout box.
 
     Defaults: the released SSFL code (RandAugmentMC(n=2, m=10): levels 1 .. 9 of 10). pool="torchvision",
@@ -234,23 +232,17 @@ class RandAugment:
     """
 
     pool: Literal["ssfl", "torchvision"] = "ssfl"
-    num_ops: int = 2
-    probability: float = 0.5  # of applying each drawn operation
+    num_ops: Annotated[int, Interval("[0, 16]")] = 2
+    probability: Share = 0.5  # of applying each drawn operation
     levels: tuple[int, int] = (1, 9)  # lowest and highest, drawn uniformly per image and slot
-    cutout: float = 0.5  # side as a share of the width, cut to pixels; 0 = none
-    fill: int = 127  # gray of the box
+    cutout: Share = 0.5  # side as a share of the width, cut to pixels; 0 = none
+    fill: Gray = 127  # gray of the box
 
     def __post_init__(self) -> None:
-        if self.pool not in POOLS:
-            raise ConfigError(f"pool is {self.pool!r}; it must be one of {', '.join(POOLS)}")
-        require_within("num_ops", self.num_ops, 0, 16)
-        require_within("probability", self.probability, 0, 1)
-        if len(self.levels) != 2 or any(int(level) != level for level in self.levels):
-            raise ConfigError(f"levels is {self.levels!r}; it must be two whole numbers, lowest and highest")
-        require_within("levels (highest)", self.levels[1], 0, POOLS[self.pool].highest_level)
-        require_within("levels (lowest)", self.levels[0], 0, self.levels[1])
-        require_within("cutout", self.cutout, 0, 1)
-        require_within("fill", self.fill, 0, 255)
+        super().__post_init__()
+        (lowest, highest), most = self.levels, POOLS[self.pool].highest_level
+        if not 0 <= lowest <= highest <= most:
+            raise ConfigError(f"levels: {lowest} to {highest}; choose two levels from 0 to {most}, the lower first")
 
     @property
     def num_draws(self) -> int:

@@ -4,6 +4,7 @@ Shapes: N images, C channels, H x W pixels.
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -54,11 +55,17 @@ def _own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int],
     }
 
 
-def read_digits() -> Raw:
-    """1,797 handwritten digits of 8x8 pixels, 400 of them for the test: as near to 400/1797 of each class as can be."""
+@functools.cache
+def _scikit_learns_digits() -> Any:
+    """Unpacked once a process: a plan prepares many experiments on them."""
     from sklearn.datasets import load_digits  # seconds to import, for a set that most runs do not use
 
-    digits = load_digits()
+    return load_digits()
+
+
+def read_digits() -> Raw:
+    """1,797 handwritten digits of 8x8 pixels, 400 of them for the test: as near to 400/1797 of each class as can be."""
+    digits = _scikit_learns_digits()
     images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     exact_d = np.bincount(digits.target) * 400 / len(digits.target)
     test_d = np.floor(exact_d).astype(int)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.averaging import is_statistic
 from benchmark.methods.fedmatch import applied
 from benchmark.methods.protocol import SERVER, Job, Limit, Outcome, Tree, Weights
+from benchmark.methods.shared import is_statistic
 
 
 class StreamingDiversity:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from benchmark.data.augment import make_views
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.local import load
-from benchmark.losses.supervised import supervised_loss
+from benchmark.losses.terms import supervised_loss
 from benchmark.methods.protocol import SERVER, Weights
-from benchmark.models.static_batch_norm import collecting, statistics
+from benchmark.models.norms import statistics_over
 from benchmark.streams import torch_stream
 
 CHUNK = 128  # images a forward pass: what a small network makes of them then still fits a core's cache
@@ -40,21 +40,11 @@ def logits_of(
     return torch.cat(pieces) if pieces else torch.empty(0, environment.data.num_classes)
 
 
-@torch.no_grad()
 def batch_statistics(
     network: nn.Module, environment: Environment, part: Part, batch_size: int
 ) -> tuple[dict[str, Tensor], int]:
-    """What the network's batch norms see on the part's images, in order and without augmentation: the means over
-    batches by name (float64), and the number of batches. The network is left in the mode it was in."""
-    was_training = network.training
-    network.train()
-    batches = 0
-    with collecting(network):
-        for images_NCHW in _chunks(environment, part, "plain", batch_size, None):
-            network(images_NCHW)
-            batches += 1
-    network.train(was_training)
-    return (statistics(network), batches) if batches else ({}, 0)
+    """`statistics_over` the part's images, in order and without augmentation."""
+    return statistics_over(network, _chunks(environment, part, "plain", batch_size, None))
 
 
 def _chunks(

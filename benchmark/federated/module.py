@@ -69,9 +69,9 @@ class FederatedModule(pl.LightningModule):
         self._ledger = Ledger(self.environment.data.num_classes)
         world = self._world(round_number)
         self._kept = Draft(self._store)  # a round that is abandoned leaves the state as it was
-        state, reported = play_round(self.experiment.method, replace(self.state, clients=self._kept), world)
+        state, reported = play_round(self.experiment.method, self.state, world)
         self._check_finite(state, round_number)
-        self._store = self._store.after(state.clients)
+        self._store = self._store.after(self._kept)
         self.state, self.rounds_done = replace(state, clients=self._store), round_number
         self.metrics = {**reported, **self._ledger.metrics()}
         if self.evaluation_due(round_number):

@@ -1,11 +1,17 @@
 """Losses: pure functions of tensors, each with the number of its equation."""
 
 from benchmark.losses.confident import leave_out_rejected, loss_of_kept
-from benchmark.losses.consistency import PseudoLabels, consistency_loss, pseudo_labels, squared_error_loss
-from benchmark.losses.mixing import mix_loss, mixup
-from benchmark.losses.proximal import proximal_term
-from benchmark.losses.sharpening import sharpen
-from benchmark.losses.supervised import supervised_loss
+from benchmark.losses.terms import (
+    PseudoLabels,
+    consistency_loss,
+    mix_loss,
+    mixup,
+    proximal_term,
+    pseudo_labels,
+    sharpen,
+    squared_error_loss,
+    supervised_loss,
+)
 
 __all__ = [
     "PseudoLabels",

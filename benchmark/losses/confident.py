@@ -8,9 +8,9 @@ to the rounding of sums over fewer terms) where no image's output depends on the
 import torch
 from torch import Tensor, nn
 
-from benchmark.losses.consistency import consistency_loss
-from benchmark.models.build import has_batch_statistics
+from benchmark.losses.terms import consistency_loss
 from benchmark.models.dropout import draws_by_image, rows_of_a_batch
+from benchmark.models.norms import has_batch_statistics
 
 # N images of the batch, M of them that pass the network, C channels, H rows, W columns, D classes
 

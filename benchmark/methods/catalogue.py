@@ -1,11 +1,11 @@
 """The methods by name, how a method outside the package is named (`my_module:MyMethod`), and how a method is called.
 
-A method that breaks the contract ends in one line that says what is missing, not in a traceback.
+A method that returns something else than the contract asks for ends in one line that says what to return.
 """
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 from benchmark.config import from_plain, nearest
@@ -18,7 +18,7 @@ from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.overlap_sgd import OverlapSGD
-from benchmark.methods.protocol import Job, Outcome, Setup, State, Weights, World
+from benchmark.methods.protocol import Round, Setup, State, Weights, World
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
@@ -92,44 +92,22 @@ def first_state(method: Any, setup: Setup) -> State:
     return state
 
 
-def play_round(method: Any, state: State, world: World) -> tuple[State, Mapping[str, float]]:
-    """`round`. Raises ConfigError where it returns something else, or reads what nobody sent and the state lacks."""
-    where = f"method {method_name(method)!r}, round {world.round}"
-    last: list[Outcome] = []
-
-    def fit(jobs: Sequence[Job]) -> Iterator[Outcome]:
-        for outcome in world.fit(jobs):
-            last[:] = [outcome]
-            yield outcome
-
-    try:
-        result = method.round(state, replace(world, fit=fit))
-    except KeyError as error:
-        name = error.args[0] if error.args else None
-        if not isinstance(name, str):
-            raise
-        missing = [f"the state ({_names(state.server)})"] if name not in state.server else []
-        missing += [f"what {_holder(o)} sent ({_names(o.sends)})" for o in last if name not in o.sends]
-        if not missing:
-            raise
-        raise ConfigError(f"{where}: {name!r} is not in {' or in '.join(missing)}") from error
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], State)):
-        given = " and ".join(map(_type, result)) if isinstance(result, tuple) else _type(result)
-        raise ConfigError(f"{where}: returned {given}; return a State and the numbers to record, such as `state, {{}}`")
-    if not isinstance(result[1], Mapping):
-        raise ConfigError(
-            f"{where}: returned {_type(result[1])} beside the State; return a dict of numbers, such as {{}}"
-        )
-    return result
+def play_round(method: Any, state: State, world: World) -> Round:
+    """`round`. Raises ConfigError where it returns something else than a State and numbers."""
+    result = method.round(state, world)
+    match result:
+        case (State(), Mapping()):
+            return result
+    given = " and ".join(map(_type, result)) if isinstance(result, tuple) else _type(result)
+    raise ConfigError(
+        f"method {method_name(method)!r}, round {world.round}: returned {given}; "
+        "return a State and the numbers to record, such as `state, {}`"
+    )
 
 
 def models_of(method: Any, state: State) -> dict[str, Weights]:
-    """`models`. Raises ConfigError where it asks for what the state does not hold, or names nothing."""
-    try:
-        models = method.models(state)
-    except KeyError as error:
-        lacks = f"{error} is not in the state ({_names(state.server)})"
-        raise ConfigError(f"method {method_name(method)!r}: models: {lacks}") from error
+    """`models`. Raises ConfigError where it names nothing."""
+    models = method.models(state)
     if not models:
         raise ConfigError(f"method {method_name(method)!r}: models is empty; name one set of weights to evaluate")
     return models
@@ -137,11 +115,3 @@ def models_of(method: Any, state: State) -> dict[str, Weights]:
 
 def _type(value: object) -> str:
     return type(value).__name__
-
-
-def _names(tree: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, tree)) or "nothing"
-
-
-def _holder(outcome: Outcome) -> str:
-    return f"client {outcome.key.client}" if outcome.key.client >= 0 else "the server"

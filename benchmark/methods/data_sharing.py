@@ -20,22 +20,13 @@ Departures and choices:
 4. Where own images have no labels: lambda_u L_u of FixMatch beside; the size that weighs counts them.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import loss_of_kept, pseudo_labels
-from benchmark.methods.averaging import mean_of, trained_at_server, with_static_statistics
-from benchmark.methods.objectives import (
-    check_counts,
-    check_not_negative,
-    check_range,
-    check_threshold,
-    labelled_loss,
-    predict_weak,
-)
 from benchmark.methods.protocol import (
     SERVER,
     Batches,
@@ -47,6 +38,7 @@ from benchmark.methods.protocol import (
     Method,
     Networks,
     Reader,
+    Round,
     Selected,
     Setup,
     State,
@@ -55,30 +47,31 @@ from benchmark.methods.protocol import (
     Weights,
     World,
 )  # fmt: skip
+from benchmark.methods.shared import (
+    labelled_loss,
+    mean_of,
+    predict_weak,
+    trained_at_server,
+    with_static_statistics,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSharing(Method):
     """FedAvg on shared and own images."""
 
-    alpha: float = 0.5  # alpha   share of G that a client is given; the paper's usual setting, with beta = .1
-    batch_size: int = 64  # B       of own and shared labelled images at a client
-    unlabelled_batch_size: int = 64  # where own images have no labels
-    threshold: float = 0.95  # tau     of their pseudo-labels
-    unlabelled_weight: float = 1.0  # lambda_u
-    server_batch_size: int = 64
-    warm_start_rounds: int = 10  # rounds in which the server trains on G alone, before clients are asked
+    alpha: Share = 0.5  # alpha   share of G that a client is given; the paper's usual setting, with beta = .1
+    batch_size: Count = 64  # B       of own and shared labelled images at a client
+    unlabelled_batch_size: Count = 64  # where own images have no labels
+    threshold: Share = 0.95  # tau     of their pseudo-labels
+    unlabelled_weight: NotNegative = 1.0  # lambda_u
+    server_batch_size: Count = 64
+    warm_start_rounds: Whole = 10  # rounds in which the server trains on G alone, before clients are asked
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "server"})
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, "[0, 1]", 0.0 <= self.alpha <= 1.0)
-        check_threshold(self.threshold)
-        check_not_negative(self, "unlabelled_weight")
-
     def check(self, setup: Setup) -> None:
-        check_counts(self, batch_size=1, unlabelled_batch_size=1, server_batch_size=1, warm_start_rounds=0)
         if not setup.labelled[SERVER]:
             raise ConfigError("data.N_s: 0 labelled images at the server, which are what it shares; choose 1 or more")
         if not self.given(setup.labelled[SERVER]) and not all(setup.labelled[k] for k in range(setup.K)):
@@ -94,7 +87,7 @@ class DataSharing(Method):
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights(), "given": {}})
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         if world.round <= self.warm_start_rounds:
             student = trained_at_server(state.server["student"], world, self.server_batch_size)
             given, now = state.server["given"], 0
@@ -104,7 +97,7 @@ class DataSharing(Method):
             now = (len(given) - len(state.server["given"])) * self.given(world.labelled[SERVER])
             student = self._clients(state.server["student"], given, cohort, world)
         student = with_static_statistics(student, world, range(world.K))
-        return State(server={"student": student, "given": given}, clients=state.clients), {"comm/shared_images": now}
+        return State(server={"student": student, "given": given}), {"comm/shared_images": now}
 
     def _with_shares(self, given: Tree, cohort: list[int], world: World) -> Tree:
         """Positions in G by client, with a draw for each that has none yet."""

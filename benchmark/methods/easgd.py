@@ -19,19 +19,18 @@ Departures and choices (the first three for both methods):
 2. Batch-norm statistics are pulled as weights are; counters of batches are the client's own.
 3. Training takes weak views; an incomplete last batch is trained on; labelled images at the server take no part.
 4. Synchronous, as the suite's rounds are; the paper's Algorithm 1 is asynchronous, with Eqs. 5 and 6 its other form.
-5. alpha = eta rho takes the eta that is written down beside rho; a schedule that moves the rate leaves alpha alone, as
-   the paper's constant rate does.
+5. alpha is typed, not computed from rho; a schedule that moves the rate leaves it alone, as the paper's constant rate
+   does.
 6. The center is evaluated.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmark.config import Checked, Count, Share
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import ema, means_of, trained_on_labels
-from benchmark.methods.objectives import SupervisedUpdate, check_counts
-from benchmark.methods.protocol import Local, Method, Reader, Setup, State, Tree, Weights, World
+from benchmark.methods.protocol import Local, Method, Reader, Round, Setup, State, Tree, Weights, World
+from benchmark.methods.shared import SupervisedUpdate, ema, means_of, trained_on_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class ElasticUpdate(SupervisedUpdate):
 class ElasticMethod(Method):
     """The fields and the local work that EASGD and Overlap-Local-SGD share."""
 
-    batch_size: int = 64  # B
+    batch_size: Count = 64  # B
     # Momentum buffers of a client: its process never ends in either paper, so that they stay with it (EAMSGD of the
     # first; distoptim/OverlapLocalSGD.py of the second). Default: kept.
     momentum: Literal["kept", "reset"] = "kept"
@@ -74,7 +73,6 @@ class ElasticMethod(Method):
     takes_missing_updates = True  # z moves by whoever sent something
 
     def check(self, setup: Setup) -> None:
-        check_counts(self, batch_size=1)
         if setup.model.norm == "sbn":
             raise ConfigError(
                 "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
@@ -90,10 +88,10 @@ class ElasticMethod(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MovingRate:
+class MovingRate(Checked):
     """Elastic symmetry from the center's rate (section 5): alpha = beta / C."""
 
-    beta: float = 0.9  # beta
+    beta: Share = 0.9  # beta
 
     def rates(self, C: int) -> tuple[float, float]:
         """alpha and beta for rounds of C clients."""
@@ -101,23 +99,11 @@ class MovingRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spring:
-    """Elastic symmetry from the spring of Eq. 2: alpha = eta rho (Eq. 5), beta = C alpha (Eq. 6)."""
-
-    rho: float  # rho
-    eta: float  # eta   the learning rate that rho was chosen for
-
-    def rates(self, C: int) -> tuple[float, float]:
-        alpha = self.eta * self.rho
-        return alpha, C * alpha
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asymmetric:
+class Asymmetric(Checked):
     """alpha and beta by themselves."""
 
-    alpha: float  # alpha
-    beta: float  # beta
+    alpha: Share  # alpha
+    beta: Share  # beta
 
     def rates(self, C: int) -> tuple[float, float]:
         return self.alpha, self.beta
@@ -127,17 +113,7 @@ class Asymmetric:
 class EASGD(ElasticMethod):
     """Synchronous elastic averaging."""
 
-    elastic: MovingRate | Spring | Asymmetric = MovingRate()
-
-    def check(self, setup: Setup) -> None:
-        super().check(setup)
-        alpha, beta = self.elastic.rates(setup.C)
-        for name, share in (("alpha", alpha), ("beta", beta)):
-            if not 0.0 <= share <= 1.0:
-                raise ConfigError(
-                    f"method.elastic: {name} = {share:g} with C = {setup.C} is outside [0, 1]; "
-                    f"beta = 0.9, alpha = {0.9 / setup.C:g} are the paper's"
-                )
+    elastic: MovingRate | Asymmetric = MovingRate()
 
     def init(self, setup: Setup) -> State:
         return State(server={"center": setup.initial_weights()})
@@ -145,10 +121,10 @@ class EASGD(ElasticMethod):
     def models(self, state: State) -> dict[str, Weights]:
         return {"center": state.server["center"]}
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         center = state.server["center"]
         alpha, beta = self.elastic.rates(world.C)
         update = ElasticUpdate(alpha=alpha, keeps_momentum=self.momentum == "kept")
         mean = self.mean_of_clients(update, center, world)
         moved = center if mean is None else ema(center, mean, 1.0 - beta)
-        return State(server={"center": moved}, clients=state.clients), {}
+        return State(server={"center": moved}), {}

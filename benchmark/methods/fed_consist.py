@@ -1,22 +1,184 @@
 """Fed-Consist: mean teachers at clients without labels, and one weighted mean of the whole cohort.
 
 Yang et al. Federated semi-supervised learning for COVID region segmentation in chest CT. Medical Image Analysis 2021.
-As RSCFed re-implements it (Liang et al., CVPR 2022, section 4.2; "Basic" of Table 2 has the same numbers): RSCFed's
-local training, no sub-sampling, no distances, labelled clients together half of the mean. RSCFed's released code lacks
-it.
+As RSCFed re-implements it (Liang, Lin, Fu, Zhu, Li. CVPR 2022, section 4.2; "Basic" of Table 2 has the same numbers):
+RSCFed's local training (section 3.2, Eqs. 1-4), no sub-sampling, no distances, labelled clients together half of the
+mean. RSCFed's released code (XMed-Lab/RSCFed) lacks it. `rscfed` has this file's local work.
 
-Departures: those of `mean_teacher.py`. The original averages equally (section 1; "origi." in Figure 2), here by size
-where `labelled_share` is null.
+Clients with labels minimise the cross-entropy (Eq. 1). Clients without pull the student, in training mode, towards the
+sharpened prediction of their own teacher, in evaluation mode, on another weak view (Eqs. 2, 3); the teacher follows the
+student after each local step (Eq. 4).
+
+Departures, of `rscfed`, too, but for the last:
+1. A client with both kinds of images (Table 5; not released) takes both losses in one step, at the labels' learning
+   rate.
+2. The squared error is divided by the images of its batch; the released code divides by the batch size even where the
+   last batch is incomplete (local_unsupervised.py:130-134).
+3. The teacher's batch-norm statistics follow the student's as its weights do; the released code moves parameters alone
+   (local_unsupervised.py:24-27), so that its teacher never leaves the statistics it began with.
+4. theta_glob^0 of section 3.2 is the global model after the warm start, where there is one.
+5. The original averages equally (section 1; "origi." in Figure 2), here by size where `labelled_share` is null.
+
+Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
+
+from benchmark.config import Count, NotNegative, Positive, ShareAbove0, ShareBetween, Whole
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import RunningMean
-from benchmark.methods.mean_teacher import MeanTeacherMethod, member_of, share_of_labelled, weighed_by_share
-from benchmark.methods.objectives import check_range
-from benchmark.methods.protocol import Setup, State, World
+from benchmark.losses import sharpen, squared_error_loss
+from benchmark.methods.protocol import (
+    Batches,
+    Job,
+    Key,
+    Local,
+    LocalUpdate,
+    Loss,
+    Method,
+    Networks,
+    Reader,
+    Round,
+    Setup,
+    State,
+    Stream,
+    Training,
+    Tree,
+    Weights,
+    World,
+)
+from benchmark.methods.shared import (
+    RunningMean,
+    ema_,
+    fit_each,
+    labelled_loss,
+    mean_of,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTeacherMethod(Method):
+    """The fields and the local work that both methods share; how local models are combined is theirs."""
+
+    alpha: ShareAbove0 = 0.001  # alpha   of Eq. 4, the student's share
+    temperature: Positive = 0.5  # tau     of Eq. 2
+    # Factor of the squared error: Eq. 3 has none, README's command has lambda_u = .02. Default: the paper's.
+    unlabelled_weight: NotNegative = 1.0
+    batch_size: Count = 64  # 12 for ISIC 2018
+    # Eq. 4: alpha throughout. released_code: the teacher starts as a mean of students (local_unsupervised.py:24-27).
+    # Default: the paper.
+    ema_warm_up: Literal["paper", "released_code"] = "paper"
+    # "initialized with theta_glob^0 when this client is the first time selected" (section 3.2), which is sent once to
+    # clients that come later; the released code takes the current global model. Default: the paper.
+    teacher_start: Literal["paper", "released_code"] = "paper"
+    # Momentum buffers of a client: the paper names none that stay; the released code keeps them from round to round
+    # (train_main.py:210-282). Default: reset, the teacher being all that section 3.2 leaves with a client.
+    momentum: Literal["reset", "released_code"] = "reset"
+    # Rounds of the clients with labels alone, averaged by their labels. Released: from a checkpoint of 6 such rounds
+    # ("--resume --from_labeled", README); the paper does not say so. Reduced profiles need it.
+    warm_start_rounds: Whole = 0
+
+    needs = frozenset({"some_clients", "one_more_client", "every_client", "share"})
+
+    def check(self, setup: Setup) -> None:
+        if not any(setup.labelled[client] for client in range(setup.K)):
+            raise ConfigError(
+                "data.label_setting: no client has labels, and nothing is trained at the server; choose "
+                "'one_more_client', which makes a client of the server's labels, or 'some_clients'"
+            )
+
+    def init(self, setup: Setup) -> State:
+        start = setup.initial_weights()
+        first = {"first": start} if self.teacher_start == "paper" else {}
+        return State(server={"student": start, **first, "has_teacher": {}})
+
+    def local_jobs(self, state: State, world: World, draws: Sequence[int]) -> list[Job]:
+        """LocalTraining of these clients in order; who comes more than once in a round is not sent the model again."""
+        has_teacher = state.server["has_teacher"]
+        jobs = []
+        for place, client in enumerate(draws):
+            before = draws[:place].count(client)
+            receives = {"student": state.server["student"]} if not before else {}
+            late = world.round > self.warm_start_rounds + 1  # in the first round both models are the same
+            needs_teacher = has_unlabelled(world, client) and str(client) not in has_teacher
+            if "first" in state.server and needs_teacher and late and not before:
+                receives["teacher"] = state.server["first"]
+            jobs.append(
+                Job(
+                    key=Key(client=client, draw=before),
+                    update=self._update(world, client, again=client in draws[place + 1 :]),
+                    receives=receives,
+                    data=self._streams(world, client),
+                    limit=world.limit,
+                    learning_rate="server" if world.labelled[client] else "client",
+                )
+            )
+        return jobs
+
+    def next_state(self, state: State, world: World, student: Weights, drawn: Sequence[int]) -> State:
+        """The state after a round in which these clients trained and which ended in this global model."""
+        teachers = {str(client): 1 for client in drawn if has_unlabelled(world, client)}
+        server = {**state.server, "student": student, "has_teacher": {**state.server["has_teacher"], **teachers}}
+        return State(server=server)
+
+    def warm_start(self, state: State, world: World) -> State:
+        """FedAvg of the clients with labels (C of them where there are more), trained on labels alone."""
+        holders = [client for client in range(world.K) if world.labelled[client]]
+        order = world.generator("warm start").permutation(len(holders))[: world.C]
+        clients = [holders[i] for i in sorted(order)]
+        receives, data = {"student": state.server["student"]}, {"labelled": self._stream("labelled", "weak")}
+        outcomes = fit_each(world, clients, LabelledUpdate(method=self), receives, data, learning_rate="server")
+        student = mean_of(outcomes, state.server["student"], world.labelled.__getitem__)
+        first = {"first": student} if "first" in state.server else {}
+        return State(server={**state.server, "student": student, **first})
+
+    def _update(self, world: World, client: int, again: bool) -> "LabelledUpdate":
+        return (MeanTeacherUpdate if has_unlabelled(world, client) else LabelledUpdate)(method=self, again=again)
+
+    def _streams(self, world: World, client: int) -> dict[str, Stream]:
+        labelled = {"labelled": self._stream("labelled", "weak")} if world.labelled[client] else {}
+        unlabelled = {"unlabelled": self._stream("unlabelled", "weak", "weak2")}
+        return {**labelled, **(unlabelled if has_unlabelled(world, client) else {})}
+
+    def _stream(self, part: Literal["labelled", "unlabelled"], *views: str) -> Stream:
+        return Stream(part=part, batch_size=self.batch_size, views=views, drop_last=False)
+
+
+def has_unlabelled(world: World, client: int) -> bool:
+    return world.sizes[client] > world.labelled[client]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A client of an average, as the aggregation sees it."""
+
+    size: int  # N_i  its images
+    labelled: bool  # a "labelled client" of section 3.1; a partly labelled one is none, "no weight scaling" (4.3)
+
+
+def member_of(world: World, client: int) -> Member:
+    return Member(size=world.sizes[client], labelled=not has_unlabelled(world, client))
+
+
+def share_of_labelled(world: World, share: float) -> Mapping[str, float]:
+    """What labelled clients weighed in the new global model, as a metric where there are such clients."""
+    there_are = any(member_of(world, client).labelled for client in range(world.K))
+    return {"aggregation/labelled_share": share} if there_are else {}
+
+
+def weighed_by_share(members: Sequence[Member], share: float) -> list[float]:
+    """Labelled clients together `share`, the others the rest, by size within a kind (section 4.2, "about 50%").
+
+    Where there is one kind alone, by size. Positive, not normalised.
+    """
+    total = {kind: sum(m.size for m in members if m.labelled == kind) for kind in (True, False)}
+    if not total[True] or not total[False]:
+        return [float(member.size) for member in members]
+    shares = {True: share, False: 1.0 - share}
+    return [shares[m.labelled] * m.size / total[m.labelled] for m in members]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +187,7 @@ class FedConsist(MeanTeacherMethod):
 
     # Of the labelled clients together; best of {20 %, 30 %, 50 %, 70 %} (section 4.2). null: by size, as where all
     # clients are partially labelled (section 4.3).
-    labelled_share: float | None = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.labelled_share is not None:
-            allowed = "(0, 1) (null: by size)"
-            check_range("labelled_share", self.labelled_share, allowed, 0.0 < self.labelled_share < 1.0)
+    labelled_share: ShareBetween | None = 0.5
 
     def check(self, setup: Setup) -> None:
         super().check(setup)
@@ -42,7 +198,7 @@ class FedConsist(MeanTeacherMethod):
                 f"{len(empty)}; choose C above {len(empty)}"
             )
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         if world.round <= self.warm_start_rounds:
             return self.warm_start(state, world), {}
         cohort = [client for client in world.cohort() if world.sizes[client]]
@@ -56,3 +212,89 @@ class FedConsist(MeanTeacherMethod):
             labelled += weight * member.labelled
         state = self.next_state(state, world, average.value(), cohort)
         return state, share_of_labelled(world, labelled / average.total)
+
+
+# Local work.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledUpdate(LocalUpdate):
+    """LocalTraining of a client that trains on labels alone (Eq. 1)."""
+
+    method: MeanTeacherMethod
+    again: bool = False  # drawn again in this round: the client keeps the model it received until then
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """From the model received, or received earlier in this round. Without either there is nothing to train."""
+        kept = private or {}
+        student = received.get("student", kept.get("received"))
+        if student is None:
+            return None
+        return Local(
+            trainable={"student": student},
+            momentum=kept.get("momentum"),
+            private=private,
+            for_finish={"received": student},
+        )
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        loss = labelled_loss(trainable["student"], batch["labelled"])
+        return loss, {"client/labelled_loss": loss.detach()}
+
+    def finish(self, local: Local) -> Tree:
+        """The student. What the client had kept and keeps no longer is replaced by nothing."""
+        keeps = self._keeps(local)
+        local.private = None if not keeps and local.private is None else keeps
+        return {"student": local.trainable["student"]}
+
+    def _keeps(self, local: Local) -> Tree:
+        momentum = {"momentum": local.momentum} if self.method.momentum == "released_code" else {}
+        return {**momentum, **(local.for_finish if self.again else {})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTeacherUpdate(LabelledUpdate):
+    """LocalTraining of a client with unlabelled images (Eqs. 2 to 4), and of one with both kinds."""
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        """The teacher is the client's own; a client drawn for the first time makes it of what it received."""
+        local = super().start(received, private, reader)
+        if local is None:
+            return None
+        kept = private or {}
+        teachers = (kept.get("teacher"), received.get("teacher"), local.trainable["student"])
+        local.frozen = {"teacher": next(teacher for teacher in teachers if teacher is not None)}
+        local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}
+        return local
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        """Eqs. 2 and 3, and Eq. 1 where the client has labels. Every prediction of the teacher is used, however
+        unsure (the released .9 is for logging alone)."""
+        views = batch["unlabelled"].views
+        teacher_ND = torch.softmax(frozen["teacher"](views["weak"]), dim=-1)
+        student_ND = torch.softmax(trainable["student"](views["weak2"]), dim=-1)
+        consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
+        labels_N = teacher_ND.argmax(dim=-1)
+        aux = {
+            "client/unlabelled_loss": consistency.detach(),
+            "labels_N": labels_N,
+            "kept_N": torch.ones_like(labels_N, dtype=torch.bool),
+        }
+        loss = self.method.unlabelled_weight * consistency
+        if "labelled" in batch:
+            supervised = labelled_loss(trainable["student"], batch["labelled"])
+            loss, aux["client/labelled_loss"] = supervised + loss, supervised.detach()
+        return loss, aux
+
+    def after_step(self, training: Training) -> None:
+        """Eq. 4, whose alpha is the student's share, or with a share of 1/1, 1/2, 1/3 ... until it falls to alpha
+        (local_unsupervised.py:24-27: min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the
+        client's rounds."""
+        alpha, steps = self.method.alpha, training.private["teacher_steps"]
+        share = alpha if self.method.ema_warm_up == "paper" else max(alpha, 1 / (steps + 1))
+        ema_(training.frozen["teacher"], training.trainable["student"], decay=1 - share, lerp=True)
+        training.private["teacher_steps"] = steps + 1
+
+    def _keeps(self, local: Local) -> Tree:
+        steps = (local.private or {}).get("teacher_steps", 0)
+        return {**super()._keeps(local), "teacher": local.frozen["teacher"], "teacher_steps": steps}

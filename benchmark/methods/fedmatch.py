@@ -41,15 +41,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from benchmark.config import Checked, Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, pseudo_labels, supervised_loss
-from benchmark.methods.averaging import mean
-from benchmark.methods.objectives import ReadOnlyUpdate, check_counts, check_not_negative, check_threshold
+from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, supervised_loss
 from benchmark.methods.protocol import (
     SERVER,
     Batches,
@@ -62,6 +62,7 @@ from benchmark.methods.protocol import (
     Method,
     Networks,
     Reader,
+    Round,
     Setup,
     State,
     Stream,
@@ -69,19 +70,20 @@ from benchmark.methods.protocol import (
     Weights,
     World,
 )  # fmt: skip
+from benchmark.methods.shared import ReadOnlyUpdate, mean
 
 Sets = dict[str, Weights]  # "sigma" and "psi"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lambdas:
+class Lambdas(Checked):
     """The weights of the losses, by the names of the released config.py:18-85."""
 
-    s: float = 10.0  # lambda_s   on labels
-    i: float = 0.01  # lambda_i   inter-client consistency
-    a: float = 0.01  # lambda_a   agreement-based pseudo-labels
-    l2: float = 10.0  # lambda_l2  ||sigma - psi||^2
-    l1: float = 1e-5  # lambda_l1  ||psi||_1; 1e-4 with labels at the clients
+    s: NotNegative = 10.0  # lambda_s   on labels
+    i: NotNegative = 0.01  # lambda_i   inter-client consistency
+    a: NotNegative = 0.01  # lambda_a   agreement-based pseudo-labels
+    l2: NotNegative = 10.0  # lambda_l2  ||sigma - psi||^2
+    l1: NotNegative = 1e-5  # lambda_l1  ||psi||_1; 1e-4 with labels at the clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,29 +91,22 @@ class FedMatch(Method):
     """Defaults are the released config.py's for labels at the server; comments have those for labels at the clients."""
 
     lambdas: Lambdas = Lambdas()
-    threshold: float = 0.75  # tau
-    helpers: int = 2  # H        0: no inter-client consistency, and the vote is the client's own
-    helper_interval: int = 10  # rounds
-    psi_factor: float = 0.2  # psi starts as this times sigma
-    psi_threshold: float = 1e-5  # l1_thres     5e-6 with labels at the clients
-    delta_threshold: float = 1e-5  # delta_thres  5e-5 with labels at the clients
+    threshold: Share = 0.75  # tau
+    helpers: Whole = 2  # H        0: no inter-client consistency, and the vote is the client's own
+    helper_interval: Count = 10  # rounds
+    psi_factor: NotNegative = 0.2  # psi starts as this times sigma
+    psi_threshold: NotNegative = 1e-5  # l1_thres     5e-6 with labels at the clients
+    delta_threshold: NotNegative = 1e-5  # delta_thres  5e-5 with labels at the clients
     down: Literal["paper", "released_code"] = "paper"
-    batch_size: int = 100  # 102 with labels at the clients: as many batches as of labels
-    labelled_batch_size: int = 10  # at a client
-    server_batch_size: int = 100
-    warm_start_rounds: int = 0
+    batch_size: Count = 100  # 102 with labels at the clients: as many batches as of labels
+    labelled_batch_size: Count = 10  # at a client
+    server_batch_size: Count = 100
+    warm_start_rounds: Whole = 0
 
     needs = frozenset({"server", "every_client", "share"})
     takes_missing_updates = True  # averages are of whoever sent something
 
-    def __post_init__(self) -> None:
-        check_threshold(self.threshold)
-        check_not_negative(self, "psi_factor", "psi_threshold", "delta_threshold")
-        check_not_negative(self.lambdas, "s", "i", "a", "l2", "l1")
-
     def check(self, setup: Setup) -> None:
-        check_counts(self, batch_size=1, labelled_batch_size=1, server_batch_size=1, warm_start_rounds=0)
-        check_counts(self, helpers=0, helper_interval=1)
         if setup.model.norm in ("bn", "sbn"):
             raise ConfigError(
                 f"model.norm: {setup.model.norm!r} has running statistics, which belong to neither sigma nor psi; "
@@ -126,7 +121,7 @@ class FedMatch(Method):
     def models(self, state: State) -> dict[str, Weights]:
         return {"theta": summed(state.server["sigma"], hard_threshold(state.server["psi"], self.psi_threshold))}
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         """One round. "known" has what each client ended its last round with, "outputs" what that said to the noise."""
         at_clients = any(world.labelled[client] for client in range(world.K))
         warm = world.round <= self.warm_start_rounds
@@ -143,7 +138,7 @@ class FedMatch(Method):
         known = {**state.server["known"], **{str(client): sets for client, sets in ends.items()}}
         outputs = {**state.server["outputs"], **self._outputs(ends, world)}
         server = {**current, "known": known, "outputs": outputs}
-        return State(server=server, clients=state.clients), {"helpers/clients": float(helped)}
+        return State(server=server), {"helpers/clients": float(helped)}
 
     def _server_sigma(self, current: Sets, world: World) -> Weights:
         """sigma after the server's pass over its labels; psi is only read."""
@@ -286,9 +281,9 @@ class ClientUpdate(LocalUpdate):
         inter_client = consistency_of_clients(own_ND, helpers_ND, kept_N)
         strong_ND = logits_of(psi, sigma, views["strong"])
         agreement = consistency_loss(strong_ND, labels_N, kept_N) * len(kept_N) / kept_N.sum().clamp(min=1)
-        l2 = sum_of_squares(psi, sigma)
+        l2 = proximal_term(psi, sigma, lambdas.l2, half=False)  # with a gradient for psi alone
         l1 = torch.stack([value.abs().sum() for value in psi.parameters()]).sum()
-        loss = lambdas.i * inter_client + lambdas.a * agreement + lambdas.l2 * l2 + lambdas.l1 * l1
+        loss = lambdas.i * inter_client + lambdas.a * agreement + l2 + lambdas.l1 * l1
         return loss, {
             "client/agreement_loss": agreement.detach(),
             "client/inter_client_loss": inter_client.detach(),
@@ -356,12 +351,6 @@ def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tens
     return functional_call(trained, theta, (images_NCHW,))
 
 
-def sum_of_squares(psi: nn.Module, sigma: nn.Module) -> Tensor:
-    """||sigma - psi||^2, with a gradient for psi alone."""
-    pairs = zip(psi.parameters(), sigma.parameters(), strict=True)
-    return torch.stack([(mine - theirs.detach()).square().sum() for mine, theirs in pairs]).sum()
-
-
 def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:
     """1/H sum_h KL(p_h || p), mean over the kept images (client.py: `loss_fn_u`); 0 without helpers or kept images."""
     if not helpers_ND:
@@ -391,8 +380,6 @@ def vote(logits: Sequence[Tensor]) -> Tensor:
 #     bits and values      ceil(N / 8) + 4 n        one bit an entry: sent or not
 # and nothing where n = 0. So a change never takes more than the tensor. The released code counts n / N and leaves out
 # where the entries are.
-
-BITS = 8
 
 
 def changes(before: Weights, after: Weights, threshold: float) -> Tree:
@@ -425,7 +412,7 @@ def _smallest(old: Tensor, new: Tensor, changed: Tensor, count: int) -> Any:
     sizes = {
         "dense": entry * new.numel(),
         "positions": (entry + 4) * count,
-        "bits": -(-new.numel() // BITS) + entry * count,
+        "bits": -(-new.numel() // 8) + entry * count,
     }
     form = min(sizes, key=lambda name: sizes[name])  # of equals the first
     if form == "dense":
@@ -433,23 +420,17 @@ def _smallest(old: Tensor, new: Tensor, changed: Tensor, count: int) -> Any:
     values_n = new.reshape(-1)[changed.reshape(-1)]
     if form == "positions":
         return {"positions": changed.reshape(-1).nonzero().flatten().int(), "values": values_n}
-    return {"bits": _packed(changed.reshape(-1)), "values": values_n}
+    bits = torch.from_numpy(np.packbits(changed.cpu().numpy(), bitorder="little"))
+    return {"bits": bits.to(new.device), "values": values_n}
 
 
 def _filled(old: Tensor, sent: Any) -> Tensor:
     if isinstance(sent, Tensor):
         return sent
     flat = old.reshape(-1).clone()
-    at = sent["positions"].long() if "positions" in sent else _unpacked(sent["bits"], len(flat))
-    flat[at] = sent["values"]
+    if "positions" in sent:
+        flat[sent["positions"].long()] = sent["values"]
+    else:
+        bits = np.unpackbits(sent["bits"].cpu().numpy(), count=len(flat), bitorder="little")
+        flat[torch.from_numpy(bits).bool().to(flat.device)] = sent["values"]
     return flat.reshape(old.shape)
-
-
-def _packed(flags_N: Tensor) -> Tensor:
-    padded = torch.nn.functional.pad(flags_N.to(torch.uint8), (0, -len(flags_N) % BITS)).reshape(-1, BITS)
-    return (padded << torch.arange(BITS, dtype=torch.uint8, device=flags_N.device)).sum(dim=1, dtype=torch.uint8)
-
-
-def _unpacked(bits: Tensor, N: int) -> Tensor:
-    shifted = bits[:, None] >> torch.arange(BITS, dtype=torch.uint8, device=bits.device)
-    return (shifted & 1).bool().reshape(-1)[:N]

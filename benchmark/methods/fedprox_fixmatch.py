@@ -1,20 +1,203 @@
 """FedProx-FixMatch: each client trains on its own confident pseudo-labels, held near the weights it received.
 
-The baseline of FedMatch (Jeong et al. 2021) as FedSwitch has it: arXiv:2301.10114, sections 3.3 ("setting T = S and
-skipping the EMA update") and 6.1. Algorithms 1 and 2 with T' empty in every round. No released code.
+The baseline of FedMatch (Jeong et al. 2021) as FedSwitch has it: Zhao, Ghosh, Bharadwaj, Ma. When does the student
+surpass the teacher? Federated Semi-supervised Learning with Teacher-Student EMA. arXiv:2301.10114 (no released code),
+sections 3.3 ("setting T = S and skipping the EMA update") and 6.1, Algorithms 1 and 2 with T' empty, Eqs. 4 and 5.
+FedProx: Li et al. 2020, Eq. 2. `ts_server_ema`, `ts_client_ema` and `fedswitch` have this file's local step and round.
 
-The student labels the weak view and learns the strong one; students are averaged with equal weights, and the server
-trains on its labels afterwards, if it has any. Departures: those of `proximal_fixmatch`; the student labels in training
-mode (`pseudo_label_mode`), as in FixMatch; FedMatch's own runs of this baseline (200 rounds) are not in its code.
+One local step takes a batch of each kind that the client holds: L_s on labels, lambda_u L_u on confident pseudo-labels
+(the student labels the weak view and learns the strong one), and mu/2 ||S - S^s||^2 with the student S^s as received.
+Where a client holds labels this is Algorithm 1; where none does, Algorithm 2, and the server trains on its labels after
+averaging students with equal weights (ServerUpdate).
+
+Departures and choices of all four (what is a switch is a field below), and the last of this method:
+1. Eqs. 4 and 5 sum over a batch; here it is the mean, as in FixMatch, so that a rate does not depend on B.
+2. A client without images of a kind leaves out that term: labelled clients of RSCFed's setting take L_s alone.
+3. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream starts anew.
+4. Views of labelled images are weak ones (section 5.2: "weakly augmented images", where FedMatch takes them plain).
+5. Labelled images that the server holds beside labels at clients take no part, as in Algorithm 1; N_s = 0 shares them
+   out to the clients.
+6. A last batch that is incomplete is trained on, as in FedMatch, whose data settings the paper follows.
+7. The student labels in training mode (`pseudo_label_mode`), as in FixMatch; FedMatch's own runs of this baseline (200
+   rounds) are not in its code.
+
+Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from benchmark.methods.averaging import mean_of
-from benchmark.methods.protocol import State, World
-from benchmark.methods.proximal_fixmatch import ProximalFixMatch, ProximalFixMatchUpdate
+import torch
+from torch import Tensor, nn
+
+from benchmark.config import Count, NotNegative, Share, Whole
+from benchmark.errors import ConfigError
+from benchmark.losses import consistency_loss, loss_of_kept, proximal_term, pseudo_labels
+from benchmark.methods.protocol import (
+    Batches,
+    Job,
+    Key,
+    Local,
+    LocalUpdate,
+    Loss,
+    Method,
+    Networks,
+    Reader,
+    Round,
+    Setup,
+    State,
+    Stream,
+    Training,
+    Tree,
+    Weights,
+    World,
+)
+from benchmark.methods.shared import (
+    ema_,
+    labelled_loss,
+    labelled_stream,
+    mean_of,
+    predict_weak,
+    trained_at_server,
+    trained_on_labels,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalFixMatchUpdate(LocalUpdate):
+    """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
+
+    observes: ClassVar[bool] = False
+
+    method: "ProximalFixMatch"
+    labeller: Literal["student", "teacher"] = "student"
+    pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels
+    local_ratio: float | None = None  # alpha of the local teacher's EMA; None: it stays as it was received
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        frozen = {"anchor": received["student"]} if self.method.mu else {}
+        if "teacher" in received:
+            frozen["teacher"] = received["teacher"]
+        return Local(trainable={"student": received["student"]}, frozen=frozen)
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        """L_s + lambda_u L_u + the proximal term, without the terms whose images the client does not hold."""
+        student, method = trainable["student"], self.method
+        terms, aux = [], {}
+        if "labelled" in batch:
+            supervised = labelled_loss(student, batch["labelled"])
+            terms.append(supervised)
+            aux["client/supervised_loss"] = supervised.detach()
+        if "unlabelled" in batch:
+            consistency, reported = self._consistency(student, frozen, batch["unlabelled"].views)
+            terms.append(method.unlabelled_weight * consistency)
+            aux.update(reported)
+        if method.mu:
+            terms.append(proximal_term(student, frozen["anchor"], method.mu, half=method.proximal == "half"))
+        loss = torch.stack(terms).sum()
+        return loss, {**aux, "client/loss": loss.detach()}
+
+    def _consistency(
+        self, student: nn.Module, frozen: Networks, views: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_u of Eq. 5 on one batch, and what is reported of it."""
+        if self.labeller == "teacher":
+            with torch.no_grad():
+                weak_ND = frozen["teacher"](views["weak"])
+        else:
+            weak_ND = predict_weak(student, views["weak"], self.pseudo_label_mode)
+        labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
+        observed: Mapping[str, Tensor] = {}
+        if self.observes:
+            strong_ND = student(views["strong"])
+            loss = consistency_loss(strong_ND, labels_N, kept_N)
+            observed = self.observe(weak_ND, strong_ND.detach(), frozen, views)
+        else:
+            loss = loss_of_kept(student, views["strong"], labels_N, kept_N)
+        reported = {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        return loss, {**reported, **observed}
+
+    def observe(
+        self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Scalars to report of a batch besides its loss, from the labeller's weak and the student's strong logits.
+
+        Asked only where `observes` is true: every strong image must pass for it, also those that are not kept.
+        """
+        return {}
+
+    def after_step(self, training: Training) -> None:
+        """Eq. 1 for the local teacher."""
+        if self.local_ratio is not None and "teacher" in training.frozen:
+            ema_(training.frozen["teacher"], training.trainable["student"], self.local_ratio)
+
+
+def client_streams(world: World, client: int, batch_size: int, labelled_batch_size: int) -> dict[str, Stream]:
+    """A stream for each kind of images that the client holds (not in the setting "everywhere": both kinds are one)."""
+    streams = {}
+    if world.labelled[client]:
+        streams["labelled"] = labelled_stream(labelled_batch_size)
+    if world.sizes[client] > world.labelled[client]:
+        streams["unlabelled"] = Stream(
+            part="unlabelled", batch_size=batch_size, views=("weak", "strong"), drop_last=False
+        )
+    return streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalFixMatch(Method):
+    """Fields and steps that the four methods share; each of them adds its `round`.
+
+    The paper tuned the learning rate, tau, lambda_u, weight decay, momentum and the EMA ratio (section 5.3), and
+    prints none of them.
+    """
+
+    threshold: Share = 0.95  # tau      FixMatch's
+    unlabelled_weight: NotNegative = 1.0  # lambda_u  FixMatch's
+    mu: NotNegative = 1e-3  # mu       the least of FedProx's grid (its section 5.3): a guard against drift, not a brake
+    # Algorithm 1 writes mu, Algorithm 2 mu/2. Default: FedProx's own mu/2; a factor that another mu undoes.
+    proximal: Literal["half", "full"] = "half"
+    # Section 5.2 follows FedMatch: about 100 unlabelled images a batch, 10 labelled at a client, 100 at the server
+    # (its config.py:18-85).
+    batch_size: Count = 100
+    labelled_batch_size: Count = 10
+    server_batch_size: Count = 100
+    warm_start_rounds: Whole = 0  # rounds in which only holders of labels train; reduced profiles need them
+
+    needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client"})
+
+    def check(self, setup: Setup) -> None:
+        if setup.model.norm == "sbn":
+            raise ConfigError(
+                "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
+                "choose 'gn', 'bn' or 'none'"
+            )
+
+    def client_jobs(self, world: World, update: ProximalFixMatchUpdate, receives: Tree) -> list[Job]:
+        """ClientUpdate at each client of the cohort."""
+        return [
+            Job(
+                key=Key(client=client),
+                update=update,
+                receives=receives,
+                data=client_streams(world, client, self.batch_size, self.labelled_batch_size),
+                limit=world.limit,
+            )
+            for client in world.cohort()
+        ]
+
+    def server_update(self, student: Weights, world: World) -> Weights:
+        """ServerUpdate of Algorithm 2 where no client holds labels; the same weights where one does (Algorithm 1)."""
+        if any(world.labelled[client] for client in range(world.K)):
+            return student
+        return trained_at_server(student, world, self.server_batch_size)
+
+    def warm_start(self, student: Weights, world: World) -> Weights:
+        """A round of L_s alone: of the cohort's holders of labels, in a mean of equal weights, then of the server."""
+        update = ProximalFixMatchUpdate(method=self)
+        student = mean_of(trained_on_labels(update, student, world, self.labelled_batch_size), otherwise=student)
+        return self.server_update(student, world)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +208,29 @@ class FedProxFixMatch(ProximalFixMatch):
 
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         student = state.server["student"]
         if world.round <= self.warm_start_rounds:
-            return State(server={"student": self.warm_start(student, world)}, clients=state.clients), {}
+            return State(server={"student": self.warm_start(student, world)}), {}
         update = ProximalFixMatchUpdate(method=self, pseudo_label_mode=self.pseudo_label_mode)
         student = mean_of(world.fit(self.client_jobs(world, update, {"student": student})), otherwise=student)
-        return State(server={"student": self.server_update(student, world)}, clients=state.clients), {}
+        return State(server={"student": self.server_update(student, world)}), {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherStudent(ProximalFixMatch):
+    """What the three methods with a teacher add."""
+
+    # alpha of Eq. 1. Mean Teacher's and FixMatch's; 1 / (1 - alpha) rounds, so short runs need a smaller one.
+    ratio: Share = 0.999
+    # The paper does not say which model its accuracies are of. Default: the student, which FedProx-FixMatch has, too.
+    evaluated: Literal["student", "teacher"] = "student"
+
+    def init(self, setup: Setup) -> State:
+        start = setup.initial_weights()
+        return State(server={"student": start, "teacher": start})
+
+    def models(self, state: State) -> dict[str, Weights]:
+        """Student and teacher, first the one that is evaluated."""
+        first, second = ("student", "teacher") if self.evaluated == "student" else ("teacher", "student")
+        return {first: state.server[first], second: state.server[second]}

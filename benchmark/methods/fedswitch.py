@@ -7,7 +7,7 @@ Clients measure how far the predictions of teacher and student on their batches 
 sent in the next round where its mean divergence is nearer to the prior beta than the student's (Eq. 3); it then labels,
 and follows the local student by an EMA that is not sent back.
 
-Departures and switches (each a field below, but for those of `proximal_fixmatch`):
+Departures and switches (each a field below, but for those of `fedprox_fixmatch`):
 1. Eq. 3 sends the teacher where |D^T - beta| < |D^S - beta|; both algorithms drop it there (`rule`). ClientUpdate is
    called with T_t in the boxes, although T'_t was computed for it; here it gets T'_t.
 2. Eq. 2 is a mean over batches, the boxes hold a sum (`divergence`); "distribution of predictions" is not said to be
@@ -30,11 +30,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from benchmark.config import NotNegative, Share
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import RunningMean, ema
-from benchmark.methods.objectives import check_not_negative, check_range
-from benchmark.methods.protocol import Job, Local, Networks, Reader, Setup, State, Tree, World
-from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
+from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
+from benchmark.methods.protocol import Job, Local, Networks, Reader, Round, Setup, State, Tree, World
+from benchmark.methods.shared import RunningMean, ema
 
 Prediction = Literal["mean_softmax", "histogram"]
 
@@ -64,8 +64,8 @@ class FedSwitch(TeacherStudent):
 
     # beta  the divergence expected of the clients' labels: 0 where classes are balanced, ln D with one class a client.
     # Default: balanced, as in the batch-IID columns of Table 2; the paper does not give its values.
-    beta: float = 0.0
-    local_ratio: float | None = None  # alpha of the local teacher, per batch. None: `ratio`; the paper has one alpha
+    beta: NotNegative = 0.0
+    local_ratio: Share | None = None  # alpha of the local teacher, per batch. None: `ratio`; the paper has one alpha
     # Algorithms 1 and 2 send the teacher where Eq. 3 does not. Default: Eq. 3, with which the text agrees.
     rule: Literal["equation", "algorithm"] = "equation"
     # Default: Eq. 2's mean. A sum grows with a client's images, so that no beta would suit two clients.
@@ -82,9 +82,6 @@ class FedSwitch(TeacherStudent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_not_negative(self, "beta")
-        if self.local_ratio is not None:
-            check_range("local_ratio", self.local_ratio, "[0, 1]", 0.0 <= self.local_ratio <= 1.0)
         if self.first_round == "student" and self.unsent_teacher == "keep_last":
             raise ConfigError(
                 "first_round: 'student' with unsent_teacher 'keep_last' never measures a teacher, and so never sends "
@@ -102,11 +99,11 @@ class FedSwitch(TeacherStudent):
         teacher_is_nearer = abs(kl_teacher - self.beta) < abs(kl_student - self.beta)
         return teacher_is_nearer == (self.rule == "equation")
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         server = state.server
         if world.round <= self.warm_start_rounds:
             student = self.warm_start(server["student"], world)
-            return State(server={**server, "student": student, "teacher": student}, clients=state.clients), {}
+            return State(server={**server, "student": student, "teacher": student}), {}
         sent = self.sends_teacher(server["kl_teacher"], server["kl_student"])
         average = RunningMean()
         sums: dict[str, list[float]] = {"kl_teacher": [], "kl_student": []}
@@ -120,7 +117,7 @@ class FedSwitch(TeacherStudent):
         divergences = {name: sum(v) / len(v) if v else server[name] for name, v in sums.items()}
         known = {f"fedswitch/{name}": value for name, value in divergences.items() if value is not None}
         teacher = ema(server["teacher"], student, self.ratio)
-        after = State(server={"student": student, "teacher": teacher, **divergences}, clients=state.clients)
+        after = State(server={"student": student, "teacher": teacher, **divergences})
         return after, {"fedswitch/sent_teacher": float(sent), **known}
 
     def _jobs(self, server: Tree, world: World, sent: bool) -> list[Job]:

@@ -5,20 +5,12 @@ SSFL compares with it in Table G.1. Departures: no exponential moving average of
 Table A.2 do not say that one was used); momentum is kept from round to round, since a round is only a reporting unit.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.losses import loss_of_kept, pseudo_labels
-from benchmark.methods.objectives import (
-    ServerUpdate,
-    StudentUpdate,
-    check_counts,
-    check_threshold,
-    labelled_loss,
-    predict_weak,
-)
 from benchmark.methods.protocol import (
     CENTRAL,
     Batches,
@@ -28,32 +20,32 @@ from benchmark.methods.protocol import (
     Loss,
     Method,
     Networks,
-    Setup,
+    Round,
     State,
     Stream,
     World,
 )  # fmt: skip
+from benchmark.methods.shared import (
+    ServerUpdate,
+    StudentUpdate,
+    labelled_loss,
+    predict_weak,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch(Method):
     """One job that holds all the data; `T` local steps a round."""
 
-    threshold: float = 0.95  # tau
-    unlabelled_weight: float = 1.0  # lambda_u
-    batch_size: int = 64  # B
-    unlabelled_ratio: int = 7  # mu
-    warm_start_rounds: int = 0  # rounds on labels alone first, to compare with SSFL's reduced profiles
+    threshold: Share = 0.95  # tau
+    unlabelled_weight: NotNegative = 1.0  # lambda_u
+    batch_size: Count = 64  # B
+    unlabelled_ratio: Count = 7  # mu
+    warm_start_rounds: Whole = 0  # rounds on labels alone first, to compare with SSFL's reduced profiles
 
     needs = frozenset({"server", "everywhere"})
 
-    def __post_init__(self) -> None:
-        check_threshold(self.threshold)
-
-    def check(self, setup: Setup) -> None:
-        check_counts(self, batch_size=1, unlabelled_ratio=1, warm_start_rounds=0)
-
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         labelled = Stream(part="labelled", batch_size=self.batch_size, views=("weak",))
         unlabelled = Stream(
             part="unlabelled", batch_size=self.batch_size * self.unlabelled_ratio, views=("weak", "strong")
@@ -68,7 +60,7 @@ class FixMatch(Method):
             keeps="central",
         )
         (outcome,) = world.fit([job])
-        return State(server={"student": outcome.sends["student"]}, clients=state.clients), {}
+        return State(server={"student": outcome.sends["student"]}), {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,25 +19,20 @@ Departures and choices: the first three of `easgd`, and
    momentum. The released code tests each worker's own model.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmark.methods.averaging import momentum_step
+from benchmark.config import Share, ShareBelow1
 from benchmark.methods.easgd import ElasticMethod, ElasticUpdate
-from benchmark.methods.objectives import check_range
-from benchmark.methods.protocol import Setup, State, Weights, World
+from benchmark.methods.protocol import Round, Setup, State, Weights, World
+from benchmark.methods.shared import momentum_step
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapSGD(ElasticMethod):
     """The anchor model, its pull and its momentum."""
 
-    alpha: float = 0.6  # alpha   pullback (as launched: launch_baseline.sh)
-    beta: float = 0.7  # beta    momentum of the anchor (as launched: gmf); 0: none
-
-    def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, "[0, 1]", 0.0 <= self.alpha <= 1.0)
-        check_range("beta", self.beta, "[0, 1)", 0.0 <= self.beta < 1.0)
+    alpha: Share = 0.6  # alpha   pullback (as launched: launch_baseline.sh)
+    beta: ShareBelow1 = 0.7  # beta    momentum of the anchor (as launched: gmf); 0: none
 
     def init(self, setup: Setup) -> State:
         return State(server={"anchor": setup.initial_weights(), "velocity": None})
@@ -45,10 +40,10 @@ class OverlapSGD(ElasticMethod):
     def models(self, state: State) -> dict[str, Weights]:
         return {"anchor": state.server["anchor"]}
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         anchor, velocity = state.server["anchor"], state.server["velocity"]
         update = ElasticUpdate(alpha=self.alpha, sends="pulled", keeps_momentum=self.momentum == "kept")
         mean = self.mean_of_clients(update, anchor, world)
         if mean is not None:
             anchor, velocity = momentum_step(anchor, mean, velocity, self.beta)
-        return State(server={"anchor": anchor, "velocity": velocity}, clients=state.clients), {}
+        return State(server={"anchor": anchor, "velocity": velocity}), {}

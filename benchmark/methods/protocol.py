@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmark.config import Checked
 from benchmark.models.build import Model
 
 Weights = dict[str, Tensor]  # one network's parameters and buffers, by name
@@ -194,10 +195,14 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Everything a method carries from round to round; a checkpoint is this and the round's number."""
+    """Everything a run carries from round to round; a checkpoint is this and the round's number."""
 
     server: Tree
-    clients: Mapping[str, Tree] = field(default_factory=dict)  # private state by keeper, created on first use
+    # Private state by keeper, created on first use. The engine fills it in; what a method returns here is not read.
+    clients: Mapping[str, Tree] = field(default_factory=dict)
+
+
+Round = tuple[State, Mapping[str, float]]  # the state after a round, and numbers to record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,11 +239,12 @@ class World:
         return [int(k) for k in self.generator("cohort", *names).permutation(self.K)[: self.C]]
 
 
-class Method:
+class Method(Checked):
     """The contract, with what methods of one weight set have in common.
 
     A method may inherit from it or have `needs`, `init`, `round`, `models` and `check` itself. It is a frozen
-    keyword-only dataclass: its fields are its hyperparameters, by the paper's symbols.
+    keyword-only dataclass: its fields are its hyperparameters, by the paper's symbols, and the types of
+    `benchmark.config` (`threshold: Share = 0.95`) say which values they may have.
     """
 
     # Whether a round goes on where a client of the cohort sends nothing at all, which `federation.on_divergence=drop`
@@ -256,7 +262,7 @@ class Method:
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights()})
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         """The state after one round, and numbers to record."""
         raise NotImplementedError(f"{type(self).__name__} has no round")
 

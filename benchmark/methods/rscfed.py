@@ -3,12 +3,12 @@
 Liang, Lin, Fu, Zhu, Li. RSCFed: Random Sampling Consensus Federated Semi-supervised Learning. CVPR 2022, Eqs. 1-7,
 Algorithm 1. Released code: XMed-Lab/RSCFed; DMA is train_main.py:284-310 and FedAvg.py:24-31.
 
-M times a round, K clients are drawn and trained from the global model (`mean_teacher.py`). Each draw gives a
+M times a round, K clients are drawn and trained from the global model (`fed_consist`). Each draw gives a
 sub-consensus by distance-reweighted model aggregation (DMA, section 3.3): models near the draw's average count for
 more. The next global model is the plain mean of the sub-consensus models. With beta = 0 the distances do not count:
 Table 2's "Basic + SSO". Its "Basic" is `fed_consist`.
 
-Departures and switches (each a field below or in `mean_teacher.py`, where the departures of local training are):
+Departures and switches (each a field below or in `fed_consist`, where the departures of local training are):
 1. `labelled_weight`, `beta_rule`, `distance`, `drawn_twice`: the paper or its released code.
 2. A subset without labelled clients, or with no others, is weighted by size.
 3. `unlabelled_weight` 1, `momentum` reset, `ema_warm_up` and `teacher_start` as in the paper, not as released.
@@ -19,34 +19,34 @@ Departures and switches (each a field below or in `mean_teacher.py`, where the d
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmark.config import Count, NotNegative, Positive, ShareBetween
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import RunningMean, is_statistic, mean
-from benchmark.methods.mean_teacher import MeanTeacherMethod, Member, member_of, share_of_labelled, weighed_by_share
-from benchmark.methods.objectives import check_counts, check_not_negative, check_range
-from benchmark.methods.protocol import Outcome, Setup, State, Weights, World
+from benchmark.methods.fed_consist import MeanTeacherMethod, Member, member_of, share_of_labelled, weighed_by_share
+from benchmark.methods.protocol import Outcome, Round, Setup, State, Weights, World
+from benchmark.methods.shared import RunningMean, is_statistic, mean
 
 
 @dataclass(frozen=True, kw_only=True)
 class RSCFed(MeanTeacherMethod):
     """Algorithm 1."""
 
-    M: int = 3  # M       subsets a round
-    subset: int = 5  # K       clients of a subset
-    beta: float = 10_000.0  # beta    of Eq. 6; .01 for ISIC 2018
+    M: Count = 3  # M       subsets a round
+    subset: Count = 5  # K       clients of a subset
+    beta: NotNegative = 10_000.0  # beta    of Eq. 6; .01 for ISIC 2018
     # Section 4.2: labelled clients together "about 50%" (`labelled_share`). released_code: sizes x 6 in Eq. 5, and once
     # more in Eq. 6 (train_main.py:284-310), about 90 %. released_command: once, which is what README's --un_dist=avg
     # makes of it, about 60 %. by_size: Eqs. 5 and 6 as they stand. Default: the paper.
     labelled_weight: Literal["paper", "released_code", "released_command", "by_size"] = "paper"
-    labelled_share: float = 0.5
-    labelled_times: float = 6.0  # README: --w_mul_times
+    labelled_share: ShareBetween = 0.5
+    labelled_times: Positive = 6.0  # README: --w_mul_times
     # Eq. 6 has one beta. The released code has another, `beta_labelled`, for all of a subset that holds a labelled
     # client (train_main.py:302-315, README: --sup_scale=100). Default: the paper.
     beta_rule: Literal["paper", "released_code"] = "paper"
-    beta_labelled: float = 100.0
+    beta_labelled: NotNegative = 100.0
     # Eq. 6: one norm of all parameters. released_code: the sum of the tensors' norms (FedAvg.py:24-31), which is never
     # smaller. Default: the paper.
     distance: Literal["paper", "released_code"] = "paper"
@@ -55,27 +55,19 @@ class RSCFed(MeanTeacherMethod):
     # paper says only that the global model need not be sent again (section 3.3), as it is not here. Default: both's.
     drawn_twice: Literal["released_code", "reused"] = "released_code"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative(self, "beta", "beta_labelled")
-        check_range("labelled_share", self.labelled_share, "(0, 1)", 0.0 < self.labelled_share < 1.0)
-        if self.labelled_times <= 0.0:
-            raise ConfigError(f"labelled_times: {self.labelled_times}; choose a positive factor such as 6")
-        owners = {
-            "labelled_share": ("labelled_weight", ("paper",)),
-            "labelled_times": ("labelled_weight", ("released_code", "released_command")),
-            "beta_labelled": ("beta_rule", ("released_code",)),
-        }
-        _refuse_unread(self, owners)
+    read_with = {
+        "labelled_share": ("labelled_weight", ("paper",)),
+        "labelled_times": ("labelled_weight", ("released_code", "released_command")),
+        "beta_labelled": ("beta_rule", ("released_code",)),
+    }
 
     def check(self, setup: Setup) -> None:
         super().check(setup)
-        check_counts(self, M=1, subset=1)
         holders = sum(setup.sizes[client] > 0 for client in range(setup.K))
         if self.subset > holders:
             raise ConfigError(f"method.subset: {self.subset} of {holders} clients with images; choose 1 to {holders}")
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         if world.round <= self.warm_start_rounds:
             return self.warm_start(state, world), {}
         subsets = self._subsets(world)
@@ -171,15 +163,3 @@ def reweighted(
     largest = max(logs)
     powers = [math.exp(value - largest) for value in logs]
     return [power / sum(powers) for power in powers]
-
-
-def _refuse_unread(method: object, owners: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
-    """A field that moves nothing must not make another cell: field -> the switch and its values that read the field.
-
-    Raises ConfigError where such a field is not at its default although its switch does not read it.
-    """
-    for name, (switch, values) in owners.items():
-        value, position = getattr(method, name), getattr(method, switch)
-        if position not in values and value != getattr(type(method), name):
-            allowed = " or ".join(map(repr, values))
-            raise ConfigError(f"{name}: {value!r} does nothing with {switch} {position!r}; choose {allowed}")

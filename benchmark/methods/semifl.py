@@ -18,7 +18,6 @@ Departures and switches (each a field below):
 5. A last batch that is incomplete is trained on; Algorithm 1 splits into batches without saying what is left.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,16 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.errors import ConfigError
+from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
-from benchmark.methods.averaging import fit_each, means_of, momentum_step, trained_at_server, with_static_statistics
-from benchmark.methods.objectives import (
-    StudentUpdate,
-    check_counts,
-    check_not_negative,
-    check_range,
-    check_threshold,
-)
 from benchmark.methods.protocol import (
     Batches,
     Local,
@@ -44,6 +35,7 @@ from benchmark.methods.protocol import (
     Networks,
     PseudoLabelled,
     Reader,
+    Round,
     Selected,
     Setup,
     State,
@@ -52,6 +44,14 @@ from benchmark.methods.protocol import (
     Weights,
     World,
 )  # fmt: skip
+from benchmark.methods.shared import (
+    StudentUpdate,
+    fit_each,
+    means_of,
+    momentum_step,
+    trained_at_server,
+    with_static_statistics,
+)
 
 NO_LABEL = -1
 
@@ -60,12 +60,12 @@ NO_LABEL = -1
 class SemiFL(Method):
     """Algorithm 1. Names after the colon are Algorithm 1's and Table 5's."""
 
-    threshold: float = 0.95  # tau
-    mix_weight: float = 1.0  # lambda
-    beta: float = 0.75  # a       of Beta(a, a)
-    server_momentum: float = 0.5  # beta_g
-    batch_size: int = 10  # B_m
-    server_batch_size: int = 10  # B_s    250 where the server has more than 1,000 images (utils.py:145-148)
+    threshold: Share = 0.95  # tau
+    mix_weight: NotNegative = 1.0  # lambda
+    beta: Positive = 0.75  # a       of Beta(a, a)
+    server_momentum: ShareBelow1 = 0.5  # beta_g
+    batch_size: Count = 10  # B_m
+    server_batch_size: Count = 10  # B_s    250 where the server has more than 1,000 images (utils.py:145-148)
     # Eq. 4 draws D- from the images below tau; the released code from all. Default: the paper.
     mix_source: Literal["paper", "released_code"] = "paper"
     # Where no image lies below tau, Eq. 4 has nothing to draw from. Default: invents no data.
@@ -78,25 +78,15 @@ class SemiFL(Method):
     order: Literal["paper", "released_code"] = "paper"
     # Whose images give the statistics of static batch norms (Table 6); only for model.norm = sbn.
     statistics: Literal["server", "server_and_clients"] = "server_and_clients"
-    warm_start_rounds: int = 0  # rounds of the server alone first; reduced profiles need them
+    warm_start_rounds: Whole = 0  # rounds of the server alone first; reduced profiles need them
 
     needs = frozenset({"server", "everywhere"})
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def __post_init__(self) -> None:
-        check_threshold(self.threshold)
-        check_not_negative(self, "mix_weight")
-        check_range("server_momentum", self.server_momentum, "[0, 1)", 0.0 <= self.server_momentum < 1.0)
-        if self.beta <= 0.0:
-            raise ConfigError(f"beta: {self.beta}; choose a positive number")
-
-    def check(self, setup: Setup) -> None:
-        check_counts(self, batch_size=1, server_batch_size=1, warm_start_rounds=0)
-
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights(), "velocity": None})
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         weights, velocity = state.server["student"], state.server["velocity"]
         if world.round <= self.warm_start_rounds:
             weights = self._server_update(weights, world, draw=0)
@@ -108,7 +98,7 @@ class SemiFL(Method):
         else:
             weights, velocity = self._clients(weights, velocity, world)
             weights = self._server_update(weights, world, draw=0)
-        return State(server={"student": weights, "velocity": velocity}, clients=state.clients), {}
+        return State(server={"student": weights, "velocity": velocity}), {}
 
     def _server_update(self, weights: Weights, world: World, draw: int) -> Weights:
         """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""

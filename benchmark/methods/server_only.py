@@ -3,26 +3,23 @@
 The "labels only" lower bound of the SSFL experiments; T local steps of Eq. 3 a round, no client takes part.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmark.methods.objectives import ServerUpdate, check_counts
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Method, Setup, State, Stream, World
+from benchmark.config import Count
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, Method, Round, State, Stream, World
+from benchmark.methods.shared import ServerUpdate
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOnly(Method):
     """One job a round, at the server."""
 
-    batch_size: int = 64  # B
+    batch_size: Count = 64  # B
     momentum_kept: bool = False  # whether momentum buffers outlive a round of T steps
 
     needs = frozenset({"server", "everywhere"})
 
-    def check(self, setup: Setup) -> None:
-        check_counts(self, batch_size=1)
-
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         job = Job(
             key=Key(client=SERVER),
             update=ServerUpdate(keeps_momentum=self.momentum_kept),
@@ -32,4 +29,4 @@ class ServerOnly(Method):
             keeps="server",
         )
         (outcome,) = world.fit([job])
-        return State(server={"student": outcome.sends["student"]}, clients=state.clients), {}
+        return State(server={"student": outcome.sends["student"]}), {}

@@ -11,42 +11,204 @@ Departures and switches (each a field below; `reports/ssfl/departures.md` tells 
 4. Pseudo-labels come from the network in training mode, as in the released code; the paper does not say.
 5. `warm_start_rounds` (0 in the paper): the server trains alone first. Reduced profiles need it.
 6. A training pass over a holder's images reshuffles and leaves out the incomplete last batch.
-7. Labels at the clients (appendix H, `objectives`): the server trains nothing, groups are means of their clients
-   alone, and batch-norm statistics are averaged, as there is no server to have its own.
+7. Labels at the clients (appendix H: "we can simply apply the same server loss function Eq. 3 to the labeled data at
+   the users"): the server trains nothing, groups are means of their clients alone, and batch-norm statistics are
+   averaged, as there is no server to have its own. Labelled batches are as large as the server's would be (64, a
+   client's 50 images all at once), in weak views; the two losses add up without a factor.
+8. There the released code passes weak and strong view in one batch, and each half learns from its own argmax, so that
+   no view teaches the other (train_LocalSGD.py:483-507).
 
-The averaging rules are in `averaging`, the objectives (Eqs. 3 to 6) with their local work in `objectives`.
+Legend: N images of a batch, M = 2 N views, D classes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.config import added
+import torch
+from torch import Tensor, nn
+
+from benchmark.config import Checked, Count, Share, ShareBelow1, Whole, added
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import FedAvg, Grouping, RunningMean, is_statistic, mean, with_server
-from benchmark.methods.objectives import (
-    CRL,
-    SelfTraining,
-    ServerUpdate,
-    Supervised,
-    SupervisedUpdate,
-    TwoViewSelfTrainingUpdate,
-    check_counts,
-)
+from benchmark.losses import consistency_loss, loss_of_kept, pseudo_labels
 from benchmark.methods.protocol import (
     SERVER,
+    Batches,
     Job,
     Key,
     Limit,
     LocalUpdate,
+    Loss,
     Method,
+    Networks,
     Outcome,
+    Round,
     Setup,
     State,
     Stream,
     Weights,
     World,
-)  # fmt: skip
+)
+from benchmark.methods.shared import (
+    RunningMean,
+    ServerUpdate,
+    StudentUpdate,
+    SupervisedUpdate,
+    is_statistic,
+    labelled_loss,
+    mean,
+    predict_weak,
+)
+
+# Averaging: FedAvg (Eq. 8) and grouping (Eq. 7).
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Checked):
+    """All of the cohort and the server in one mean (Eq. 8)."""
+
+    kind = "fedavg"
+
+    server_weight: ShareBelow1 | None = None  # None: 1 / (C + 1), Eq. 8; a number: the control that the paper lacks
+
+    def group_sizes(self, C: int) -> tuple[int, ...]:
+        return (C,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping(Checked):
+    """S random groups, each averaged with the server's weights; then the plain mean of the group means (Eq. 7)."""
+
+    S: Count = 2  # S  number of groups
+    server_weight: ShareBelow1 | None = None  # inside a group; None: 1 / (|G_i| + 1), Eq. 7
+    # The paper says "equal-sized"; 47 clients in 5 groups cannot be. "paper": sizes differ by at most one;
+    # "released_code": 10, 10, 10, 10, 7 (utils_v2.py:1498-1567). Default: nearest to what the paper says.
+    sizes: Literal["paper", "released_code"] = "paper"
+
+    def group_sizes(self, C: int) -> tuple[int, ...]:
+        """Sizes of the S groups of a cohort of C, largest first. Raises ConfigError for S > C."""
+        if self.S > C:
+            raise ConfigError(f"method.averaging.S: {self.S} groups of {C} clients; choose S from 1 to {C}")
+        if self.sizes == "released_code":
+            full = -(-C // self.S)
+            sizes = [min(full, C - full * group) for group in range(self.S)]
+            if min(sizes) < 1:
+                raise ConfigError(
+                    f"method.averaging.sizes: released_code leaves no client for the last of {self.S} groups of {C}; "
+                    "choose 'paper'"
+                )
+            return tuple(sizes)
+        return tuple(C // self.S + (group < C % self.S) for group in range(self.S))
+
+
+def with_server(clients: RunningMean, server: Weights, server_weight: float | None) -> Weights:
+    """The server's weights and the clients' mean in one. `clients.total` is the number of clients.
+
+    With `server_weight` None the server counts as one more client: 1 / (|clients| + 1), as in Eqs. 7 and 8.
+    """
+    share = 1.0 / (clients.total + 1.0) if server_weight is None else server_weight
+    return mean([server, clients.value()], [share, 1.0 - share])
+
+
+# Objectives of clients (Eqs. 4 to 6), each with its local work.
+
+
+@dataclass(frozen=True, kw_only=True)
+class CRL(Checked):
+    """Objective Eq. 4, consistency regularization: the strong view has to give the weak view's confident label."""
+
+    threshold: Share = 0.95  # tau
+    pseudo_label_mode: Literal["train", "eval"] = "train"  # released_code: train; the paper is silent
+    # released_code: one_forward, which mixes BN statistics
+    views: Literal["two_forwards", "one_forward"] = "two_forwards"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.views == "one_forward" and self.pseudo_label_mode == "eval":
+            raise ConfigError("views: 'one_forward' shares the training pass; with 'eval' choose 'two_forwards'")
+
+    def update(self, keeps_momentum: bool) -> "ConsistencyUpdate":
+        return ConsistencyUpdate(objective=self, keeps_momentum=keeps_momentum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsistencyUpdate(StudentUpdate):
+    """Eq. 4, and Eq. 3 beside it where the client holds labels."""
+
+    objective: CRL = CRL()
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        network, views = trainable["student"], batch["unlabelled"].views
+        objective = self.objective
+        if objective.views == "one_forward":
+            weak_ND, strong_ND = network(torch.cat([views["weak"], views["strong"]])).chunk(2)
+            labels_N, _, kept_N = pseudo_labels(weak_ND, objective.threshold)
+            loss = consistency_loss(strong_ND, labels_N, kept_N)
+        else:
+            weak_ND = predict_weak(network, views["weak"], objective.pseudo_label_mode)
+            labels_N, _, kept_N = pseudo_labels(weak_ND, objective.threshold)
+            loss = loss_of_kept(network, views["strong"], labels_N, kept_N)
+        return with_labels(loss, labels_N, kept_N, network, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoViewSelfTrainingUpdate(StudentUpdate):
+    """Eq. 3, and self-training on weak and strong views alike: the released code's, with labels at clients."""
+
+    objective: CRL = CRL()
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        """The quality that is measured outside is that of the weak views' labels."""
+        network, views = trainable["student"], batch["unlabelled"].views
+        logits_MD = network(torch.cat([views["weak"], views["strong"]]))
+        labels_M, _, kept_M = pseudo_labels(logits_MD, self.objective.threshold)
+        loss = consistency_loss(logits_MD, labels_M, kept_M)
+        N = len(views["weak"])
+        return with_labels(loss, labels_M[:N], kept_M[:N], network, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTraining(Checked):
+    """Objective Eq. 5: the weak view has to give its own confident label."""
+
+    threshold: Share = 0.95  # tau
+
+    def update(self, keeps_momentum: bool) -> "SelfTrainingUpdate":
+        return SelfTrainingUpdate(objective=self, keeps_momentum=keeps_momentum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTrainingUpdate(StudentUpdate):
+    """Eq. 5, and Eq. 3 beside it where the client holds labels. The label is given in evaluation mode, as released
+    (train_LocalSGD.py:547-570)."""
+
+    objective: SelfTraining = SelfTraining()
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        network, weak_NCHW = trainable["student"], batch["unlabelled"].views["weak"]
+        labels_N, _, kept_N = pseudo_labels(predict_weak(network, weak_NCHW, "eval"), self.objective.threshold)
+        loss = loss_of_kept(network, weak_NCHW, labels_N, kept_N)
+        return with_labels(loss, labels_N, kept_N, network, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised:
+    """Objective Eq. 6, what a client could do with oracle labels: needs the label setting "everywhere"."""
+
+    def update(self, keeps_momentum: bool) -> SupervisedUpdate:
+        return SupervisedUpdate(stream="unlabelled", reports="client/loss", keeps_momentum=keeps_momentum)
+
+
+def with_labels(unlabelled: Tensor, labels_N: Tensor, kept_N: Tensor, network: nn.Module, batch: Batches) -> Loss:
+    """The loss on unlabelled images, plus Eq. 3 where the client holds labels, and the reports of both."""
+    aux = {"client/loss": unlabelled.detach(), "labels_N": labels_N, "kept_N": kept_N}
+    if "labelled" not in batch:
+        return unlabelled, aux
+    labelled = labelled_loss(network, batch["labelled"])
+    return unlabelled + labelled, {**aux, "client/labelled_loss": labelled.detach()}
+
+
+# The method.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +217,8 @@ class SSFL(Method):
 
     objective: CRL | SelfTraining | Supervised = CRL()
     averaging: FedAvg | Grouping = FedAvg()
-    batch_size: int = 64  # B  at a client
-    server_batch_size: int = 64  # B  at the server
+    batch_size: Count = 64  # B  at a client
+    server_batch_size: Count = 64  # B  at the server
     # Eq. 7 has one w_s; the released code trains one server per group (utils_v2.py:1498-1605), S times the
     # labelled work. Default: the paper's.
     server_models: Literal["paper", "released_code"] = "paper"
@@ -68,7 +230,7 @@ class SSFL(Method):
     client_start: Literal["released_code", "paper", "average"] = "released_code"
     # Running statistics of batch normalisation: never averaged in the released code (comm_helpers.py:178-186).
     bn_statistics: Literal["released_code", "averaged"] = "released_code"
-    warm_start_rounds: int = 0
+    warm_start_rounds: Whole = 0
     # Clients with labels of their own: Eq. 3 beside the objective, or each of two views on its own argmax
     # (train_LocalSGD.py:483-507). Default: the paper, whose two-view loss would be no CRL.
     client_labels: Literal["paper", "released_code"] = added("paper")
@@ -83,7 +245,6 @@ class SSFL(Method):
 
     def check(self, setup: Setup) -> None:
         self.averaging.group_sizes(setup.C)
-        check_counts(self, batch_size=1, server_batch_size=1, warm_start_rounds=0)
         at_clients = labels_at_clients(setup)
         if at_clients and self.averaging.server_weight is not None:
             raise ConfigError(
@@ -104,7 +265,7 @@ class SSFL(Method):
     def models(self, state: State) -> dict[str, Weights]:
         return {"average": state.server["average"]}
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         at_clients, warm = labels_at_clients(world), world.round <= self.warm_start_rounds
         if warm and not at_clients:
             return self._server_alone(state, world), {}
@@ -116,13 +277,13 @@ class SSFL(Method):
         average = self._with_server_statistics(mean(means), servers[0] if servers else None)
         last_group = {str(client): index for index, group in enumerate(groups) for client in group}
         server = {"average": average, "groups": {str(i): m for i, m in enumerate(means)}, "last_group": last_group}
-        return State(server=server, clients=state.clients), {}
+        return State(server=server), {}
 
     def _server_alone(self, state: State, world: World) -> State:
         (outcome,) = world.fit(self._server_jobs(state, world, 1)[:1])
         weights = outcome.sends["student"]
         groups = {name: weights for name in state.server["groups"]}
-        return State(server={"average": weights, "groups": groups, "last_group": {}}, clients=state.clients)
+        return State(server={"average": weights, "groups": groups, "last_group": {}})
 
     def _replicas(self, groups: int) -> int:
         return groups if self.server_models == "released_code" else 1

@@ -12,19 +12,17 @@ Departures and choices:
 2. Labelled images at the server take no part: it only averages. Its bound is the method server_only.
 3. Training takes weak views, as everywhere in the suite; an incomplete last batch is trained on.
 4. The rate is the clients' (`optimizer.lr`), also where a method beside it learns from labels with `server_lr`.
-5. With static batch norms the statistics are asked from all holders after averaging (`averaging`).
+5. With static batch norms the statistics are asked from all holders after averaging.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from benchmark.config import Count, NotNegative
 from benchmark.errors import ConfigError
 from benchmark.losses import proximal_term
-from benchmark.methods.averaging import mean_of, trained_on_labels, with_static_statistics
-from benchmark.methods.objectives import check_counts, check_not_negative, labelled_loss
 from benchmark.methods.protocol import (
     Batches,
     Local,
@@ -33,43 +31,46 @@ from benchmark.methods.protocol import (
     Method,
     Networks,
     Reader,
+    Round,
     Setup,
     State,
     Tree,
     World,
 )  # fmt: skip
+from benchmark.methods.shared import (
+    labelled_loss,
+    mean_of,
+    trained_on_labels,
+    with_static_statistics,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedFL(Method):
     """FedAvg with mu = 0, FedProx with mu > 0."""
 
-    mu: float = 0.0  # mu  0: FedAvg
+    mu: NotNegative = 0.0  # mu  0: FedAvg
     proximal: Literal["half", "full"] = "half"  # FedProx Eq. 2 has mu/2; "full" is mu, as in FedSwitch's Algorithm 1
-    batch_size: int = 64  # B
+    batch_size: Count = 64  # B
     # "size": n_k / n with n_k the images trained on (FedAvg's Algorithm 1); "uniform": 1/m (FedSwitch, FedProx).
     weighting: Literal["size", "uniform"] = "size"
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def __post_init__(self) -> None:
-        check_not_negative(self, "mu")
-
     def check(self, setup: Setup) -> None:
-        check_counts(self, batch_size=1)
         if not any(setup.labelled[client] for client in range(setup.K)):
             raise ConfigError(
                 "data.label_setting: no client holds labels, so that supervised_fl has nothing to train on; "
                 "method 'server_only' is the bound for labels at the server"
             )
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         student = state.server["student"]
         outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size)
         weight = world.labelled.__getitem__ if self.weighting == "size" else None
         student = with_static_statistics(mean_of(outcomes, student, weight), world, range(world.K))
-        return State(server={"student": student}, clients=state.clients), {}
+        return State(server={"student": student}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,5 @@ class FedProxUpdate(LocalUpdate):
         student, mu = trainable["student"], self.method.mu
         loss = supervised = labelled_loss(student, batch["labelled"])
         if mu:
-            weights, anchor = dict(student.named_parameters()), dict(frozen["anchor"].named_parameters())
-            loss = supervised + proximal_term(weights, anchor, mu, half=self.method.proximal == "half")
+            loss = supervised + proximal_term(student, frozen["anchor"], mu, half=self.method.proximal == "half")
         return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}

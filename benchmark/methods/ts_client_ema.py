@@ -5,20 +5,19 @@ Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, sections 3.2 and 3.3, Eq. 1. No re
 Clients receive student and teacher, label with their teacher, move it by Eq. 1 after every local step, and send both
 back. The server takes the mean of the students and the mean of the teachers.
 
-Departures and switches (besides those of `proximal_fixmatch`; the teacher labels in evaluation mode, T_0 = S_0):
+Departures and switches (besides those of `fedprox_fixmatch`; the teacher labels in evaluation mode, T_0 = S_0):
 1. What the server does with the teachers is said twice: they are aggregated (section 6.3), and the global teacher
    "is updated from the global student" by Eq. 1 at the end of the round (section 3.2). `server_teacher` has both in
    turn, or the mean alone; without the second, the teacher sees ServerUpdate through the clients only.
 2. Until a warm start is over, T = S.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.methods.averaging import ema, means_of
-from benchmark.methods.protocol import Local, State, Tree, World
-from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
+from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
+from benchmark.methods.protocol import Local, Round, State, Tree, World
+from benchmark.methods.shared import ema, means_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +37,15 @@ class TSClientEMA(TeacherStudent):
 
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         received = {name: state.server[name] for name in ("student", "teacher")}
         if world.round <= self.warm_start_rounds:
             student = self.warm_start(received["student"], world)
-            return State(server={"student": student, "teacher": student}, clients=state.clients), {}
+            return State(server={"student": student, "teacher": student}), {}
         update = TSClientUpdate(method=self, labeller="teacher", local_ratio=self.ratio)
         outcomes = world.fit(self.client_jobs(world, update, received))
         means = means_of(outcomes, ("student", "teacher")) or received
         student, teacher = self.server_update(means["student"], world), means["teacher"]
         if self.server_teacher == "mean_then_ema":
             teacher = ema(teacher, student, self.ratio)
-        return State(server={"student": student, "teacher": teacher}, clients=state.clients), {}
+        return State(server={"student": student, "teacher": teacher}), {}

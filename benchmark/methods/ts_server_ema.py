@@ -4,16 +4,15 @@ Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, section 3.3 ("Communication saving
 
 Clients receive student and teacher, label with the teacher, which does not move while they train, and send the student
 alone. The teacher then follows the new global student: T <- alpha T + (1 - alpha) S, after ServerUpdate where there is
-one (the last lines of Algorithm 2). Departures: those of `proximal_fixmatch`; the teacher labels in evaluation mode;
+one (the last lines of Algorithm 2). Departures: those of `fedprox_fixmatch`; the teacher labels in evaluation mode;
 T_0 = S_0, and T = S until a warm start is over.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmark.methods.averaging import ema, mean_of
-from benchmark.methods.protocol import State, World
-from benchmark.methods.proximal_fixmatch import ProximalFixMatchUpdate, TeacherStudent
+from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
+from benchmark.methods.protocol import Round, State, World
+from benchmark.methods.shared import ema, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +21,13 @@ class TSServerEMA(TeacherStudent):
 
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
+    def round(self, state: State, world: World) -> Round:
         student, teacher = state.server["student"], state.server["teacher"]
         if world.round <= self.warm_start_rounds:
             student = self.warm_start(student, world)
-            return State(server={"student": student, "teacher": student}, clients=state.clients), {}
+            return State(server={"student": student, "teacher": student}), {}
         update = ProximalFixMatchUpdate(method=self, labeller="teacher")
         jobs = self.client_jobs(world, update, {"student": student, "teacher": teacher})
         student = self.server_update(mean_of(world.fit(jobs), otherwise=student), world)
         teacher = ema(teacher, student, self.ratio)
-        return State(server={"student": student, "teacher": teacher}, clients=state.clients), {}
+        return State(server={"student": student, "teacher": teacher}), {}

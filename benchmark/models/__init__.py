@@ -7,7 +7,7 @@ from benchmark.models.build import (
     build,
     count_parameters,
     forward_flops,
-    has_batch_statistics,
 )
+from benchmark.models.norms import has_batch_statistics
 
 __all__ = ["NETWORKS", "ImageShape", "Model", "build", "count_parameters", "forward_flops", "has_batch_statistics"]

@@ -3,7 +3,7 @@
 import copy
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,16 +11,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmark.config import added, nearest
+from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, nearest
 from benchmark.errors import ConfigError
 from benchmark.models.emnist_cnn import EmnistCnn
-from benchmark.models.norm import Norm, batch_norm, group_norm, no_norm, require_groups_divide
-from benchmark.models.resnet8 import ResNet8
+from benchmark.models.norms import NORMS, no_norm, require_groups_divide
+from benchmark.models.resnet import ResNet8, ResNet18
 from benchmark.models.resnet9 import ResNet9
-from benchmark.models.resnet18 import ResNet18
 from benchmark.models.rscfed_cnn import RscfedCnn
 from benchmark.models.small_cnn import SmallCnn, TinyCnn
-from benchmark.models.static_batch_norm import StaticBatchNorm2d, static_batch_norm
 from benchmark.models.vgg11 import Vgg11
 from benchmark.models.wresnet28x2 import WResNet28x2
 from benchmark.streams import stream_seed
@@ -44,16 +42,9 @@ NETWORKS: Mapping[str, type[nn.Module]] = {
     "wresnet28x2": WResNet28x2,
 }
 
-NORMS: Mapping[str, Callable[[int], Norm]] = {
-    "gn": group_norm,
-    "bn": lambda num_groups: batch_norm,
-    "sbn": lambda num_groups: static_batch_norm,
-    "none": lambda num_groups: no_norm,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(Checked):
     """A network and its normalisation; part of a cell's identity.
 
     Raises ConfigError on a network it does not know or cannot import, a group count that does not divide the network's
@@ -63,33 +54,23 @@ class Model:
 
     network: str  # a name of NETWORKS, or module:Class
     norm: Literal["gn", "bn", "sbn", "none"] = "gn"  # sbn: static batch norm, of SemiFL and HeteroFL
-    norm_groups: int = 32  # groups of a group norm; SSFL uses 32, the small networks were measured with 4
-    dropout: float = 0.0  # probability that a channel is zeroed; .25 in the released EMNIST CNN
-    width: float = added(1.0)  # share of the hidden units that a HeteroFL sub-network has
+    norm_groups: Count = 32  # groups of a group norm; SSFL uses 32, the small networks were measured with 4
+    dropout: ShareBelow1 = 0.0  # probability that a channel is zeroed; .25 in the released EMNIST CNN
+    width: ShareAbove0 = added(1.0)  # share of the hidden units that a HeteroFL sub-network has
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         network = network_class(self.network)
-        if self.norm not in NORMS:
-            raise ConfigError(f"norm: unknown value {self.norm!r}; {nearest(self.norm, NORMS)}")
-        self._check_norm(getattr(network, "norm_channels", None))
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigError(f"dropout: {self.dropout} is not a probability below 1")
-        if self.dropout and not takes(network, "dropout"):
-            raise ConfigError(f"dropout: {self.dropout}, but {self.network} has no dropout; choose 0")
-        if not 0.0 < self.width <= 1.0:
-            raise ConfigError(f"width: {self.width} is not a share; choose a number above 0 and at most 1")
-        if self.width != 1.0 and not takes(network, "width"):
-            raise ConfigError(f"width: {self.width}, but {self.network} has one width; choose 1")
-
-    def _check_norm(self, norm_channels: tuple[int, ...] | None) -> None:
-        """`norm_channels` is None where a user's network does not say; its norms are then checked when it is built."""
-        if self.norm_groups < 1:
-            raise ConfigError(f"norm_groups: {self.norm_groups} is too small; choose 1 or more")
+        norm_channels = getattr(network, "norm_channels", None)  # None: a user's network, checked when it is built
         if norm_channels == () and self.norm != "none":
             raise ConfigError(f"norm: {self.norm!r}, but {self.network} has no place for a norm; choose none")
         if self.norm == "gn":
             for channels in norm_channels or ():
                 require_groups_divide(self.norm_groups, channels)
+        if self.dropout and not takes(network, "dropout"):
+            raise ConfigError(f"dropout: {self.dropout}, but {self.network} has no dropout; choose 0")
+        if self.width != 1.0 and not takes(network, "width"):
+            raise ConfigError(f"width: {self.width}, but {self.network} has one width; choose 1")
 
 
 def network_class(name: str) -> type[nn.Module]:
@@ -172,12 +153,6 @@ def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
     with counter, torch.no_grad():
         shapes_only(torch.empty(1, *image_shape, device="meta"))
     return counter.get_total_flops()
-
-
-def has_batch_statistics(module: nn.Module) -> bool:
-    """Whether, in training, an image's output depends on the other images of its batch (batch norm, static or not)."""
-    of_batch = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, StaticBatchNorm2d)
-    return any(isinstance(part, of_batch) for part in module.modules())
 
 
 def _line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.models.dropout import ImageDropout2d
-from benchmark.models.norm import Norm
+from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
 

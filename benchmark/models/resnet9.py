@@ -11,7 +11,7 @@ the same for 32x32 images and also takes others.
 import torch
 from torch import Tensor, nn
 
-from benchmark.models.norm import Norm
+from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
 

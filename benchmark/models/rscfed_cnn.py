@@ -12,7 +12,7 @@ Departures. 1. The paper has one max-pool; the released file pools after both co
 import torch
 from torch import Tensor, nn
 
-from benchmark.models.norm import Norm
+from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
 

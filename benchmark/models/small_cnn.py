@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from benchmark.models.norm import Norm
+from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
@@ -40,6 +40,8 @@ class SmallCnn(nn.Module):
 
     norm_channels = (16, 32)
     smallest_side = 4
+    hidden = 128
+    pools_twice = True
 
     def __init__(
         self,
@@ -52,53 +54,29 @@ class SmallCnn(nn.Module):
         super().__init__()
         channels, rows, columns = image_shape
         first, second = (narrowed(full, width, channel_multiple) for full in self.norm_channels)
-        hidden = narrowed(128, width)
+        hidden, shrink = narrowed(self.hidden, width), 4 if self.pools_twice else 2
         self.conv1 = nn.Conv2d(channels, first, kernel_size=3, padding=1)
         self.norm1 = norm(first)
         self.conv2 = nn.Conv2d(first, second, kernel_size=3, padding=1)
         self.norm2 = norm(second)
         self.pool = nn.MaxPool2d(2)
-        self.fc1 = nn.Linear(second * (rows // 2 // 2) * (columns // 2 // 2), hidden)
+        self.fc1 = nn.Linear(second * (rows // shrink) * (columns // shrink), hidden)
         self.fc2 = nn.Linear(hidden, num_classes)
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""
-        hidden_NCHW = torch.relu(self.norm1(self.pool(self.conv1(images_NCHW))))
+        hidden_NCHW = self.conv1(images_NCHW)
+        hidden_NCHW = torch.relu(self.norm1(self.pool(hidden_NCHW) if self.pools_twice else hidden_NCHW))
         hidden_NCHW = torch.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
         return self.fc2(torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
 
 
-class TinyCnn(nn.Module):
+class TinyCnn(SmallCnn):
     """conv3x3 16, norm, ReLU; conv3x3 32, max-pool 2, norm, ReLU; fc 64, ReLU; fc D.
 
     The convolutions are padded by 1: 8 pixels stay 8 and become 4, 512 = 32 x 4 x 4 features.
     """
 
-    norm_channels = (16, 32)
     smallest_side = 2
-
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        norm: Norm,
-        width: float = 1.0,
-        channel_multiple: int = 1,
-    ) -> None:
-        super().__init__()
-        channels, rows, columns = image_shape
-        first, second = (narrowed(full, width, channel_multiple) for full in self.norm_channels)
-        hidden = narrowed(64, width)
-        self.conv1 = nn.Conv2d(channels, first, kernel_size=3, padding=1)
-        self.norm1 = norm(first)
-        self.conv2 = nn.Conv2d(first, second, kernel_size=3, padding=1)
-        self.norm2 = norm(second)
-        self.pool = nn.MaxPool2d(2)
-        self.fc1 = nn.Linear(second * (rows // 2) * (columns // 2), hidden)
-        self.fc2 = nn.Linear(hidden, num_classes)
-
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
-        hidden_NCHW = torch.relu(self.norm1(self.conv1(images_NCHW)))
-        hidden_NCHW = torch.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
-        return self.fc2(torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
+    hidden = 64
+    pools_twice = False

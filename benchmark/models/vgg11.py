@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.models.norm import Norm
+from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, F features, D classes
 

@@ -13,7 +13,7 @@ at 96); this one always has three, so that one name is one network.
 import torch
 from torch import Tensor, nn
 
-from benchmark.models.norm import Norm
+from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
 

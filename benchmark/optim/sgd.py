@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from benchmark.config import added
+from benchmark.config import Checked, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ class Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
+class Cosine(Checked):
     """SSFL Eq. 11: max{cos(pi c (t - w) / (N - w)), eps} after a linear warm-up from 0 over the first w steps.
 
     With c = 0.4375 = 7/16 this is FixMatch's schedule. With c > 0.5 Eq. 11 taken literally falls to eps and comes
@@ -48,17 +48,14 @@ class Cosine:
     per_round: ClassVar[bool] = False
 
     c: float = 0.4375  # c      periodic coefficient
-    warmup_steps: int = 0  # e M / B
+    warmup_steps: Whole = 0  # e M / B
     steps: int | None = None  # E M / B; None: T x rounds
-    floor: float = 1e-4  # eps
+    floor: Share = 1e-4  # eps
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 0:
-            raise ConfigError(f"warmup_steps: {self.warmup_steps}; choose 0 or more")
+        super().__post_init__()
         if self.steps is not None and self.steps <= self.warmup_steps:
             raise ConfigError(f"steps: {self.steps} is not beyond warmup_steps = {self.warmup_steps}")
-        if not 0.0 <= self.floor <= 1.0:
-            raise ConfigError(f"floor: {self.floor} is outside [0, 1]")
 
     def factor(self, step: float, total_steps: int) -> float:
         """The factor of the base learning rate at local step `step` (0 is the first)."""
@@ -83,27 +80,18 @@ class RoundCosine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD:
+class SGD(Checked):
     """One optimizer for server and clients; `server_lr` where they differ."""
 
-    lr: float = 0.03  # gamma
-    server_lr: float | None = None  # None: gamma
-    momentum: float = 0.9
+    lr: Positive = 0.03  # gamma
+    server_lr: Positive | None = None  # None: gamma
+    momentum: ShareBelow1 = 0.9
     nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
-    weight_decay: float = 1e-4
+    weight_decay: NotNegative = 1e-4
     schedule: Constant | Cosine | RoundCosine = Cosine()
-    clip: float | None = added(None)  # largest norm of a step's gradient; SemiFL's code: 1, RSCFed's: 5
+    clip: Positive | None = added(None)  # largest norm of a step's gradient; SemiFL's code: 1, RSCFed's: 5
 
     def __post_init__(self) -> None:
-        for name in ("lr", "server_lr"):
-            value = getattr(self, name)
-            if value is not None and value <= 0.0:
-                raise ConfigError(f"{name}: {value}; choose a positive learning rate")
-        if self.clip is not None and self.clip <= 0.0:
-            raise ConfigError(f"clip: {self.clip}; choose a positive norm, or null for none")
-        if not 0.0 <= self.momentum < 1.0:
-            raise ConfigError(f"momentum: {self.momentum} is outside [0, 1)")
-        if self.weight_decay < 0.0:
-            raise ConfigError(f"weight_decay: {self.weight_decay}; choose 0 or more")
+        super().__post_init__()
         if self.nesterov and self.momentum == 0.0:
             raise ConfigError("nesterov: true needs momentum > 0; choose false")

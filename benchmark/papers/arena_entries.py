@@ -5,17 +5,15 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import Grouping
 from benchmark.methods.catalogue import method_class
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
-from benchmark.methods.objectives import CRL
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
-from benchmark.methods.ssfl import SSFL
+from benchmark.methods.ssfl import CRL, SSFL, Grouping
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA

@@ -16,10 +16,9 @@ from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.averaging import is_statistic
-from benchmark.methods.objectives import CRL
 from benchmark.methods.semifl import SemiFL
-from benchmark.methods.ssfl import SSFL
+from benchmark.methods.shared import is_statistic
+from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import Constant
 from tests.conftest import tiny_experiment

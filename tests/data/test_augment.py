@@ -250,8 +250,8 @@ def test_wrong_images_and_statistics_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
-    [(Weak, "flip", 1.1), (Weak, "crop_padding", -0.1), (Weak, "padding_mode", "edge"), (Gentle, "rotation", -1),
-     (Gentle, "brightness", (1.0, 0.5)), (Gentle, "contrast", (0.5,)), (Gentle, "cutout", math.nan)],
+    [(Weak, "flip", 1.1), (Weak, "crop_padding", -0.1), (Gentle, "rotation", -1),
+     (Gentle, "brightness", (1.0, 0.5)), (Gentle, "contrast", (0.5, 11.0)), (Gentle, "cutout", math.nan)],
     ids=str,
 )  # fmt: skip
 def test_wrong_fields_are_named(kind: type, name: str, value: object) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from benchmark.data.partition import RULES, Dirichlet, take_in_proportion
 from benchmark.data.tables import largest_remainders
-from benchmark.errors import ConfigError
 
 NAMES = sorted(RULES)
 CLASS_SIZES = st.lists(st.integers(0, 200), min_size=2, max_size=12).map(np.array).filter(lambda n_d: n_d.sum() >= 30)
@@ -125,8 +124,3 @@ def test_largest_remainders_round_down_or_up_and_keep_the_sum(quarters):
     assert min((r for r, u in zip(remainders, up, strict=True) if u), default=3) >= max(
         (r for r, u in zip(remainders, up, strict=True) if not u), default=0
     )
-
-
-def test_a_rule_nobody_knows_is_refused():
-    with pytest.raises(ConfigError, match=r"unknown rule 'semi'; choose rscfed, semifl or fedswitch"):
-        Dirichlet(alpha=1, rule="semi")  # type: ignore[arg-type]

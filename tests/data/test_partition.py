@@ -159,14 +159,13 @@ def test_dirichlet_that_cannot_be_says_what_can():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: ClassSkew(R=1.01), "R=1.01"),
-        (lambda: ClassSkew(R=-0.1), "R=-0.1"),
-        (lambda: ClassSkew(R=float("nan")), "R=nan"),
-        (lambda: ClassSkew(R=0.5, sizes="equals"), "'equals'"),  # type: ignore[arg-type]
-        (lambda: Dirichlet(alpha=0), "alpha=0"),
-        (lambda: Dirichlet(alpha=float("inf")), "alpha=inf"),
-        (lambda: Dirichlet(alpha=1, min_size=0), "min_size=0"),
-        (lambda: Dirichlet(alpha=1, max_redraws=-1), "max_redraws=-1"),
+        (lambda: ClassSkew(R=1.01), "R: 1.01; choose a number in .0, 1."),
+        (lambda: ClassSkew(R=-0.1), "R: -0.1"),
+        (lambda: ClassSkew(R=float("nan")), "R: nan"),
+        (lambda: Dirichlet(alpha=0), "alpha: 0; choose a positive number"),
+        (lambda: Dirichlet(alpha=float("inf")), "alpha: inf"),
+        (lambda: Dirichlet(alpha=1, min_size=0), "min_size: 0; choose 1 or more"),
+        (lambda: Dirichlet(alpha=1, max_redraws=-1), "max_redraws: -1"),
     ],
 )
 def test_values_out_of_range_are_named(build, words):

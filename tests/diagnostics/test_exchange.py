@@ -9,10 +9,10 @@ import torch
 from benchmark.diagnostics.exchange import Exchange
 from benchmark.errors import Stopped
 from benchmark.methods.fixmatch import FixMatch
-from benchmark.methods.objectives import ServerUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.shared import ServerUpdate
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment

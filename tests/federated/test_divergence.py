@@ -16,8 +16,8 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
-from benchmark.methods.averaging import mean
 from benchmark.methods.protocol import SERVER, Job, Outcome, State, World
+from benchmark.methods.shared import mean
 from benchmark.methods.ssfl import SSFL
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
@@ -157,7 +157,7 @@ class Overflows(SSFL):
     def round(self, state: State, world: World) -> tuple[State, Mapping[str, float]]:
         state, metrics = super().round(state, world)
         group = {name: value * 1e30 * 1e30 for name, value in state.server["groups"]["0"].items()}
-        return State(server={**state.server, "groups": {"0": group}}, clients=state.clients), metrics
+        return State(server={**state.server, "groups": {"0": group}}), metrics
 
 
 def test_an_infinite_aggregate_that_is_not_evaluated_stops_the_round():

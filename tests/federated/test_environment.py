@@ -11,8 +11,8 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment, Federation
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import prepare
-from benchmark.methods.objectives import CRL
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
+from benchmark.methods.ssfl import CRL
 from benchmark.methods.supervised_fl import SupervisedFL
 from tests.conftest import tiny_experiment
 

@@ -20,7 +20,7 @@ from benchmark.federated.machine import SETTINGS, faster_products
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.losses.confident import leave_out_rejected, loss_of_kept
-from benchmark.losses.consistency import consistency_loss
+from benchmark.losses.terms import consistency_loss
 from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.models.build import Model, build
 from benchmark.models.dropout import ImageDropout2d
@@ -99,13 +99,8 @@ def test_every_method_gives_the_reference_s_weights(name):
 
 # Learning rates at which tau has kept some and left others in every round; the traces' own learn too fast for that.
 RATES = {
-    "ts-client-ema-some-clients": 0.006,
-    "fedprox-fixmatch-share": 0.003,  # at 0.004 a unit crosses the kink
-    "overlap-sgd": 0.005,  # likewise
-    **{
-        f"{method}-every-client": 0.002
-        for method in ("fedprox-fixmatch", "ts-server-ema", "ts-client-ema", "fedswitch")
-    },
+    "overlap-sgd": 0.005,  # at 0.004 a unit crosses the kink
+    "fedprox-fixmatch-every-client": 0.002,
     "fedswitch-algorithm": 0.002,
     "crl-labels-at-client": 0.002,
     "self-training-labels-at-client": 0.002,

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from benchmark.federated.environment import Environment, prepare
-from benchmark.methods.averaging import Grouping
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
@@ -15,11 +14,12 @@ from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
-from benchmark.methods.objectives import SelfTraining
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.ssfl import Grouping, SelfTraining
+from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from tests.conftest import tiny_experiment
@@ -30,13 +30,14 @@ FEDPROX_FIXMATCH = FedProxFixMatch(threshold=0.14, batch_size=8, labelled_batch_
 TS_SERVER = TSServerEMA(threshold=0.13, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5)
 TS_CLIENT = TSClientEMA(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5)
 FEDMATCH = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=2)
+FEDSWITCH = FedSwitch(threshold=0.14, batch_size=8, server_batch_size=8, ratio=0.5)
 METHODS = {
     "fedmatch": FEDMATCH,
     "data-sharing": DataSharing(unlabelled_batch_size=8, warm_start_rounds=1, threshold=0.14),
     "fedprox-fixmatch": FEDPROX_FIXMATCH,
     "ts-server ema": TS_SERVER,
     "ts-client ema": TS_CLIENT,
-    "fedswitch": FedSwitch(threshold=0.14, batch_size=8, server_batch_size=8, ratio=0.5),
+    "fedswitch": FEDSWITCH,
     "crl": BASE.method,
     "grouping": replace(BASE.method, averaging=Grouping(S=2)),
     "self-training": replace(BASE.method, objective=SelfTraining(threshold=0.14)),
@@ -63,6 +64,9 @@ AT_CLIENTS: dict[str, tuple[Any, Any]] = {
     "fed-consist, every client": (FED_CONSIST, "every_client"),
     "fedmatch, every client": (FEDMATCH, "every_client"),
     "fedmatch, share": (FEDMATCH, "share"),
+    "fedswitch, some clients": (replace(FEDSWITCH, mu=0.1), "some_clients"),
+    "supervised, every client": (SupervisedFL(batch_size=8), "every_client"),
+    "supervised, some clients": (SupervisedFL(batch_size=8), "some_clients"),
     "easgd, every client": (EASGD(batch_size=8), "every_client"),
     "overlap-sgd, share": (OverlapSGD(batch_size=8), "share"),
 }
@@ -114,7 +118,7 @@ def test_only_the_labels_that_clients_see_matter(name):
 
 
 def test_oracle_labels_matter_where_clients_hold_them():
-    from benchmark.methods.objectives import Supervised
+    from benchmark.methods.ssfl import Supervised
 
     method = replace(BASE.method, objective=Supervised())
     experiment = replace(BASE, data=replace(BASE.data, label_setting="everywhere"), method=method)

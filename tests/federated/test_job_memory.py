@@ -8,8 +8,8 @@ import torch
 from benchmark.errors import FsslError
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.objectives import ServerUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Local, Reader, Stream, Tree
+from benchmark.methods.shared import ServerUpdate
 from tests.conftest import tiny_experiment
 
 

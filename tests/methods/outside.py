@@ -5,9 +5,9 @@ fssl run --method tests.methods.outside:ServerLast
 
 from dataclasses import dataclass
 
-from benchmark.methods.averaging import mean
-from benchmark.methods.objectives import CRL, ServerUpdate
 from benchmark.methods.protocol import SERVER, Job, Key, State, Stream
+from benchmark.methods.shared import ServerUpdate, mean
+from benchmark.methods.ssfl import CRL
 
 
 @dataclass(frozen=True, kw_only=True)

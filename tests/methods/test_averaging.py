@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmark.errors import ConfigError
-from benchmark.methods.averaging import Grouping, RunningMean, ema, ema_, mean, momentum_step, with_server
+from benchmark.methods.shared import RunningMean, ema, ema_, mean, momentum_step
+from benchmark.methods.ssfl import Grouping, with_server
 from tests.federated.helpers import equal
 
 SERVER = {"w": torch.tensor([1.0, 2.0])}

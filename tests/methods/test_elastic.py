@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.averaging import mean
-from benchmark.methods.easgd import EASGD, Asymmetric, ElasticUpdate, MovingRate, Spring
+from benchmark.methods.easgd import EASGD, Asymmetric, ElasticUpdate, MovingRate
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.protocol import Local
+from benchmark.methods.shared import mean
 from tests.federated.helpers import difference, equal, module_of
 from tests.methods.watch import tiny_with, trained
 
@@ -48,7 +48,6 @@ def test_the_pull_by_hand(sends, sent):
     ("elastic", "C", "alpha", "beta"),
     [
         (MovingRate(), 16, 0.05625, 0.9),  # Table 5's cohort: 0.9 / 16
-        (Spring(rho=0.5, eta=0.1), 4, 0.05, 0.2),
         (Asymmetric(alpha=0.3, beta=0.4), 9, 0.3, 0.4),
     ],
 )

@@ -18,7 +18,6 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.ledger import tree_bytes
 from benchmark.federated.local import load
-from benchmark.methods.averaging import mean
 from benchmark.methods.fedmatch import (
     ClientUpdate,
     FedMatch,
@@ -32,6 +31,7 @@ from benchmark.methods.fedmatch import (
     vote,
 )
 from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit
+from benchmark.methods.shared import mean
 from benchmark.optim.sgd import SGD
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of

@@ -10,16 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
-from torch import nn
 
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.averaging import ema
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch, FedSwitchUpdate, histogram, kl_from_uniform, mean_softmax
 from benchmark.methods.protocol import SERVER, Job, Key, Limit
-from benchmark.methods.proximal_fixmatch import pull
+from benchmark.methods.shared import ema
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.optim.sgd import SGD, Constant
@@ -248,7 +246,7 @@ def test_the_evaluated_model(name):
         assert equal(module.models()[evaluated], module.state.server[evaluated])
 
 
-# FedSwitch's equations on numbers: the EMA (Eq. 1), divergences (Eq. 2), the rule (Eq. 3) and FedProx's pull.
+# FedSwitch's equations on numbers: the EMA (Eq. 1), divergences (Eq. 2) and the rule (Eq. 3).
 
 
 def test_divergence_of_a_uniform_and_of_a_one_class_prediction():
@@ -299,25 +297,3 @@ def test_the_first_round_has_nothing_to_go_by():
     for rule in ("equation", "algorithm"):
         assert FedSwitch(rule=rule).sends_teacher(None, None)
         assert not FedSwitch(rule=rule, first_round="student").sends_teacher(None, None)
-
-
-@pytest.mark.parametrize(("proximal", "factor"), [("half", 1.0), ("full", 2.0)])
-def test_the_pull_by_hand(proximal, factor):
-    """w = (3, -1), received (1, 0), mu = 1/2: w - a = (2, -1), squares 5; mu/2 ||.||^2 = 5/4 with gradient mu (w - a) =
-    (1, -1/2); without the half both are twice that. The received weights get no gradient."""
-    student, anchor = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
-    for network, values in ((student, [[3.0, -1.0]]), (anchor, [[1.0, 0.0]])):
-        network.weight.data.copy_(torch.tensor(values))
-    term = pull(student, anchor, 0.5, proximal)
-    term.backward()
-    assert float(term.detach()) == factor * 1.25
-    assert student.weight.grad is not None and student.weight.grad.tolist() == [[factor * 1.0, factor * -0.5]]
-    assert anchor.weight.grad is None
-
-
-def test_running_statistics_are_not_pulled():
-    """Two batch norms that differ in their statistics alone: the term is 0."""
-    student, anchor = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
-    assert student.running_mean is not None
-    student.running_mean.fill_(5.0)
-    assert float(pull(student, anchor, 1.0, "full").detach()) == 0.0

@@ -1,6 +1,7 @@
 """The golden traces, and beside each one number derived without any of the suite's training code."""
 
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -14,15 +15,21 @@ from benchmark.federated.environment import prepare
 from benchmark.streams import numpy_stream, torch_stream
 from tests.federated.helpers import module_of
 from tests.methods.golden import FOLDER, TRACES, trace
+from tests.methods.watch import Watch
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_the_trace_has_not_moved(name):
-    """Equal up to what another processor's order of additions may change."""
+    """Equal up to what another processor's order of additions may change; and all local work equals its pickled self,
+    since it is sent to other processes."""
     golden = json.loads((FOLDER / f"{name}.json").read_text())
-    for mine, theirs in zip(trace(TRACES[name]), golden, strict=True):
+    module = module_of(TRACES[name])
+    watch = Watch(module)
+    for mine, theirs in zip(trace(TRACES[name], module), golden, strict=True):
         assert mine.keys() == theirs.keys()
         assert all(mine[key] == pytest.approx(theirs[key], rel=2e-4, abs=1e-7) for key in mine)
+    updates = {job.update for seen in watch.seen.values() for job, _ in seen}
+    assert updates and pickle.loads(pickle.dumps(updates)) == updates
 
 
 def test_no_trace_is_left_over():
@@ -68,20 +75,25 @@ def forward(w, images_NCHW, norm):
 LOSSES_ON_LABELS = ("server/loss", "client/supervised_loss", "client/labelled_loss")
 
 
+class OnLabels(Exception):
+    """The first job that trains on labels has an outcome."""
+
+
 def first_on_labels(module):
-    """The first job of two rounds that trains on labels: its round, the job and its outcome."""
-    seen = []
+    """The first job of two rounds that trains on labels: its round, the job and its outcome. Then nothing more."""
     fit = module.engine.fit
 
     def spied(jobs, round_number, kept):
         for job, outcome in zip(jobs, fit(jobs, round_number, kept), strict=True):
-            seen.append((round_number, job, outcome))
+            if "labelled" in job.data:
+                raise OnLabels(round_number, job, outcome)
             yield outcome
 
     module.engine.fit = spied
-    for round_number in (1, 2):
-        module.training_step(round_number, 0)
-    return next((r, job, outcome) for r, job, outcome in seen if "labelled" in job.data)
+    with pytest.raises(OnLabels) as found:
+        for round_number in (1, 2):
+            module.training_step(round_number, 0)
+    return found.value.args
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -71,9 +71,9 @@ def kept_by(outcome: Outcome) -> Tree:
 
 
 # Sat out and steps known after pseudo-labelling; a client twice, with a teacher and momentum that stay; two losses in
-# turn and helpers; a teacher sent back; models that stay with clients; one holder of everything; a sub-network.
+# turn and helpers; a sub-network.
 SHAPES = {
-    **{name: TRACES[name] for name in ("semifl", "rscfed-released", "fedmatch", "ts-client-ema", "easgd", "fixmatch")},
+    **{name: TRACES[name] for name in ("semifl", "rscfed-released", "fedmatch")},
     "sub-network": replace(EXPERIMENT, method=Slices()),
 }
 

@@ -15,8 +15,7 @@ from benchmark.federated.batches import JobBatches
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods import rscfed
-from benchmark.methods.fed_consist import FedConsist
-from benchmark.methods.mean_teacher import LabelledUpdate, MeanTeacherUpdate, Member
+from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, Member
 from benchmark.methods.protocol import Batch, Job, Key, Limit, Outcome, Stream, Training
 from benchmark.methods.rscfed import RSCFed, norm_of_all, reweighted, sum_of_norms
 from benchmark.optim.sgd import SGD, Constant

@@ -27,9 +27,9 @@ NAMES = (
     "rscfed-partly-labelled",
     "fed-consist",
     "fedprox-fixmatch",
-    "fedprox-fixmatch-share",
+    "fedprox-fixmatch-every-client",
     "ts-server-ema",
-    "ts-client-ema-every-client",
+    "ts-client-ema-share",
     "fedswitch",
     "fedswitch-share",
     "supervised-fl-every-client",
@@ -67,7 +67,7 @@ def test_clients_with_one_image(name):
     assert module.metrics["local_steps"] > 0
 
 
-@pytest.mark.parametrize("name", ["rscfed", "fed-consist", "fedprox-fixmatch-share", "fedswitch-share"])
+@pytest.mark.parametrize("name", ["rscfed", "fed-consist", "fedprox-fixmatch-every-client", "fedswitch-share"])
 def test_a_client_with_images_of_one_kind_alone(name):
     """Client 0 loses its unlabelled images, then its labelled ones: it goes on with what it has."""
     for unlabelled, labelled in ((0, 1), (1, 0)):
@@ -91,7 +91,7 @@ def test_a_client_without_images_is_named_where_it_is_asked(name):
         two_rounds(with_few_images(TRACES[name], 0, 0))
 
 
-@pytest.mark.parametrize("name", ["fedprox-fixmatch", "fedswitch-every-client", "ts-server-ema-share"])
+@pytest.mark.parametrize("name", ["fedprox-fixmatch", "fedswitch-share", "ts-client-ema-share"])
 def test_a_client_without_any_images_is_named_where_its_job_has_no_stream(name):
     with pytest.raises(ConfigError, match="holder 0 has no images for its local training"):
         two_rounds(with_few_images(TRACES[name], 0, 0))

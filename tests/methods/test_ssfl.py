@@ -8,16 +8,18 @@ import torch
 from scipy.special import log_softmax, softmax
 from torch import nn
 
-from benchmark.methods.averaging import FedAvg, Grouping, is_statistic, mean
-from benchmark.methods.objectives import (
+from benchmark.methods.protocol import SERVER, Batch
+from benchmark.methods.shared import is_statistic, mean
+from benchmark.methods.ssfl import (
     CRL,
     ConsistencyUpdate,
+    FedAvg,
+    Grouping,
     SelfTraining,
     SelfTrainingUpdate,
     TwoViewSelfTrainingUpdate,
+    cut,
 )
-from benchmark.methods.protocol import SERVER, Batch
-from benchmark.methods.ssfl import cut
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of, weights_after
 from tests.methods.watch import tiny_with, watched

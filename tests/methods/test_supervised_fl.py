@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.averaging import labelled_cohort
+from benchmark.methods.shared import labelled_cohort
 from benchmark.methods.supervised_fl import SupervisedFL
 from tests.federated.helpers import difference, equal, module_of, weights_after
 from tests.methods.watch import tiny_with, trained, watched

@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmark.losses.supervised import supervised_loss
-from benchmark.methods.averaging import mean
-from benchmark.methods.objectives import StudentUpdate
+from benchmark.losses.terms import supervised_loss
 from benchmark.methods.protocol import (
     Job,
     Key,
@@ -24,6 +22,7 @@ from benchmark.methods.protocol import (
     Weights,
     World,
 )
+from benchmark.methods.shared import StudentUpdate, mean
 from benchmark.models.build import Model, build
 
 LABELLED = Stream(part="labelled", batch_size=4, views=("weak",))
@@ -72,7 +71,7 @@ class Toy(Method):
     def round(self, state: State, world: World) -> tuple[State, dict[str, float]]:
         outcomes = [outcome for outcome in world.fit(self.jobs(state.server["student"], world)) if not outcome.sat_out]
         weights = mean([outcome.sends["student"] for outcome in outcomes])
-        return State(server={"student": weights}, clients=state.clients), {}
+        return State(server={"student": weights}), {}
 
     def jobs(self, student: Weights, world: World) -> list[Job]:
         raise NotImplementedError
@@ -106,7 +105,7 @@ class Slices(Toy):
             model = replace(world.model, width=self.widths[client % len(self.widths)])
             jobs.append(work(world, ToConstant(), client, network=model, student=self.narrowed(student, model)))
         weights = averaged_where_they_overlap(student, (outcome.sends["student"] for outcome in world.fit(jobs)))
-        return State(server={"student": weights}, clients=state.clients), {}
+        return State(server={"student": weights}), {}
 
     def narrowed(self, weights: Weights, model: Model) -> Weights:
         shapes = build(model, self.image_shape, self.num_classes, seed=0).state_dict()

@@ -9,8 +9,8 @@ from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.objectives import StudentUpdate
 from benchmark.methods.protocol import Job, Key, Limit, Outcome, Stream, Weights
+from benchmark.methods.shared import StudentUpdate
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 

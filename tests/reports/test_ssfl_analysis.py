@@ -11,9 +11,8 @@ from scipy import stats
 
 from benchmark.data.partition import ClassSkew
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
-from benchmark.methods.averaging import FedAvg, Grouping
 from benchmark.methods.semifl import SemiFL
-from benchmark.methods.ssfl import SSFL
+from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
 from benchmark.papers.item import Cell, Item
 from reports.ssfl_analysis import (
     Association,

@@ -9,10 +9,10 @@ import pytest
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
-from benchmark.methods.averaging import Grouping
 from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.ssfl import Grouping
 from benchmark.papers.catalogue import items
 from benchmark.records.record import run_folder
 from benchmark.records.run import run

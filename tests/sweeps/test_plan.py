@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from benchmark.methods.averaging import Grouping
+from benchmark.methods.ssfl import Grouping
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import run_folder, write_reference
 from benchmark.records.run import run

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from benchmark.experiment import Experiment
-from benchmark.methods.averaging import FedAvg, Grouping
+from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import judge

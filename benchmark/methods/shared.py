@@ -1,6 +1,8 @@
-"""What methods share on the server's side of a round: means of weights, one EMA, momentum, work on labels, statistics.
+"""What methods share: means of weights, one EMA, momentum, local work on labels, static statistics.
 
 Sums run in job order in float64, so that a result depends neither on the number of workers nor on who was first.
+
+Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,14 +12,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from benchmark.errors import ConfigError
-from benchmark.methods.objectives import ReadOnlyUpdate, ServerUpdate, check_range
+from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import (
     SERVER,
+    Batch,
+    Batches,
     Job,
     Key,
     Limit,
+    Local,
     LocalUpdate,
+    Loss,
+    Networks,
     Outcome,
     PartName,
     Reader,
@@ -25,8 +31,10 @@ from benchmark.methods.protocol import (
     Tree,
     Weights,
     World,
-)  # fmt: skip
-from benchmark.models.static_batch_norm import set_statistics
+)
+from benchmark.models.norms import set_statistics
+
+# The server's side of a round.
 
 
 class RunningMean:
@@ -135,6 +143,71 @@ def is_statistic(name: str) -> bool:
 # Local work.
 
 
+@dataclass(frozen=True, kw_only=True)
+class StudentUpdate(LocalUpdate):
+    """One weight set, received, trained and sent back; the holder may keep its momentum buffers."""
+
+    keeps_momentum: bool = False
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        return Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
+
+    def finish(self, local: Local) -> Tree:
+        local.private = {"momentum": local.momentum} if self.keeps_momentum else None
+        return {"student": local.trainable["student"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOnlyUpdate(LocalUpdate):
+    """Trains nothing: what `read` finds is sent; where it finds nothing, the holder sits out."""
+
+    def read(self, received: Tree, reader: Reader) -> Tree:
+        raise NotImplementedError(f"{type(self).__name__} has no read")
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        answer = self.read(received, reader)
+        return Local(trainable={}, for_finish=answer) if answer else None
+
+    def finish(self, local: Local) -> Tree:
+        return local.for_finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedUpdate(StudentUpdate):
+    """Cross-entropy of the weak view with the labels of one stream (SSFL Eqs. 3 and 6)."""
+
+    stream: str = "labelled"
+    reports: str = "client/labelled_loss"
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        loss = labelled_loss(trainable["student"], batch[self.stream])
+        return loss, {self.reports: loss.detach()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerUpdate(SupervisedUpdate):
+    """The same at the server."""
+
+    reports: str = "server/loss"
+
+
+def labelled_loss(network: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy on the weak view. The label setting has been checked: labels are there."""
+    assert batch.labels_N is not None
+    return supervised_loss(network(batch.views["weak"]), batch.labels_N)
+
+
+@torch.no_grad()
+def predict_weak(network: nn.Module, weak_NCHW: Tensor, mode: str) -> Tensor:
+    """Logits that carry no gradient, with dropout and batch statistics as in training or as in evaluation."""
+    if mode == "train":
+        return network(weak_NCHW)
+    network.eval()
+    logits_ND = network(weak_NCHW)
+    network.train()
+    return logits_ND
+
+
 def fit_each(
     world: World,
     holders: Iterable[int],
@@ -241,66 +314,3 @@ def with_static_statistics(weights: Weights, world: World, clients: Sequence[int
         for name, value in outcome.sends["statistics"].items():
             sums[name] = sums.get(name, torch.zeros_like(value)) + value * outcome.sends["batches"]
     return set_statistics(weights, {name: value / batches for name, value in sums.items()}) if batches else weights
-
-
-# SSFL's averaging: FedAvg (Eq. 8) and grouping (Eq. 7).
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedAvg:
-    """All of the cohort and the server in one mean (Eq. 8)."""
-
-    kind = "fedavg"
-
-    server_weight: float | None = None  # None: 1 / (C + 1), Eq. 8; a number: the control that the paper lacks
-
-    def __post_init__(self) -> None:
-        _check_server_weight(self.server_weight)
-
-    def group_sizes(self, C: int) -> tuple[int, ...]:
-        return (C,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grouping:
-    """S random groups, each averaged with the server's weights; then the plain mean of the group means (Eq. 7)."""
-
-    S: int = 2  # S  number of groups
-    server_weight: float | None = None  # inside a group; None: 1 / (|G_i| + 1), Eq. 7
-    # The paper says "equal-sized"; 47 clients in 5 groups cannot be. "paper": sizes differ by at most one;
-    # "released_code": 10, 10, 10, 10, 7 (utils_v2.py:1498-1567). Default: nearest to what the paper says.
-    sizes: Literal["paper", "released_code"] = "paper"
-
-    def __post_init__(self) -> None:
-        if self.S < 1:
-            raise ConfigError(f"S: {self.S} groups; choose 1 or more")
-        _check_server_weight(self.server_weight)
-
-    def group_sizes(self, C: int) -> tuple[int, ...]:
-        """Sizes of the S groups of a cohort of C, largest first. Raises ConfigError for S > C."""
-        if self.S > C:
-            raise ConfigError(f"method.averaging.S: {self.S} groups of {C} clients; choose S from 1 to {C}")
-        if self.sizes == "released_code":
-            full = -(-C // self.S)
-            sizes = [min(full, C - full * group) for group in range(self.S)]
-            if min(sizes) < 1:
-                raise ConfigError(
-                    f"method.averaging.sizes: released_code leaves no client for the last of {self.S} groups of {C}; "
-                    "choose 'paper'"
-                )
-            return tuple(sizes)
-        return tuple(C // self.S + (group < C % self.S) for group in range(self.S))
-
-
-def with_server(clients: RunningMean, server: Weights, server_weight: float | None) -> Weights:
-    """The server's weights and the clients' mean in one. `clients.total` is the number of clients.
-
-    With `server_weight` None the server counts as one more client: 1 / (|clients| + 1), as in Eqs. 7 and 8.
-    """
-    share = 1.0 / (clients.total + 1.0) if server_weight is None else server_weight
-    return mean([server, clients.value()], [share, 1.0 - share])
-
-
-def _check_server_weight(weight: float | None) -> None:
-    if weight is not None:
-        check_range("server_weight", weight, "[0, 1) (null: one client's weight)", 0.0 <= weight < 1.0)

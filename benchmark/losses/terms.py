@@ -1,0 +1,105 @@
+"""Losses and what they are made of: pure functions of tensors, each with the number of its equation.
+
+Sources: SSFL Eqs. 3 to 6; SemiFL Eqs. 1, 3 and 5 to 7 (mixing after mixup, Zhang et al. 2018); RSCFed Eqs. 2 and 3
+(sharpening after MixMatch, Berthelot et al. 2019); FedProx (Li et al. 2020), Eq. 2.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmark.errors import ConfigError
+
+# N images of the batch, M images whose logits were computed, C channels, H rows, W columns, D classes
+
+
+def supervised_loss(logits_ND: Tensor, labels_N: Tensor) -> Tensor:
+    """Mean over the batch of the cross-entropy with the labels (int64; SSFL Eqs. 3 and 6, SemiFL Eq. 1); a scalar."""
+    assert len(logits_ND) > 0, "a batch without images has no mean"
+    return F.cross_entropy(logits_ND, labels_N)
+
+
+class PseudoLabels(NamedTuple):
+    """The label a network gives each image, how sure it is, and whether that is sure enough."""
+
+    labels_N: Tensor  # int64
+    confidence_N: Tensor  # largest softmax probability, in (0, 1]
+    kept_N: Tensor  # bool
+
+
+@torch.no_grad()
+def pseudo_labels(logits_ND: Tensor, threshold: float) -> PseudoLabels:
+    """argmax, max, and max >= tau of the softmax (SSFL Eq. 4, SemiFL Eq. 3), outside the gradient.
+
+    `threshold` is tau, a probability; an image exactly at it is kept, and so tau = 0 keeps every image.
+    Of equal classes the first wins. Logits that are NaN keep nothing: watch the loss or the weights for divergence.
+    Raises ConfigError where tau is not a probability (95 instead of .95 would silently keep nothing).
+    """
+    if not 0.0 <= threshold <= 1.0:
+        raise ConfigError(f"threshold={threshold} is not a probability; it must lie in [0, 1], for example 0.95")
+    confidence_N, labels_N = torch.softmax(logits_ND, dim=-1).max(dim=-1)
+    return PseudoLabels(labels_N, confidence_N, confidence_N >= threshold)
+
+
+def consistency_loss(logits_MD: Tensor, labels_M: Tensor, kept_M: Tensor, num_images: int | None = None) -> Tensor:
+    """Cross-entropy summed over the kept images, divided by all N images of the batch; a scalar.
+
+    SSFL Eq. 4 with the logits of the strong view (released: train_LocalSGD.py:526-543), Eq. 5 (self-training) with
+    those of the weak view that made the labels. The divisor counts images that were not kept: few kept images
+    pull little.
+
+    `num_images` is N where only some images' logits were computed (those kept: the others add nothing); default, M.
+    Nothing kept gives 0 with gradient 0, and no image at all (M = 0 < N) does so too.
+    """
+    total = logits_MD.shape[0] if num_images is None else num_images
+    assert total > 0, "a batch without images has no mean"
+    # A product rather than a selection, so that NaN logits come out as a NaN loss even where nothing is kept.
+    losses_M = F.cross_entropy(logits_MD, labels_M, reduction="none") * kept_M
+    return losses_M.sum() / total
+
+
+def squared_error_loss(student_ND: Tensor, target_ND: Tensor) -> Tensor:
+    """||target - student||^2 of two predicted distributions, mean over the N images (RSCFed Eq. 3); a scalar.
+
+    Summed over classes, not averaged (released: utils/losses.py:177-190). The target takes no gradient.
+    """
+    assert student_ND.shape == target_ND.shape and len(student_ND) > 0
+    return (student_ND - target_ND.detach()).square().sum() / len(student_ND)
+
+
+@torch.no_grad()
+def sharpen(probs_ND: Tensor, temperature: float) -> Tensor:
+    """p_i^(1/T) / sum_j p_j^(1/T), row by row (RSCFed Eq. 2), outside the gradient: it is a target.
+
+    T = 1 changes nothing, T -> 0 leaves the largest probability alone, T > 1 flattens. `temperature` is above 0.
+    Computed as a softmax of log p / T, where a small T cannot underflow to 0/0; a probability of 0 stays 0.
+    """
+    return torch.softmax(probs_ND.log() / temperature, dim=-1)
+
+
+def mixup(images_NCHW: Tensor, other_images_NCHW: Tensor, lam: float) -> Tensor:
+    """lambda x + (1 - lambda) x' (SemiFL Eq. 5), image by image; floating point, same shape and type.
+
+    lambda, in [0, 1], is one number a batch, and is not replaced by max(lambda, 1 - lambda). 1 gives `images_NCHW` and
+    0 the others, both exactly. Raises ValueError unless the shapes agree: one image would be mixed into all.
+    """
+    if images_NCHW.shape != other_images_NCHW.shape:
+        raise ValueError(f"cannot mix images of {tuple(images_NCHW.shape)} and {tuple(other_images_NCHW.shape)}")
+    return torch.lerp(other_images_NCHW, images_NCHW, lam)
+
+
+def mix_loss(logits_ND: Tensor, labels_N: Tensor, other_labels_N: Tensor, lam: float) -> Tensor:
+    """lambda CE(y) + (1 - lambda) CE(y') of the mixed images' logits, mean over the batch (SemiFL Eq. 7); a scalar."""
+    return lam * supervised_loss(logits_ND, labels_N) + (1 - lam) * supervised_loss(logits_ND, other_labels_N)
+
+
+def proximal_term(network: nn.Module, anchor: nn.Module, mu: float, *, half: bool) -> Tensor:
+    """mu ||w - anchor||^2, or half of it, over all parameters as one vector, running statistics left out; a scalar.
+
+    `half=True` is mu/2 (FedProx, FedSwitch Algorithm 2), `half=False` is mu (FedSwitch Algorithm 1). The anchor takes
+    no gradient.
+    """
+    pairs = zip(network.parameters(), anchor.parameters(), strict=True)
+    return torch.stack([(w - a.detach()).square().sum() for w, a in pairs]).sum() * (mu / 2 if half else mu)

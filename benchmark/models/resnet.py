@@ -1,0 +1,77 @@
+"""ResNets with the stem for small images (3x3, stride 1, no max-pool) and basic blocks.
+
+ResNet-18, which SSFL trains on CIFAR-10 and SVHN: SSFL, section 4.1; released models/resnet_gn.py:72-103. 11,173,962
+parameters with GN(32) or BN, 3 channels and 10 classes. The norm stands after every convolution, that of the shortcut
+included.
+ResNet-8, the smallest of the CIFAR ResNets, with which federated work on 32 x 32 images is timed (`fssl bench`): He et
+al. 2016, section 4.2, with n = 1 (6n + 2 = 8 layers). 78,042 parameters with GN or BN, 3 channels and 10 classes.
+
+Departures. 1. The released file averages over a fixed 4x4 window; this one averages over whatever map is left, which is
+the same for 32x32 images and also takes others.
+2. Where a block changes the shape, ResNet-8's shortcut is a 1x1 convolution and a norm, too (option B of He et al.,
+section 3.3); the paper's CIFAR networks pad with zero channels (option A).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.models.norms import Norm
+
+# N images, C channels, H rows, W columns, D classes
+
+
+class ResidualBlock(nn.Module):
+    """conv3x3, norm, ReLU, conv3x3, norm, plus the shortcut, ReLU; a shape change is a 1x1 convolution and a norm."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, kernel_size=3, stride=stride, padding=1, bias=False)
+        self.norm1 = norm(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, kernel_size=3, padding=1, bias=False)
+        self.norm2 = norm(channels_out)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            projection = nn.Conv2d(channels_in, channels_out, kernel_size=1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(projection, norm(channels_out))
+
+    def forward(self, hidden_NCHW: Tensor) -> Tensor:
+        """hidden_NCHW with `channels_out` channels, and rows and columns divided by the stride."""
+        residual_NCHW = torch.relu(self.norm1(self.conv1(hidden_NCHW)))
+        residual_NCHW = self.norm2(self.conv2(residual_NCHW))
+        return torch.relu(residual_NCHW + self.shortcut(hidden_NCHW))
+
+
+class ResNet18(nn.Module):
+    """Stem, four stages of two blocks (64, 128, 256, 512 channels), mean over the map, fc D.
+
+    The stem has as many channels as the first stage; every later stage begins with stride 2.
+    """
+
+    norm_channels: tuple[int, ...] = (64, 128, 256, 512)
+    smallest_side = 1
+    blocks_per_stage = 2
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+        super().__init__()
+        channels_in = self.norm_channels[0]
+        self.conv1 = nn.Conv2d(image_shape[0], channels_in, kernel_size=3, padding=1, bias=False)
+        self.norm1 = norm(channels_in)
+        blocks = []
+        for stage, channels in enumerate(self.norm_channels):
+            for block in range(self.blocks_per_stage):
+                blocks.append(ResidualBlock(channels_in, channels, 2 if stage and not block else 1, norm))
+                channels_in = channels
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(channels_in, num_classes)
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        """logits_ND."""
+        hidden_NCHW = self.blocks(torch.relu(self.norm1(self.conv1(images_NCHW))))
+        return self.fc(hidden_NCHW.mean(dim=(2, 3)))
+
+
+class ResNet8(ResNet18):
+    """The same with three stages of one block (16, 32, 64 channels)."""
+
+    norm_channels = (16, 32, 64)
+    blocks_per_stage = 1
