@@ -39,7 +39,7 @@ def test_a_client_trains_on_its_own_and_its_share_of_g():
     module = module_of(experiment(replace(METHOD, alpha=0.25), C=2, epochs=1, rounds=8))
     watch, environment = Watch(module), module.environment
     given: dict[int, tuple[int, ...]] = {}
-    for round_number in range(1, 7):
+    for round_number in range(1, 6):
         new = set(module._world(round_number).cohort()) - given.keys()
         module.training_step(round_number, 0)
         assert module.metrics["comm/shared_images"] == 5 * len(new)

@@ -14,7 +14,6 @@ from torch import nn
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods import rscfed
 from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, Member
 from benchmark.methods.protocol import Batch, Job, Key, Limit, Outcome, Stream, Training
 from benchmark.methods.rscfed import RSCFed, norm_of_all, reweighted, sum_of_norms
@@ -362,12 +361,6 @@ def test_weights_where_exp_is_zero():
     assert found == pytest.approx([1 / (1 + e), e / (1 + e), math.exp(-200) / (1 + e)], rel=1e-9)
     theta, _ = RSCFed(beta=1e6).consensus(MODELS, [A, B, C])
     assert torch.isfinite(theta["one.weight"]).all() and theta["one.weight"].item() == pytest.approx(6.0)
-
-
-def test_without_beta_no_distance_is_taken(monkeypatch):
-    """Table 2, "Basic + SSO"."""
-    monkeypatch.setattr(rscfed, "norm_of_all", lambda left, right: pytest.fail("a distance was taken"))
-    check(RSCFed(beta=0.0).consensus(MODELS, [A, B, C]), [0.5, 0.25, 0.25])
 
 
 def test_a_model_that_diverged_is_not_hidden():
