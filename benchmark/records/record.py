@@ -431,12 +431,6 @@ def _tried(read: Any, path: Path, troubles: list[str] | None) -> RunRecord | Non
         return None
 
 
-def cell_keys(results: Path, *, with_reference: bool) -> list[str]:
-    """Every cell that has a record in this folder, sorted."""
-    places = [results / "runs", *([results / "reference"] if with_reference else [])]
-    return sorted({path.name for place in places if place.is_dir() for path in place.iterdir() if path.is_dir()})
-
-
 def _bytes(path: Path) -> bytes | None:
     """A file's content, None where there is no file."""
     try:

@@ -12,7 +12,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -33,17 +32,9 @@ Mode = Literal["online", "offline"]
 _BESIDE = ("cell_key", "seed", "round")  # of a line in rounds.jsonl: no metrics
 
 
-@dataclass(frozen=True, kw_only=True)
-class Labels:
-    """How people find the run."""
-
-    group: str  # the item, or "grid"
-    name: str
-    tags: tuple[str, ...]
-
-
-def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> Labels:
-    """From what the run was asked for with: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing."""
+def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> dict[str, Any]:
+    """How people find the run: {"group": the item or "grid", "name", "tags"}. `words`: what the run was asked for with:
+    {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing."""
     from benchmark.experiment import to_json
     from benchmark.methods.catalogue import method_name
 
@@ -52,11 +43,11 @@ def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> Labels:
     method = method_name(experiment.method)
     partition = str(to_json(experiment)["partition"]["kind"])
     tags = (experiment.data.name, method, partition, experiment.profile, f"code {commit()['commit'][:12]}")
-    return Labels(
-        group=item or ("grid" if factors else experiment.profile),
-        name=f"{label or factors or f'{method} {experiment.cell_key[:6]}'}, seed {experiment.seed}",
-        tags=tuple(tag[:LONGEST_TAG] for tag in tags if tag),
-    )
+    return {
+        "group": item or ("grid" if factors else experiment.profile),
+        "name": f"{label or factors or f'{method} {experiment.cell_key[:6]}'}, seed {experiment.seed}",
+        "tags": [tag[:LONGEST_TAG] for tag in tags if tag],
+    }
 
 
 def mode_asked(word: str) -> Mode | None:
@@ -82,7 +73,7 @@ class WandbMirror:
         experiment: "Experiment",
         record: "Callable[[], RunRecord | None]",
         *,
-        labels: Labels,
+        labels: Mapping[str, Any],
         mode: Mode,
         place: Path,
         folder: Path | None = None,
@@ -93,7 +84,8 @@ class WandbMirror:
         (`made_by_agent`)."""
         self._experiment, self._record, self._labels = experiment, record, labels
         self._mode, self._place, self._folder = mode, place, folder
-        self._known_as = {"project": PROJECT, "id": run_id(experiment), **(known_as or {})}
+        own_id = f"{experiment.cell_key}-{experiment.seed}"  # one and the same however often the run is begun
+        self._known_as = {"project": PROJECT, "id": own_id, **(known_as or {})}
         self._run: Any = None  # wandb is imported only where it is wanted
         self._next = 1  # the round that W&B lacks
         self._left = False
@@ -144,9 +136,7 @@ class WandbMirror:
             project=None if under_agent else self._known_as["project"],
             id=None if under_agent else self._known_as["id"],
             resume="allow",
-            group=self._labels.group,
-            name=self._labels.name,
-            tags=list(self._labels.tags),
+            **self._labels,
             config={"cell_key": self._experiment.cell_key, **to_json(self._experiment)},
             dir=str(self._place),
             mode=mode,
@@ -195,11 +185,6 @@ class WandbMirror:
             self._left = True
             said = " ".join(str(error).split()) or type(error).__name__
             print(f"fssl: W&B: {said}; the run goes on, `fssl wandb-rebuild` mirrors its record", file=sys.stderr)
-
-
-def run_id(experiment: "Experiment") -> str:
-    """The name of a run in W&B that no agent has named: one and the same however often it is begun."""
-    return f"{experiment.cell_key}-{experiment.seed}"
 
 
 def made_by_agent(record: "RunRecord") -> Mapping[str, str] | None:

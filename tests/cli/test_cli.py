@@ -29,6 +29,13 @@ def fssl(capsys, *words):
         (["run", "--data.name=svhn"], 66, "svhn"),
         (["run", "--config", "nothing.yaml"], 65, "nothing.yaml"),
         (["run", "--cell", "ssfl/tab2:FedAvg/ful"], 65, "FedAvg/full"),
+        (["run", "--threads", "0"], 65, "--threads: 0; choose 1 or more"),
+        (["run", "--engine", "cpu"], 65, "unknown engine 'cpu'; choose auto, reference, pool, ray"),
+        (["run", "--engine", "pool", "--device", "cuda"], 65, "choose --engine reference"),
+        (["run", "--engine", "pool", "--workers", "0"], 65, "--workers: 0; choose 1 or more"),
+        (["run", "--device", "tpu"], 65, "unknown device 'tpu'; choose cpu, cuda or cuda:0"),
+        (["run", "--sweep", "sweep.json", "--cell", "x"], 65, "leave out --cell and --config"),
+        (["run", "--federation.T"], 65, "--federation.T has no value; type --federation.T=VALUE"),
         (["reproduce", "sfl"], 65, "unknown item 'sfl'; did you mean 'ssfl'?"),
         (["reproduce", "ssfl/tab2", "--profile", "lap"], 65, "laptop"),
         (["reproduce", "ssfl/tab2", "--seeds", "0"], 65, "--seeds"),
@@ -72,6 +79,8 @@ def test_a_printed_configuration_runs_again(capsys, tmp_path):
     (tmp_path / "same.json").write_text(out)
     _, again, _ = fssl(capsys, "run", "--config", tmp_path / "same.json", "--print-config")
     assert json.loads(again) == json.loads(out)
+    _, short, _ = fssl(capsys, "run", "--data.N_s=250", "--data", "cifar10", "--print-config")
+    assert short and short == fssl(capsys, "run", "--data.name=cifar10", "--data.N_s=250", "--print-config")[1]
 
 
 def test_diverging_is_exit_70(capsys, tmp_path):
