@@ -16,6 +16,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
+from benchmark.federated.store import copied
 from benchmark.methods.protocol import SERVER, Job, Outcome, State, World
 from benchmark.methods.shared import mean
 from benchmark.methods.ssfl import SSFL
@@ -73,15 +74,14 @@ def same(left: State, right: State) -> bool:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_spoiled_update_stops_the_round_and_leaves_the_state_of_the_last(name):
-    """Client 1 sends a NaN in round 2: the state is, bit by bit, that of a run of one round."""
+    """Client 1 sends a NaN in round 2: the state is, bit by bit, that of round 1."""
     module = rounds(module_with(Spoiling, METHODS[name]), 1)
+    before = State(server=copied(module.state.server), clients=copied(module.state.clients))
     with pytest.raises(
         Diverged, match=r"round 2, client 1: (student|psi)\.\S+, which it sends, is not finite; choose a smaller"
     ):
         module.training_step(2, 0)
-    after_one = rounds(module_with(Spoiling, METHODS[name]), 1)
-    assert module.rounds_done == 1 and same(module.state, after_one.state)
-    assert not same(module.state, rounds(module_with(LeavingOut, METHODS[name], holders=()), 1, 2).state)
+    assert module.rounds_done == 1 and same(module.state, before)
 
 
 @pytest.mark.parametrize("name", TOLERANT)
