@@ -28,7 +28,6 @@ from benchmark.data.tables import (
     BoolArray,
     FloatArray,
     IntArray,
-    Shares,
     Table,
     largest_remainders,
     round_table,
@@ -49,9 +48,9 @@ class Iid:
     def R_nominal(self) -> float | None:
         return 0.0
 
-    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
+    def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients; draws nothing."""
-        return Shares(round_table(stratified(_equal_sizes(n_d, K), n_d)), 0)
+        return round_table(stratified(_equal_sizes(n_d, K), n_d))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +73,14 @@ class ClassSkew(Checked):
     def R_nominal(self) -> float | None:
         return float(self.R)
 
-    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
+    def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients; draws nothing."""
         sorted_Kd = _SORTED_END[self.sizes](n_d, main_classes(n_d, K))
         mixed_Kd = stratified([sum(row, Fraction(0)) for row in sorted_Kd], n_d)
         R = Fraction(str(float(self.R)))  # 0.4 is 2/5, not the nearest double
         for row, sorted_row in zip(mixed_Kd, sorted_Kd, strict=True):
             row[:] = [R * end + (1 - R) * start for start, end in zip(row, sorted_row, strict=True)]
-        return Shares(round_table(mixed_Kd), 0)
+        return round_table(mixed_Kd)
 
 
 def main_classes(n_d: IntArray, K: int) -> BoolArray:
@@ -238,7 +237,7 @@ class Dirichlet(Checked):
     def R_nominal(self) -> float | None:
         return None
 
-    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
+    def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients. Raises ConfigError where no draw leaves every client `min_size` images."""
         most = int(n_d.sum()) // K
         if most < self.min_size:
@@ -251,7 +250,7 @@ class Dirichlet(Checked):
             counts_Kd = RULES[self.rule](n_d, K, float(self.alpha), seed, redraw)
             smallest = int(counts_Kd.sum(axis=1).min())
             if smallest >= self.min_size:
-                return Shares(counts_Kd, redraw)
+                return counts_Kd
             best = max(best, smallest)
         raise ConfigError(
             f"partition: alpha={self.alpha} with K={K} left a client below min_size={self.min_size} in each of "
@@ -280,7 +279,7 @@ class Shards(Checked):
     def R_nominal(self) -> float | None:
         return None
 
-    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
+    def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients. Raises ConfigError where the classes cannot be cut into such shards."""
         shards_d = self._shards_of_classes(n_d, K)
         stream = numpy_stream(seed, "partition", "shards")
@@ -292,7 +291,7 @@ class Shards(Checked):
             holders = shuffled(np.nonzero(dealt_KS == label)[0], stream)  # a client comes once for each shard
             sizes = n // shards + (np.arange(shards) < n % shards)
             np.add.at(counts_Kd[:, label], holders, sizes)
-        return Shares(counts_Kd, 0)
+        return counts_Kd
 
     def _shards_of_classes(self, n_d: IntArray, K: int) -> IntArray:
         d, wanted = len(n_d), self.classes_per_client
@@ -373,7 +372,7 @@ class FedMatchSkew:
     def R_nominal(self) -> float | None:
         return None
 
-    def shares(self, n_d: IntArray, K: int, seed: int) -> Shares:
+    def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients; draws nothing. Raises ConfigError unless there are ten classes."""
         d = len(PERCENT_10)
         if len(n_d) != d:
@@ -386,7 +385,7 @@ class FedMatchSkew:
             [Fraction(int(n) * weight, total) for n, weight, total in zip(n_d, weights, sums_d, strict=True)]
             for weights in weights_Kd
         ]
-        return Shares(round_table(exact_Kd), 0)
+        return round_table(exact_Kd)
 
 
 Partition = Iid | ClassSkew | Dirichlet | Shards | FedMatchSkew

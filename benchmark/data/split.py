@@ -40,7 +40,6 @@ class Split:
     num_classes: int
     partition: Partition
     seed: int
-    redraws: int = 0  # draws thrown away by Dirichlet's min_size
     labelled: tuple[IntArray, ...] = ()  # of each client, besides `clients`; empty where clients have none of their own
 
     def hash(self) -> str:
@@ -121,14 +120,14 @@ def split(
     _check_labels_per_client(left_d, K, labels_per_client)
     left_d -= K * labels_per_client
     _check_clients(left_d, K)
-    counts_Kd, redraws = partition.shares(left_d, K, seed)
+    counts_Kd = partition.shares(left_d, K, seed)
     _check_no_empty_client(counts_Kd, left_d, partition)
     labelled_Kd = np.full((K if labels_per_client else 0, num_classes), labels_per_client, dtype=np.int64)
     server, validation, *held = _deal(all_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
     return Split(
         server_N=server, validation_N=validation, labelled=tuple(held[: len(labelled_Kd)]),
         clients=tuple(held[len(labelled_Kd) :]),
-        num_classes=num_classes, partition=partition, seed=seed, redraws=redraws,
+        num_classes=num_classes, partition=partition, seed=seed,
     )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ Shapes: K clients, d classes; `n_d` counts the images left in each class once th
 import math
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +14,6 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 Table = list[list[Fraction]]  # K rows of d exact numbers of images: rounding must not depend on a machine's float sums
-
-
-class Shares(NamedTuple):
-    """What a rule decides: images of each class for each client, and how many draws were thrown away for it."""
-
-    counts_Kd: IntArray
-    redraws: int
 
 
 def stratified(sizes_K: list[Fraction], n_d: IntArray) -> Table:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from benchmark.federated.ledger import tree_bytes
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.trees import tree_bytes
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome, Tree
 
 HOLDERS = {SERVER: "server", CENTRAL: "central"}  # every other holder is a client

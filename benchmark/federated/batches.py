@@ -13,6 +13,7 @@ from torch import Tensor
 from benchmark.data.augment import make_views
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import Environment, Part
+from benchmark.federated.trees import moved
 from benchmark.methods.protocol import Batch, Job, Key, Selected, Stream
 from benchmark.streams import numpy_stream, torch_stream
 
@@ -31,19 +32,8 @@ class LocalBatch:
 
     def to(self, device: torch.device) -> "LocalBatch":
         """The same batches on `device` (itself where they already are there)."""
-        streams = {
-            name: Batch(
-                views={view: images.to(device) for view, images in batch.views.items()},
-                labels_N=_moved(batch.labels_N, device),
-                pseudo_labels_N=_moved(batch.pseudo_labels_N, device),
-            )
-            for name, batch in self.streams.items()
-        }
-        return LocalBatch(streams=streams, truth_N=_moved(self.truth_N, device), phase=self.phase)
-
-
-def _moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if tensor is None else tensor.to(device)
+        streams = {name: Batch(**moved(vars(batch), device)) for name, batch in self.streams.items()}
+        return LocalBatch(streams=streams, truth_N=moved(self.truth_N, device), phase=self.phase)
 
 
 def passes(size: int, batch_size: int, steps: int, drop_last: bool, draw: np.random.Generator) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ and the round goes on without it ("drop").
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmark.errors import Diverged
+from benchmark.federated.trees import leaves
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome
 
 DROPPED = "comm/dropped"  # how many clients of a round were left out; counted under the rule "drop" alone
@@ -50,24 +51,17 @@ def _trouble(outcome: Outcome, losses: Sequence[Tensor], phases: int) -> str | N
 def first_not_finite(tree: Mapping[str, Any]) -> str | None:
     """The dotted name of the first tensor or number in the tree that has a NaN or an infinity, such as
     "student.conv1.weight"; None where all is finite. Whole numbers always are."""
-    leaves = [(name, value) for name, value in _leaves(tree) if isinstance(value, Tensor)]
-    numbers = [name for name, value in _leaves(tree) if isinstance(value, float) and not math.isfinite(value)]
+    values = list(leaves(tree))
+    tensors = [(name, value) for name, value in values if isinstance(value, Tensor) and value.is_floating_point()]
+    numbers = [name for name, value in values if isinstance(value, float) and not math.isfinite(value)]
     # A sum is not finite where an entry is not; only where it is not is there a second look (sums may overflow).
     # 0.06 ms for 0.5 M weights and 1.7 ms for 11 M on one core; isfinite on every entry takes 1.1 and 24 ms.
-    sums = torch.stack([value.sum().double() for _, value in leaves]) if leaves else torch.zeros(0)
+    sums = torch.stack([value.sum().double() for _, value in tensors]) if tensors else torch.zeros(0)
     for index in (~sums.isfinite()).nonzero().flatten().tolist():
-        name, value = leaves[index]
+        name, value = tensors[index]
         if not bool(value.isfinite().all()):
             return name
     return numbers[0] if numbers else None
-
-
-def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{name}.")
-        elif not isinstance(value, Tensor) or value.is_floating_point():
-            yield f"{path}{name}", value
 
 
 def holder_name(holder: int) -> str:

@@ -3,11 +3,10 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from benchmark.federated.divergence import DROPPED
 from benchmark.federated.pseudo import summary
-from benchmark.methods.protocol import Job, Outcome, Tree
+from benchmark.federated.trees import tree_bytes
+from benchmark.methods.protocol import Job, Outcome
 
 
 class Ledger:
@@ -55,16 +54,3 @@ class Ledger:
             **({} if self._dropped is None else {DROPPED: self._dropped}),
             "local_steps": self._local_steps,
         }
-
-
-def tree_bytes(tree: Tree) -> int:
-    """Bytes of all tensors in a tree; a plain number counts 8."""
-    total = 0
-    for value in tree.values():
-        if isinstance(value, Tensor):
-            total += value.numel() * value.element_size()
-        elif isinstance(value, Mapping):
-            total += tree_bytes(dict(value))
-        elif value is not None:
-            total += 8
-    return total

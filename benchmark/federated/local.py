@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
+from benchmark.federated.environment import weights_of
 from benchmark.federated.pseudo import PseudoLabelQuality
+from benchmark.federated.trees import moved
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
 from benchmark.optim.sgd import SGD, Place
 from benchmark.streams import seed_global, stream_seed, torch_stream
@@ -123,8 +125,8 @@ class LocalModule(pl.LightningModule):
     def leave(self, momentum: dict[str, Weights] | None) -> Local:
         """The job's weight sets, private state and totals after training."""
         local, host = self.local, torch.device("cpu")
-        local.trainable = {name: moved(state(network), host) for name, network in self.trainable.items()}
-        local.frozen = {name: moved(state(network), host) for name, network in self.frozen.items()}
+        local.trainable = {name: moved(weights_of(network), host) for name, network in self.trainable.items()}
+        local.frozen = {name: moved(weights_of(network), host) for name, network in self.frozen.items()}
         local.momentum = momentum and moved(momentum, host)
         if local.private is not None or self.training_state.private:
             local.private = moved(self.training_state.private, host)
@@ -167,17 +169,6 @@ def load(network: nn.Module, weights: Weights) -> None:
         raise KeyError(f"weights do not fit the network: {sorted(own.keys() ^ weights.keys())}")
     for name, tensor in own.items():
         tensor.copy_(weights[name])
-
-
-def moved(tree: Any, device: torch.device) -> Any:
-    """The tree with its tensors on the device; those that are there already stay as they are."""
-    if isinstance(tree, Mapping):
-        return {name: moved(value, device) for name, value in tree.items()}
-    return tree.to(device) if isinstance(tree, Tensor) else tree
-
-
-def state(network: nn.Module) -> Weights:
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
 def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:

@@ -117,16 +117,3 @@ class FederatedModule(pl.LightningModule):
             name = first_not_finite(tree)
             if name is not None:
                 raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
-
-
-class Rounds:
-    """The Trainer's data: the numbers of the rounds that remain."""
-
-    def __init__(self, rounds: range) -> None:
-        self._rounds = rounds
-
-    def __len__(self) -> int:
-        return len(self._rounds)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._rounds)

@@ -22,7 +22,7 @@ from benchmark.federated.jobs import JobRunner
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.process_pool import from_memory, in_memory
 from benchmark.federated.sharing import Call, SharingEngine, result_of
-from benchmark.federated.store import copied
+from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Tree
 
 LOOK = 1.0  # seconds after which a wait for Ray looks whether this process was asked to stop

@@ -7,8 +7,7 @@ shares all else with the one before. So a checkpoint that has yet to be written 
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
-from torch import Tensor
-
+from benchmark.federated.trees import copied, tree_bytes
 from benchmark.methods.protocol import Tree
 
 MEMORY = 64 << 20  # bytes of private state that stay in memory; the state of the round's clients comes on top
@@ -33,7 +32,7 @@ class Slot:
 
     def __init__(self, tree: Tree | None, name: str | None = None) -> None:
         self.tree, self.name = tree, name
-        self.size = 0 if tree is None else size_of(tree)
+        self.size = 0 if tree is None else 1 + tree_bytes(tree)  # no tree is free
 
 
 class ClientStore(Mapping[str, Tree]):
@@ -147,17 +146,3 @@ class Draft(MutableMapping[str, Tree]):
 
     def __len__(self) -> int:
         return len(self.store) + sum(keeper not in self.store._slots for keeper in self.written)
-
-
-def copied(tree: Any) -> Any:
-    """The tree with tensors of its own, in the layout they had."""
-    if isinstance(tree, Mapping):
-        return {name: copied(value) for name, value in tree.items()}
-    return tree.clone() if isinstance(tree, Tensor) else tree
-
-
-def size_of(tree: Any) -> int:
-    """Bytes of all tensors in the tree; the rest counts 1, so that no tree is free."""
-    if isinstance(tree, Mapping):
-        return 1 + sum(map(size_of, tree.values()))
-    return tree.numel() * tree.element_size() if isinstance(tree, Tensor) else 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import LightningEnvironment
 
-from benchmark.federated.module import FederatedModule, Rounds
+from benchmark.federated.module import FederatedModule
 
 
 def build_trainer(callbacks: Sequence[pl.Callback] = ()) -> pl.Trainer:
@@ -17,7 +17,7 @@ def build_trainer(callbacks: Sequence[pl.Callback] = ()) -> pl.Trainer:
     """
     for name in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # A custom iterable of round numbers needs no loader workers, and the server never validates through Lightning.
+    # A range of round numbers needs no loader workers, and the server never validates through Lightning.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
     warnings.filterwarnings("ignore", message=".*configure_optimizers.*")
@@ -43,4 +43,4 @@ def fit(module: FederatedModule, trainer: pl.Trainer) -> None:
     """Run the rounds that remain."""
     remaining = module.remaining_rounds()
     if len(remaining):
-        trainer.fit(module, train_dataloaders=Rounds(remaining))
+        trainer.fit(module, train_dataloaders=remaining)

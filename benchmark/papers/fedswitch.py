@@ -71,7 +71,7 @@ def prior_of(alpha: float, K: int, images: int) -> float:
     """beta of Eq. 3, "the amount of expected imbalance": nats between a client's classes and equal shares, the mean
     over K clients of so many images each in one drawn partition. The paper does not print its values."""
     stock_d = np.full(CLASSES, K * images // CLASSES)
-    counts_Kd = Dirichlet(alpha=alpha, rule="fedswitch").shares(stock_d, K, seed=0).counts_Kd
+    counts_Kd = Dirichlet(alpha=alpha, rule="fedswitch").shares(stock_d, K, seed=0)
     share_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
     terms_Kd = share_Kd * np.log(share_Kd, where=share_Kd > 0, out=np.zeros_like(share_Kd))
     return round(float(np.log(CLASSES) + terms_Kd.sum(axis=1).mean()), 2)

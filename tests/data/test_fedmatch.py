@@ -23,7 +23,7 @@ PRINTED = {
 def test_clients_hold_the_printed_proportions():
     """55,000 images, 100 clients: each class's ten columns sum to 1, so a client has 550 images in its proportions;
     550 x 0.15 = 82.5 and 550 x 0.03 = 16.5 are rounded down or up."""
-    counts_Kd = FedMatchSkew().shares(np.full(10, 5500), 100, 0).counts_Kd
+    counts_Kd = FedMatchSkew().shares(np.full(10, 5500), 100, 0)
     assert (counts_Kd.sum(axis=1) == 550).all()
     for kind, row in PRINTED.items():
         for client in range(kind, 100, 10):
@@ -40,7 +40,7 @@ def test_realised_R_by_hand():
     Of the 45 pairs of types ten each have s = 1 to 4 and five s = 5, each of 10 x 10 pairs of clients; the pairs of one
     type are at 0: (10 (0.48 + 0.60 + 0.72 + 0.72) + 5 x 0.72) x 100 / 4950 = 0.5818. 50 images a hundredth: exact.
     """
-    counts_Kd = FedMatchSkew().shares(np.full(10, 50_000), 100, 0).counts_Kd
+    counts_Kd = FedMatchSkew().shares(np.full(10, 50_000), 100, 0)
     assert mean_total_variation(counts_Kd) == pytest.approx((10 * 2.52 + 5 * 0.72) * 100 / 4950, abs=1e-12)
     assert mean_total_variation(counts_Kd) == pytest.approx(0.58, abs=0.005)
 
@@ -52,7 +52,7 @@ def test_realised_R_by_hand():
 )
 def test_every_image_exactly_once_in_proportion(n_d, K):
     """Against the proportions in floating point: every entry is its target rounded down or up."""
-    counts_Kd = FedMatchSkew().shares(n_d, K, 0).counts_Kd
+    counts_Kd = FedMatchSkew().shares(n_d, K, 0)
     np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
     p_Kd = np.stack([np.roll(PRINTED[0], client % 10) for client in range(K)])
     assert (abs(counts_Kd - n_d * p_Kd / p_Kd.sum(axis=0)) < 1 + 1e-9).all()

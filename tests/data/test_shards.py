@@ -15,7 +15,7 @@ from benchmark.errors import ConfigError
 def test_semifls_setting_by_hand():
     """CIFAR-10 less 4,000 labels, 100 clients, 2 shards each: 200 shards, 20 a class of 4,600/20 = 230 images. Every
     client has 230 of each of two classes, every class is held by 20 clients."""
-    counts_Kd = Shards().shares(np.full(10, 4600), 100, 0).counts_Kd
+    counts_Kd = Shards().shares(np.full(10, 4600), 100, 0)
     assert np.unique(counts_Kd).tolist() == [0, 230]
     assert ((counts_Kd > 0).sum(axis=1) == 2).all()
     assert ((counts_Kd > 0).sum(axis=0) == 20).all()
@@ -24,7 +24,7 @@ def test_semifls_setting_by_hand():
 def test_the_released_permutation_gives_some_client_one_class():
     """Two random shards of 200 are of one class with probability 19/199: of 100 clients 9.5 on average, and the chance
     of none is about exp(-9.5). Those hold 460 of their class."""
-    counts_Kd = Shards(distinct=False).shares(np.full(10, 4600), 100, 0).counts_Kd
+    counts_Kd = Shards(distinct=False).shares(np.full(10, 4600), 100, 0)
     single_K = (counts_Kd > 0).sum(axis=1) == 1
     assert 1 <= single_K.sum() <= 25
     assert (counts_Kd[single_K].max(axis=1) == 460).all()
@@ -34,7 +34,7 @@ def test_the_released_permutation_gives_some_client_one_class():
 def test_more_shards_for_the_largest_classes_by_hand():
     """K = 3, two each: 6 shards of 4 classes, the larger two classes get 2 shards. n = (10, 30, 21, 7): shards of 10;
     15, 15; 11, 10; 7. Nobody holds both shards of a class, so the columns are these numbers and zeros."""
-    counts_Kd = Shards().shares(np.array([10, 30, 21, 7]), 3, 1).counts_Kd
+    counts_Kd = Shards().shares(np.array([10, 30, 21, 7]), 3, 1)
     assert [sorted(column[column > 0].tolist()) for column in counts_Kd.T] == [[10], [15, 15], [10, 11], [7]]
     assert ((counts_Kd > 0).sum(axis=1) == 2).all()
 
@@ -50,7 +50,7 @@ def test_more_shards_for_the_largest_classes_by_hand():
 def test_every_image_exactly_once_and_as_many_classes_as_asked(n_d, K, wanted, distinct, seed):
     d = len(n_d)
     assume(K * wanted >= d and (wanted <= d or not distinct) and -(-K * wanted // d) <= 60)
-    counts_Kd = Shards(classes_per_client=wanted, distinct=distinct).shares(n_d, K, seed).counts_Kd
+    counts_Kd = Shards(classes_per_client=wanted, distinct=distinct).shares(n_d, K, seed)
     np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
     held_K = (counts_Kd > 0).sum(axis=1)
     assert (held_K == wanted).all() if distinct else (held_K <= wanted).all()
@@ -62,7 +62,7 @@ def test_every_image_exactly_once_and_as_many_classes_as_asked(n_d, K, wanted, d
 
 def test_all_classes_for_everyone_is_iid():
     """classes_per_client = d: every client has a shard of every class, that is n_j / K of each."""
-    counts_Kd = Shards(classes_per_client=6).shares(np.array([12, 24, 36, 12, 60, 24]), 12, 0).counts_Kd
+    counts_Kd = Shards(classes_per_client=6).shares(np.array([12, 24, 36, 12, 60, 24]), 12, 0)
     np.testing.assert_array_equal(counts_Kd, np.tile([1, 2, 3, 1, 5, 2], (12, 1)))
 
 

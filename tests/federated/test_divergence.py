@@ -16,7 +16,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
-from benchmark.federated.store import copied
+from benchmark.federated.trees import copied
 from benchmark.methods.protocol import SERVER, Job, Outcome, State, World
 from benchmark.methods.shared import mean
 from benchmark.methods.ssfl import SSFL

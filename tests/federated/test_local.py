@@ -8,8 +8,8 @@ import torch
 
 from benchmark.federated.batches import JobBatches, passes
 from benchmark.federated.engines import ReferenceEngine
-from benchmark.federated.environment import prepare
-from benchmark.federated.local import ClientModule, ServerModule, gradient, seed_job, state, train
+from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.local import ClientModule, ServerModule, gradient, seed_job, train
 from benchmark.methods.protocol import SERVER, World
 from benchmark.optim.sgd import Place
 from benchmark.streams import numpy_stream
@@ -67,7 +67,7 @@ def test_a_plain_trainer_gives_the_engine_s_weights(environment, jobs):
     )
     trainer.fit(module, JobBatches(environment, job, 1))
     assert trainer.global_step == outcome.steps == 2
-    assert equal(state(module.trainable["student"]), outcome.sends["student"])
+    assert equal(weights_of(module.trainable["student"]), outcome.sends["student"])
     assert difference(outcome.sends["student"], job.receives["student"]) > 0
 
 
@@ -96,7 +96,7 @@ def test_sgd_with_nesterov_momentum_and_weight_decay_by_hand(environment, jobs):
                 velocity[name] = change if index == 0 else sgd.momentum * velocity[name] + change
                 parameter -= lr * (change + sgd.momentum * velocity[name])
     train(module, batches)
-    assert difference(state(module.trainable["student"]), state(by_hand.trainable["student"])) < 1e-6
+    assert difference(weights_of(module.trainable["student"]), weights_of(by_hand.trainable["student"])) < 1e-6
 
 
 def test_jobs_do_not_depend_on_their_order(environment, jobs):
