@@ -31,7 +31,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.batches import sources_of, steps_of
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.jobs import JobRunner, keeper_of
-from benchmark.federated.ledger import tree_bytes
+from benchmark.federated.trees import tree_bytes
 from benchmark.methods.protocol import (
     SERVER,
     Job,

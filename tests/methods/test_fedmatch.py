@@ -16,8 +16,8 @@ from torch import nn
 from benchmark.data.noise import gaussian_image
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.federated.ledger import tree_bytes
 from benchmark.federated.local import load
+from benchmark.federated.trees import tree_bytes
 from benchmark.methods.fedmatch import (
     ClientUpdate,
     FedMatch,
