@@ -77,8 +77,8 @@ def held(
 
 def _some_clients(split: Split, labels_N: IntArray, count: int, choice: str) -> Held:
     K = len(split.clients)
-    if not 1 <= count < K:
-        raise ConfigError(f"labelled_clients: {count} of K={K} clients; choose 1 to {K - 1}")
+    if not 1 <= count <= K:
+        raise ConfigError(f"labelled_clients: {count} of K={K} clients; choose 1 to {K}")
     order = list(range(K)) if choice == "first" else _balanced(split.counts(labels_N))
     chosen = set(order[:count])
     return Held(

@@ -1,7 +1,7 @@
 """What the papers print: the files `results/published/PAPER/ITEM.toml`, and the claims fixed beside it.
 
 README.md of this folder has the keys of a file. A claim that names `data` sets is one claim for each of them, "{data}"
-in its cells' labels standing for the data set.
+in its cells' labels standing for the data set; with `mean_over` data sets it is one claim on the mean over them.
 """
 
 import tomllib
@@ -22,7 +22,7 @@ KEYS = {
     *("claims", "figure", "computed", "measured", "printed", "cells_of"),
 }
 NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
-CLAIM_KEYS = {f.name for f in fields(Claim)} | {"data"}
+CLAIM_KEYS = {f.name for f in fields(Claim)} | {"data", "mean_over"}
 
 
 def read_published(item: str) -> dict[str, Any]:
@@ -78,16 +78,24 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
 
 
 def _one_a_data_set(raw: Mapping[str, Any], data_names: Mapping[str, str]) -> list[Claim]:
-    plain = {key: value for key, value in raw.items() if key not in ("data", "contrasts")}
+    plain = {key: value for key, value in raw.items() if key not in ("data", "mean_over", "contrasts")}
     contrasts = tuple(raw.get("contrasts", ()))
-    if "data" not in raw:
-        return [Claim(**plain, contrasts=contrasts)]
-    names = list(dict.fromkeys(data_names[data] for data in raw["data"]))
     several = len(set(data_names.values())) > 1
 
     def named(contrast: Mapping[str, float], name: str) -> dict[str, float]:
         return {label.replace("{data}", name): factor for label, factor in contrast.items()}
 
+    def mean(contrast: Mapping[str, float]) -> dict[str, float]:
+        names = list(dict.fromkeys(data_names[data] for data in raw["mean_over"]))
+        found = [named(contrast, name) for name in names]
+        return {label: factor / len(names) for one in found for label, factor in one.items()}
+
+    if "mean_over" in raw:
+        plain["contrast"] = mean(raw.get("contrast", {}))
+        return [Claim(**plain, contrasts=tuple(map(mean, contrasts)))]
+    if "data" not in raw:
+        return [Claim(**plain, contrasts=contrasts)]
+    names = list(dict.fromkeys(data_names[data] for data in raw["data"]))
     return [
         Claim(
             **plain

@@ -31,7 +31,14 @@ LINE_KEYS = {
     *("label", "method", "value", "spread", "source", "quoted", "also_quoted", "not_yet"),
     *("note", "row", "departs", "block", "mark", "measured"),
 }
-WORDS = {"cifar10": "CIFAR-10", "svhn": "SVHN", "emnist_balanced": "EMNIST", "stl10": "STL-10"}  # as papers print them
+WORDS = {  # as papers print them
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+    "emnist_balanced": "EMNIST",
+    "stl10": "STL-10",
+    "isic2018": "ISIC 2018",
+}
 BY_THE_PRINT = "-printed"  # ends the name of an item under `--rule paper`
 PRINT_NOTE = "By the print, where the released code contradicts it. The code of the printed numbers was another."
 ALONE, ALONE_NOTE = "Labels alone", "ours: the bound that every method has to beat"
@@ -79,20 +86,21 @@ def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") ->
     for line, scale in zip(trained, scales, strict=True):
         cell = _cell(paper, file, line, profile, scale)
         cells.setdefault(cell.label, cell)
-    first = scales[0]
+    stand_ins = list(dict.fromkeys(scale.title for scale in scales if scale))
+    stand_in_notes = dict.fromkeys(note for scale in scales if scale for note in scale.notes)
     selections = dict.fromkeys(cell.experiment.evaluation.selection for cell in cells.values())
     pairs = zip(trained, scales, strict=True)
     data = {line["data"]: _word("data", line["data"], scale) for line, scale in pairs if "data" in line}
     return Item(
         name=f"{paper.name}/{name}",
-        title=file["title"] + (f" (stand-in: {first.title})" if first else ""),
+        title=file["title"] + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
         profile=profile,
         cells=(*cells.values(), *paper.beside(name, tuple(cells.values()))),
         shown=tuple(_shown(file, line) for line in lines if "not_yet" in line),
         claims=claims_of(file, data),
         seeds=paper.seeds.get(profile, file["seeds"]),
         notes=(
-            *(first.notes if first else (*file["notes"], *_rule_notes(paper, trained))),
+            *(stand_in_notes if stand_ins else (*file["notes"], *_rule_notes(paper, trained))),
             *(SELECTIONS[selection] for selection in selections),
         ),
         metrics=tuple(file["metrics"]),

@@ -45,7 +45,7 @@ def test_nothing_lost_and_nothing_twice(setting, K, share, labelled_clients, cho
     whole = split(LABELS_N, 5, 20, K, rule, 1, 10, labels_per_client=2 if setting == "every_client" else 0)
     found = held(
         whole, LABELS_N, setting,
-        labelled_clients=min(labelled_clients, K - 1), labelled_choice=choice, labelled_share=share,
+        labelled_clients=min(labelled_clients, K), labelled_choice=choice, labelled_share=share,
     )  # fmt: skip
     clients = K + 1 if setting == "one_more_client" else K
     assert len(found.labelled) == len(found.unlabelled) == clients and found.hidden
@@ -80,7 +80,7 @@ def test_balanced_clients_are_complete_and_of_mean_size():
     """64 images, 4 clients, N/K = 16. Client 0 lacks a class; clients 1 and 3 lack none with 8 and 24 images, that is
     8 off each, so the lower number goes first; client 2 lacks none and has 15, 1 off. Order: 2, 1, 3, 0."""
     whole, labels_N = hand_made([17, 0, 0], [3, 3, 2], [5, 5, 5], [8, 8, 8])
-    for count, expected in ((1, [2]), (2, [1, 2]), (3, [1, 2, 3])):
+    for count, expected in ((1, [2]), (2, [1, 2]), (3, [1, 2, 3]), (4, [0, 1, 2, 3])):
         assert holders_of_labels(held(whole, labels_N, "some_clients", labelled_clients=count)) == expected
     first = held(whole, labels_N, "some_clients", labelled_clients=2, labelled_choice="first")
     assert holders_of_labels(first) == [0, 1]
@@ -121,8 +121,8 @@ def test_one_more_client_holds_the_servers_images():
 @pytest.mark.parametrize(
     ("setting", "more", "words"),
     [
-        ("some_clients", {"labelled_clients": 0}, "0 of K=3 clients; choose 1 to 2"),
-        ("some_clients", {"labelled_clients": 3}, "3 of K=3 clients; choose 1 to 2"),
+        ("some_clients", {"labelled_clients": 0}, "0 of K=3 clients; choose 1 to 3"),
+        ("some_clients", {"labelled_clients": 4}, "4 of K=3 clients; choose 1 to 3"),
         ("one_more_client", {}, "N_s=0"),
         ("every_client", {}, "labels_per_client of 1 or more"),
     ],

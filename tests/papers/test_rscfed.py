@@ -1,0 +1,262 @@
+"""RSCFed's tables and Figure 2: settings by hand from the print, values by an independent transcription."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmark.data.partition import Dirichlet
+from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.models.build import Model
+from benchmark.optim.sgd import Constant
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import Item
+from benchmark.papers.published import read_published
+from benchmark.papers.rscfed import ITEMS
+from benchmark.papers.scale import PROFILES
+from benchmark.records.run import run
+from tests.conftest import ROOT, record_of
+
+SHARED = ROOT.parent / "shared"
+NUMBERS = ("acc", "auc", "precision", "recall")
+OURS = ("accuracy", "auroc", "precision", "recall")
+
+
+def item_of(name: str, profile: str = "paper") -> Item:
+    return items([f"rscfed/{name}"], profile)[0]
+
+
+@pytest.fixture(scope="module")
+def transcribed() -> Mapping[str, Any]:
+    """The independent transcription."""
+    path = SHARED / "facts" / "paper_tables.yaml"
+    if not path.exists():
+        pytest.skip("the independent transcription is not here")
+    return {found["id"]: found for found in yaml.safe_load_all(path.read_text())}
+
+
+@pytest.mark.parametrize("name", ["tab1", "tab2", "tab3", "tab4", "tab5", "tab7"])
+def test_every_printed_number_is_transcribed_twice(name, transcribed):
+    """In the order of the print; what a cell is of beside its method: data set, clients, M, K."""
+    theirs = [
+        (
+            c["method"].replace(" (ours)", "").replace("(ours)", "").replace("FedIRM(", "FedIRM ("),
+            c.get("dataset", "").lower().replace("-", "") or None,
+            c.get("total"),
+            (c.get("M"), c.get("K")),
+            [c[number] for number in NUMBERS if number in c],
+        )
+        for c in ({"method": "RSCFed", **c} for c in transcribed[f"rscfed.{name}"]["cells"])
+    ]
+    ours = [
+        (
+            c["method"],
+            c.get("data"),
+            c.get("K"),
+            (c.get("M"), c.get("K_subset")),
+            [c[number] for number in OURS if number in c],
+        )
+        for c in read_published(f"rscfed/{name}")["cells"]
+    ]
+    assert ours == theirs
+
+
+def test_table_4_s_improvements_are_differences(transcribed):
+    """So that the columns need no transcription."""
+    cells = {cell.label: cell for cell in item_of("tab4").cells}
+    for c in transcribed["rscfed.tab4"]["cells"]:
+        if "gain_acc" in c:
+            ours, theirs = cells[f"RSCFed/K={c['total']}"], cells[f"Fed-Consist/K={c['total']}"]
+            for metric, gain in (("test/accuracy", "gain_acc"), ("test/auroc", "gain_auc")):
+                assert ours.published[metric].value - theirs.published[metric].value == pytest.approx(c[gain])
+
+
+def test_figure_2_and_section_4_2_print_no_number(transcribed):
+    assert [c["method"] for c in transcribed["rscfed.fig2"]["cells"]] == [
+        c["method"] for c in read_published("rscfed/fig2")["cells"]
+    ]
+    assert [c["share"] for c in read_published("rscfed/weights")["cells"]] == [0.2, 0.3, 0.5, 0.7]
+    for name in ("fig2", "weights"):
+        assert not any(cell.published for cell in item_of(name).cells)
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_quote_is_in_the_paper(name):
+    path = SHARED / "papers" / "rscfed.md"
+    if not path.exists():
+        pytest.skip("the paper's text is not here")
+    text = re.sub(r"\s+", " ", path.read_text())
+    for claim in read_published(f"rscfed/{name}")["claims"]:
+        assert claim["quote"] in text and (claim["quote"] or claim["source"].startswith("our"))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", ITEMS)
+def test_claims_speak_of_cells_that_exist_and_sum_to_zero(name, profile):
+    item = item_of(name, profile)
+    labels = {cell.label for cell in item.cells}
+    assert len(labels) == len(item.cells) == len({cell.cell_key for cell in item.cells})
+    for claim in item.claims:
+        assert claim.labels and set(claim.labels) <= labels
+        for contrast in (claim.contrast, *claim.contrasts):
+            assert not contrast or math.fsum(contrast.values()) == pytest.approx(0.0)
+
+
+def test_a_claim_on_the_mean_of_the_data_sets():
+    """A third of each of three; on the digits, which stand in for all, the difference itself."""
+    name = "Better than Fed-Consist, mean of the data sets: accuracy"
+    by_profile = {
+        profile: next(claim for claim in item_of("tab1", profile).claims if claim.name == name).contrast
+        for profile in ("demo", "laptop")
+    }
+    assert by_profile["demo"] == {"8x8 digits/RSCFed": 1, "8x8 digits/Fed-Consist": -1}
+    third = {"CIFAR-10", "CIFAR-100", "HAM10000"}
+    assert by_profile["laptop"] == {
+        f"{data}/{method}": pytest.approx(sign / 3)
+        for data in third
+        for method, sign in (("RSCFed", 1), ("Fed-Consist", -1))
+    }
+
+
+def test_the_trend_of_table_4_is_a_growth_over_the_logarithm():
+    """A lead that is a straight line in ln(unlabelled) and 1 larger at 49 than at 4 has the estimand 1."""
+    claim = next(claim for claim in item_of("tab4").claims if claim.form == "trend")
+    lead = {K: math.log(K - 1) / math.log(49 / 4) for K in (5, 10, 15, 25, 35, 50)}
+    estimand = sum(claim.contrast[f"RSCFed/K={K}"] * value for K, value in lead.items())
+    assert estimand == pytest.approx(1.0, abs=1e-3)
+
+
+def test_settings_are_section_4_s():
+    """Dir(.8), 1,000 rounds of one epoch, alpha .001, tau .5; by data set rates, batches, beta; by table who has
+    labels."""
+    by_data = {
+        "svhn": ("rscfed_cnn", 64, 0.03, 0.021, 10_000),
+        "cifar100": ("rscfed_cnn", 64, 0.03, 0.021, 10_000),
+        "ham10000_64": ("resnet18", 12, 0.002, 0.001, 0.01),
+    }
+    kinds = set()
+    for name in ITEMS:
+        for cell in item_of(name).cells:
+            e, method = cell.experiment, cell.experiment.method
+            network, batch_size, labelled_lr, lr, beta = by_data[e.data.name]
+            assert e.model.network == network and method.batch_size == batch_size
+            assert e.partition == Dirichlet(alpha=0.8, rule="rscfed")
+            assert (e.federation.epochs, e.federation.rounds) == (1, 1000) and e.federation.C == e.federation.K
+            assert e.optimizer.schedule == Constant()
+            assert (e.optimizer.server_lr or e.optimizer.lr) == labelled_lr
+            kinds.add((name, e.data.label_setting, e.data.labelled_clients, e.federation.K))
+            if isinstance(method, SupervisedFL):
+                continue
+            assert (e.optimizer.lr, method.alpha, method.temperature) == (lr, 0.001, 0.5)
+            if isinstance(method, RSCFed):
+                assert method.beta == (0.0 if cell.setting["method"] == "Basic + SSO" else beta)
+                if name not in ("tab6", "tab7"):
+                    assert (method.M, method.subset) == (3, 5)
+    assert {kind[1:] for kind in kinds if kind[0] == "tab1"} == {("some_clients", 1, 10), ("some_clients", 10, 10)}
+    assert {kind[1:] for kind in kinds if kind[0] == "tab3"} == {("some_clients", 2, 10)}
+    assert {kind[1:] for kind in kinds if kind[0] == "tab5"} == {("share", 1, 10)}
+    of_table_4 = {("some_clients", 1, K) for K in (5, 10, 15, 25, 35, 50)} | {("some_clients", 10, 50)}
+    assert {kind[1:] for kind in kinds if kind[0] == "tab4"} == of_table_4
+
+
+def test_what_tells_cells_apart():
+    tab1, fig2, tab5 = item_of("tab1"), item_of("fig2"), item_of("tab5")
+    upper, lower = (tab1.cell(f"SVHN/FedAvg ({which}-bound)").experiment for which in ("upper", "lower"))
+    assert isinstance(upper.method, SupervisedFL) and upper.data.labelled_clients == 10
+    assert replace(upper, data=lower.data) == lower and upper.optimizer.lr == 0.03
+    assert fig2.cell("Fed-Consist (weight adju.)").experiment.method.labelled_share == 0.5
+    assert fig2.cell("Fed-Consist (origi.)").experiment.method.labelled_share is None
+    assert tab5.cell("Fed-Consist").experiment.method.labelled_share is None
+    assert tab5.cell("RSCFed").experiment.method.labelled_weight == "by_size"
+    assert tab5.cell("RSCFed").experiment.data.labelled_share == 0.1
+    shares = [c.experiment.method.labelled_share for c in item_of("weights").cells if c.role == "published"]
+    assert shares == [0.2, 0.3, 0.5, 0.7]
+    cells = {c.label: (c.experiment.method.M, c.experiment.method.subset) for c in item_of("tab7").cells[:4]}
+    assert list(cells.values()) == [(3, 5), (5, 3), (2, 7), (4, 4)]
+
+
+def test_a_setting_is_one_experiment_wherever_it_is_printed():
+    """Tables 1, 2, 4, 6, 7 and Figure 2 share RSCFed on SVHN; a run counts for all."""
+    rscfed = {
+        item_of("tab1").cell("SVHN/RSCFed").cell_key,
+        item_of("tab2").cell("SVHN/RSCFed").cell_key,
+        item_of("tab4").cell("RSCFed/K=10").cell_key,
+        item_of("tab6").cell("RSCFed/clients=15").cell_key,
+        item_of("tab7").cell("RSCFed/M=3/K_subset=5").cell_key,
+        item_of("fig2").cell("RSCFed").cell_key,
+    }
+    assert len(rscfed) == 1
+    lower = item_of("tab1").cell("SVHN/FedAvg (lower-bound)").cell_key
+    assert lower == item_of("tab6").cell("Labels alone").cell_key
+
+
+def test_models_sent_a_round():
+    """As multiples of the clients: 3 x 5 of 50 is .3; the labelled client alone .1; Fed-Consist sends all."""
+    tab1, tab4 = item_of("tab1"), item_of("tab4")
+    assert tab4.cell("RSCFed/K=50").computed["cost"] == 0.3
+    assert tab4.cell("Fed-Consist/K=50").computed["cost"] == 1.0
+    assert tab1.cell("SVHN/FedAvg (lower-bound)").computed["cost"] == 0.1
+    assert tab1.cell("SVHN/FedAvg (upper-bound)").computed["cost"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("profile", "data", "ratio"),
+    [
+        ("demo", "8x8 digits", 1297 / 73_257),
+        ("laptop", "CIFAR-10", 49_000 / 73_257),
+        ("laptop", "CIFAR-100", 49_000 / 50_000),
+        ("laptop", "HAM10000", 5914 / 8012),
+    ],
+)
+def test_beta_keeps_its_ratio_to_a_client_s_images(profile, data, ratio):
+    """Eq. 6 divides by N_i; the stand-ins share their images among as many clients as the paper."""
+    beta, beta_labelled = (0.01, 0.01) if data == "HAM10000" else (10_000, 100)
+    method = item_of("tab2", profile).cell(f"{data}/RSCFed").experiment.method
+    assert (method.beta, method.beta_labelled) == (pytest.approx(beta * ratio), pytest.approx(beta_labelled * ratio))
+    assert item_of("tab2", profile).cell(f"{data}/Basic + SSO").experiment.method.beta == 0.0
+
+
+def test_laptop_has_the_paper_s_network_throughout():
+    for name in ITEMS:
+        for cell in item_of(name, "laptop").cells:
+            assert cell.experiment.model == Model(network="rscfed_cnn", norm="none")
+            assert (cell.experiment.optimizer.server_lr or cell.experiment.optimizer.lr) == 0.03
+
+
+def test_every_setting_has_its_labels_alone():
+    """The bound is on the same images and labels; Table 1 prints it itself."""
+    for name in set(ITEMS) - {"tab1"}:
+        item = item_of(name)
+        bounds = [cell.experiment for cell in item.cells if cell.role == "bound"]
+        for cell in item.cells:
+            if cell.role == "published":
+                e = cell.experiment
+                assert any((found.data, found.federation) == (e.data, e.federation) for found in bounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("tab1", "8x8 digits/FedAvg (upper-bound)"),
+        ("tab2", "8x8 digits/Basic + SSO"),
+        ("tab3", "RSCFed"),
+        ("tab4", "RSCFed/K=50"),
+        ("tab5", "Fed-Consist"),
+        ("tab5", "RSCFed"),
+        ("fig2", "Fed-Consist (origi.)"),
+    ],
+)
+def test_each_kind_of_cell_trains(name, label, tmp_path):
+    """Three rounds, one of them on labels alone: all four metrics."""
+    e = item_of(name, "demo").cell(label).experiment
+    warm = {} if isinstance(e.method, SupervisedFL) else {"warm_start_rounds": 1}
+    run(replace(e, method=replace(e.method, **warm), federation=replace(e.federation, rounds=3)), tmp_path)
+    record = record_of(next(tmp_path.rglob("result.json")).parent)
+    for metric in item_of("tab1").metrics:
+        value = record.selected(metric)
+        assert value is not None and 0.0 <= value <= 1.0
