@@ -8,6 +8,7 @@ pixels, so pixels whose exact coordinate lies within 0.002 of half-way are left 
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ SSFL = [operation.name for operation in POOLS["ssfl"].operations]
 TORCHVISION = [operation.name for operation in POOLS["torchvision"].operations]
 
 
+@cache
 def pictures(shape: tuple[int, int, int]) -> Tensor:
     """Six uint8 images: a photograph at two scales, noise, few values in a narrow range, constant, nearly constant."""
     channels, height, width = shape
