@@ -17,6 +17,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine, RoundCosine
 from benchmark.papers import fedswitch, rscfed, semifl
 from benchmark.papers.catalogue import ITEMS, items, profiles
+from benchmark.papers.item import Cell
 from benchmark.papers.scale import PROFILES, Scale, profile_of, scaled, tenth
 
 SMALL = Scale(
@@ -107,14 +108,20 @@ def test_a_tenth_of_the_rounds_takes_a_tenth_of_the_schedule():
     }
 
 
+def without_data(cell: Cell) -> str:
+    return cell.label.removeprefix(f"{cell.setting.get('data')}/")
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("paper", [semifl, rscfed, fedswitch])
 def test_stand_ins_of_the_three_papers_keep_the_setting(paper, profile):
     """Label setting, partition, mixing, momentum, M, K of the subsets, local epochs: as published in every profile."""
     for build in paper.ITEMS.values():
-        full, small = build("paper"), build(profile)
-        assert [cell.label for cell in full.cells] == [cell.label for cell in small.cells]
-        for a, b in zip(full.cells, small.cells, strict=True):
+        small = build(profile)
+        # The digits stand in for every data set: of those that have rows of their own, the first one's cells stay.
+        cells = [c for c in build("paper").cells if profile != "demo" or c.setting.get("data", "SVHN") == "SVHN"]
+        assert list(map(without_data, cells)) == list(map(without_data, small.cells))
+        for a, b in zip(cells, small.cells, strict=True):
             assert a.role == b.role and a.published == b.published and a.computed == b.computed
             e, f = a.experiment, b.experiment
             assert e.data.label_setting == f.data.label_setting and e.partition == f.partition
