@@ -107,7 +107,6 @@ class Series:
     finished: pd.DataFrame  # a column a seed
     unfinished: pd.DataFrame
     diverged: pd.DataFrame
-    bin_size: int = 1  # measured rounds that a point stands for
 
     @property
     def lines(self) -> Mapping[int, pd.Series]:
@@ -130,7 +129,7 @@ def series_of(result: CellResult, records: Records, metric: str, most: int = MOS
     longest = max((len(line) for kind in values.values() for line in kind.values()), default=0)
     size = max(1, math.ceil(longest / most))
     frames = {kind: _binned(pd.DataFrame(lines).sort_index(), size) for kind, lines in values.items()}
-    return Series(band=band_of(frames["finished"]), bin_size=size, **frames)
+    return Series(band=band_of(frames["finished"]), **frames)
 
 
 def _binned(frame: pd.DataFrame, size: int) -> pd.DataFrame:

@@ -50,7 +50,7 @@ def test_long_lines_are_means_of_consecutive_rounds() -> None:
     made = make_record(CELL, 0, {"test/accuracy": 1.0}, rounds=rounds(*[float(t) for t in range(1, 11)]))
     records = {CELL.cell_key: {0: made}}
     series = series_of(cell_result(CELL, records, 1), records, "test/accuracy", most=5)
-    assert series.bin_size == 2 and list(series.finished.index) == [2, 4, 6, 8, 10]
+    assert list(series.finished.index) == [2, 4, 6, 8, 10]
     assert series.finished[0].tolist() == [1.5, 3.5, 5.5, 7.5, 9.5]
 
 
