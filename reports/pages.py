@@ -214,13 +214,14 @@ def ambiguities(item: Item, departures: str) -> list[dict[str, str]]:
             if value in ("paper", "released_code") and name != "profile":
                 counts = taken.setdefault(name, {})
                 counts[value] = counts.get(value, 0) + 1
-    entries = re.split(r"\n(?=\s*\d+\. )|\n\n", departures)
+    entries = [" ".join(entry.split()) for entry in re.split(r"\n(?=\s*\d+\. |\|)|\n\n", departures)]
+    entries.sort(key=lambda entry: entry.startswith("|"))  # rows of a table say less than a paragraph
     words = {"paper": "the paper", "released_code": "the released code"}
     return [
         {
             "name": name,
             "taken": ", ".join(f"{words[v]} ({n} cells)" if len(counts) > 1 else words[v] for v, n in counts.items()),
-            "text": next((" ".join(entry.split()) for entry in entries if f"`{name}`" in entry), ""),
+            "text": next((e.strip("| ").replace(" | ", "; ") for e in entries if f"`{name}`" in e), ""),
         }
         for name, counts in sorted(taken.items())
     ]
