@@ -71,7 +71,9 @@ def of_item(item: Item, seeds: int | None = None, *, many: bool = False) -> str:
 
 
 def _items(options: argparse.Namespace) -> None:
-    chosen = items(options.items, options.profile)
+    chosen = [item for item in items(options.items, options.profile) if item.trained]
+    if not chosen:
+        raise ConfigError(f"{', '.join(options.items)}: nothing is trained; choose another item (`fssl list items`)")
     if len(chosen) > 1 and options.write is None:
         raise ConfigError(f"{len(chosen)} items are {len(chosen)} sweeps; give --write FOLDER, or one item")
     for item in chosen:

@@ -202,7 +202,7 @@ def cifar10_scale(profile: str) -> Environment:
 SHORT_NETWORK = Model(network="small_cnn", norm="gn", norm_groups=4)
 
 # The profiles in which an item's runs differ: elsewhere they would be those of the next smaller one.
-PROFILES: Mapping[str, tuple[str, ...]] = {
+OWN_PROFILES: Mapping[str, tuple[str, ...]] = {
     "digits": ("demo", "laptop"),
     "mnist": ("laptop",),
     "cifar10": ("laptop", "gpu"),

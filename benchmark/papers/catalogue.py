@@ -27,7 +27,8 @@ def profiles(name: str) -> tuple[str, ...]:
     if name in PRINTED:
         return FULL_SIZE
     paper, _, item = name.partition("/")
-    return arena.PROFILES[item] if paper == "arena" else PROFILES
+    own: Mapping[str, tuple[str, ...]] = getattr(PAPERS[paper], "OWN_PROFILES", {})
+    return own.get(item, PROFILES)
 
 
 def items(

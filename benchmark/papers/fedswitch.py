@@ -4,44 +4,72 @@ There is no released code. What section 5.3 tuned and does not print is FixMatch
 over from FedMatch without printing it is FedMatch's released code's (wyjeong/FedMatch, 4947aa2).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from benchmark.data.augment import Augmentation
-from benchmark.data.partition import Dirichlet
+from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid, Partition
+from benchmark.data.tables import FloatArray, IntArray
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
+from benchmark.methods.ssfl import CRL, SSFL, Grouping
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
-from benchmark.papers.item import Cell
-from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
-from benchmark.papers.table import Line, Paper, items, labels_alone
+from benchmark.papers.item import Cell, Item
+from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled
+from benchmark.papers.ssfl import fedmatch_optimizer
+from benchmark.papers.table import ALONE, Line, Paper, item, items, labels_alone
 
-METHODS: Mapping[str, type] = {
+OWN: Mapping[str, type] = {  # of the paper, or run by it
     "FedProx-FixMatch": FedProxFixMatch,
     "TS-Server EMA": TSServerEMA,
     "TS-Client EMA": TSClientEMA,
     "FedSwitch": FedSwitch,
 }
+# Sections 5.1 and 6.2. "Streaming-NonIID" is Fashion-MNIST's, in ten steps, with FedMatch's ten types of clients.
+PARTITIONS: Mapping[str, Partition] = {
+    "Batch-IID": Iid(),
+    "Batch-NonIID": FedMatchSkew(),
+    "Streaming-NonIID": FedMatchSkew(),
+}
 CLASSES = 10
+# Training and test images together, from which the paper draws its own split.
+IMAGES = {"cifar10": 60_000, "fashion_mnist": 70_000, "mnist": 70_000, "digits": 1797}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One line of a figure of FedSwitch."""
+    """One line of a table or figure of FedSwitch: a partition by name, or a Dirichlet alpha."""
 
-    method: str  # a key of METHODS
-    alpha: float  # of Dirichlet(alpha p): the sum of the ten concentrations (Hsu et al., which section 5.4 follows)
+    method: str  # a key of OWN, FedMatch or FedRGD (SSFL's grouping)
+    labels: Literal["Labels at Client", "Labels at Server"] = "Labels at Server"  # Figure 4; assumed for Figures 2, 3
+    partition: Literal["Batch-IID", "Batch-NonIID", "Streaming-NonIID"] | None = None
+    alpha: float | None = None  # of Dirichlet(alpha p): the sum of the ten concentrations (Hsu et al., section 5.4)
+
+    @property
+    def streaming(self) -> bool:
+        return self.partition == "Streaming-NonIID"
+
+    @property
+    def at_clients(self) -> bool:
+        return self.labels == "Labels at Client"
 
 
 KEYS = frozenset(Setting.__dataclass_fields__)
+
+
+def setting_of(line: Line) -> Setting:
+    return Setting(**{key: value for key, value in line.items() if key in KEYS})
+
 
 # FixMatch's tau, lambda_u, momentum, rate and schedule; mu the least of FedProx's grid (section 5.3 prints none).
 OPEN: Mapping[str, Any] = {"threshold": 0.95, "unlabelled_weight": 1.0, "mu": 0.001}
@@ -49,87 +77,226 @@ OPEN_SGD = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=1e-4, schedule
 
 
 def experiment(line: Line) -> Experiment:
-    """The line as published: labels at the server (sequential)."""
-    setting = Setting(**{key: value for key, value in line.items() if key in KEYS})
-    teacher = {} if setting.method == "FedProx-FixMatch" else {"ratio": 0.999}  # Mean Teacher's; tuned, not printed
-    prior = {"beta": prior_of(setting.alpha, 100, 550)} if setting.method == "FedSwitch" else {}
-    return Experiment(
-        # Section 5.1: 56,000 / 2,000 / 2,000 images of all 60,000. Section 5.2: 100 labels a class at the server.
-        data=Data(name="cifar10", N_s=1000, N_validation=2000, pooled_test=2000, augmentation=Augmentation()),
-        partition=Dirichlet(alpha=setting.alpha, rule="fedswitch"),  # section 5.4
+    """The line as published."""
+    setting = setting_of(line)
+    found = Experiment(
+        data=data_of(setting),
+        partition=partition_of(setting),
         model=Model(network="resnet9", norm="none"),  # not said; FedMatch's, which the paper follows
-        method=METHODS[setting.method](**OPEN, **teacher, **prior, batch_size=100, server_batch_size=100),
-        # Section 5.2; 800 epochs are 16,000 rounds (section 6.1). T says nothing beside epochs.
-        federation=Federation(K=100, C=5, T=1, epochs=1, rounds=16_000),
-        optimizer=OPEN_SGD,
-        evaluation=Evaluation(every=20),  # an epoch of section 6.1
+        method=method_of(setting),
+        federation=federation_of(setting),
+        optimizer=fedmatch_optimizer() if setting.method == "FedMatch" else OPEN_SGD,
+        evaluation=Evaluation(every=8 if setting.streaming else 20),  # 20 rounds: an epoch of section 6.1
+    )
+    return with_prior(found)
+
+
+def data_of(setting: Setting) -> Data:
+    """Section 5.1: 56,000 / 2,000 / 2,000 of CIFAR-10's 60,000 images and 63,000 / 3,500 / 3,500 of Fashion-MNIST's
+    70,000. Section 5.2: 5 labels a class at each client, or 100 a class at the server (5.1 says 5,000 there, which
+    leaves no 550 images a client). Fashion-MNIST's labels are not given: the same numbers."""
+    held_out = 3500 if setting.streaming else 2000
+    where: Mapping[str, Any] = {"N_s": 0, "label_setting": "every_client"} if setting.at_clients else {"N_s": 1000}
+    return Data(
+        name="fashion_mnist" if setting.streaming else "cifar10",
+        N_validation=held_out,
+        pooled_test=held_out,
+        streaming_steps=10 if setting.streaming else 1,  # section 5.2
+        augmentation=Augmentation(),
+        **where,
     )
 
 
+def partition_of(setting: Setting) -> Partition:
+    if setting.partition is not None:
+        return PARTITIONS[setting.partition]
+    assert setting.alpha is not None
+    return Dirichlet(alpha=setting.alpha, rule="fedswitch")  # section 5.4
+
+
+def method_of(setting: Setting) -> Any:
+    if setting.method == "FedMatch":  # its released config.py:18-85
+        if not setting.at_clients:
+            return FedMatch()
+        return FedMatch(lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5, batch_size=102)
+    if setting.method == "FedRGD":
+        objective, averaging = CRL(threshold=0.95), Grouping(S=2)
+        return SSFL(objective=objective, averaging=averaging, batch_size=100, server_batch_size=100)
+    # The teachers' ratio is Mean Teacher's; tuned, not printed.
+    teacher = {} if setting.method == "FedProx-FixMatch" else {"ratio": 0.999}
+    return OWN[setting.method](**OPEN, **teacher, batch_size=100, server_batch_size=100)
+
+
+def federation_of(setting: Setting) -> Federation:
+    """Section 5.2: one epoch a round; 5 of 100 clients, or all of 10. 800 epochs are 16,000 rounds of 5 clients
+    (section 6.1), and taken for 800 rounds of all clients. T says nothing beside epochs. Grouping counts steps: the
+    six that pass over 510 or 550 images in batches of 100."""
+    length: Mapping[str, Any] = {"T": 6} if setting.method == "FedRGD" else {"T": 1, "epochs": 1}
+    if setting.streaming:
+        return Federation(K=10, C=10, rounds=800, **length)
+    return Federation(K=100, C=5, rounds=16_000, **length)
+
+
+def with_prior(e: Experiment) -> Experiment:
+    """FedSwitch with beta of Eq. 3, "the amount of expected imbalance", which the paper does not print: the mean
+    divergence of the clients' true classes from equal shares, of the partition at hand."""
+    return replace(e, method=replace(e.method, beta=prior_of(e))) if isinstance(e.method, FedSwitch) else e
+
+
+def prior_of(e: Experiment) -> float:
+    """That divergence in nats, to two digits."""
+    return round(float(divergence_K(clients_of(e)).mean()), 2)
+
+
+def clients_of(e: Experiment) -> IntArray:
+    """(K, d) images of each class at each client, of one drawn partition of equal classes."""
+    data, K = e.data, e.federation.K
+    at_clients = K * CLASSES * data.labels_per_client if data.label_setting == "every_client" else 0
+    training = IMAGES[data.name] - data.pooled_test
+    left = min(training, data.images or training) - data.N_s - data.N_validation - at_clients
+    return _drawn(e.partition, K, left // CLASSES)
+
+
 @cache
-def prior_of(alpha: float, K: int, images: int) -> float:
-    """beta of Eq. 3, "the amount of expected imbalance": nats between a client's classes and equal shares, the mean
-    over K clients of so many images each in one drawn partition. The paper does not print its values."""
-    stock_d = np.full(CLASSES, K * images // CLASSES)
-    counts_Kd = Dirichlet(alpha=alpha, rule="fedswitch").shares(stock_d, K, seed=0)
+def _drawn(partition: Partition, K: int, images_of_a_class: int) -> IntArray:
+    return partition.shares(np.full(CLASSES, images_of_a_class), K, seed=0)
+
+
+def divergence_K(counts_Kd: IntArray) -> FloatArray:
+    """(K,) nats between each client's classes and equal shares."""
     share_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
     terms_Kd = share_Kd * np.log(share_Kd, where=share_Kd > 0, out=np.zeros_like(share_Kd))
-    return round(float(np.log(CLASSES) + terms_Kd.sum(axis=1).mean()), 2)
+    return np.asarray(math.log(counts_Kd.shape[1]) + terms_Kd.sum(axis=1))
+
+
+def classes_of(e: Experiment) -> float:
+    """Classes of which a client has images, in the mean (Figure 2)."""
+    return round(float((clients_of(e) > 0).sum(axis=1).mean()), 2)
 
 
 def scale(line: Line, profile: str) -> Scale:
-    """The stand-ins. A teacher's ratio counts rounds, and is smaller in a short run; beta is the stand-in's own."""
-    stand_in = SCALES[profile]
-    federation = {"demo": (20, 62), "laptop": (100, 60)}[profile]
-    prior = {"beta": prior_of(line["alpha"], *federation)} if line["method"] == "FedSwitch" else {}
-    return replace(stand_in, method={"ratio": 0.9, **prior})
+    """The stand-ins. A teacher's ratio counts rounds, and is smaller in a short run; beta is the stand-in's own; so
+    many images are used that the clients hold as many under both label settings."""
+    setting = setting_of(line)
+    found = (STREAMING if setting.streaming else SCALES)[profile]
+    data = dict(found.data)
+    if setting.at_clients:
+        each = LABELS_A_CLASS[profile, setting.streaming]
+        labels = CLASSES * each * (found.K or 1)
+        data = {name: value for name, value in data.items() if name != "N_s"} | {"labels_per_client": each}
+    else:
+        labels = data["N_s"]
+    if profile == "laptop":
+        data["images"] = UNLABELLED + data["N_validation"] + labels
+    found = replace(found, data=data, method={"ratio": 0.9})
+    reduced = with_prior(scaled(experiment(line), found, profile))
+    if setting.method == "FedSwitch":
+        return replace(found, method={**found.method, "beta": reduced.method.beta})
+    if setting.method == "FedRGD":  # steps in the place of an epoch
+        return replace(found, T=math.ceil(clients_of(reduced).sum(axis=1).max() / reduced.method.batch_size))
+    return found
 
+
+UNLABELLED = 6000  # images that the clients of the laptop's stand-ins share
+LABELS_A_CLASS = {("demo", False): 1, ("laptop", False): 1, ("demo", True): 1, ("laptop", True): 5}  # at each client
 
 # Tried, by held-out labels with seed 50. Digits, 4 clients a round, at the end: labels alone 91 to 92;
 #   60 rounds in batches of 10: FedProx-FixMatch 97 and TS-Server EMA 95 at alpha = 100; at alpha = .05 FedSwitch 96,
 #   TS-Server EMA 95, TS-Client EMA 94;
 #   50 rounds in batches of 20: FedSwitch 94 and TS-Server EMA 94 at .05 (taken, with 2 clients a round for time).
-# MNIST: labels alone 90, FedSwitch at alpha = .05 93, in 50 CPU seconds.
-SCALES: Mapping[str, Scale] = {
-    "demo": Scale(
-        title="8x8 digits",
-        data={
-            "name": "digits",
-            "N_s": 50,
-            "N_validation": 100,
-            "pooled_test": 400,
-            "augmentation": DIGITS_AUGMENTATION,
-        },
-        model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
-        batch_size=20,
-        K=20,
-        C=2,
-        warm_start_rounds=15,
-        rounds=50,
-        evaluation=Evaluation(every=3),
+# MNIST with 100 clients, 5 a round, 150 rounds in batches of 10: labels alone 90, FedSwitch at alpha = .05 93, in 50
+#   CPU seconds. Taken: as many local steps with 20 clients of which 4 a round, since 60 images say little of a client's
+#   classes.
+DIGITS = Scale(
+    title="8x8 digits",
+    data={"name": "digits", "N_s": 50, "N_validation": 100, "pooled_test": 400, "augmentation": DIGITS_AUGMENTATION},
+    model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
+    batch_size=20,
+    K=20,
+    C=2,
+    warm_start_rounds=15,
+    rounds=50,
+    evaluation=Evaluation(every=3),
+    notes=("Stand-in: 8x8 digits, 20 clients of which 2 a round, 50 rounds; the server's 50 labels, or 10 a client.",),
+)
+MNIST = Scale(
+    title="MNIST",
+    data={"name": "mnist", "N_s": 100, "N_validation": 500, "augmentation": MNIST_AUGMENTATION},
+    model=Model(network="small_cnn", norm="gn", norm_groups=4),
+    batch_size=20,
+    K=20,
+    C=4,
+    warm_start_rounds=15,
+    rounds=75,
+    evaluation=Evaluation(every=3),
+    notes=(
+        "Stand-in: MNIST, 20 clients of which 4 a round, with 300 images each, 75 rounds of one epoch; the server's "
+        "100 labels, or 10 a client.",
     ),
-    "laptop": Scale(
-        title="MNIST",
-        data={
-            "name": "mnist",
-            "N_s": 100,
-            "N_validation": 500,
-            "images": 6600,
-            "augmentation": MNIST_AUGMENTATION,
-        },
-        model=Model(network="small_cnn", norm="gn", norm_groups=4),
+)
+SCALES: Mapping[str, Scale] = {"demo": DIGITS, "laptop": MNIST}
+# Streaming: a tenth of a client's images a round. Fashion-MNIST has the paper's own labels, 5 a class at a client or
+# 1,000 at the server: with fewer, FixMatch is no better than labels alone on it.
+STREAMING: Mapping[str, Scale] = {
+    "demo": replace(
+        DIGITS,
         batch_size=10,
-        warm_start_rounds=20,
+        K=10,
+        C=10,
+        notes=("Stand-in: 8x8 digits, 10 clients, all in each of 50 rounds; the server's 50 labels, or 10 a client.",),
+    ),
+    "laptop": replace(
+        MNIST,
+        title="Fashion-MNIST",
+        data={"name": "fashion_mnist", "N_s": 1000, "N_validation": 500},
+        server_batch_size=50,
+        K=10,
+        C=10,
         rounds=150,
-        evaluation=Evaluation(every=10),
+        warm_start_rounds=30,
+        evaluation=Evaluation(every=5),
+        notes=(
+            "Stand-in: Fashion-MNIST itself with 600 unlabelled images a client, a small network and 150 rounds, the "
+            "first 30 of them on labels alone; 1,000 labels at the server or 50 at each client, as in the paper.",
+        ),
     ),
 }
 
 
 def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The server's labels alone: the bound that every cell has to beat."""
-    yield labels_alone(cells[0])
+    """Labels alone, the bound that every cell has to beat: one for each way in which labels are held."""
+    if name not in BOUNDED:
+        return
+    firsts: dict[Data, Cell] = {}
+    for cell in cells:
+        if cell.role == "published":
+            firsts.setdefault(cell.experiment.data, cell)
+    for cell in firsts.values():
+        alone = labels_alone(cell)
+        if len(firsts) > 1:
+            place = cell.label.removesuffix(str(cell.setting["method"]))
+            alone = replace(alone, label=place + ALONE, setting={**cell.setting, "method": ALONE})
+        yield alone
 
 
-PAPER = Paper(name="fedswitch", keys=KEYS, experiment=experiment, scale=scale, beside=beside)
-ITEMS = items(PAPER, ("fig4",))
+BOUNDED = ("tab2", "tab3", "fig4", "fig5")  # the items that show accuracies
+PAPER = Paper(
+    name="fedswitch",
+    keys=KEYS,
+    experiment=experiment,
+    scale=scale,
+    beside=beside,
+    computed={"classes": classes_of, "KL": prior_of},
+)
+
+
+def tab1(profile: str) -> Item:
+    """One run a method says what it hands over, and a reduced profile's says the same as the paper's."""
+    return replace(item(PAPER, "tab1", profile), seeds=1)
+
+
+OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # where an item's runs differ not in all profiles
+ITEMS: Mapping[str, Callable[..., Item]] = {
+    "tab1": tab1,
+    **items(PAPER, ("tab2", "tab3", "fig2", "fig3_left", "fig3_right", "fig4", "fig5")),
+}

@@ -10,6 +10,7 @@ from typing import Literal
 from benchmark.experiment import Experiment
 
 ACCURACY = "test/accuracy"
+UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,9 @@ class Cell(Shown):
 
     experiment: Experiment  # seed 0 stands for every seed
     # control: ours, beside the paper's; ladder: a rung below the table; bound: beside the ranking, not in it;
-    # quoted: the paper quotes another paper's number; shown, and trained on request alone (`Item.with_quoted`)
-    role: Literal["published", "quoted", "control", "ladder", "bound"] = "published"
+    # quoted: the paper quotes another paper's number; shown, and trained on request alone (`Item.with_quoted`);
+    # partition: who holds which images is shown, and nothing is trained
+    role: Literal["published", "quoted", "control", "ladder", "bound", "partition"] = "published"
 
     @property
     def cell_key(self) -> str:
@@ -152,7 +154,7 @@ class Item:
     @property
     def trained(self) -> tuple[Cell, ...]:
         """The cells that a plan runs: all but those that are only shown."""
-        return tuple(cell for cell in self.cells if cell.role != "quoted")
+        return tuple(cell for cell in self.cells if cell.role not in UNTRAINED)
 
     def with_quoted(self) -> "Item":
         """The item with its quoted cells trained like the others."""

@@ -162,6 +162,7 @@ def labels_alone(cell: Cell) -> Cell:
         method: Any = ServerOnly(batch_size=size)
         federation = replace(e.federation, T=steps, epochs=None)
     else:
+        size = getattr(e.method, "labelled_batch_size", size)  # of a client, where it is another
         method, federation = SupervisedFL(batch_size=size), e.federation
     rate = e.optimizer.server_lr or e.optimizer.lr
     alone = replace(e, method=method, federation=federation, optimizer=replace(e.optimizer, lr=rate, server_lr=None))
@@ -193,9 +194,15 @@ def _cell(paper: Paper, file: Mapping[str, Any], line: Line, profile: str, scale
         experiment=experiment,
         published=_printed(file, line),
         computed={name: {**COMPUTED, **paper.computed}[name](experiment) for name in file.get("computed", ())},
-        role="quoted" if line.get("also_quoted") else "published",
+        role=_role(file, line),
         note="; ".join(_notes(line, experiment)),
     )
+
+
+def _role(file: Mapping[str, Any], line: Line) -> Literal["published", "quoted", "partition"]:
+    if file.get("figure", {}).get("kind") == "class_counts":
+        return "partition"
+    return "quoted" if line.get("also_quoted") else "published"
 
 
 def _shown(file: Mapping[str, Any], line: Line) -> Shown:

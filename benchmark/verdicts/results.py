@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import UNTRAINED, Cell, Item
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.derived import value_of
 from benchmark.verdicts.statistics import Summary, summary
 
 Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
@@ -44,14 +45,15 @@ class CellResult:
 
     @property
     def awaited(self) -> bool:
-        """Whether the item counts on its runs; a quoted cell's are there only where somebody asked for them."""
-        return self.cell.role != "quoted" or bool(self.values or self.diverged or self.unfinished)
+        """Whether the item counts on its runs; a quoted cell's are there only where somebody asked for them, and a
+        partition has none."""
+        return self.cell.role not in UNTRAINED or bool(self.values or self.diverged or self.unfinished)
 
     @property
     def counts(self) -> str:
         """For people: "n=3", "n=2/5", "not run (0/5)", "n=2/5, 1 diverged"; "quoted": nobody asked to run it."""
         if not self.awaited:
-            return "quoted"
+            return self.cell.role
         if not self.values and not self.diverged:
             return f"not run (0/{self.n_wanted})"
         text = f"n={self.n}" if self.n >= self.n_wanted else f"n={self.n}/{self.n_wanted}"
@@ -66,7 +68,7 @@ def cell_result(cell: Cell, records: Records, n_wanted: int, metric: str = ACCUR
     unfinished: list[int] = []
     runs = records.get(cell.cell_key, {})
     for seed, record in sorted(runs.items()):
-        value = record.selected(metric)
+        value = value_of(record, metric)
         if record.status == "diverged" or (value is not None and not math.isfinite(value)):
             diverged.append(seed)
         elif record.status != "done":

@@ -1,4 +1,7 @@
-"""SemiFL Table 4, RSCFed Table 6 and FedSwitch Figure 4: settings by hand from the print, values by transcription."""
+"""SemiFL Table 4, RSCFed Table 6 and FedSwitch Figure 4: settings by hand from the print, values by transcription.
+
+test_fedswitch.py has the other items of FedSwitch.
+"""
 
 import math
 import re
@@ -6,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -18,7 +20,6 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.optim.sgd import Constant, RoundCosine
 from benchmark.papers.catalogue import items
-from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
@@ -132,33 +133,6 @@ def test_rscfed_s_setting_is_section_4_1():
             assert method.beta == 10_000 and (method.M, method.subset) == subsets[int(cell.setting["clients"])]
         else:
             assert isinstance(method, FedConsist) and method.labelled_share == 0.5
-
-
-def test_fedswitch_figure_4_has_the_transcribed_cells_and_section_5_s_setting(transcribed):
-    theirs = [(c["method"], c["alpha"]) for c in transcribed["fedswitch.fig4"]["cells"]]
-    item = item_of("fedswitch/fig4")
-    assert [(c.setting["method"], c.setting["alpha"]) for c in item.cells[:24]] == theirs
-    assert item.drawing is not None
-    assert (item.drawing.kind, item.drawing.x, item.drawing.log_x) == ("against", "alpha", True)
-    for cell in item.cells[:24]:
-        e = cell.experiment
-        assert (e.data.name, e.data.N_s, e.data.N_validation, e.data.pooled_test) == ("cifar10", 1000, 2000, 2000)
-        assert e.data.label_setting == "server"
-        assert e.partition == Dirichlet(alpha=float(cell.setting["alpha"]), rule="fedswitch")
-        assert (e.federation.K, e.federation.C, e.federation.epochs, e.federation.rounds) == (100, 5, 1, 16_000)
-        assert (e.method.batch_size, e.method.server_batch_size) == (100, 100)
-
-
-def test_the_prior_is_the_clients_true_divergence():
-    """ln 10 with a class a client, 0 for equal shares, and by hand: Hsu's draw at alpha = 1 has the expected divergence
-    ln 10 + psi(1.1) - psi(2) = 2.303 - .424 - .423 = 1.456 where no class runs out."""
-    assert prior_of(0.0001, 100, 550) == pytest.approx(math.log(10), abs=0.1)
-    assert prior_of(1e6, 100, 550) == pytest.approx(0.0, abs=0.01)
-    assert prior_of(1.0, 100, 550) == pytest.approx(1.456, abs=0.12)
-    priors = [prior_of(alpha, 100, 550) for alpha in (0.01, 0.05, 0.1, 1.0, 10.0, 100.0)]
-    assert priors == sorted(priors, reverse=True)
-    betas = [c.experiment.method.beta for c in item_of("fedswitch/fig4").cells if c.setting["method"] == "FedSwitch"]
-    assert np.allclose(betas, priors)
 
 
 @pytest.mark.parametrize("name", NAMES)

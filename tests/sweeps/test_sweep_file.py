@@ -21,7 +21,10 @@ GRIDS = sorted((COMMITTED / "grids").glob("*.yaml"))
 SMALL: Grid = {"R": [0, 0.2], "method": ["crl", "grouping"], "profile": ["demo"]}
 
 
-@pytest.mark.parametrize("name", ITEMS)
+TRAINED = [name for name in ITEMS if items([name], "laptop")[0].trained]
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_the_committed_file_of_an_item_is_what_the_generator_writes(name):
     """After a change: fssl sweep all --write sweeps/wandb"""
     (item,) = items([name], "laptop")
@@ -32,7 +35,7 @@ def test_the_committed_file_of_an_item_is_what_the_generator_writes(name):
 
 def test_no_other_file_is_committed():
     found = {str(path.relative_to(COMMITTED))[: -len(".yaml")] for path in COMMITTED.rglob("*.yaml")}
-    assert found == {*ITEMS, *(f"grids/{path.stem}" for path in GRIDS)}
+    assert found == {*TRAINED, *(f"grids/{path.stem}" for path in GRIDS)}
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)

@@ -1,0 +1,277 @@
+"""FedSwitch's tables and figures: values by transcription, settings by hand from sections 5.1 to 5.4, beta by hand."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid
+from benchmark.experiment import Data, Experiment, Federation
+from benchmark.federated.environment import prepare
+from benchmark.methods.fedmatch import FedMatch
+from benchmark.methods.fedswitch import FedSwitch
+from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.ssfl import SSFL
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.fedswitch import clients_of, divergence_K, prior_of
+from benchmark.papers.item import Cell, Item
+from benchmark.papers.published import read_published
+from benchmark.papers.scale import PROFILES
+from benchmark.records.run import run
+from tests.conftest import ROOT, record_of
+
+SHARED = ROOT.parent / "shared"
+NAMES = sorted(name for name in ITEMS if name.startswith("fedswitch/"))
+ALPHAS = [0.01, 0.05, 0.1, 1.0, 10.0, 100.0]
+CLIENT, SERVER = "Labels at Client", "Labels at Server"
+
+
+def item_of(name: str, profile: str = "paper") -> Item:
+    return items([f"fedswitch/{name}"], profile)[0]
+
+
+def trained(item: Item) -> list[Cell]:
+    return [cell for cell in item.cells if cell.role == "published"]
+
+
+@pytest.fixture(scope="module")
+def transcribed() -> Mapping[str, Any]:
+    """The independent transcription."""
+    path = SHARED / "facts" / "paper_tables.yaml"
+    if not path.exists():
+        pytest.skip("the independent transcription is not here")
+    return {found["id"]: found for found in yaml.safe_load_all(path.read_text())}
+
+
+def test_every_table_and_figure_is_an_item(transcribed):
+    """But Figure 1, a drawing."""
+    assert {f"fedswitch/{name.split('.')[1]}" for name in transcribed if name.startswith("fedswitch.")} == {
+        *NAMES,
+        "fedswitch/fig1",
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_quote_is_in_the_paper(name):
+    path = SHARED / "papers" / "fedswitch.md"
+    if not path.exists():
+        pytest.skip("the paper's text is not here")
+    text = re.sub(r"\s+", " ", path.read_text())
+    claims = read_published(name)["claims"]
+    for claim in claims:
+        assert claim["quote"] in text and (claim["quote"] or claim["source"].startswith("our "))
+    assert any(claim["quote"] for claim in claims)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_speak_of_cells_that_exist(name, profile):
+    item = items([name], profile)[0]
+    labels = {cell.label for cell in item.cells}
+    assert len(labels) == len(item.cells) == len({cell.cell_key for cell in item.cells})
+    assert item.claims and all(claim.labels and set(claim.labels) <= labels for claim in item.claims)
+
+
+@pytest.mark.parametrize("name", ["tab2", "tab3"])
+def test_a_table_is_transcribed_twice(name, transcribed):
+    """Our rows' names are the figures'; a star marks FedMatch's own runs of FedProx-FixMatch."""
+    names = {
+        "FedMatch*": "FedMatch",
+        "FedProx-FixMatch (ours)": "FedProx-FixMatch",
+        "FedProx-FixMatch(o)": "FedProx-FixMatch",
+        "FedProx-FixMatch": "FedProx-FixMatch*",
+    }
+    settings = {"labels-at-client": CLIENT, "labels-at-server": SERVER}
+    theirs = [
+        (names.get(c["method"], c["method"]), settings[c["setting"]], c["partition"], c["mean"], c.get("std"))
+        for c in transcribed[f"fedswitch.{name}"]["cells"]
+    ]
+    lines = read_published(f"fedswitch/{name}")["cells"]
+    ours = [(c["method"], c["labels"], c["partition"], c["value"], c.get("spread")) for c in lines]
+    assert ours == theirs
+    quoted = ["copied_from" in c for c in transcribed[f"fedswitch.{name}"]["cells"]]
+    assert ["quoted" in c or "not_yet" in c for c in lines] == quoted
+
+
+def test_table_1_is_transcribed_twice(transcribed):
+    theirs = [(c["method"], c["privacy"], c["stateless"], c["ema"]) for c in transcribed["fedswitch.tab1"]["cells"]]
+    lines = read_published("fedswitch/tab1")["cells"]
+    assert [(c["method"], c["privacy"], c["statelessness"], c["smoothing"]) for c in lines] == theirs
+    item = item_of("tab1")
+    kinds = {cell.label: type(cell.experiment.method) for cell in item.cells}
+    assert kinds == {"FedMatch": FedMatch, "FedRGD": SSFL, "FedSwitch": FedSwitch}
+    assert [shown.label for shown in item.shown] == ["FedSEAL", "FedCon"]
+    assert item.cell("FedMatch").printed("exchange/privacy") == 0 and item.seeds == 1
+
+
+@pytest.mark.parametrize("name", ["fig3_left", "fig3_right", "fig4"])
+def test_a_figure_over_alpha_has_the_transcribed_cells(name, transcribed):
+    theirs = {(c.get("method", "TS-Server EMA"), c["alpha"]) for c in transcribed[f"fedswitch.{name}"]["cells"]}
+    item = item_of(name)
+    assert {(c.setting["method"], c.setting["alpha"]) for c in trained(item)} == theirs
+    known = {cell.cell_key for cell in item_of("fig4").cells}
+    assert {cell.cell_key for cell in item.cells} <= known  # no run of its own
+
+
+def test_figure_3_and_4_s_setting_is_sections_5_1_to_5_4():
+    """55,000 unlabelled images of 100 clients, 1,000 labels at the server, 800 epochs of 20 rounds."""
+    for cell in trained(item_of("fig4")):
+        e = cell.experiment
+        assert (e.data.name, e.data.N_s, e.data.N_validation, e.data.pooled_test) == ("cifar10", 1000, 2000, 2000)
+        assert e.data.label_setting == "server"
+        assert e.partition == Dirichlet(alpha=float(cell.setting["alpha"]), rule="fedswitch")
+        federation = e.federation
+        assert (federation.K, federation.C, federation.epochs, federation.rounds) == (100, 5, 1, 16_000)
+        assert (e.method.batch_size, e.method.server_batch_size) == (100, 100)
+        assert clients_of(e).sum(axis=1).tolist() == [550] * 100
+
+
+def test_table_2_s_setting_is_sections_5_1_and_5_2():
+    """Labels at clients: 100 x 50, which leaves 51,000 unlabelled images."""
+    item = item_of("tab2")
+    for cell in trained(item):
+        e = cell.experiment
+        assert (e.data.name, e.data.N_validation, e.data.pooled_test) == ("cifar10", 2000, 2000)
+        assert e.partition == (Iid() if cell.setting["partition"] == "Batch-IID" else FedMatchSkew())
+        at_clients = cell.setting["labels"] == CLIENT
+        assert (e.data.label_setting, e.data.N_s) == (("every_client", 0) if at_clients else ("server", 1000))
+        assert e.data.labels_per_client == 5
+        assert clients_of(e).sum(axis=1).tolist() == [510 if at_clients else 550] * 100
+    quoted = [cell for cell in item.cells if cell.role == "quoted"]
+    assert [cell.setting["method"] for cell in quoted] == ["FedRGD"] * 4 + ["FedMatch"] * 4
+    assert {cell.experiment.federation.rounds for cell in quoted} == {16_000}
+
+
+def test_table_3_s_setting_is_sections_5_1_and_5_2():
+    """63,000 training images: 62,500 or 62,000 without labels, a tenth of a client's in each of the rounds."""
+    for cell in trained(item_of("tab3")):
+        e = cell.experiment
+        assert (e.data.name, e.data.N_validation, e.data.pooled_test) == ("fashion_mnist", 3500, 3500)
+        assert (e.data.streaming_steps, e.partition) == (10, FedMatchSkew())
+        federation = e.federation
+        assert (federation.K, federation.C, federation.epochs, federation.rounds) == (10, 10, 1, 800)
+        assert clients_of(e).sum() == (62_500 if cell.setting["labels"] == CLIENT else 62_000)
+
+
+def test_figure_5_has_the_runs_of_tables_2_and_3():
+    known = {cell.cell_key for name in ("tab2", "tab3") for cell in item_of(name).cells}
+    cells = trained(item_of("fig5"))
+    assert len(cells) == 4 and {cell.cell_key for cell in cells} <= known
+
+
+def test_figure_2_counts_and_trains_nothing():
+    item = item_of("fig2")
+    assert item.drawing is not None and item.drawing.kind == "class_counts" and item.trained == ()
+    assert [cell.setting["alpha"] for cell in item.cells] == ALPHAS
+    classes = [cell.computed["classes"] for cell in item.cells]
+    assert 1.0 <= float(classes[0]) < 2.0 and float(classes[-1]) > 9.5  # "each client only has data from 1-2 classes"
+    keys = {cell.cell_key for cell in item_of("fig4").cells}
+    assert {cell.cell_key for cell in item.cells} <= keys
+
+
+# beta
+
+
+def test_the_divergence_of_clients_by_hand():
+    """Equal shares: 0. One class of four: ln 4. Halves of two: ln 4 - ln 2. 3, 1 of two classes: ln 2 + .75 ln .75 +
+    .25 ln .25 = .1308."""
+    counts_Kd = np.array([[5, 5, 5, 5], [8, 0, 0, 0], [4, 4, 0, 0]])
+    assert divergence_K(counts_Kd) == pytest.approx([0.0, math.log(4), math.log(2)])
+    assert divergence_K(np.array([[3, 1]])) == pytest.approx([0.1308], abs=1e-4)
+
+
+def setting(partition, K=100) -> Experiment:
+    """550 images a client."""
+    data = Data(name="cifar10", N_s=1000, N_validation=2000, pooled_test=2000)
+    return Experiment(data=data, partition=partition, federation=Federation(K=K, C=5))
+
+
+def test_beta_is_the_partitions_true_divergence():
+    """ln 10 with a class a client, 0 for equal shares. FedMatch's types: ln 10 + .5 ln .5 + 2 x .15 ln .15 +
+    6 x .03 ln .03 + .02 ln .02 = .678. Hsu's draw at alpha = 1, where no class ends: ln 10 + psi(1.1) - psi(2) =
+    1.456."""
+    assert prior_of(setting(Iid())) == 0.0
+    assert prior_of(setting(FedMatchSkew())) == 0.68
+    assert prior_of(setting(Dirichlet(alpha=1e-4, rule="fedswitch"))) == pytest.approx(math.log(10), abs=0.1)
+    assert prior_of(setting(Dirichlet(alpha=1e6, rule="fedswitch"))) == pytest.approx(0.0, abs=0.01)
+    assert prior_of(setting(Dirichlet(alpha=1.0, rule="fedswitch"))) == pytest.approx(1.456, abs=0.12)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_fedswitch_has_the_beta_of_its_own_clients(profile):
+    for name in ("tab2", "tab3", "fig4", "fig5"):
+        for cell in item_of(name, profile).cells:
+            if isinstance(cell.experiment.method, FedSwitch):
+                assert cell.experiment.method.beta == prior_of(cell.experiment)
+
+
+@pytest.mark.parametrize("label", [f"{CLIENT}/Batch-NonIID/FedSwitch", f"{SERVER}/Batch-IID/FedSwitch"])
+def test_the_clients_that_beta_is_of_are_those_that_train(label):
+    """The digits' classes are not quite equal: a client's divergence moves by a hundredth."""
+    e = item_of("tab2", "demo").cell(label).experiment
+    found = prepare(e)
+    theirs = found.split.counts(found.data.train_labels_N.numpy())
+    assert theirs.sum(axis=1) == pytest.approx(clients_of(e).sum(axis=1), rel=0.1)
+    assert divergence_K(theirs).mean() == pytest.approx(prior_of(e), abs=0.02)
+
+
+# Stand-ins
+
+
+@pytest.mark.parametrize("profile", ["demo", "laptop"])
+def test_a_stand_in_keeps_where_the_labels_are_and_how_images_arrive(profile):
+    for name in ("tab2", "tab3"):
+        full = {cell.label: cell.experiment for cell in item_of(name).cells}
+        for cell in item_of(name, profile).cells:
+            e, paper = cell.experiment, full[cell.label]
+            assert type(e.method) is type(paper.method) and e.partition == paper.partition
+            for field in ("label_setting", "streaming_steps"):
+                assert getattr(e.data, field) == getattr(paper.data, field)
+            assert (e.federation.C == e.federation.K) == (paper.federation.C == paper.federation.K)
+            assert e.data.pooled_test > 0
+            if cell.role == "published":
+                assert e.federation.epochs == 1
+
+
+def test_the_laptop_has_as_many_unlabelled_images_in_every_setting():
+    cells = [cell for name in ("tab2", "tab3", "fig4") for cell in trained(item_of(name, "laptop"))]
+    assert {int(clients_of(cell.experiment).sum()) for cell in cells} == {6000}
+    assert {cell.experiment.data.name for cell in cells} == {"mnist", "fashion_mnist"}
+
+
+@pytest.mark.parametrize(("name", "bounds"), [("tab2", 2), ("tab3", 2), ("fig5", 2), ("fig4", 1), ("fig3_right", 0)])
+def test_labels_alone_stand_beside_once_for_each_way_of_holding_them(name, bounds):
+    found = [cell for cell in item_of(name).cells if cell.role == "bound"]
+    assert len(found) == bounds
+    for cell in found:
+        at_clients = cell.experiment.data.label_setting == "every_client"
+        assert isinstance(cell.experiment.method, SupervisedFL if at_clients else ServerOnly)
+        assert cell.experiment.method.batch_size == (10 if at_clients else 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("tab1", "FedMatch"),
+        ("tab2", f"{CLIENT}/Batch-NonIID/FedSwitch"),
+        ("tab2", f"{CLIENT}/Batch-IID/FedRGD"),
+        ("tab2", f"{CLIENT}/Batch-IID/Labels alone"),
+        ("tab3", f"{CLIENT}/Streaming-NonIID/TS-Client EMA"),
+        ("tab3", f"{SERVER}/Streaming-NonIID/FedMatch"),
+        ("fig4", "FedSwitch/alpha=0.01"),
+    ],
+)
+def test_each_kind_of_cell_trains(name, label, tmp_path):
+    """A round of labels alone and two with clients on the demo: an accuracy."""
+    e = item_of(name, "demo").cell(label).experiment
+    if hasattr(e.method, "warm_start_rounds"):
+        e = replace(e, method=replace(e.method, warm_start_rounds=1))
+    run(replace(e, federation=replace(e.federation, rounds=3)), tmp_path)
+    accuracy = record_of(next(tmp_path.rglob("result.json")).parent).selected("test/accuracy")
+    assert accuracy is not None and 0.0 < accuracy <= 1.0
