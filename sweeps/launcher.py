@@ -358,7 +358,7 @@ def begin_worker() -> None:
         assert launcher is not None
         launcher.join()
         with _training:
-            os._exit(0)
+            os.kill(os.getpid(), signal.SIGTERM)  # which ends it, as `hear` says
 
     threading.Thread(target=leave_with_the_launcher, daemon=True).start()
 

@@ -14,15 +14,11 @@ import importlib.util
 import json
 import logging
 import math
-import multiprocessing
-import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,9 +31,9 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import MaxTrialsCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from benchmark.config import choose
-from benchmark.errors import CannotWrite, ConfigError, Diverged, RunningElsewhere, Stopped
-from benchmark.experiment import Evaluation, Experiment, to_json
+from benchmark.config import choose, override
+from benchmark.errors import CannotWrite, ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.experiment import Evaluation, Experiment, from_json, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import starting
 from benchmark.records.lease import BEAT, PATIENCE, is_held
@@ -140,9 +136,10 @@ class Plan:
 
     def runs(self, values: Mapping[str, float]) -> tuple[Experiment, ...]:
         """A trial's runs, one a seed. Raises ConfigError where no experiment takes these values."""
-        experiment = self.default
+        plain = to_json(self.default)
         for name, value in values.items():
-            experiment = _with_field(experiment, name, value)
+            override(plain, name, repr(value))
+        experiment = from_json(plain)
         evaluation = Evaluation(every=max(1, experiment.federation.rounds // LOOKS), validation=True)
         experiment = replace(experiment, evaluation=evaluation)
         return tuple(experiment.with_seed(FIRST_SEED + place) for place in range(self.seeds))
@@ -167,19 +164,14 @@ class Plan:
         return results / FOLDER / f"{self.slug}.json"
 
 
-def _field(value: Any, path: str) -> float:
-    for name in path.split("."):
-        if not hasattr(value, name):
-            raise ConfigError(f"{path}: {type(value).__name__} has no field {name!r}")
-        value = getattr(value, name)
+def _field(experiment: Experiment, path: str) -> float:
+    try:
+        value = attrgetter(path)(experiment)
+    except AttributeError as error:
+        raise ConfigError(f"{path}: {error}") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{path}: {value!r} is no number; a study searches numbers")
     return float(value)
-
-
-def _with_field(value: Any, path: str, new: float) -> Any:
-    name, _, rest = path.partition(".")
-    return replace(value, **{name: _with_field(getattr(value, name), rest, new) if rest else new})
 
 
 def study_named(name: str, known: Mapping[str, Study]) -> Study:
@@ -190,9 +182,9 @@ def study_named(name: str, known: Mapping[str, Study]) -> Study:
     if not colon:
         raise ConfigError(f"unknown study {name!r}; {choose(known)}, or my_module:MY_STUDY")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise ConfigError(f"study {name!r}: {module} cannot be imported ({error})") from None
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"study {name!r}: cannot be imported ({error})") from None
     if not isinstance(found, Study):
         raise ConfigError(f"study {name!r}: {attribute} is {type(found).__name__}, not a sweeps.tune.Study")
     return found
@@ -214,16 +206,17 @@ def checked_storage(text: str | None, default: Path) -> str:
     if scheme == "sqlite" and rest.strip("/"):
         return text
     if scheme != "postgresql+psycopg":
-        raise ConfigError(
-            f"--storage: {scheme}://... is not understood; give a journal's path, sqlite:///FILE or "
-            "postgresql+psycopg://USER@HOST/DATABASE"
-        )
+        known = "a journal's path, sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
+        raise ConfigError(f"--storage: {scheme}://... is not understood; give {known}")
     if importlib.util.find_spec("psycopg") is None:
         raise ConfigError("--storage: PostgreSQL needs psycopg; pip install 'fssl-bench[postgres]'")
-    with contextlib.suppress(sqlalchemy.exc.ArgumentError, ValueError):
+    try:
         sqlalchemy.make_url(text)
-        return text
-    raise ConfigError("--storage: the URL cannot be read; write postgresql+psycopg://USER@HOST:PORT/DATABASE")
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        raise ConfigError(
+            "--storage: the URL cannot be read; write postgresql+psycopg://USER@HOST:PORT/DATABASE"
+        ) from None
+    return text
 
 
 def shown(storage: str) -> str:
@@ -329,17 +322,16 @@ class Worker:
 
     def _score(self, experiment: Experiment, trial: Trial, step: int) -> float:
         while True:
-            try:
+            with contextlib.suppress(RunningElsewhere):  # another trial, or a table, has the same run: looked at again
                 callbacks = [GivesUp(trial, step)]
-                result = run(
-                    experiment, self.results, data_root=self.data_root, callbacks=callbacks, patience=self.patience
-                )
-            except RunningElsewhere:  # another trial, or a table, has the same run
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-            except Diverged:
-                return 0.0
-            else:
+                try:
+                    result = run(
+                        experiment, self.results, data_root=self.data_root, callbacks=callbacks, patience=self.patience
+                    )
+                except Diverged:
+                    return 0.0
                 return float(result["last"][METRIC]) if result["status"] == "done" else 0.0
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 class GivesUp(pl.Callback):
@@ -380,27 +372,26 @@ def tune(worker: Worker, *, jobs: int, watch: Watch = lambda study: None) -> opt
 
 
 def _side_by_side(worker: Worker, jobs: int, watch: Watch) -> None:
-    if jobs == 1:
-        worker.work(watch=watch)
-        return
-    before = set(multiprocessing.active_children())
+    """This process and `jobs` - 1 others; one that is killed leaves its trial to the next command."""
     with starting() as context:
-        pools = [ProcessPoolExecutor(1, context, initializer=begin_worker) for _ in range(jobs - 1)]
-        others = [pool.submit(worker.work, number) for number, pool in enumerate(pools, start=1)]
-        processes = set(multiprocessing.active_children()) - before
+        others = [context.Process(target=_work, args=(worker, number)) for number in range(1, jobs)]
+        for other in others:
+            other.start()
     try:
         worker.work(watch=watch)
-        for other in others:
-            with contextlib.suppress(BrokenProcessPool):  # it was killed: the next command takes its trial up
-                other.result()
     except BaseException:
-        for process in processes:
-            if process.is_alive() and process.pid is not None:
-                os.kill(process.pid, signal.SIGTERM)
+        for other in others:
+            other.terminate()
         raise
     finally:
-        for pool in pools:
-            pool.shutdown()
+        for other in others:
+            other.join()
+
+
+def _work(worker: Worker, number: int) -> None:
+    begin_worker()
+    with contextlib.suppress(FsslError), storage_named(worker.storage):  # the first process meets it, too
+        worker.work(number)
 
 
 def requeue_dead(study: optuna.Study, plan: Plan, results: Path, patience: float) -> None:

@@ -17,7 +17,7 @@ from sweeps.grid import checked
 from sweeps.sweep_file import read
 from tests.conftest import record_of
 from tests.records.wandb_server import Server
-from tests.sweeps.agents import FSSL, SWEEP, called, environment, history_of, metrics_of, sweep_file
+from tests.sweeps.agents import FSSL, SWEEP, called, environment, sweep_file
 
 ROUNDS = 5  # before the kill
 
@@ -88,19 +88,3 @@ def test_an_orphan_keeps_its_run_from_the_next_agents_child_and_finishes_it(tmp_
         third = called(words, environment(server, tmp_path), seconds=400)
         assert third.returncode == 0 and "1 of 1 runs have their record" in third.stdout, third.stderr
     assert len(record_of(run).manifest["attempts"]) == 1 and len(record_of(run).rounds) == 60
-
-
-@pytest.mark.slow
-def test_a_killed_child_is_taken_over_and_the_history_has_each_round_once(tmp_path):
-    """W&B hands the run out again, and the same agent's next child goes on with it."""
-    with Server() as server, begun(server, tmp_path) as (agent, run, _):
-        server.hand_out_again()
-        os.kill(pid_of(run), SIGKILL)
-        _, said = agent.communicate(timeout=300)
-        assert agent.returncode == 0, said
-        record = record_of(run)
-        assert record.status == "done" and len(record.manifest["attempts"]) == 2
-        assert len(list((run / "leases").iterdir())) == 2
-        assert [line["round"] for line in record.rounds] == list(range(1, 61))
-        (name,) = server.runs
-        assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(run)]

@@ -33,12 +33,9 @@ MANY = written({"T": list(range(1, 102)), "seed": list(range(100))}, name="many"
     ("text", "said"),
     [
         (GOOD.replace("  T:", "  Tt:"), "parameters: unknown factor 'Tt'; did you mean 'T'"),
-        (GOOD.replace("    values:\n    - 1\n    - 2\n", "    values: []\n"), "T"),
-        (GOOD.split("parameters:")[0] + "parameters: {}\n", "parameters"),
         (MANY, "10,100 runs; --yes takes more than 10,000"),
-        ("method: [", "line"),
     ],
-    ids=["misspelt factor", "factor without values", "no factors", "too many runs", "no YAML"],
+    ids=["misspelt factor", "too many runs"],
 )
 def test_a_file_that_is_no_grid_is_one_line_and_65_before_anything_is_asked_or_written(
     launcher, text, said, tmp_path, capsys, monkeypatch

@@ -229,13 +229,6 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, capsys):
     assert "pip install 'fssl-bench[ray]'" in capsys.readouterr().err
 
 
-def test_ray_is_imported_by_its_launcher_only():
-    code = "import sys, benchmark, sweeps.ray_launcher, benchmark.cli.main as m; m.parser('reproduce').parse_args"
-    code += "(['reproduce', 'all']); print('ray' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

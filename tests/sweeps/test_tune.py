@@ -182,7 +182,8 @@ def test_the_committed_study_is_of_declared_fields_and_its_default():
     ("words", "code", "says"),
     [
         (["fedswitch/opne"], 65, "unknown study 'fedswitch/opne'; choose fedswitch/open, or my_module:MY_STUDY"),
-        (["nowhere:STUDY"], 65, "nowhere cannot be imported"),
+        (["nowhere:STUDY"], 65, "cannot be imported (No module named 'nowhere')"),
+        (["tests.sweeps.toy_study:NONE"], 65, "cannot be imported"),
         (["tests.sweeps.toy_study:defaults"], 65, "is function, not a sweeps.tune.Study"),
         ([], 65, "STUDY is missing; fedswitch/open"),
         ([NAME, "--profile", "laptop"], 65, "unknown profile 'laptop'; choose demo"),
