@@ -107,7 +107,9 @@ def _print(counted: dict[str, Any], done: int, console: Console) -> None:
     ]
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    with console.capture() as drawn:
+        console.print(table)
+    print(drawn.get(), end="", flush=True)  # rich would end with 1 where a reader such as head has seen enough
 
 
 def _kinds(counted: dict[str, Any]) -> list[tuple[str, str]]:
