@@ -40,7 +40,8 @@ def metric_name(metric: str) -> str:
     if metric.startswith("diversity/") and metric.count("/") == 4:
         _, gradient, norm, power, members = metric.split("/")
         of = {"gradient": "gradients", "delta": "weight changes"}.get(gradient, gradient)
-        return f"Diversity of {of}, {norm} {power}{', with server' if members == 'with_server' else ''}"
+        who = {"clients": "", "with_server": ", with server", "clients_in_group": " in a group"}
+        return f"Diversity of {of}, {norm} {power}{who.get(members, ' in a group, with server')}"
     return METRICS.get(metric, metric)
 
 

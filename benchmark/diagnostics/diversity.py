@@ -7,6 +7,10 @@ With g_k the update of member k, the variants are
 
 over the clients, or over clients and server; with g_k the change of weights over the round ("delta", Eq. 15), or the
 gradient on all of the member's images at the weights it received ("gradient", Eq. 1).
+
+Beside them, as the released code has it (Grad_Diff.py:228-248, 312-328): inside each group that is averaged, the mean
+over groups by their clients ("clients_in_group"); and from means instead of sums, which is n times a squared quotient
+of n members ("released"). Its least value is 1 for any n, that of Eq. 1 is 1/n: only equal n can be compared there.
 Only trained parameters count. Sums are streamed: one accumulated vector, never C of them.
 """
 
@@ -29,11 +33,13 @@ class StreamingDiversity:
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
+        self.count = 0
         self._l2 = self._l2_squared = self._l1 = self._l1_squared = 0.0
 
     def add(self, vector: Mapping[str, Tensor]) -> None:
         flat = torch.cat([part.flatten() for part in vector.values()]).double()
         l2_squared, l1 = float(flat @ flat), float(torch.linalg.vector_norm(flat, ord=1))
+        self.count += 1
         self._l2_squared += l2_squared
         self._l2 += l2_squared**0.5
         self._l1 += l1
@@ -43,6 +49,7 @@ class StreamingDiversity:
     def joined(self, other: "StreamingDiversity") -> "StreamingDiversity":
         """Both sets of vectors in one; neither is changed."""
         both = StreamingDiversity()
+        both.count = self.count + other.count
         both._l2_squared, both._l2 = self._l2_squared + other._l2_squared, self._l2 + other._l2
         both._l1, both._l1_squared = self._l1 + other._l1, self._l1_squared + other._l1_squared
         sums = [part for part in (self._sum, other._sum) if part is not None]
@@ -65,26 +72,48 @@ class StreamingDiversity:
 
 
 class CohortDiversity:
-    """Both sums of one kind of update: over the clients, and over clients and server."""
+    """One kind of update: over the clients and over clients and server, in all and inside the groups."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._clients, self._server = StreamingDiversity(), StreamingDiversity()
-        self._has_server = False
+        self._groups: dict[int, StreamingDiversity] = {}
 
-    def add(self, holder: int, vector: Mapping[str, Tensor]) -> None:
-        (self._server if holder == SERVER else self._clients).add(vector)
-        self._has_server |= holder == SERVER
+    def add(self, holder: int, vector: Mapping[str, Tensor], group: int = 0) -> None:
+        if holder == SERVER:
+            self._server.add(vector)
+            return
+        self._clients.add(vector)
+        self._groups.setdefault(group, StreamingDiversity()).add(vector)
 
     def metrics(self) -> dict[str, float]:
-        members = {"clients": self._clients}
-        if self._has_server:
-            members["with_server"] = self._clients.joined(self._server)
-        return {
-            f"diversity/{self._kind}/{norm}/{who}": value
-            for who, diversity in members.items()
-            for norm, value in diversity.quotients().items()
-        }
+        """{"diversity/delta/l2/squared/clients": ...}; without the server's where it did not train."""
+        groups = list(self._groups.values())
+        found = _named("clients", self._clients, groups, groups)
+        if self._server.count:
+            joined = [group.joined(self._server) for group in groups]
+            found |= _named("with_server", self._clients.joined(self._server), groups, joined)
+        return {f"diversity/{self._kind}/{name}": value for name, value in found.items()}
+
+
+def _named(
+    who: str, whole: StreamingDiversity, groups: Sequence[StreamingDiversity], members: Sequence[StreamingDiversity]
+) -> dict[str, float]:
+    """The quotients of the whole, and the means over groups, by their clients, of those of their members."""
+    found = {f"{norm}/{who}": value for norm, value in whole.quotients().items()}
+    quotients = [each.quotients() for each in members]
+    if not quotients or not all(quotients):
+        return found
+    clients = sum(group.count for group in groups)
+    parts = list(zip(groups, members, quotients, strict=True))
+    for norm in quotients[0]:
+        inside = [(group.count / clients, each.count, quotient[norm]) for group, each, quotient in parts]
+        if len(groups) > 1:
+            found[f"{norm}/{who}_in_group"] = sum(share * quotient for share, _, quotient in inside)
+        if norm.endswith("squared"):
+            released = norm.replace("squared", "released")
+            found[f"{released}/{who}"] = sum(share * n * quotient for share, n, quotient in inside)
+    return found
 
 
 class GradientDiversity(pl.Callback):
@@ -111,7 +140,7 @@ class GradientDiversity(pl.Callback):
 
     def on_outcome(self, job: Job, outcome: Outcome) -> None:
         if job.key.draw == 0 and (change := change_of_network(job, outcome.sends)):
-            self._delta.add(job.key.client, change)
+            self._delta.add(job.key.client, change, job.group)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -127,7 +156,9 @@ class GradientDiversity(pl.Callback):
         with torch.enable_grad():
             for job, found in zip(jobs, module.engine.gradients(jobs, self._round), strict=True):
                 if trained := [found[name] for name in found if name == "student" or job.begins is not None]:
-                    cohort.add(job.key.client, summed(trained))  # a client that would sit out has no gradient
+                    cohort.add(
+                        job.key.client, summed(trained), job.group
+                    )  # a client that would sit out has no gradient
         return cohort.metrics()
 
 

@@ -191,6 +191,7 @@ class Job:
     # For measurements, where `receives` does not say it: the whole weight sets that the job begins with, whose sum is
     # what is trained. It crosses no network and reaches no local work.
     begins: Mapping[str, Weights] | None = None
+    group: int = 0  # for measurements: clients of one group are averaged with each other
 
 
 @dataclass(frozen=True, kw_only=True)

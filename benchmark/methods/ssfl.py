@@ -316,6 +316,7 @@ class SSFL(Method):
                 data=data,
                 limit=Limit(steps=world.T),
                 keeps=f"slot-{slot}",
+                group=group,
             )
             for slot, (group, client) in enumerate(slots)
         ]

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.diagnostics.diversity import GradientDiversity, StreamingDiversity
+from benchmark.diagnostics.diversity import CohortDiversity, GradientDiversity, StreamingDiversity
 from benchmark.federated.environment import prepare
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.methods.protocol import SERVER
@@ -51,6 +51,36 @@ def test_updates_that_cancel_have_no_diversity():
     assert quotients([(1.0, 2.0), (-1.0, -2.0)]) == {}
 
 
+def test_inside_groups_and_as_released_by_hand():
+    """Groups {g_1, g_2}, of sum (0, 4), and {g_3}: l2 squares 34 / 16 = 2.125 and 1, l1 squares 58 / 16 = 3.625 and 1.
+    Means by clients: 2/3 2.125 + 1/3 = 1.75; released, from means: 2/3 2 x 2.125 + 1/3 and 2/3 2 x 3.625 + 1/3.
+    With the server's (1, 0): sums (1, 4) and (1, 1), so 2/3 3 x 35/17 + 1/3 2 x 2/2 = 4.7843."""
+    cohort = CohortDiversity("delta")
+    for client, (vector, group) in enumerate(zip(VECTORS, (0, 0, 1), strict=True)):
+        cohort.add(client, {"w": torch.tensor(vector)}, group)
+    alone = cohort.metrics()
+    assert {norm: alone[f"diversity/delta/{norm}/clients"] for norm in BY_HAND} == pytest.approx(BY_HAND)
+    inside = {"l2/squared": 1.75, "l2/plain": 5 / 3, "l1/squared": 2.75, "l1/plain": 2.0}
+    assert {norm: alone[f"diversity/delta/{norm}/clients_in_group"] for norm in inside} == pytest.approx(inside)
+    assert alone["diversity/delta/l2/released/clients"] == pytest.approx(19 / 6)
+    assert alone["diversity/delta/l1/released/clients"] == pytest.approx(31 / 6)
+    assert not [name for name in alone if "with_server" in name]
+    cohort.add(SERVER, {"w": torch.tensor((1.0, 0.0))})
+    assert cohort.metrics()["diversity/delta/l2/released/with_server"] == pytest.approx(2 * 35 / 17 + 2 / 3)
+
+
+@given(st.integers(1, 30))
+def test_one_group_as_released_is_n_times_eq_1(n):
+    """So equal updates have 1 whatever n is, where Eq. 1 has 1 / n; and no group stands apart."""
+    cohort = CohortDiversity("gradient")
+    for client in range(n):
+        cohort.add(client, {"w": torch.tensor([1.0, 2.0])})
+    found = cohort.metrics()
+    assert found["diversity/gradient/l2/released/clients"] == pytest.approx(1.0)
+    assert found["diversity/gradient/l2/squared/clients"] == pytest.approx(1 / n)
+    assert not [name for name in found if "group" in name]
+
+
 def run_with(experiment, *callbacks):
     module = module_of(experiment)
     seen = []
@@ -75,7 +105,7 @@ def test_all_sixteen_variants_and_no_number_moved(tiny):
     }
     assert len(names) == 16
     assert names <= seen[1].keys()
-    assert {n for n in seen[0] if n.startswith("diversity/")} == {n for n in names if "/delta/" in n}
+    assert not [name for name in seen[0] if name.startswith("diversity/gradient/")]
     plain = module_of(tiny)
     fit(plain, build_trainer())
     assert equal(module.state.server["average"], plain.state.server["average"])
