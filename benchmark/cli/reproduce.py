@@ -91,10 +91,10 @@ def reproduce(options: argparse.Namespace) -> int:
     budget = budget_of(options)
     chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
     with_reference = uses_reference(options)
-    seeds = checked_seeds(options.seeds)
+    seeds, data = checked_seeds(options.seeds), DataAtHand(options.data_root)
 
     def look() -> Plan:
-        return plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
+        return data.of(plan(chosen, options.results, seeds=seeds, with_reference=with_reference))
 
     from benchmark.cli.report import Reader, on_disk
     from reports.exports import item_result
@@ -121,7 +121,7 @@ def reproduce(options: argparse.Namespace) -> int:
             print(json.dumps(item_result(item, records, report=str(report))))
         else:
             print_item(item, records, output(), report=str(report))
-    return Diverged.exit_code if diverged(planned) else 0
+    return Diverged.exit_code if diverged(planned) else data.exit_code()
 
 
 def output() -> Console:
@@ -136,16 +136,16 @@ def with_seeds(item: Item, seeds: int | None) -> Item:
 
 def work(options: argparse.Namespace) -> int:
     checked_launch(options)
-    look, console = _looker(options), Console(stderr=True)
-    planned = look()
+    look, data, console = _looker(options), DataAtHand(options.data_root), Console(stderr=True)
+    planned = data.of(look())
     while planned.missing:  # once, or twice where trials choose what comes after them
         train(planned, options, console, wait=options.wait)
-        planned = look()
+        planned = data.of(look())
         if planned.missing and not options.wait:
             raise RunningElsewhere(f"{len(planned.missing)} runs are left, and others are at them")
     lost = diverged(planned)
     print(f"{len(planned.runs)} runs done" + (f", {len(lost)} of them diverged" if lost else ""))
-    return Diverged.exit_code if lost else 0
+    return Diverged.exit_code if lost else data.exit_code()
 
 
 def _looker(options: argparse.Namespace) -> Callable[[], Plan]:
@@ -172,7 +172,6 @@ def train(
 ) -> Standing:
     """Train the plan's missing runs; those that others are at are waited for, or left to them. `gate`: see `launch_by`;
     `noted` is told how far it is, as the progress on standard error is."""
-    check_data(planned, options.data_root)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     done = len(planned.runs) - len(planned.missing)
     names = ", ".join(f"{item.name} ({item.profile})" for item in planned.items) or "sweep"
@@ -209,16 +208,45 @@ def diverged(planned: Plan) -> list[Experiment]:
     return [run for run, record in recorded if record is not None and record.status == "diverged"]
 
 
-def check_data(planned: Plan, root: Path | None) -> None:
-    """A missing data set is told before any process is started."""
-    from benchmark.data.datasets import load
+class DataAtHand:
+    """Leaves the runs of data sets that cannot be read out of plans, and tells of them in the end."""
 
-    for name in dict.fromkeys(run.data.name for run in planned.missing):
-        try:
-            load(name, root)
-        except DataError as error:
-            print(f"fssl: {len(planned.missing)} runs wait for {name}", file=sys.stderr)
-            raise error
+    def __init__(self, root: Path | None) -> None:
+        self._root = root
+        self._troubles: dict[str, DataError | None] = {}  # of every data set that was asked for
+        self._waiting: Sequence[Experiment] = ()
+
+    def of(self, planned: Plan) -> Plan:
+        """The plan without such runs. Raises DataError where nothing else is to be done, and nothing is recorded."""
+        self._waiting = [run for run in planned.missing if self._trouble(run.data.name)]
+        if self._waiting and len(self._waiting) == len(planned.runs):
+            name = self._waiting[0].data.name
+            print(f"fssl: {len(self._waiting)} runs wait for {name}", file=sys.stderr)
+            raise self._troubles[name] or AssertionError(name)
+        waiting = set(self._waiting)
+        return replace(
+            planned,
+            runs=tuple(run for run in planned.runs if run not in waiting),
+            missing=tuple(run for run in planned.missing if run not in waiting),
+        )
+
+    def _trouble(self, name: str) -> DataError | None:
+        from benchmark.data.datasets import load
+
+        if name not in self._troubles:
+            try:
+                load(name, self._root)
+                self._troubles[name] = None
+            except DataError as error:
+                self._troubles[name] = error
+        return self._troubles[name]
+
+    def exit_code(self) -> int:
+        """0, or DataError's after a line for each data set that runs wait for."""
+        for name in dict.fromkeys(run.data.name for run in self._waiting):
+            number = sum(run.data.name == name for run in self._waiting)
+            print(f"fssl: {number} runs wait for {name}: {self._troubles[name]}", file=sys.stderr)
+        return DataError.exit_code if self._waiting else 0
 
 
 @contextlib.contextmanager

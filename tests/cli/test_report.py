@@ -80,3 +80,22 @@ def test_committed_trials_choose_the_committed_cells(tmp_path, arena):
     (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
     planned = plan(catalogue.items([arena], "laptop"), tmp_path)
     assert (planned.waiting, planned.missing) == (0, ())
+
+
+def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, capsys, monkeypatch):
+    """The item's cells on digits are trained and shown, the rest is named, exit code 66; again, nothing is trained."""
+
+    def two_data_sets(profile):
+        item = small_item(profile)
+        digits, other = item.cells
+        absent = replace(other.experiment, data=replace(other.experiment.data, name="folder:/no/such/folder"))
+        return replace(item, cells=(digits, replace(other, experiment=absent)), claims=())
+
+    for module in (catalogue, report, reproduce):
+        monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": two_data_sets})
+    for trained in ("2 runs to train", ""):
+        assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--json", *places]) == 66
+        out, err = capsys.readouterr()
+        assert sorted(cell["n"] for cell in json.loads(out)["cells"]) == [0, 2]
+        assert "2 runs wait for folder:/no/such/folder: " in err and trained in err
+    assert "runs to train" not in err
