@@ -31,6 +31,7 @@ from benchmark.data.tables import (
     Table,
     largest_remainders,
     round_table,
+    rounded_to_sums,
     stratified,
 )
 from benchmark.errors import ConfigError
@@ -162,10 +163,30 @@ def equal_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -
     return counts_Kd
 
 
+def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
+    """(K, d) as `equal_clients`, with the same draws; but all clients take at the same pace, each in its proportions of
+    the classes that are left, so that nobody has to take what others left over."""
+    streams = [numpy_stream(seed, "partition", "dirichlet", "redraw", redraw, "client", client) for client in range(K)]
+    log_weights_Kd = np.stack([_log_gamma_draws(alpha * n_d / n_d.sum(), stream) for stream in streams])
+    exact_Kd, left_d, wanted = np.zeros((K, len(n_d))), n_d.astype(np.float64), n_d.sum() / K
+    while (open_d := left_d > 1e-6).any() and wanted > 1e-6:  # images; a class is used up in each turn but the last
+        top_K = log_weights_Kd[:, open_d].max(axis=1, keepdims=True)
+        weights_Kd = np.exp(log_weights_Kd - top_K, where=open_d, out=np.zeros_like(exact_Kd))
+        weights_Kd /= weights_Kd.sum(axis=1, keepdims=True)
+        pace_d = weights_Kd.sum(axis=0)[open_d]
+        taken = min(wanted, float((left_d[open_d] / np.maximum(pace_d, 1e-300)).min()))  # by each client
+        exact_Kd += taken * weights_Kd
+        left_d -= taken * weights_Kd.sum(axis=0)
+        wanted -= taken
+    size, larger = divmod(int(n_d.sum()), K)
+    return rounded_to_sums(exact_Kd, size + (np.arange(K) < larger), n_d)
+
+
 RULES: Mapping[str, Rule] = {
     "rscfed": class_over_clients,
     "semifl": class_over_open_clients,
     "fedswitch": equal_clients,
+    "fedswitch_at_once": equal_clients_at_once,
 }
 
 
@@ -207,7 +228,7 @@ def take_in_proportion(size: int, log_weights_d: FloatArray, stock_d: IntArray) 
 
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(Checked):
-    """Proportions drawn from a Dirichlet distribution, by one of three rules.
+    """Proportions drawn from a Dirichlet distribution, by one of four rules.
 
     alpha: concentration; small is heterogeneous. min_size: least number of images of a client (at least 1).
     max_redraws: how many draws may be thrown away for a client below `min_size`.
@@ -218,6 +239,8 @@ class Dirichlet(Checked):
     * "fedswitch" (Hsu et al. 2019, arXiv 1909.06335, section 3.1): client by client, N/K images each, in proportions of
       the classes from Dirichlet(alpha p), p the proportions of the whole; used-up classes drop out of the later
       clients' draws. alpha = 1 with ten equal classes is Dirichlet(0.1, ..., 0.1).
+    * "fedswitch_at_once" (ours): the same draws, and all clients take at once; in "fedswitch" the last clients get what
+      the others left, and stay skewed at a large alpha.
 
     Departures:
     * rscfed, semifl: the released codes cut at floor(cumulated proportion x n); here the largest remainders are rounded
@@ -231,7 +254,7 @@ class Dirichlet(Checked):
     alpha: Positive
     min_size: Count = 10
     max_redraws: Whole = 1000
-    rule: Literal["rscfed", "semifl", "fedswitch"] = added("rscfed")
+    rule: Literal["rscfed", "semifl", "fedswitch", "fedswitch_at_once"] = added("rscfed")
 
     @property
     def R_nominal(self) -> float | None:

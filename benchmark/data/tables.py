@@ -31,6 +31,21 @@ def largest_remainders(exact_M: FloatArray, total: int) -> IntArray:
     return counts_M
 
 
+def rounded_to_sums(exact_Kd: FloatArray, sizes_K: IntArray, n_d: IntArray) -> IntArray:
+    """(K, d) whole numbers with these sums of rows and columns, which the exact ones have up to an image: rounded down,
+    then the largest remainders up as far as row and column lack one; what is still lacking goes where both do."""
+    counts_Kd = np.floor(exact_Kd).astype(np.int64)
+    owed_K, owed_d = sizes_K - counts_Kd.sum(axis=1), n_d - counts_Kd.sum(axis=0)
+    for place in np.argsort(counts_Kd - exact_Kd, axis=None, kind="stable"):
+        client, label = divmod(int(place), len(n_d))
+        if owed_K[client] > 0 and owed_d[label] > 0:
+            counts_Kd[client, label] += 1
+            owed_K[client] -= 1
+            owed_d[label] -= 1
+    np.add.at(counts_Kd, (np.repeat(np.arange(len(sizes_K)), owed_K), np.repeat(np.arange(len(n_d)), owed_d)), 1)
+    return counts_Kd
+
+
 def round_table(exact_Kd: Table) -> IntArray:
     """(K, d) integers: each entry its target rounded down or up, column sums kept, row sums rounded down or up.
 

@@ -11,7 +11,8 @@ Departures and switches (each a field below, but for those of `fedprox_fixmatch`
 1. Eq. 3 sends the teacher where |D^T - beta| < |D^S - beta|; both algorithms drop it there (`rule`). ClientUpdate is
    called with T_t in the boxes, although T'_t was computed for it; here it gets T'_t.
 2. Eq. 2 is a mean over batches, the boxes hold a sum (`divergence`); "distribution of predictions" is not said to be
-   the mean softmax output or the shares of the labels (`prediction`).
+   the mean softmax output or the shares of the labels (`prediction`), of all images of a batch or of those that a
+   model is sure of (`counted`).
 3. Without a teacher at the clients its divergence cannot be measured (`unsent_teacher`); nothing is known in the first
    round (`first_round`).
 4. A client without unlabelled images has no divergences; the means are over those that sent some. If nobody did, the
@@ -30,7 +31,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmark.config import NotNegative, Share
+from benchmark.config import NotNegative, Share, added
 from benchmark.errors import ConfigError
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 from benchmark.methods.protocol import Job, Local, Networks, Reader, Round, Setup, State, Tree, World
@@ -71,6 +72,9 @@ class FedSwitch(TeacherStudent):
     # Default: Eq. 2's mean. A sum grows with a client's images, so that no beta would suit two clients.
     divergence: Literal["mean", "sum"] = "mean"
     prediction: Prediction = "mean_softmax"  # default: keeps how sure a prediction is, and exists for one image
+    # "kept": images of which the measured model itself is at least tau sure; a batch without any is left out.
+    # Default: section 4 speaks of the batch's N examples.
+    counted: Literal["all", "kept"] = added("all")
     # "from_student": a teacher that is not sent begins as the received student, and is measured, not used.
     # "keep_last": the server keeps the D^T of the last round that had a teacher; the clients then do one pass less.
     # Default: what the boxes can do, which accumulate D^T in every round.
@@ -150,18 +154,30 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
         self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Eq. 2's terms of one batch: the teacher's on the weak view, the student's on the strong one."""
-        share = DISTRIBUTIONS[self.method.prediction]
-        divergences = {"client/kl_student": kl_from_uniform(share(strong_ND))}
+        divergences = self._divergence("kl_student", strong_ND)
         if "teacher" not in frozen:
             return divergences
         if self.labeller == "student":  # only watched
             with torch.no_grad():
                 weak_ND = frozen["teacher"](views["weak"])
-        return {**divergences, "client/kl_teacher": kl_from_uniform(share(weak_ND))}
+        return {**divergences, **self._divergence("kl_teacher", weak_ND)}
+
+    def _divergence(self, name: str, logits_ND: Tensor) -> dict[str, Tensor]:
+        """One of a batch's two; where unsure images do not count, also whether any image does: 1 or 0."""
+        share = DISTRIBUTIONS[self.method.prediction]
+        if self.method.counted == "all":
+            return {f"client/{name}": kl_from_uniform(share(logits_ND))}
+        sure_ND = logits_ND[torch.softmax(logits_ND, dim=-1).max(dim=-1).values >= self.method.threshold]
+        found = torch.tensor(float(len(sure_ND) > 0), dtype=torch.float64, device=logits_ND.device)
+        divergence = kl_from_uniform(share(sure_ND)) if len(sure_ND) else found
+        return {f"client/{name}": divergence, f"client/{name}_batches": found}
 
     def finish(self, local: Local) -> Tree:
         """The student, and as two numbers the divergences that were measured."""
-        batches = local.steps if self.method.divergence == "mean" else 1
-        totals = {name: local.totals.get(f"client/{name}") for name in ("kl_teacher", "kl_student")}
-        measured = {name: total / batches for name, total in totals.items() if total is not None}
+        measured = {}
+        for name in ("kl_teacher", "kl_student"):
+            total = local.totals.get(f"client/{name}")
+            batches = local.totals.get(f"client/{name}_batches", local.steps)
+            if total is not None and batches:
+                measured[name] = total / batches if self.method.divergence == "mean" else total
         return {**super().finish(local), **measured}

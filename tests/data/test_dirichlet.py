@@ -1,4 +1,4 @@
-"""The three Dirichlet rules: the old one unmoved, SemiFL's cap, FedSwitch's equal clients, and what they share.
+"""The Dirichlet rules: the old one unmoved, SemiFL's cap, FedSwitch's equal clients, and what they share.
 
 Shapes: K clients, d classes; n_d images of each class.
 """
@@ -62,8 +62,35 @@ def test_semifl_by_hand_with_one_client_per_class():
 @settings(max_examples=100, deadline=None)
 @given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.001, 500), seed=st.integers(0, 9))
 def test_fedswitch_clients_are_equal_up_to_one_image(n_d, K, alpha, seed):
-    sizes_K = RULES["fedswitch"](n_d, K, alpha, seed, 0).sum(axis=1)
-    assert sizes_K.max() - sizes_K.min() <= 1
+    for name in ("fedswitch", "fedswitch_at_once"):
+        sizes_K = RULES[name](n_d, K, alpha, seed, 0).sum(axis=1)
+        assert sizes_K.max() - sizes_K.min() <= 1
+
+
+def test_late_clients_are_skewed_unless_all_take_at_once():
+    """100 clients of 550 images at alpha = 100: nats between the classes of the first and the last ten and equal
+    shares. The expected divergence of a Dirichlet(10, ..., 10) draw is ln 10 + psi(11) - psi(101) = .044."""
+
+    def nats(counts_Kd):
+        share_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
+        return np.log(10) + (share_Kd * np.log(np.maximum(share_Kd, 1e-300))).sum(axis=1)
+
+    one_by_one, at_once = (
+        nats(RULES[name](np.full(10, 5500), 100, 100.0, 0, 0)) for name in ("fedswitch", "fedswitch_at_once")
+    )
+    assert one_by_one[:10].mean() < 0.07 and one_by_one[-10:].mean() > 0.15
+    assert at_once.mean() == pytest.approx(0.044, abs=0.01) and at_once[-10:].mean() < 0.07
+
+
+def test_all_take_at_once_by_hand():
+    """One class a client (a tiny alpha), three clients, classes of 3 and 6: a client's class by its draw. Where two
+    want the class of 3, each has half of it and fills up from the other: (1 or 2, 1 or 2) and (0, 3)."""
+    for seed in range(20):
+        alone = RULES["fedswitch"](np.array([30, 60]), 3, 1e-4, seed, 0)[0].argmax()
+        counts_Kd = RULES["fedswitch_at_once"](np.array([3, 6]), 3, 1e-4, seed, 0)
+        assert sorted(counts_Kd[:, 0].tolist()) in ([0, 0, 3], [0, 1, 2], [1, 1, 1])
+        if sorted(counts_Kd[:, 0].tolist()) == [0, 0, 3]:
+            assert (counts_Kd[0, 0] == 3) == (alone == 0)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -290,3 +290,41 @@ def test_the_first_round_has_nothing_to_go_by():
     for rule in ("equation", "algorithm"):
         assert FedSwitch(rule=rule).sends_teacher(None, None)
         assert not FedSwitch(rule=rule, first_round="student").sends_teacher(None, None)
+
+
+# Whose predictions count in Eq. 2.
+
+
+def test_divergences_of_sure_images_alone_by_hand():
+    """tau = .7; the student is .75, .75 and .25 sure of class 0 and .5 of the fourth image: three count, with a mean of
+    7/12. The teacher, .6 sure, has none: 0, and no batch."""
+    student_ND = torch.tensor([[3.0, 1], [3, 1], [1, 3], [1, 1]]).log()
+    teacher_ND = torch.tensor([[0.6, 0.4]] * 4).log()
+    update = FedSwitchUpdate(method=FedSwitch(threshold=0.7, counted="kept"), labeller="teacher")
+    found = update.observe(teacher_ND, student_ND, torch.nn.ModuleDict({"teacher": torch.nn.Identity()}), {})
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        {
+            "client/kl_student": entropy([7 / 12, 5 / 12], [0.5, 0.5]),
+            "client/kl_student_batches": 1.0,
+            "client/kl_teacher": 0.0,
+            "client/kl_teacher_batches": 0.0,
+        }
+    )
+
+
+def test_where_all_images_are_sure_both_ways_to_count_are_one():
+    """tau = 0. As a sum and as a mean."""
+    for divergence in ("mean", "sum"):
+        method = FedSwitch(**{**SHARED, "threshold": 0.0}, divergence=divergence, ratio=0.5)
+        every, kept = (watched(experiment(replace(method, counted=way)), 2)[0] for way in ("all", "kept"))
+        for name in ("fedswitch/kl_teacher", "fedswitch/kl_student"):
+            assert kept.metrics[name] == pytest.approx(every.metrics[name], abs=1e-12)
+        assert equal(kept.state.server["student"], every.state.server["student"])
+
+
+def test_where_no_image_is_sure_nothing_is_measured():
+    """tau = 1: clients send the student alone, and every round is like the first."""
+    method = FedSwitch(**{**SHARED, "threshold": 1.0}, counted="kept", ratio=0.5)
+    module, watch = after_rounds(method, 2)
+    assert all(set(outcome.sends) == {"student"} for _, outcome in watch.clients())
+    assert module.state.server["kl_teacher"] is None and module.metrics["fedswitch/sent_teacher"] == 1.0
