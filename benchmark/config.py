@@ -70,6 +70,14 @@ def added(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"added": True})
 
 
+def renamed(default: Any, former: Mapping[str, str]) -> Any:
+    """A field of which some values have another name in older records: name now -> former name.
+
+    Both are read; the hash is made with the former one, so that older records keep their cell.
+    """
+    return dataclasses.field(default=default, metadata={"former": former})
+
+
 @dataclasses.dataclass(frozen=True)
 class Interval:
     """The numbers that a field may have, written as intervals are: "[0, 1)" has 0 and not 1."""
@@ -141,7 +149,7 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
         shown = [f for f in dataclasses.fields(value) if not (hashed and _at_added_default(f, value))]
         return {
             "kind": kind_of(type(value)),
-            **{f.name: to_plain(getattr(value, f.name), hashed=hashed) for f in shown},
+            **{f.name: to_plain(_former(f, value) if hashed else getattr(value, f.name), hashed=hashed) for f in shown},
         }
     if isinstance(value, tuple | list):
         return [to_plain(part, hashed=hashed) for part in value]
@@ -154,6 +162,12 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
 
 def _at_added_default(f: "dataclasses.Field[Any]", value: Any) -> bool:
     return bool(f.metadata.get("added")) and getattr(value, f.name) == f.default
+
+
+def _former(f: "dataclasses.Field[Any]", value: Any) -> Any:
+    """The field's value by its former name, where it had one."""
+    now = getattr(value, f.name)
+    return f.metadata["former"].get(now, now) if "former" in f.metadata else now
 
 
 def from_plain(cls: type[T], data: Any, path: str = "") -> T:
@@ -171,6 +185,8 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             continue
         if key not in fields:
             raise ConfigError(f"unknown key {_join(path, key)} = {raw!r}; {nearest(key, fields)}")
+        names = {former: now for now, former in fields[key].metadata.get("former", {}).items()}
+        raw = names.get(raw, raw) if isinstance(raw, str) else raw
         reader = fields[key].metadata.get("read")  # open sets, such as methods, bring their own
         values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
     missing = [

@@ -8,7 +8,9 @@ on seeds apart from the table's.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
+from benchmark.data.datasets import known
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.models.build import Model
@@ -35,7 +37,11 @@ class Environment:
 
     def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
         """The entry in this environment, at its own hyperparameters where none are given."""
-        method = with_field(entry.method, entry.second, second) if second is not None and entry.second else entry.method
+        method = entry.method
+        if second is None and entry.second and entry.images:
+            second = self.in_images(entry, attrgetter(entry.second)(method))
+        if second is not None and entry.second:
+            method = with_field(method, entry.second, second)
         sizes = dict.fromkeys(("batch_size", "server_batch_size", "labelled_batch_size"), self.batch_size)
         sgd = entry.sgd if lr is None else replace(entry.sgd, lr=lr, server_lr=None)
         return replace(
@@ -45,6 +51,15 @@ class Environment:
             optimizer=sgd,
         )
 
+    def in_images(self, entry: Entry, value: float) -> float:
+        """A value whose unit is images / distance, scaled with a client's images (those that are not the server's, over
+        K): RSCFed's beta / N_i is then the paper's."""
+        if not entry.images:
+            return value
+        data = self.base.data
+        images = (known(data.name).train - data.N_s - data.N_validation) / self.base.federation.K
+        return value * images / entry.images
+
     def settings(self, entry: Entry) -> dict[str, tuple[float, float | None]]:
         """The six settings of the equal budget, by what is said of them."""
         if entry.second is None:
@@ -52,7 +67,8 @@ class Environment:
             rates = (low / 4, low / 2, low, middle, high, 2 * high)
             return {f"lr {lr:g}": (lr, None) for lr in rates}
         word = WORDS[entry.second]
-        return {f"lr {lr:g}, {word} {v:g}": (lr, v) for lr in self.learning_rates for v in entry.values}
+        values = [self.in_images(entry, value) for value in entry.values]
+        return {f"lr {lr:g}, {word} {v:.4g}": (lr, v) for lr in self.learning_rates for v in values}
 
 
 def trial(experiment: Experiment, rounds: int) -> Experiment:

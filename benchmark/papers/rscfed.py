@@ -245,8 +245,46 @@ def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
         found = bound(alone)
         words = (str(place["data"]) if "data" in place else "", found.label, f"K={place['K']}" if "K" in place else "")
         yield replace(found, label="/".join(filter(None, words)), setting={**place, **found.setting})
+    if name == "tab2":
+        yield from _weight_held(cells)
     if name == "tab4":
         yield from _labelled_data_held(cells)
+    if name == "fig2":
+        yield from _averaged_equally(cells)
+
+
+def _weight_held(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """Table 2's rows with the labelled client at half of every round that it is in, as Basic has it: by the print it
+    has .25 of a round and as released .44, so that sub-sampling is not all that changes."""
+    for cell in cells:
+        method = cell.experiment.method
+        if not isinstance(method, RSCFed):
+            continue
+        held = replace(method, labelled_weight="per_round", labelled_times=6.0, beta_rule="paper", beta_labelled=100.0)
+        yield replace(
+            cell,
+            label=f"{cell.label}, weight held",
+            setting={**cell.setting, "method": f"{cell.setting['method']}, weight held"},
+            experiment=replace(cell.experiment, method=held),
+            published={},
+            role="control",
+            note="ours: labelled clients have half of each round that they are in, as in Basic",
+        )
+
+
+def _averaged_equally(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """Fed-Consist's original weights as section 1 has them; section 4.2 has FedAvg's, by size."""
+    for cell in cells:
+        method = cell.experiment.method
+        if isinstance(method, FedConsist) and method.labelled_share is None:
+            yield replace(
+                cell,
+                label="Fed-Consist (equally)",
+                setting={**cell.setting, "method": "Fed-Consist (equally)"},
+                experiment=replace(cell.experiment, method=replace(method, weighting="equal")),
+                role="control",
+                note="ours: section 1 says that Fed-Consist averages equally",
+            )
 
 
 def _labelled_data_held(cells: Sequence[Cell]) -> Iterable[Cell]:

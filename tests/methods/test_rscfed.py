@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from torch import nn
 
+from benchmark.experiment import from_json, to_json
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
@@ -22,6 +24,11 @@ from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal
 from tests.methods.watch import tiny_with, watched
 
+# By the letter of the paper but for its round, as the plain torch below has it; the defaults have lambda_u = .02, the
+# released teacher and labelled_weight per_round.
+BY_LETTER: dict[str, Any] = {"unlabelled_weight": 1.0, "ema_warm_up": "paper", "teacher_start": "paper"}
+rscfed = partial(RSCFed, labelled_weight="per_subset", **BY_LETTER)
+fed_consist = partial(FedConsist, **BY_LETTER)
 SGD_OF_TWO_RATES = SGD(lr=0.02, server_lr=0.05, schedule=Constant(), weight_decay=0.0, nesterov=False)
 
 
@@ -61,7 +68,7 @@ def client_by_plain_torch(environment, number, client, student, teacher):
     )
     job = Job(
         key=Key(client=client),
-        update=LabelledUpdate(method=RSCFed()),
+        update=LabelledUpdate(method=rscfed()),
         receives={},
         data={stream.part: stream},
         limit=TWO_STEPS,
@@ -114,10 +121,11 @@ SAME: dict[str, Any] = {"batch_size": 8, "alpha": ALPHA, "unlabelled_weight": LA
 @pytest.mark.parametrize(
     "method, share",
     [
-        (RSCFed(M=1, subset=4, beta=0.0, labelled_weight="by_size", **SAME), None),
-        (RSCFed(M=1, subset=4, beta=0.0, **SAME), 0.5),
-        (FedConsist(**SAME), 0.5),
-        (FedConsist(labelled_share=None, **SAME), None),
+        (rscfed(M=1, subset=4, beta=0.0, labelled_weight="by_size", **SAME), None),
+        (rscfed(M=1, subset=4, beta=0.0, **SAME), 0.5),
+        (fed_consist(**SAME), 0.5),
+        (fed_consist(labelled_share=None, **SAME), None),
+        (rscfed(M=1, subset=4, beta=0.0, labelled_weight="per_round", **SAME), 0.5),
     ],
 )
 def test_the_limits_are_weighted_fedavg(method, share):
@@ -139,7 +147,7 @@ def test_the_limits_are_weighted_fedavg(method, share):
 
 
 def test_subsets_are_drawn_without_replacement_and_anew():
-    module, logs = rounds_of(experiment_of(RSCFed(M=3, subset=3, batch_size=8)), rounds=2)
+    module, logs = rounds_of(experiment_of(rscfed(M=3, subset=3, batch_size=8)), rounds=2)
     draws = [[job.key.client for job in log.jobs] for log in logs]
     for clients in draws:
         assert all(len(set(clients[first : first + 3])) == 3 for first in (0, 3, 6)) and len(clients) == 9
@@ -150,7 +158,7 @@ def test_subsets_are_drawn_without_replacement_and_anew():
 def test_a_client_drawn_twice_trains_twice_from_the_global_model():
     """Both subsets are everyone. The second job is sent nothing, and yet equals a fresh job that is sent the model; the
     teacher goes on from what the first left, with 2 steps each."""
-    experiment = experiment_of(RSCFed(M=2, subset=4, batch_size=8))
+    experiment = experiment_of(rscfed(M=2, subset=4, batch_size=8))
     start = weights_of(prepare(experiment).network())
     module, (log,) = rounds_of(experiment)
     model_bytes = sum(value.nbytes for value in start.values())
@@ -171,19 +179,93 @@ def test_a_client_drawn_twice_trains_twice_from_the_global_model():
 
 def test_a_reused_model_counts_in_both_subsets():
     """Two subsets of everyone: one job a client, and the result of M = 1, up to the order of the sums."""
-    module, (log,) = rounds_of(experiment_of(RSCFed(M=2, subset=4, batch_size=8, beta=50.0, drawn_twice="reused")))
-    once, _ = rounds_of(experiment_of(RSCFed(M=1, subset=4, batch_size=8, beta=50.0)))
+    module, (log,) = rounds_of(experiment_of(rscfed(M=2, subset=4, batch_size=8, beta=50.0, drawn_twice="reused")))
+    once, _ = rounds_of(experiment_of(rscfed(M=1, subset=4, batch_size=8, beta=50.0)))
     assert len(log.jobs) == 4
     assert difference(module.models()["student"], once.models()["student"]) < 1e-7
 
 
 def test_the_round_is_the_mean_of_the_subsets():
     """Eq. 7 from the outcomes: beta 0 and by size, subsets of two, (n1 w1 + n2 w2) / (n1 + n2), the mean of 3."""
-    module, (log,) = rounds_of(experiment_of(RSCFed(M=3, subset=2, batch_size=8, beta=0.0, labelled_weight="by_size")))
+    module, (log,) = rounds_of(experiment_of(rscfed(M=3, subset=2, batch_size=8, beta=0.0, labelled_weight="by_size")))
     sent = [(module.environment.sizes[o.key.client], o.sends["student"]["fc2.bias"].double()) for o in log.outcomes]
     pairs = [sent[first : first + 2] for first in (0, 2, 4)]
     expected = sum((n1 * w1 + n2 * w2) / (n1 + n2) for (n1, w1), (n2, w2) in pairs) / 3
     assert torch.allclose(module.models()["student"]["fc2.bias"].double(), expected, atol=1e-7)
+
+
+def sent_in(log, module):
+    """(client's number, its images, whether it is labelled, a weight of its model) of each outcome."""
+    environment = module.environment
+    for o in log.outcomes:
+        k = o.key.client
+        yield environment.sizes[k], bool(environment.labelled[k]), o.sends["student"]["fc2.bias"].double()
+
+
+@pytest.mark.parametrize("beta", [0.0, 30.0])
+def test_labelled_clients_have_their_share_of_the_round(beta):
+    """per_round, from the outcomes: Eq. 6 by size in each subset of three; then labelled draws scaled to .3 in sum, the
+    others to .7."""
+    method = rscfed(M=3, subset=3, batch_size=8, beta=beta, labelled_weight="per_round", labelled_share=0.3)
+    module, (log,) = rounds_of(experiment_of(method))
+    models, totals = list(sent_in(log, module)), {True: 0.0, False: 0.0}
+    sums: dict[bool, Any] = {True: 0.0, False: 0.0}
+    full = [o.sends["student"] for o in log.outcomes]
+    for first in (0, 3, 6):
+        n = [size for size, _, _ in models[first : first + 3]]
+        average = {name: sum(f * w[name] for f, w in zip(n, full[first:], strict=False)) / sum(n) for name in full[0]}
+        d = [math.sqrt(sum(float((w[k] - average[k]).square().sum()) for k in w)) for w in full[first : first + 3]]
+        e = [size * math.exp(-beta * distance / size) for size, distance in zip(n, d, strict=True)]
+        for (_, labelled, bias), weight in zip(models[first : first + 3], e, strict=True):
+            sums[labelled] = sums[labelled] + weight / sum(e) * bias
+            totals[labelled] += weight / sum(e)
+    expected = 0.3 * sums[True] / totals[True] + 0.7 * sums[False] / totals[False]
+    assert torch.allclose(module.models()["student"]["fc2.bias"].double(), expected, atol=1e-6)
+    assert module.metrics["aggregation/labelled_share"] == 0.3
+    assert sum(labelled for _, labelled, _ in models) >= 2
+
+
+def test_a_labelled_client_of_few_images_keeps_its_share():
+    """The server's 20 labels as one more client's, where others hold five to twenty times as many: Eq. 6 divides by
+    N_i, so that its weight is 0 in float64 with beta = 1e6, and its share of the round is half all the same."""
+    few, subset = (
+        rounds_of(experiment_of(rscfed(M=1, subset=5, batch_size=8, beta=1e6, labelled_weight=rule), "one_more_client"))
+        for rule in ("per_round", "per_subset")
+    )
+    assert few[0].metrics["aggregation/labelled_share"] == 0.5
+    assert subset[0].metrics["aggregation/labelled_share"] < 1e-300
+    assert all(torch.isfinite(value).all() for value in few[0].models()["student"].values())
+
+
+def test_a_round_without_labelled_clients_is_by_size():
+    experiment = experiment_of(rscfed(M=1, subset=2, batch_size=8, beta=0.0, labelled_weight="per_round"))
+    module, logs = rounds_of(experiment, rounds=6)
+    drawn = [any(module.environment.labelled[job.key.client] for job in log.jobs) for log in logs]
+    module, logs = rounds_of(experiment, rounds=drawn.index(False) + 1)
+    (n1, _, w1), (n2, _, w2) = sent_in(logs[-1], module)
+    after = module.models()["student"]["fc2.bias"].double()
+    assert torch.allclose(after, (n1 * w1 + n2 * w2) / (n1 + n2), atol=1e-6)
+    assert module.metrics["aggregation/labelled_share"] == 0.0
+
+
+@pytest.mark.parametrize("share, expected", [(None, (1, 1, 1, 1)), (0.4, (0.4, 0.2, 0.2, 0.2))])
+def test_fed_consist_averages_equally(share, expected):
+    """ "origi.": a quarter each; with a share for the one labelled client, the others share the rest equally."""
+    module, (log,) = rounds_of(experiment_of(fed_consist(batch_size=8, labelled_share=share, weighting="equal")))
+    models = sorted(sent_in(log, module), key=lambda sent: not sent[1])
+    mean = sum(weight * bias for weight, (_, _, bias) in zip(expected, models, strict=True)) / sum(expected)
+    assert torch.allclose(module.models()["student"]["fc2.bias"].double(), mean, atol=1e-7)
+
+
+def test_former_names_and_defaults_keep_their_cells():
+    """per_subset was "paper" in older records: read, and in the hash."""
+    e = experiment_of(rscfed(M=2, subset=3))
+    plain = to_json(e)
+    assert plain["method"]["labelled_weight"] == "per_subset"
+    assert to_json(e, hashed=True)["method"]["labelled_weight"] == "paper"
+    assert "weighting" not in to_json(experiment_of(fed_consist()), hashed=True)["method"]
+    plain["method"]["labelled_weight"] = "paper"
+    assert from_json(plain) == e and from_json(plain).cell_key == e.cell_key
 
 
 # --- what is sent and kept ---
@@ -193,7 +275,7 @@ def test_the_round_is_the_mean_of_the_subsets():
 def test_the_first_global_model_is_sent_to_clients_that_come_late(teacher_start):
     """One client a round. The paper's teachers start at theta_glob^0, which is known in round 1, not needed by the
     labelled client, and sent once to any other."""
-    method = RSCFed(M=1, subset=1, batch_size=8, teacher_start=teacher_start)
+    method = rscfed(M=1, subset=1, batch_size=8, teacher_start=teacher_start)
     module, logs = rounds_of(
         experiment_of(method, federation=replace(tiny_experiment().federation, rounds=12)), rounds=12
     )
@@ -215,7 +297,7 @@ def test_momentum_is_kept_or_reset():
     """Round 1 is the same; kept buffers move round 2."""
     reset, kept = (
         rounds_of(experiment_of(method), rounds=2)[0]
-        for method in (FedConsist(batch_size=8), FedConsist(batch_size=8, momentum="released_code"))
+        for method in (fed_consist(batch_size=8), fed_consist(batch_size=8, momentum="released_code"))
     )
     assert all("momentum" in private for private in kept.state.clients.values()) and len(kept.state.clients) == 4
     assert not any("momentum" in private for private in reset.state.clients.values())
@@ -225,7 +307,7 @@ def test_momentum_is_kept_or_reset():
 def test_warm_start_is_the_labelled_client_alone():
     """One job, whose result is the new global model and, for the teachers, theta_glob^0."""
     module, (first, second) = rounds_of(
-        experiment_of(RSCFed(M=2, subset=3, batch_size=8, warm_start_rounds=1)), rounds=2
+        experiment_of(rscfed(M=2, subset=3, batch_size=8, warm_start_rounds=1)), rounds=2
     )
     (job,), (outcome,) = first.jobs, first.outcomes
     assert module.environment.labelled[job.key.client] and job.learning_rate == "server"
@@ -236,7 +318,7 @@ def test_warm_start_is_the_labelled_client_alone():
 
 def test_warm_start_weighs_by_labels():
     """ "share": (l1 w1 + ... + l4 w4) / (l1 + ... + l4), and no image without a label is seen."""
-    module, (log,) = rounds_of(experiment_of(FedConsist(batch_size=8, warm_start_rounds=1), setting="share"))
+    module, (log,) = rounds_of(experiment_of(fed_consist(batch_size=8, warm_start_rounds=1), setting="share"))
     labels = [module.environment.labelled[outcome.key.client] for outcome in log.outcomes]
     sent = [outcome.sends["student"]["fc2.bias"].double() for outcome in log.outcomes]
     expected = sum(n * w for n, w in zip(labels, sent, strict=True)) / sum(labels)
@@ -246,7 +328,7 @@ def test_warm_start_weighs_by_labels():
 
 @pytest.mark.parametrize("setting, streams", [("share", {"labelled", "unlabelled"}), ("one_more_client", None)])
 def test_streams_are_those_that_a_client_has(setting, streams):
-    module, (log,) = rounds_of(experiment_of(RSCFed(M=3, subset=4, batch_size=8), setting=setting))
+    module, (log,) = rounds_of(experiment_of(rscfed(M=3, subset=4, batch_size=8), setting=setting))
     for job in log.jobs:
         extra = {"labelled"} if job.key.client == 4 else {"unlabelled"}
         assert set(job.data) == (streams or extra)
@@ -282,11 +364,11 @@ def check(found, expected):
 
 
 # Eq. 5's frequencies put theta_avg at t; beta |t_i - t| / N_i is a whole number of ln 2, so that exp is a power of 2.
-# paper: 1/2, 1/4, 1/4 -> t = 10, distances 10, 0, 20; / N = .1, 0, .4; beta 10 ln 2: 1/2, 1, 1/16
+# per_subset: 1/2, 1/4, 1/4 -> t = 10, distances 10, 0, 20; / N = .1, 0, .4; beta 10 ln 2: 1/2, 1, 1/16
 # released_code, times 2: 200, 50, 50 -> t = 20/3, distances 20/3, 10/3, 70/3; beta 15 ln 2: 1/2, 1/2, 1/128; then 400
-# released_command: 100, 50, 50 -> t = 10, as in the paper; then 200.  by_size: the same without.
+# released_command: 100, 50, 50 -> t = 10, as above; then 200.  by_size: the same without.
 BY_HAND = {
-    "paper": (10 * LN2, [0.5 / 2, 0.25, 0.25 / 16]),
+    "per_subset": (10 * LN2, [0.5 / 2, 0.25, 0.25 / 16]),
     "released_code": (15 * LN2, [400 / 2, 50 / 2, 50 / 128]),
     "released_command": (10 * LN2, [200 / 2, 50, 50 / 16]),
     "by_size": (10 * LN2, [100 / 2, 50, 50 / 16]),
@@ -299,13 +381,13 @@ def test_three_clients(rule, distance, stretch):
     """The sum of norms is 1.4 times the norm: beta / 1.4 gives the same powers of 2."""
     beta, expected = BY_HAND[rule]
     times: dict[str, Any] = {"labelled_times": 2.0} if rule.startswith("released") else {}
-    method = RSCFed(labelled_weight=rule, beta=beta / stretch, distance=distance, **times)
+    method = rscfed(labelled_weight=rule, beta=beta / stretch, distance=distance, **times)
     check(method.consensus(MODELS, [A, B, C]), expected)
 
 
 def test_the_share_of_labelled_clients():
     """beta = 0 and a share of .2: A weighs .2, B and C .4 each; two labelled clients share by size: 100 and 300."""
-    method = RSCFed(labelled_share=0.2, beta=0.0)
+    method = rscfed(labelled_share=0.2, beta=0.0)
     check(method.consensus(MODELS, [A, B, C]), [0.2, 0.4, 0.4])
     check(method.consensus(MODELS, [A, replace(A, size=300), C]), [0.05, 0.15, 0.8])
 
@@ -313,14 +395,14 @@ def test_the_share_of_labelled_clients():
 @pytest.mark.parametrize("labelled", [True, False])
 def test_one_kind_of_client_is_weighted_by_size(labelled):
     members = [replace(member, labelled=labelled) for member in (A, B, C)]
-    check(RSCFed(beta=0.0).consensus(MODELS, members), [100, 50, 50])
+    check(rscfed(beta=0.0).consensus(MODELS, members), [100, 50, 50])
 
 
 def test_the_released_weight_of_the_labelled_client():
     """Released numbers (x 6 twice, N equal, no distance): 36 of 40, the .9 of the code's subsets of five."""
     members = [replace(A, size=10), *[replace(B, size=10)] * 4]
     models = [model(0), *[model(10)] * 4]
-    _, weights = RSCFed(labelled_weight="released_code", beta=0.0).consensus(models, members)
+    _, weights = rscfed(labelled_weight="released_code", beta=0.0).consensus(models, members)
     assert weights[0] == pytest.approx(36 / 40)
 
 
@@ -332,9 +414,9 @@ def test_the_beta_rules():
     """
     C100 = replace(C, size=100)
     unlabelled_alone = [50 / 4, 100 * 2**-0.5]
-    released = RSCFed(beta=7.5 * LN2, beta_rule="released_code", beta_labelled=10 * LN2)
-    paper = RSCFed(beta=7.5 * LN2)
-    check(released.consensus(MODELS, [A, B, C]), BY_HAND["paper"][1])
+    released = rscfed(beta=7.5 * LN2, beta_rule="released_code", beta_labelled=10 * LN2)
+    paper = rscfed(beta=7.5 * LN2)
+    check(released.consensus(MODELS, [A, B, C]), BY_HAND["per_subset"][1])
     for method in (released, paper):
         _, weights = method.consensus(MODELS[1:], [B, C100])
         assert weights == pytest.approx([value / sum(unlabelled_alone) for value in unlabelled_alone], rel=1e-6)
@@ -359,12 +441,12 @@ def test_weights_where_exp_is_zero():
     found = reweighted([1.0, 1.0, 1.0], [5.0, 5.0001, 6.0], [50, 50, 50], beta=1e4)
     e = math.exp(-0.02)
     assert found == pytest.approx([1 / (1 + e), e / (1 + e), math.exp(-200) / (1 + e)], rel=1e-9)
-    theta, _ = RSCFed(beta=1e6).consensus(MODELS, [A, B, C])
+    theta, _ = rscfed(beta=1e6).consensus(MODELS, [A, B, C])
     assert torch.isfinite(theta["one.weight"]).all() and theta["one.weight"].item() == pytest.approx(6.0)
 
 
 def test_a_model_that_diverged_is_not_hidden():
-    theta, _ = RSCFed(beta=1.0).consensus([model(0), model(math.nan)], [A, B])
+    theta, _ = rscfed(beta=1.0).consensus([model(0), model(math.nan)], [A, B])
     assert theta["one.weight"].isnan().all()
 
 
@@ -411,7 +493,7 @@ def test_the_student_is_pulled_towards_the_sharpened_teacher(temperature, expect
         nn.ModuleDict({"student": Constantly(0.0, 0.0)}),
         nn.ModuleDict({"teacher": Constantly(math.log(1.5), 0.0)}),
     )
-    update = MeanTeacherUpdate(method=RSCFed(temperature=temperature, unlabelled_weight=3.0))
+    update = MeanTeacherUpdate(method=rscfed(temperature=temperature, unlabelled_weight=3.0))
     loss, aux = update.loss(*networks, {"unlabelled": UNLABELLED}, torch.Generator())
     assert loss.item() == pytest.approx(3 * expected, rel=1e-5)
     assert aux["client/unlabelled_loss"].item() == pytest.approx(expected, rel=1e-5)
@@ -433,7 +515,7 @@ def test_both_losses_in_one_step():
         "unlabelled": Batch(views=IMAGES, labels_N=None),
         "labelled": Batch(views=IMAGES, labels_N=torch.ones(3).long()),
     }
-    update = MeanTeacherUpdate(method=RSCFed(temperature=1.0, unlabelled_weight=3.0))
+    update = MeanTeacherUpdate(method=rscfed(temperature=1.0, unlabelled_weight=3.0))
     loss, _ = update.loss(*networks, batch, torch.Generator())
     assert loss.item() == pytest.approx(math.log(2) + 0.06, rel=1e-5)
 
@@ -460,7 +542,7 @@ def test_the_teacher_after_two_steps(ema_warm_up, steps, expected):
         private={"teacher_steps": steps},
         step=0,
     )
-    update = MeanTeacherUpdate(method=RSCFed(alpha=0.25, ema_warm_up=ema_warm_up))
+    update = MeanTeacherUpdate(method=rscfed(alpha=0.25, ema_warm_up=ema_warm_up))
     for value, after in zip((4.0, 8.0), expected, strict=True):
         nn.init.constant_(student.logits_D, value)
         update.after_step(training)

@@ -54,7 +54,10 @@ def test_a_field_that_came_later_moves_no_key_at_its_default():
         (lambda: RSCFed(labelled_share=1.0), "labelled_share: 1.0"),
         (lambda: FedConsist(labelled_share=0.0), "labelled_share: 0.0"),
         (lambda: RSCFed(beta_labelled=5.0), "beta_labelled: 5.0 does nothing with beta_rule 'paper'"),
-        (lambda: RSCFed(labelled_share=0.3, labelled_weight="by_size"), "choose labelled_weight 'paper'"),
+        (
+            lambda: RSCFed(labelled_share=0.3, labelled_weight="by_size"),
+            "choose labelled_weight 'per_round' or 'per_subset'",
+        ),
         (lambda: FedSwitch(ratio=1.5), "ratio: 1.5"),
         (lambda: FedSwitch(local_ratio=-0.1), "local_ratio: -0.1"),
         (lambda: FedSwitch(beta=-1.0), "beta: -1.0"),

@@ -55,6 +55,11 @@ def test_own_hyperparameters_are_the_papers():
     rscfed = own["RSCFed"]
     assert (rscfed.optimizer.server_lr, rscfed.optimizer.lr, rscfed.optimizer.nesterov) == (0.03, 0.021, False)
     assert rscfed.data.label_setting == "one_more_client"
+    # 59,400 images over ten clients, where the paper has 73,257; the labelled client has few, and half of a round.
+    assert rscfed.method.beta == pytest.approx(10_000 * 59_400 / 73_257, rel=1e-3)
+    assert (rscfed.method.labelled_weight, rscfed.method.labelled_share) == ("per_round", 0.5)
+    digits = items(["arena/alpha"], "laptop")[0].cell("RSCFed/alpha=0.05").experiment
+    assert digits.method.beta == pytest.approx(10_000 * (1397 - 50 - 100) / 73_257, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["arena/digits", "arena/mnist"])

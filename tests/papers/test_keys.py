@@ -39,10 +39,10 @@ DIGESTS = {
     "ssfl/figd2": "8b6139b840c5 6c351808e583 d0d2a6879985 b5d62af098ba",
     "ssfl/figd3": "8b6139b840c5 6c351808e583 d0d2a6879985 b5d62af098ba",
     "ssfl/figd4": "8b6139b840c5 6c351808e583 d0d2a6879985 b5d62af098ba",
-    "arena/digits": "17cfc8bf65b5 7e7c50150252 7e7c50150252 7e7c50150252",
-    "arena/mnist": "97dbbde772f4 97dbbde772f4 97dbbde772f4 97dbbde772f4",
-    "arena/cifar10": "794417f85dac 794417f85dac fe1a2b877e2b fe1a2b877e2b",
-    "arena/alpha": "ed4d53809aad ff87e586e51e ff87e586e51e ff87e586e51e",
+    "arena/digits": "ed2f92883f8b 34e67d907ec5 34e67d907ec5 34e67d907ec5",
+    "arena/mnist": "4a93ce3989ba 4a93ce3989ba 4a93ce3989ba 4a93ce3989ba",
+    "arena/cifar10": "07921c16ce4b 07921c16ce4b 7d68f9fce030 7d68f9fce030",
+    "arena/alpha": "ebdc0ea9e727 455625b6b5cc 455625b6b5cc 455625b6b5cc",
     "ssfl/departures": "aa0aebf54539 a3cdd6d4263b 034fdec24055 603d96b07b00",
 }
 # A few of them one by one: laptop, with records in results/reference/.

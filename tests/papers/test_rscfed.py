@@ -154,7 +154,7 @@ def test_settings_are_section_4_s():
                 continue
             assert (e.optimizer.lr, method.alpha, method.temperature) == (lr, 0.001, 0.5)
             if isinstance(method, RSCFed):
-                assert method.beta == (0.0 if cell.setting["method"] == "Basic + SSO" else beta)
+                assert method.beta == (0.0 if "Basic + SSO" in str(cell.setting["method"]) else beta)
                 if name not in ("tab6", "tab7"):
                     assert (method.M, method.subset) == (3, 5)
     assert {kind[1:] for kind in kinds if kind[0] == "tab1"} == {("some_clients", 1, 10), ("some_clients", 10, 10)}
@@ -178,6 +178,25 @@ def test_what_tells_cells_apart():
     assert shares == [0.2, 0.3, 0.5, 0.7]
     cells = {c.label: (c.experiment.method.M, c.experiment.method.subset) for c in item_of("tab7").cells[:4]}
     assert list(cells.values()) == [(3, 5), (5, 3), (2, 7), (4, 4)]
+
+
+def test_controls_change_what_they_speak_of_alone():
+    """Table 2's rows with the weight of labels held; Figure 2's Fed-Consist averaged equally; Table 4's 50 clients of
+    whom as large a part is labelled as of 5."""
+    tab2, tab4, fig2 = item_of("tab2"), item_of("tab4"), item_of("fig2")
+    for method in ("Basic + SSO", "RSCFed"):
+        printed, held = tab2.cell(f"SVHN/{method}"), tab2.cell(f"SVHN/{method}, weight held")
+        assert (held.role, held.published) == ("control", {}) and printed.published
+        ours = held.experiment.method
+        assert (ours.labelled_weight, ours.labelled_share) == ("per_round", 0.5)
+        theirs = replace(printed.experiment.method, labelled_weight="per_round", beta_rule="paper", beta_labelled=100.0)
+        assert replace(held.experiment, method=theirs) == held.experiment
+    equally, by_size = fig2.cell("Fed-Consist (equally)").experiment, fig2.cell("Fed-Consist (origi.)").experiment
+    assert equally == replace(by_size, method=replace(by_size.method, weighting="equal"))
+    for method in ("Fed-Consist", "RSCFed"):
+        held, printed = tab4.cell(f"{method}/K=50/labels held"), tab4.cell(f"{method}/K=50")
+        assert held.role == "control" and held.experiment.data.labelled_clients / 50 == 1 / 5
+        assert replace(held.experiment, data=printed.experiment.data) == printed.experiment
 
 
 def test_a_setting_is_one_experiment_wherever_it_is_printed():
