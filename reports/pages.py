@@ -16,7 +16,7 @@ from benchmark.experiment import to_json
 from benchmark.papers.catalogue import ITEMS
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
-from benchmark.records.record import RunRecord
+from benchmark.records.record import RunRecord, fall_in_words
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
 from benchmark.verdicts.statistics import summary
@@ -363,6 +363,7 @@ def run_values(run: RunRecord, places: Sequence[tuple[str, str]]) -> dict[str, A
         "wall": minutes(run),
         "marks_of_run": marks_of(run, profile),
         "metrics": _metrics_table(run),
+        "fall": fall_in_words(run.result["fall"]) if run.result.get("fall") else None,
         "attempts": run.manifest.get("attempts", ()),
         "provenance": provenance([run]),
         "wandb": (run.wandb_url, is_web(run.wandb_url)) if run.wandb_url else None,

@@ -37,6 +37,8 @@ from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
+from benchmark.records.files import read_json
+from benchmark.records.record import AGAINST_A_FALL, fall_in_words, run_folder
 from benchmark.verdicts.next_runs import left_out
 from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Chosen, Spending
 from sweeps.grid import checked
@@ -195,10 +197,21 @@ def train(
                 patience=options.takeover_after,
                 gate=gate,
             )
+    tell_of_falls(planned.missing, options.results, console)
     others = len(standing.finished) - standing.trained
     elsewhere = f", {others} by others" if others else ""
     console.print(f"trained {standing.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
     return standing
+
+
+def tell_of_falls(runs: Sequence[Experiment], results: Path, console: Console) -> None:
+    """One line for all runs whose accuracy fell far while they were trained."""
+    folders = [run_folder(results, run) for run in runs]
+    found = [(read_json(folder / "result.json") or {}).get("fall") for folder in folders]
+    if falls := [fall for fall in found if fall]:
+        worst = fall_in_words(max(falls, key=lambda fall: float(fall["depth"])))
+        text = f"{len(falls)} of {len(runs)} runs fell while training, the worst: {worst}: {AGAINST_A_FALL}"
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def diverged(planned: Plan) -> list[Experiment]:

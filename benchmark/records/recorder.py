@@ -23,7 +23,7 @@ from benchmark.records.client_files import ClientFiles
 from benchmark.records.cputime import CpuClock
 from benchmark.records.files import json_bytes, read_json, remove_temporaries, write_atomically, write_json
 from benchmark.records.lease import Lease, LeaseLost
-from benchmark.records.record import measurements, read_rounds, run_digest
+from benchmark.records.record import fall_of, measurements, read_rounds, run_digest
 from benchmark.records.wandb_mirror import agents_run
 
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
@@ -205,6 +205,7 @@ class Recorder(pl.Callback):
             "measured": measurements(self.experiment.evaluation),
             "last": dict(sorted(self.last.items())),
             "best": self.best,
+            **({"fall": fall} if (fall := fall_of(rounds)) else {}),
             "cost": {
                 "local_steps": sum(line.get("local_steps", 0) for line in rounds),
                 "bytes_up": sum(line.get("comm/bytes_up", 0) for line in rounds),
