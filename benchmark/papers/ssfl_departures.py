@@ -4,46 +4,18 @@ A question of ours, no table of the paper: both cells of a pair have all else in
 Table 2 (or, with batch norms, of Figure 2), so that under a profile the defaults are mostly trained already.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.optim.sgd import Cosine
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import Item
 from benchmark.papers.scale import REDUCED, with_field
 from benchmark.papers.ssfl import EPOCHS, PAPER, STAND_INS, released_c, tab2
-from benchmark.papers.table import SELECTIONS, item
+from benchmark.papers.switches import Switch, departures_of
+from benchmark.papers.table import item
 
-Way = Mapping[str, Any] | Callable[[Experiment], Experiment]
-DEFAULT, OTHER = "Default", "Other"
-SEEDS = {"demo": 3, "laptop": 3}
 WARMUP_EPOCHS, RELEASED_EPOCHS = 5, 1024  # of CIFAR-10's schedule: Table A.1, and as released (`optimizer` says why)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Switch:
-    """One choice between two ways, on a base cell with which everything else is shared."""
-
-    name: str  # of the pair: its cells are NAME/default and NAME/other
-    entry: int  # of reports/ssfl/departures.md
-    what: str
-    words: tuple[str, str]  # for people: our default, the other way
-    base: str  # a key of BASES
-    # What either way sets in the base: values by path, or a function of the base.
-    default: Way = field(default_factory=dict)
-    other: Way
-
-
-def with_values(base: Experiment, way: Way) -> Experiment:
-    """The base with a way's values: {"method.momentum": "released_code"}."""
-    if callable(way):
-        return way(base)
-    for path, value in way.items():
-        base = with_field(base, path, value)
-    return base
 
 
 def schedule(base: Experiment, *, literal: bool) -> Experiment:
@@ -194,43 +166,15 @@ SWITCHES = (
 
 
 def departures(profile: str) -> Item:
-    """Every switch as a row: our default, the other way, and their difference. Raises ConfigError."""
-    found = bases(profile)
-    pairs = [(switch, found[switch.base]) for switch in SWITCHES]
-    cells = [cell for switch, base in pairs for cell in _pair(switch, base)]
-    stand_in = f" (stand-in: {STAND_INS[profile].title})" if profile in REDUCED else ""
-    return Item(
-        name="ssfl/departures",
-        title="What the departures from paper and released code do" + stand_in,
-        profile=profile,
-        cells=tuple(cells),
-        seeds=SEEDS.get(profile, 1),
-        notes=(
-            "A question of ours, no table of the paper. Both cells of a row have everything else in common.",
-            f"Intervals are for one row each: of {len(cells) // 2} that hold nothing, one in twenty would seem to.",
-            "The schedules are CIFAR-10's, over the local steps of this run; the base's own rate and data are kept.",
-            SELECTIONS["last"],
-        ),
+    """Every switch as a row. Raises ConfigError."""
+    return departures_of(
+        "ssfl",
+        SWITCHES,
+        bases(profile),
+        profile,
+        STAND_INS[profile].title if profile in REDUCED else "",
+        "The schedules are CIFAR-10's, over the local steps of this run; the base's own rate and data are kept.",
     )
-
-
-def _pair(switch: Switch, base: Experiment) -> list[Cell]:
-    """Its two cells, the profile's own way first; none where both are the same (no warm start in the paper's)."""
-    ways = [(switch.words[0], with_values(base, switch.default)), (switch.words[1], with_values(base, switch.other))]
-    if ways[0][1] == ways[1][1]:
-        return []
-    if ways[1][1] == base:  # mirrored images and a network without norm are the paper profile's default
-        ways.reverse()
-    return [
-        Cell(
-            label=f"{switch.name}/{way.lower()}",
-            setting={"method": way, "switch": f"{switch.what}: {ways[0][0]} | {ways[1][0]}"},
-            experiment=experiment,
-            role="control",
-            note=f"{words}; base: {switch.base}; departure {switch.entry}",
-        )
-        for way, (words, experiment) in zip((DEFAULT, OTHER), ways, strict=True)
-    ]
 
 
 def switch_named(name: str) -> Switch:
