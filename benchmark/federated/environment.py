@@ -65,13 +65,16 @@ class Environment:
             return self._part(self._labelled(holder), has_labels=True)
         if name == "with_shared":
             return self._part(np.concatenate([self._labelled(holder), self._labelled(SERVER)]), has_labels=True)
+        if name == "everyones":
+            holders = [self._labelled(SERVER), *self.held.labelled] if holder == CENTRAL else [_NONE]
+            return self._part(np.concatenate(holders), has_labels=True)
         if name == "validation":
             return self._part(self.split.validation_N if holder < 0 else _NONE, has_labels=True)
         if name == "unlabelled" and self.experiment.data.unlabelled == "extra":
             return self._extra_part(self._unlabelled(holder, round_number))
         if name == "unlabelled":
             return self._part(self._unlabelled(holder, round_number), has_labels=not self.held.hidden)
-        raise KeyError(f"images are labelled, unlabelled, validation or with_shared, not {name}")
+        raise KeyError(f"images are labelled, unlabelled, validation, with_shared or everyones, not {name}")
 
     def _labelled(self, holder: int) -> np.ndarray:
         if holder >= 0:

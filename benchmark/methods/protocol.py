@@ -21,7 +21,8 @@ from benchmark.models.build import Model
 Weights = dict[str, Tensor]  # one network's parameters and buffers, by name
 Tree = dict[str, Any]  # nested dicts of tensors and numbers: what can be sent, kept and saved
 # "with_shared": a client's labelled images and, after them, all of the server's (DataSharing).
-PartName = Literal["labelled", "unlabelled", "validation", "with_shared"]
+# "everyones": CENTRAL's, all images whose labels are visible to their holder; nobody else's.
+PartName = Literal["labelled", "unlabelled", "validation", "with_shared", "everyones"]
 
 SERVER = -1  # the holder of the server's data, in place of a client's number
 CENTRAL = -2  # the holder of everything, in centralised methods

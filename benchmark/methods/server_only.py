@@ -1,13 +1,30 @@
-"""Server only: training on the server's labels alone, the bound that every federated method has to beat.
+"""Server only: training on labels in one place, the bounds of every federated method.
 
-The "labels only" lower bound of the SSFL experiments; T local steps of Eq. 3 a round, no client takes part.
+With the server's labels alone it is the lower bound of the SSFL experiments and "Partially Supervised" of SemiFL's
+Tables 1 and 3; with everyone's images and labels it is their "Fully Supervised". T local steps of SSFL's Eq. 3 a round;
+no client takes part. With static batch norms the statistics are those of the images trained on.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from benchmark.config import Count
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Method, Round, State, Stream, World
-from benchmark.methods.shared import ServerUpdate
+from benchmark.config import Count, added
+from benchmark.errors import ConfigError
+from benchmark.methods.protocol import (
+    CENTRAL,
+    SERVER,
+    Job,
+    Key,
+    Limit,
+    Method,
+    PartName,
+    Round,
+    Setup,
+    State,
+    Stream,
+    World,
+)
+from benchmark.methods.shared import ServerUpdate, with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,17 +33,28 @@ class ServerOnly(Method):
 
     batch_size: Count = 64  # B
     momentum_kept: bool = False  # whether momentum buffers outlive a round of T steps
+    # Whose images it trains on. "everyones": the server's and all clients', with labels (label_setting everywhere).
+    images: Literal["servers", "everyones"] = added("servers")
 
     needs = frozenset({"server", "everywhere"})
 
+    def check(self, setup: Setup) -> None:
+        if self.images == "everyones" and not any(setup.labelled[client] for client in range(setup.K)):
+            raise ConfigError(
+                "method.images: 'everyones', but the clients' labels are hidden; choose data.label_setting everywhere"
+            )
+
     def round(self, state: State, world: World) -> Round:
+        everyones = self.images == "everyones"
+        part: PartName = "everyones" if everyones else "labelled"
         job = Job(
-            key=Key(client=SERVER),
+            key=Key(client=CENTRAL if everyones else SERVER),
             update=ServerUpdate(keeps_momentum=self.momentum_kept),
             receives={"student": state.server["student"]},
-            data={"labelled": Stream(part="labelled", batch_size=self.batch_size, views=("weak",))},
+            data={"labelled": Stream(part=part, batch_size=self.batch_size, views=("weak",))},
             limit=Limit(steps=world.T),
             keeps="server",
         )
         (outcome,) = world.fit([job])
-        return State(server={"student": outcome.sends["student"]}), {}
+        student = with_static_statistics(outcome.sends["student"], world, range(world.K) if everyones else ())
+        return State(server={"student": student}), {}

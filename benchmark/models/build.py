@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, nearest
 from benchmark.errors import ConfigError
 from benchmark.models.emnist_cnn import EmnistCnn
+from benchmark.models.fedavg_cnn import FedAvgCnn
 from benchmark.models.norms import NORMS, no_norm, require_groups_divide
 from benchmark.models.resnet import ResNet8, ResNet18
 from benchmark.models.resnet9 import ResNet9
@@ -32,6 +33,7 @@ ImageShape = tuple[int, int, int]  # channels, rows, columns
 # * smallest_side: pixels below which nothing would be left after pooling.
 NETWORKS: Mapping[str, type[nn.Module]] = {
     "emnist_cnn": EmnistCnn,
+    "fedavg_cnn": FedAvgCnn,
     "resnet8": ResNet8,
     "resnet9": ResNet9,
     "resnet18": ResNet18,

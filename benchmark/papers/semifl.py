@@ -5,17 +5,22 @@ Where the paper is silent the number is the released code's (dem123456789/SemiFL
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from benchmark.data.augment import Augmentation, RandAugment, Weak
 from benchmark.data.partition import Dirichlet, Iid, Partition, Shards
+from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.semifl import SemiFL
+from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, RoundCosine
+from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine
+from benchmark.papers import ssfl
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
-from benchmark.papers.table import Line, Paper, bound, items
+from benchmark.papers.table import ALONE, Line, Paper, bound, items
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
 # "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).
@@ -25,15 +30,21 @@ PARTITIONS: Mapping[str, Partition] = {
     "Non-IID, Dir(0.3)": Dirichlet(alpha=0.3, rule="semifl"),
     "IID": Iid(),
 }
+IMAGES = {"cifar10": 50_000, "svhn": 73_257}  # for training
+EVALUATION = Evaluation(every=1, selection="best_on_test")  # as released (test_classifier_ssfl.py:40)
+BACKBONE = Model(network="wresnet28x2", norm="sbn")  # Table 5 and section 3.4
+# Table 5; one rate a round (RoundCosine) and clipping at 1 as released (utils.py:115-185, modules.py:165).
+TABLE_5 = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=RoundCosine(), clip=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """One line of a table of SemiFL."""
 
+    method: str = "SemiFL"
     data: str = "cifar10"
-    N_s: int
-    partition: str  # a key of PARTITIONS
+    N_s: int | Literal["all"]
+    partition: str = "IID"  # a key of PARTITIONS
     E: int = 5  # Table 5: epochs of clients and server
     beta_g: float = 0.5  # Table 5: global momentum
     mixup: Literal["yes", "no"] = "yes"
@@ -43,53 +54,169 @@ class Setting:
 KEYS = frozenset(Setting.__dataclass_fields__)
 
 
+def setting_of(line: Line) -> Setting:
+    return Setting(**{key: value for key, value in line.items() if key in KEYS})
+
+
 def experiment(line: Line) -> Experiment:
-    """The line as published. Raises ConfigError for a value that its field cannot take."""
-    setting = Setting(**{key: value for key, value in line.items() if key in KEYS})
+    """The line as published. Raises ConfigError for a value that its field cannot take, and for an unknown method."""
+    setting = setting_of(line)
+    match setting.method:
+        case "SemiFL":
+            return semifl(setting)
+        case "Partially Supervised" | "Fully Supervised":
+            return supervised(setting)
+        case "FixMatch":
+            return fixmatch(setting)
+        case "FedAvg":
+            return fedavg(setting)
+        case "FedMatch" | "FedRGD":
+            return of_ssfl(setting)
+    raise ConfigError(f"method: {setting.method!r} is in no table of SemiFL")
+
+
+def semifl(setting: Setting) -> Experiment:
+    assert setting.N_s != "all"
     return Experiment(
-        data=Data(
-            name=setting.data,
-            N_s=setting.N_s,
-            # Section 3.1: flip and crop; strong as FixMatch. Released: another pool of 15 without the cutout that
-            # always comes last here (datasets/randaugment.py:167-203), and no flips on SVHN (data.py:257-307).
-            augmentation=Augmentation(
-                weak=Weak(flip=0.0 if setting.data == "svhn" else 0.5), strong=RandAugment(pool="ssfl")
-            ),
-        ),
+        data=data_of(setting),
         partition=PARTITIONS[setting.partition],
-        model=Model(network="wresnet28x2", norm="sbn"),  # Table 5 and section 3.4
+        model=BACKBONE,
         method=SemiFL(
             threshold=0.95,  # tau, section 4
             mix_weight=1.0 if setting.mixup == "yes" else 0.0,  # lambda (utils.py:115-185)
             beta=0.75,  # Mixup's alpha, section 4
             server_momentum=setting.beta_g,
             batch_size=10,  # Table 5
-            # Table 5: 250 with 4,000 labels and with SVHN's 1,000, else 10. Released: 250 above 1,000 (utils.py:145).
-            server_batch_size=250 if setting.N_s >= 1000 else 10,
+            server_batch_size=server_batch_size(setting),
             statistics="server" if setting.sBN == "server" else "server_and_clients",
         ),
         # T says nothing beside epochs. That the server's E follows the clients' in the row E = 1 of Table 4 is a guess.
         federation=Federation(K=100, C=10, T=1, epochs=setting.E, rounds=800),
-        # Table 5; one rate a round (RoundCosine) and clipping at 1 as released (utils.py:115-185, modules.py:165).
-        optimizer=SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=RoundCosine(), clip=1.0),
-        evaluation=Evaluation(every=1, selection="best_on_test"),  # as released (test_classifier_ssfl.py:40)
+        optimizer=TABLE_5,
+        evaluation=EVALUATION,
     )
 
 
+def data_of(setting: Setting) -> Data:
+    """Section 3.1: flip and crop; strong as FixMatch. Released: another pool of 15 without the cutout that always comes
+    last here (datasets/randaugment.py:167-203), and no flips on SVHN (data.py:257-307)."""
+    weak = Weak(flip=0.0 if setting.data == "svhn" else 0.5)
+    labels: Mapping[str, Any] = {"N_s": setting.N_s}
+    if setting.N_s == "all":
+        labels = {"N_s": 10, "label_setting": "everywhere"}  # the server has to hold an image of each class
+    return Data(name=setting.data, augmentation=Augmentation(weak=weak, strong=RandAugment(pool="ssfl")), **labels)
+
+
+def server_batch_size(setting: Setting) -> int:
+    """Table 5: 250 with 4,000 labels and with SVHN's 1,000, else 10. Released: 250 above 1,000 labels, and with all
+    (utils.py:145-148)."""
+    return 250 if setting.N_s == "all" or setting.N_s >= 1000 else 10
+
+
+def supervised(setting: Setting) -> Experiment:
+    """The bounds: labels in one place, 400 passes (Table 3: T = 400) at rate .1, which is no number of Table 5, with
+    momentum kept throughout (train_classifier.py, utils.py:171-184). A round is one pass."""
+    size = server_batch_size(setting)
+    everyones = setting.N_s == "all"
+    return Experiment(
+        data=data_of(setting),
+        model=BACKBONE,
+        partition=Iid(),
+        method=ServerOnly(batch_size=size, momentum_kept=True, images="everyones" if everyones else "servers"),
+        federation=Federation(
+            K=100, C=10, T=(IMAGES[setting.data] if everyones else int(setting.N_s)) // size, rounds=400
+        ),
+        optimizer=replace(TABLE_5, lr=0.1),
+        evaluation=EVALUATION,
+    )
+
+
+def fixmatch(setting: Setting) -> Experiment:
+    """Table 4 of FixMatch's paper: B = 64, mu = 7, eta = .03, weight decay .0005, 2^20 steps; its average of weights is
+    left out. A round is a reporting unit of 1,024 steps."""
+    return Experiment(
+        data=data_of(setting),
+        model=replace(BACKBONE, norm="bn"),
+        partition=Iid(),
+        method=FixMatch(threshold=0.95, batch_size=64, unlabelled_ratio=7),
+        federation=Federation(K=100, C=10, T=1024, rounds=1024),
+        optimizer=SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=Cosine(c=0.4375)),
+        evaluation=Evaluation(every=1),
+    )
+
+
+def fedavg(setting: Setting) -> Experiment:
+    """The quoted supervised FedAvg: LG-FedAvg's released command (README and models/Update.py of pliang279/LG-FedAvg:
+    rate .1, momentum .5, B = 50, one pass, 2,000 rounds), on the network that fits the print's parameters."""
+    return Experiment(
+        data=data_of(setting),
+        partition=PARTITIONS[setting.partition],
+        model=Model(network="fedavg_cnn", norm="none"),
+        method=SupervisedFL(batch_size=50),
+        federation=Federation(K=100, C=10, T=1, epochs=1, rounds=2000),
+        optimizer=SGD(lr=0.1, momentum=0.5, nesterov=False, weight_decay=0.0, schedule=Constant()),
+        evaluation=EVALUATION,
+    )
+
+
+def of_ssfl(setting: Setting) -> Experiment:
+    """FedMatch and FedRGD: SSFL's own Table 3, whose "non-iid" is one class a client, in cohorts of 5."""
+    here = ssfl.Setting(
+        data="cifar10",
+        method="FedMatch" if setting.method == "FedMatch" else "Grouping",
+        R=0.0 if setting.partition == "IID" else 1.0,
+        T=5,
+        N_s=5000,
+        K=100,
+        C=5,
+        S=None if setting.method == "FedMatch" else 2,
+        network="resnet9",
+        norm="none" if setting.method == "FedMatch" else "gn",
+        E=200,
+    )
+    return ssfl.experiment(here)
+
+
 def scale(line: Line, profile: str) -> Scale:
-    """The stand-ins."""
-    return SCALES[profile]
+    """The stand-ins. Both data sets of the paper are one here; "fewer" labels stand for 250."""
+    stand_in, setting = SCALES[profile], setting_of(line)
+    few, many = FEW_AND_MANY[profile]
+    N_s = few if setting.N_s == 250 else many
+    labels = {"N_s": 10 if setting.N_s == "all" else N_s}
+    images = {"images": CLIENT_IMAGES + VALIDATION + labels["N_s"]} if profile == "laptop" else {}
+    network = stand_in.model.network if stand_in.model else ""
+    shown = {"rounds": str(stand_in.rounds)}
+    found = replace(stand_in, data={**stand_in.data, **images, **labels}, shown=shown)
+    match setting.method:
+        case "SemiFL":
+            # A client has five passes in the print. With E = 1 it has one, and with steps in their place a fifth.
+            T = max(1, found.T * setting.E // 5) if found.T else None
+            return replace(found, T=T, shown={**shown, "E": f"{T} steps"} if T else shown)
+        case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, at its rate
+            size = found.server_batch_size or found.batch_size
+            return replace(found, batch_size=size, T=found.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
+        case "FixMatch":
+            model, way = Model(network=network, norm="bn"), {"unlabelled_ratio": 1}
+            return replace(found, T=found.T or N_s, model=model, method=way, optimizer=SGD(schedule=Cosine(c=0.4375)))
+        case "FedMatch" | "FedRGD":  # as in SSFL's own stand-ins
+            model, T = Model(network=network, norm="gn", norm_groups=4), found.T or 16
+            return replace(found, model=model, T=T, optimizer=SGD(lr=0.02, schedule=Cosine(c=0.4375)))
+    # A network without norm, and the print's share of SemiFL's rounds.
+    rounds = line["rounds"] * (found.rounds or 1) // 800
+    return replace(found, model=Model(network=network, norm="none"), rounds=rounds, shown={"rounds": str(rounds)})
 
 
 # Tried, by held-out labels with seed 50. Digits, at the end: labels alone, SemiFL IID, SemiFL K = 2, E = 1 IID:
 #   server batches of 10, 30 rounds: 91, 96, 96, 91, where with E = 1 no client was ever sure enough to take part;
 #   server batches of 5, 36 rounds: 93, 97, 95, 96 (taken; after 30 rounds with E = 1 nobody took part on seed 0);
 #   server batches of 25, 20 rounds: 92, -, 89, 73.
-# MNIST: 95 after 12 of the 60 rounds, at 2 CPU seconds a round.
+# MNIST: not tried yet. 60 images a client, 16 steps and 120 rounds are about 19,000 steps of clients.
+FEW_AND_MANY = {"demo": (20, 50), "laptop": (30, 100)}
+CLIENT_IMAGES, VALIDATION = 6000, 500  # of the laptop's MNIST: 60 images a client
 SCALES: Mapping[str, Scale] = {
     "demo": Scale(
         title="8x8 digits",
-        data={"name": "digits", "N_s": 50, "N_validation": 100, "augmentation": DIGITS_AUGMENTATION},
+        data={"name": "digits", "N_validation": 100, "augmentation": DIGITS_AUGMENTATION},
         model=Model(network="tiny_cnn", norm="sbn"),
         batch_size=10,
         server_batch_size=5,
@@ -98,26 +225,62 @@ SCALES: Mapping[str, Scale] = {
         rounds=36,
         warm_start_rounds=5,
         evaluation=Evaluation(every=2),
+        notes=("8x8 digits stand in for both data sets; 20 labels stand for 250, 50 for more.",),
     ),
     "laptop": Scale(
         title="MNIST",
-        data={"name": "mnist", "N_s": 100, "N_validation": 500, "images": 6600, "augmentation": MNIST_AUGMENTATION},
+        data={"name": "mnist", "N_validation": VALIDATION, "augmentation": MNIST_AUGMENTATION},
         model=Model(network="small_cnn", norm="sbn"),
         batch_size=10,
-        rounds=60,
+        K=100,
+        C=10,
+        T=16,
+        rounds=120,
         warm_start_rounds=5,
-        evaluation=Evaluation(every=2),
+        evaluation=Evaluation(every=4),
+        notes=(
+            "MNIST stands in for both data sets: 60 images a client; 30 labels stand for 250, 100 for more.",
+            "16 local steps stand for E = 5, 3 for E = 1.",
+        ),
     ),
 }
 
 
 def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The server's labels alone ("Partially Supervised" of Table 1), the bound that every cell has to beat: rounds in
-    which no client takes part, with the statistics of sBN from everyone's images as in the other cells."""
-    full = cells[-1].experiment
-    method = replace(full.method, warm_start_rounds=full.federation.rounds)
-    yield bound(replace(full, method=method))
+    """Bounds of ours: in the ablations the server's labels alone, which every cell has to beat, as rounds in which no
+    client takes part; beside the paper's own bound the same at Table 5's rate."""
+    if name in ("tab4", "fig4", "tab6"):
+        yield from labels_alone(cells)
+    if name == "tab1":
+        yield from at_table_5_s_rate(cells)
+
+
+def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """One for each number of labels, with the statistics of sBN from everyone's images as in the other cells."""
+    last = {cell.experiment.data.N_s: cell.experiment for cell in cells}  # N_s of both amounts, or of one
+    for amount, (N_s, full) in zip(("fewer", "more"), sorted(last.items()), strict=False):
+        method = replace(full.method, warm_start_rounds=full.federation.rounds)
+        cell = bound(replace(full, method=method))
+        if len(last) > 1:
+            cell = replace(cell, label=f"{ALONE}/{amount}", setting={**cell.setting, "N_s": N_s})
+        yield cell
+
+
+def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """The bounds of Table 1 at the rate and decay that Table 5 prints; none where a stand-in has that rate already."""
+    for cell in cells:
+        e = cell.experiment
+        if isinstance(e.method, ServerOnly) and e.optimizer != TABLE_5:
+            yield replace(
+                cell,
+                label=f"{cell.label}, rate .03",
+                setting={**cell.setting, "method": f"{cell.setting['method']}, rate .03"},
+                experiment=replace(e, optimizer=TABLE_5),
+                published={},
+                role="bound",
+                note="ours: the bound at Table 5's rate; the released code has .1",
+            )
 
 
 PAPER = Paper(name="semifl", keys=KEYS, experiment=experiment, scale=scale, beside=beside)
-ITEMS = items(PAPER, ("tab4",))
+ITEMS = items(PAPER, ("tab1", "tab3", "tab4", "tab6", "fig3", "fig4", "fig5"))

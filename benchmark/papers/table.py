@@ -208,7 +208,7 @@ def _role(file: Mapping[str, Any], line: Line) -> Literal["published", "quoted",
 def _shown(file: Mapping[str, Any], line: Line) -> Shown:
     """A line that nothing is trained for."""
     keys = [key for key in (*file["rows"], *file["columns"]) if key in line]
-    label = line.get("label") or "/".join(str(line[key]) for key in keys)
+    label = _named(line, None) or "/".join(str(line[key]) for key in keys)
     setting = {key: _word(key, line[key], None) for key in ("method", *keys)}
     return Shown(label=label, setting=setting, published=_printed(file, line), note=line["not_yet"])
 
@@ -225,7 +225,12 @@ def _label(paper: Paper, file: Mapping[str, Any], line: Line, scale: Scale | Non
     place = _place(paper, file, line)
     words = [_word(key, value, scale) for key, value in place.items() if isinstance(value, str)]
     numbers = [f"{key}={value:g}" for key, value in place.items() if not isinstance(value, str)]
-    return line.get("label") or "/".join([*words, line["method"], *numbers])
+    return _named(line, scale) or "/".join([*words, line["method"], *numbers])
+
+
+def _named(line: Line, scale: Scale | None) -> str:
+    """The line's own label, "{data}" in it standing for the data set; empty where it has none."""
+    return str(line.get("label", "")).replace("{data}", str(_word("data", line.get("data", ""), scale)))
 
 
 def _setting(

@@ -1,5 +1,6 @@
 """Profiles: a stand-in changes the fields it names, for any method, and leaves all others as published."""
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 
 import pytest
@@ -112,24 +113,32 @@ def without_data(cell: Cell) -> str:
     return cell.label.removeprefix(f"{cell.setting.get('data')}/")
 
 
+def same_place(small: Cell, cells: Iterable[Cell]) -> Cell:
+    """The first cell of that name: a stand-in stands for every data set, and what is printed is the first one's."""
+    found = [cell for cell in cells if without_data(cell) == without_data(small) and cell.role == small.role]
+    return next(cell for cell in found if cell.published == small.published)
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("paper", [semifl, rscfed, fedswitch])
 def test_stand_ins_of_the_three_papers_keep_the_setting(paper, profile):
     """Label setting, partition, mixing, momentum, M, K of the subsets, local epochs: as published in every profile."""
     for build in paper.ITEMS.values():
-        small = build(profile)
-        # The digits stand in for every data set: of those that have rows of their own, the first one's cells stay.
-        cells = [c for c in build("paper").cells if profile != "demo" or c.setting.get("data", "SVHN") == "SVHN"]
-        assert list(map(without_data, cells)) == list(map(without_data, small.cells))
-        for a, b in zip(cells, small.cells, strict=True):
-            assert a.role == b.role and a.published == b.published and a.computed == b.computed
+        small, large = build(profile), build("paper")
+        # A bound at another rate is left out where the stand-in has one rate.
+        names = {without_data(cell) for cell in large.cells if "rate" not in cell.label}
+        assert names <= {without_data(cell) for cell in small.cells}
+        for b in small.cells:
+            a = same_place(b, large.cells)
+            assert a.computed.keys() == b.computed.keys()  # some are of the stand-in itself
             e, f = a.experiment, b.experiment
             assert e.data.label_setting == f.data.label_setting and e.partition == f.partition
             assert e.method.__class__ is f.method.__class__ and f.profile == profile
             kept = {"threshold", "mix_weight", "server_momentum", "statistics", "M", "subset", "labelled_weight", "mu"}
             for name in kept & set(vars(e.method)):
                 assert getattr(e.method, name) == getattr(f.method, name)
-            assert f.federation.epochs == e.federation.epochs or (paper is rscfed and f.federation.T == 16)
+            steps = {rscfed: {16}, semifl: {16, 3}}.get(paper, set())  # in the place of epochs
+            assert f.federation.epochs == e.federation.epochs or f.federation.T in steps
 
 
 @pytest.mark.parametrize("profile", PROFILES)

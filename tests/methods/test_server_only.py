@@ -1,0 +1,57 @@
+"""The bounds: whose images and labels they learn from, and static batch norms with statistics of these images."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmark.errors import ConfigError
+from benchmark.federated.environment import prepare
+from benchmark.methods.protocol import CENTRAL, SERVER
+from benchmark.methods.server_only import ServerOnly
+from benchmark.methods.supervised_fl import SupervisedFL
+from tests.federated.helpers import equal, module_of, weights_after
+from tests.federated.test_hidden_labels import permuted
+from tests.methods.watch import tiny_with
+
+EVERYONES = ServerOnly(batch_size=8, images="everyones")
+
+
+def test_with_everyones_images_it_has_all_and_nobody_else_has():
+    environment = prepare(tiny_with(EVERYONES, "everywhere"))
+    split = environment.split
+    part = environment.part(CENTRAL, "everyones")
+    assert sorted(part.positions_N.tolist()) == sorted(np.concatenate([split.server_N, *split.clients]).tolist())
+    assert all(len(environment.part(holder, "everyones")) == 0 for holder in (SERVER, *range(environment.K)))
+
+
+@pytest.mark.parametrize("setting", ["every_client", "share", "some_clients", "server"])
+def test_everyones_images_are_those_whose_labels_are_visible(setting):
+    environment = prepare(tiny_with(ServerOnly() if setting == "server" else SupervisedFL(), setting))
+    visible = np.concatenate([environment.split.server_N, *environment.held.labelled])
+    found = environment.part(CENTRAL, "everyones").positions_N
+    assert sorted(found.tolist()) == sorted(visible.tolist())
+
+
+def test_clients_labels_count_where_they_are_asked_for():
+    for method, moved in ((EVERYONES, True), (ServerOnly(batch_size=8), False)):
+        environment = prepare(tiny_with(method, "everywhere"))
+        weights = weights_after(environment.experiment, 1, environment)
+        others = weights_after(environment.experiment, 1, permuted(environment, "everyone else"))
+        assert equal(weights, others) != moved
+
+
+def test_everyones_images_without_their_labels_are_refused():
+    with pytest.raises(ConfigError, match="choose data.label_setting everywhere"):
+        prepare(tiny_with(EVERYONES))
+
+
+@pytest.mark.parametrize(("method", "setting"), [(EVERYONES, "everywhere"), (ServerOnly(batch_size=8), "server")])
+def test_static_statistics_are_measured(method, setting):
+    """Not the means 0 and variances 1 that a network begins with."""
+    e = tiny_with(method, setting)
+    module = module_of(replace(e, model=replace(e.model, norm="sbn")))
+    module.training_step(1, 0)
+    weights = module.state.server["student"]
+    means = [value for name, value in weights.items() if name.endswith("running_mean")]
+    assert means and all(bool((value != 0).any()) for value in means)
