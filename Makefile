@@ -12,7 +12,11 @@ LOCK := .lock/requirements.txt
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: help demo test soak audit lint report clean lock setup FORCE
+# A file's tests stay together: they share what is slow to set up. One file more than there are cores, since many tests
+# wait for processes of their own. ARGS="-n 0" runs them one after another.
+SIDE_BY_SIDE = -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder
+
+.PHONY: help demo test test-all soak audit lint report clean lock setup FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,10 +25,11 @@ help: ## this list
 demo: $(STAMP) ## Table 2 of SSFL on handwritten digits, in minutes on two CPU cores
 	$(BIN)/fssl reproduce ssfl/tab2 --profile demo $(ARGS)
 
-# A file's tests stay together: they share what is slow to set up. One file more than there are cores, since many tests
-# wait for processes of their own. ARGS="-n 0" runs them one after another.
-test: $(STAMP) ## all tests, several files at a time
-	$(BIN)/python -m pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(STAMP) ## the tests, several files at a time; without the slow ones
+	$(BIN)/python -m pytest -q -m 'not slow' $(SIDE_BY_SIDE) $(ARGS)
+
+test-all: $(STAMP) ## all tests, also the slow ones: agents and clusters that are killed (about 20 minutes)
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(ARGS)
 
 # Figures also go to the file that --json names.
 soak: $(STAMP) ## three kills or more of every method under every engine, each resumed (about 40 minutes)

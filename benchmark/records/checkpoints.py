@@ -149,6 +149,9 @@ def _checkpoint(content: Mapping[str, Any]) -> Checkpoint:
             raise TypeError(f"{name} is a {type(content[name]).__name__}")
     if not isinstance(content["best"], dict | None):
         raise TypeError(f"best is a {type(content['best']).__name__}")
+    for keeper, tree in content["clients"].items():
+        if not isinstance(tree, dict | None):
+            raise TypeError(f"what client {keeper} keeps is a {type(tree).__name__}")
     state = State(server=content["server"], clients=content["clients"])
     return Checkpoint(round=content["round"], state=state, best=content["best"], last=content["last"])
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmark.cli.run import resolve
-from benchmark.errors import FsslError
+from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import to_json
 from benchmark.records.checkpoints import newest
 from benchmark.records.client_files import ClientFiles, digest_of
@@ -141,6 +141,14 @@ def test_committed_copies(whole: SimpleNamespace, data: st.DataObject) -> None:
         record = read_copy(path)
         troubles_of(record, path)
         disagreements([(record, path)] * 2)
+
+
+def test_a_client_that_keeps_no_tree(tmp_path: Path, whole: SimpleNamespace) -> None:
+    content = torch.load(io.BytesIO(whole.checkpoint), weights_only=True)
+    torch.save({**content, "clients": {"3": "ssfl"}}, buffer := io.BytesIO())
+    (tmp_path / f"round-000003-{digest_of(buffer.getvalue())}.pt").write_bytes(buffer.getvalue())
+    with pytest.raises(ConfigError, match="no checkpoint of a run .*client 3 keeps is a str"):
+        newest(tmp_path, f"{whole.record.cell_key}/seed=0")
 
 
 @given(data=st.data())
