@@ -450,11 +450,11 @@ class SureReader:
         logits_ND[torch.arange(N), torch.arange(N) % D] = SURE
         return logits_ND
 
-    def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
+    def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         N = self._read(part)
         of_norms = ("running_mean", "running_var")
         found = {name: value.double() for name, value in weights.items() if name.endswith(of_norms)}
-        return (found, -(-N // batch_size)) if N else ({}, 0)
+        return (found, N if pooled else -(-N // batch_size)) if N else ({}, 0)
 
     def on_noise(self, weights: Weights) -> Tensor:
         self.images_read += 1

@@ -41,10 +41,10 @@ def logits_of(
 
 
 def batch_statistics(
-    network: nn.Module, environment: Environment, part: Part, batch_size: int
+    network: nn.Module, environment: Environment, part: Part, batch_size: int, pooled: bool
 ) -> tuple[dict[str, Tensor], int]:
     """`statistics_over` the part's images, in order and without augmentation."""
-    return statistics_over(network, _chunks(environment, part, "plain", batch_size, None))
+    return statistics_over(network, _chunks(environment, part, "plain", batch_size, None), pooled=pooled)
 
 
 def _chunks(

@@ -149,11 +149,11 @@ class JobReader:
         images = self._environment.part(self._holder, part, self._round)
         return logits_of(self._network, self._environment, images, view, self.draw).cpu()
 
-    def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
+    def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         load(self._network, weights)
         images = self._environment.part(self._holder, part, self._round)
-        found, batches = batch_statistics(self._network, self._environment, images, batch_size)
-        return {name: value.cpu() for name, value in found.items()}, batches
+        found, count = batch_statistics(self._network, self._environment, images, batch_size, pooled)
+        return {name: value.cpu() for name, value in found.items()}, count
 
     @torch.no_grad()
     def on_noise(self, weights: Weights) -> torch.Tensor:

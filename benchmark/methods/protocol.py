@@ -121,9 +121,10 @@ class Reader(Protocol):
         """logits_ND of all images of the part in their order, in evaluation mode."""
         ...
 
-    def statistics(self, weights: Weights, part: PartName, batch_size: int) -> tuple[Weights, int]:
-        """Means over batches, in order and without augmentation, of what the network's batch norms see (running_mean
-        and running_var by name, float64), and the number of batches. Nothing where the holder has no such images."""
+    def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
+        """What the network's static batch norms see over batches, in order and without augmentation (`running_mean` and
+        `running_var` by name, float64; `statistics_over` of models.norms), and the number of images, or of batches
+        where they are not `pooled`. Nothing where the holder has no such images."""
         ...
 
     def on_noise(self, weights: Weights) -> Tensor:

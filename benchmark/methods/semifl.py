@@ -13,19 +13,21 @@ Departures and switches (each a field below):
    mixes augmented images): a strong or weak view of a mix needs floating-point images.
 3. The released best-on-test selection is `evaluation.selection`, its clipping `optimizer.clip`, its cosine
    `optimizer.schedule = round_cosine`.
-4. `statistics`: static batch normalisation from the server's images or from everyone's, in batches of 250 cut holder by
-   holder (the released loader cuts across clients, data.py:242-254). Without such layers the pass does not happen.
+4. `statistics`, `moments`: static batch normalisation from the server's images or from everyone's, in batches of 250
+   cut holder by holder (the released loader cuts across clients, data.py:242-254). Without such layers the pass does
+   not happen. A round of Algorithm 1 ends with a mean of clients, which has no statistics of its own: what is evaluated
+   is the model that the round gave to its clients, as the released code does, and in the end the last one.
 5. A last batch that is incomplete is trained on; Algorithm 1 splits into batches without saying what is left.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole
+from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
 from benchmark.methods.protocol import (
     Batches,
@@ -78,6 +80,9 @@ class SemiFL(Method):
     order: Literal["paper", "released_code"] = "paper"
     # Whose images give the statistics of static batch norms (Table 6); only for model.norm = sbn.
     statistics: Literal["server", "server_and_clients"] = "server_and_clients"
+    # "pooled": mean and variance of the whole data, section 3.4. "released_code": means over batches of their means and
+    # variances (data.py:242-254), smaller than the variance where clients differ. Default: the paper.
+    moments: Literal["pooled", "released_code"] = added("pooled")
     warm_start_rounds: Whole = 0  # rounds of the server alone first; reduced profiles need them
 
     needs = frozenset({"server", "everywhere"})
@@ -88,23 +93,34 @@ class SemiFL(Method):
 
     def round(self, state: State, world: World) -> Round:
         weights, velocity = state.server["student"], state.server["velocity"]
+        evaluated: Weights | None = None
         if world.round <= self.warm_start_rounds:
             weights = self._server_update(weights, world, draw=0)
         elif self.order == "paper":
-            weights = self._server_update(weights, world, draw=0)
+            evaluated = weights = self._server_update(weights, world, draw=0)
             weights, velocity = self._clients(weights, velocity, world)
             if world.round == world.rounds:  # "Finally": Algorithm 1's last two lines
-                weights = self._server_update(weights, world, draw=1)
+                evaluated = weights = self._server_update(weights, world, draw=1)
         else:
+            if world.round == 1:  # labels need statistics (train_classifier_ssfl.py:83-96 measures them first)
+                weights = self._with_statistics(weights, world)
             weights, velocity = self._clients(weights, velocity, world)
             weights = self._server_update(weights, world, draw=0)
-        return State(server={"student": weights, "velocity": velocity}), {}
+        server: dict[str, Any] = {"student": weights, "velocity": velocity}
+        if evaluated is not None and world.model.norm == "sbn":
+            server["evaluated"] = evaluated
+        return State(server=server), {}
+
+    def models(self, state: State) -> dict[str, Weights]:
+        return {"student": state.server["evaluated" if "evaluated" in state.server else "student"]}
 
     def _server_update(self, weights: Weights, world: World, draw: int) -> Weights:
         """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""
-        student = trained_at_server(weights, world, self.server_batch_size, draw)
+        return self._with_statistics(trained_at_server(weights, world, self.server_batch_size, draw), world)
+
+    def _with_statistics(self, weights: Weights, world: World) -> Weights:
         asked = range(world.K) if self.statistics == "server_and_clients" else ()
-        return with_static_statistics(student, world, asked)
+        return with_static_statistics(weights, world, asked, pooled=self.moments == "pooled")
 
     def _clients(self, weights: Weights, velocity: Weights | None, world: World) -> tuple[Weights, Weights | None]:
         """The cohort's ClientUpdates and Eq. 9, as a step of global momentum."""

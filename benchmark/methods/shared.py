@@ -32,7 +32,7 @@ from benchmark.methods.protocol import (
     Weights,
     World,
 )
-from benchmark.models.norms import set_statistics
+from benchmark.models.norms import mean_statistics, set_statistics
 
 # The server's side of a round.
 
@@ -271,21 +271,24 @@ def labelled_cohort(world: World) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticsUpdate(ReadOnlyUpdate):
-    """The means over batches of what each static batch norm sees, and the number of batches."""
+    """What each static batch norm sees over a holder's images, and how much it counts."""
 
     part: PartName
+    pooled: bool
     batch_size: int = 250  # released: data.py:242-254
 
     def read(self, received: Tree, reader: Reader) -> Tree:
-        statistics, batches = reader.statistics(received["student"], self.part, self.batch_size)
-        return {"statistics": statistics, "batches": batches} if batches else {}
+        statistics, count = reader.statistics(received["student"], self.part, self.batch_size, self.pooled)
+        return {"statistics": statistics, "count": count} if count else {}
 
 
-def with_static_statistics(weights: Weights, world: World, clients: Sequence[int]) -> Weights:
+def with_static_statistics(weights: Weights, world: World, clients: Sequence[int], *, pooled: bool = True) -> Weights:
     """The weights with statistics from the server's labelled images and all images of `clients`.
 
-    A mean over batches: with batch norms of PyTorch's `momentum=None` the same as one pass over everyone's images in
-    turn, but that no batch holds images of two holders. Other networks come back as they are, without a pass.
+    pooled: E[x] and Var[x], "where x represents the whole dataset" (section 3.4). Else a mean over batches: with batch
+    norms of PyTorch's `momentum=None` the same as one pass over everyone's images in turn, but that no batch holds
+    images of two holders; between clients of different classes the means' own spread is then lost. Other networks come
+    back as they are, without a pass.
     """
     if world.model.norm != "sbn":
         return weights
@@ -298,19 +301,13 @@ def with_static_statistics(weights: Weights, world: World, clients: Sequence[int
     jobs = [
         Job(
             key=Key(client=holder),
-            update=StatisticsUpdate(part=part),
+            update=StatisticsUpdate(part=part, pooled=pooled),
             receives={"student": weights},
             data={},
             limit=Limit(steps=0),
         )
         for holder, part in asked
     ]
-    sums: dict[str, Tensor] = {}
-    batches = 0
-    for outcome in world.fit(jobs):
-        if outcome.sat_out:
-            continue
-        batches += outcome.sends["batches"]
-        for name, value in outcome.sends["statistics"].items():
-            sums[name] = sums.get(name, torch.zeros_like(value)) + value * outcome.sends["batches"]
-    return set_statistics(weights, {name: value / batches for name, value in sums.items()}) if batches else weights
+    found = [outcome.sends for outcome in world.fit(jobs) if not outcome.sat_out]
+    shares = [(sent["statistics"], sent["count"]) for sent in found]
+    return set_statistics(weights, mean_statistics(shares, pooled=pooled))

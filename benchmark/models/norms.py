@@ -38,7 +38,8 @@ class StaticBatchNorm2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
-        self.seen: list[tuple[Tensor, Tensor]] | None = None  # of each batch, where `statistics_over` asks for them
+        # (mean_C, unbiased variance_C, values a channel) of each batch, where `statistics_over` asks for them.
+        self.seen: list[tuple[Tensor, Tensor, int]] | None = None
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
         """hidden_NCHW, normalised by channel."""
@@ -48,40 +49,66 @@ class StaticBatchNorm2d(nn.Module):
         elif self.seen is not None:
             # At momentum 1 torch leaves exactly this batch's mean and unbiased variance in the running statistics.
             mean_C, var_C, momentum = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var), 1.0
-            self.seen.append((mean_C, var_C))
+            self.seen.append((mean_C, var_C, hidden_NCHW.numel() // len(mean_C)))
         return F.batch_norm(hidden_NCHW, mean_C, var_C, self.weight, self.bias, self.training, momentum, self.eps)
 
 
 @torch.no_grad()
-def statistics_over(network: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, Tensor], int]:
-    """Means over batches of images of what each sBN layer sees in training mode (`running_mean` and `running_var` by
-    their state_dict names, float64), and the number of batches. Nothing where there is none.
+def statistics_over(
+    network: nn.Module, batches: Iterable[Tensor], *, pooled: bool = True
+) -> tuple[dict[str, Tensor], int]:
+    """What each sBN layer sees in training mode over batches of images, as `running_mean` and `running_var` by their
+    state_dict names (float64), and how much they count. Nothing where there is no batch. The network is left as it was.
 
-    Every batch counts the same, whatever its size, as in nn.BatchNorm2d(momentum=None); so the means of several
-    holders, weighted by their numbers of batches, are those of all batches. The network is left as it was.
+    pooled: E[x] and Var[x] over all values, and the number of images. Else the means over batches of their means and
+    unbiased variances, every batch counting the same whatever its size, as in nn.BatchNorm2d(momentum=None), and the
+    number of batches. In either case `mean_statistics` of several holders gives those of all their batches.
     """
     layers = {name: part for name, part in network.named_modules() if isinstance(part, StaticBatchNorm2d)}
-    was_training, count = network.training, 0
+    was_training = network.training
+    sizes: list[int] = []  # images of each batch
     network.train()
     for layer in layers.values():
         layer.seen = []
     try:
         for images_NCHW in batches:
             network(images_NCHW)
-            count += 1
-        seen = {name: list(zip(*(layer.seen or ()), strict=True)) for name, layer in layers.items()}
+            sizes.append(len(images_NCHW))
+        seen = {name: layer.seen or [] for name, layer in layers.items()}
     finally:
         network.train(was_training)
         for layer in layers.values():
             layer.seen = None
-    found: dict[str, Tensor] = {}
-    for name, columns in seen.items():
-        for statistic, values in zip(("running_mean", "running_var"), columns, strict=False):
-            total_C = torch.zeros_like(values[0], dtype=torch.float64)
-            for value_C in values:
-                total_C += value_C
-            found[f"{name}.{statistic}".lstrip(".")] = total_C / count
-    return found, count
+    shares = []
+    for batch, size in enumerate(sizes):
+        found: dict[str, Tensor] = {}
+        for name, of_batches in seen.items():
+            mean_C, var_C, values = of_batches[batch]
+            biased = (values - 1) / values if pooled else 1.0
+            found[f"{name}.running_mean".lstrip(".")] = mean_C.double()
+            found[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
+        shares.append((found, size if pooled else 1))
+    return mean_statistics(shares, pooled=pooled), sum(sizes) if pooled else len(sizes)
+
+
+def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, pooled: bool = True) -> dict[str, Tensor]:
+    """Statistics of several parts in one, by their weights. pooled: of the values of all parts together, whose variance
+    is E[x^2] - E[x]^2, so that parts of different means spread further than any of them; else the plain means."""
+    sums: dict[str, Tensor] = {}
+    total = 0.0
+    for statistics, weight in shares:
+        total += weight
+        for name, value_C in statistics.items():
+            if pooled and name.endswith("running_var"):
+                value_C = value_C + statistics[name.removesuffix("var") + "mean"] ** 2
+            sums[name] = sums.get(name, torch.zeros_like(value_C)) + value_C * weight
+    means = {name: sum_C / total for name, sum_C in sums.items()}
+    return {
+        name: (value_C - means[name.removesuffix("var") + "mean"] ** 2).clamp(min=0.0)
+        if pooled and name.endswith("running_var")
+        else value_C
+        for name, value_C in means.items()
+    }
 
 
 def set_statistics(weights: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:

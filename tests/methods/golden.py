@@ -87,6 +87,14 @@ TRACES = {
         ),
     ),
     "semifl-static-batch-norm": replace(BASE, method=SEMIFL, model=replace(BASE.model, norm="sbn")),
+    "semifl-static-batch-norm-released": replace(
+        BASE,
+        method=replace(SEMIFL, order="released_code", moments="released_code"),
+        model=replace(BASE.model, norm="sbn"),
+    ),
+    "server-only-everyones": replace(
+        EVERYWHERE, method=ServerOnly(batch_size=8, images="everyones"), model=replace(BASE.model, norm="sbn")
+    ),
     "rscfed": _at_clients(RSCFed(M=2, subset=3, batch_size=8, labelled_weight="per_subset", **PAPER), "some_clients"),
     "rscfed-per-round": _at_clients(RSCFed(M=2, subset=3, batch_size=8, beta=100.0), "some_clients"),
     "rscfed-released": _at_clients(

@@ -1,6 +1,7 @@
 """SemiFL against Algorithm 1: by hand on a linear model, and the sets, the labels and the order that it fixes."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, module_of
+from tests.methods.watch import Watch
 
 UNCHANGED = Augmentation(
     weak=Weak(flip=0.0, crop_padding=0.0),
@@ -77,7 +79,7 @@ class Told:
         assert (part, view) == ("unlabelled", "weak")
         return self.logits_ND
 
-    def statistics(self, weights, part, batch_size):
+    def statistics(self, weights, part, batch_size, pooled):
         raise AssertionError("SemiFL's clients ask for no statistics")
 
     def on_noise(self, weights):
@@ -204,25 +206,54 @@ def test_labels_are_fixed_on_receipt():
 
 
 def test_static_statistics_come_from_everyone_or_from_the_server():
-    """The statistics of the first layer, whose input no weight changes, by NumPy: conv over plain images in batches of
-    250 holder by holder, mean over batches of the batch mean."""
+    """The first layer's, whose input no weight changes, by hand: conv over plain images, pooled over all of them, or as
+    released the means of holders' means and variances."""
     experiment = replace(tiny(), model=Model(network="tiny_cnn", norm="sbn"))
-    for who in ("server", "server_and_clients"):
-        method = replace(experiment.method, statistics=who, warm_start_rounds=1)
+    for who, moments in product(("server", "server_and_clients"), ("pooled", "released_code")):
+        method = replace(experiment.method, statistics=who, moments=moments, warm_start_rounds=1)
         module = module_of(replace(experiment, method=method))
         module.training_step(1, 0)
         weights, environment = module.models()["student"], module.environment
         holders = [(SERVER, "labelled"), *((k, "unlabelled") for k in range(4) if who != "server")]
-        means = []
+        outs = []
         for holder, name in holders:
             part, data = environment.part(holder, name), environment.data
             for at_N in part.positions_N.split(250):
                 images = (part.images_NCHW[at_N].float() / 255 - data.mean[0]) / data.std[0]
                 out = nn.functional.conv2d(images, weights["conv1.weight"], weights["conv1.bias"], padding=1)
-                means.append(out.mean(dim=(0, 2, 3)))
-        assert torch.allclose(weights["norm1.running_mean"], torch.stack(means).mean(dim=0), atol=1e-4)
+                outs.append(out)
+        together = torch.cat(outs)
+        mean, var = together.mean(dim=(0, 2, 3)), together.var(dim=(0, 2, 3), correction=0)
+        if moments == "released_code":
+            mean = torch.stack([out.mean(dim=(0, 2, 3)) for out in outs]).mean(dim=0)
+            var = torch.stack([out.var(dim=(0, 2, 3)) for out in outs]).mean(dim=0)
+        assert torch.allclose(weights["norm1.running_mean"], mean, atol=1e-4)
+        assert torch.allclose(weights["norm1.running_var"], var, atol=1e-4, rtol=1e-4)
         exchanged = module.metrics["comm/bytes_down"] > 0
         assert exchanged == (who != "server")  # asking clients costs what it costs
+
+
+def test_what_is_evaluated_has_its_own_statistics():
+    """The first layer's, whose input no weight changes, after every round and in both orders; and in round 1 of the
+    released order clients label with statistics of the first weights, not with 0 and 1."""
+    for order in ("paper", "released_code"):
+        e = replace(tiny(order=order), model=Model(network="tiny_cnn", norm="sbn"))
+        module = module_of(e)
+        watch = Watch(module)
+        for number in (1, 2):
+            module.training_step(number, 0)
+            assert own_statistics(module.models()["student"], module.environment)
+            received = [job.receives["student"] for job, _ in watch.seen[number] if "fix" in job.data]
+            assert received and all(own_statistics(weights, module.environment) for weights in received)
+
+
+def own_statistics(weights, environment):
+    outs = []
+    for holder, name in [(SERVER, "labelled"), *((k, "unlabelled") for k in range(environment.K))]:
+        part, data = environment.part(holder, name), environment.data
+        images = (part.images_NCHW[part.positions_N].float() / 255 - data.mean[0]) / data.std[0]
+        outs.append(nn.functional.conv2d(images, weights["conv1.weight"], weights["conv1.bias"], padding=1))
+    return torch.allclose(weights["norm1.running_mean"], torch.cat(outs).mean(dim=(0, 2, 3)), atol=1e-4)
 
 
 def test_clients_keep_momentum_only_where_asked():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from benchmark.models import Model, build, count_parameters, has_batch_statistics
-from benchmark.models.norms import StaticBatchNorm2d, set_statistics, statistics_over
+from benchmark.models.norms import StaticBatchNorm2d, mean_statistics, set_statistics, statistics_over
 
 # N images, C channels, H rows, W columns
 
@@ -32,7 +32,8 @@ def layer_and_torchs() -> tuple[StaticBatchNorm2d, nn.BatchNorm2d]:
 
 
 def collect(network: nn.Module, batches: list[Tensor]) -> dict[str, Tensor]:
-    return statistics_over(network, batches)[0]
+    """As released: means over batches."""
+    return statistics_over(network, batches, pooled=False)[0]
 
 
 def test_by_hand() -> None:
@@ -81,7 +82,7 @@ def test_a_pass_begins_from_nothing_and_leaves_the_mode() -> None:
     layer, _ = layer_and_torchs()
     first, second = batches_of([4, 5])
     collect(layer, [second, second])
-    found, count = statistics_over(layer.eval(), [first])
+    found, count = statistics_over(layer.eval(), [first], pooled=False)
     assert count == 1 and not layer.training
     torch.testing.assert_close(found["running_mean"], first.double().mean(dim=(0, 2, 3)), rtol=1e-6, atol=0)
     assert statistics_over(layer, []) == ({}, 0)
@@ -89,12 +90,37 @@ def test_a_pass_begins_from_nothing_and_leaves_the_mode() -> None:
 
 def test_clients_weighted_by_their_batches_make_one_pass() -> None:
     layer, _ = layer_and_torchs()
-    shares = [statistics_over(layer, batches_of(sizes, seed=seed)) for sizes, seed in (([4, 4, 2], 1), ([5], 2))]
-    assert [count for _, count in shares] == [3, 1]
-    together = collect(layer, batches_of([4, 4, 2], seed=1) + batches_of([5], seed=2))
-    for name, expected in together.items():
-        mean = sum(count * share[name] for share, count in shares) / 4
-        torch.testing.assert_close(mean, expected)
+    batches = [batches_of([4, 4, 2], seed=1), batches_of([5], seed=2)]
+    for pooled, counts in ((False, [3, 1]), (True, [10, 5])):
+        shares = [statistics_over(layer, some, pooled=pooled) for some in batches]
+        assert [count for _, count in shares] == counts
+        together = statistics_over(layer, batches[0] + batches[1], pooled=pooled)[0]
+        for name, mean_C in mean_statistics(shares, pooled=pooled).items():
+            torch.testing.assert_close(mean_C, together[name])
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_pooled_they_are_those_of_all_values(sizes: list[int], seed: int) -> None:
+    """E[x] and Var[x] of all images at once, whatever the batches' sizes; the first of them moved by 5."""
+    batches = batches_of(sizes, seed=seed)
+    batches[0] += 5.0
+    found, count = statistics_over(StaticBatchNorm2d(CHANNELS), batches)
+    all_NCHW = torch.cat(batches).double()
+    assert count == len(all_NCHW)
+    torch.testing.assert_close(found["running_mean"], all_NCHW.mean(dim=(0, 2, 3)), rtol=1e-5, atol=1e-5)
+    expected_C = all_NCHW.var(dim=(0, 2, 3), correction=0)
+    torch.testing.assert_close(found["running_var"], expected_C, rtol=1e-4, atol=1e-4)
+
+
+def test_pooled_variance_has_what_lies_between_one_class_clients() -> None:
+    """Clients with the values 0 and 2, and 10 and 12: variances 1 about their own means, 26 about the mean 6."""
+    layer = StaticBatchNorm2d(1)
+    clients = [torch.tensor(values).reshape(-1, 1, 1, 1) for values in ([0.0, 2.0], [10.0, 12.0])]
+    found = mean_statistics([statistics_over(layer, [client]) for client in clients])
+    assert found["running_mean"].item() == 6.0 and found["running_var"].item() == pytest.approx(26.0)
+    released = collect(layer, clients)
+    assert released["running_var"].item() == pytest.approx(2.0)  # unbiased, and without what lies between
 
 
 def test_set_statistics_makes_new_weights_in_the_old_dtype() -> None:
