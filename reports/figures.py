@@ -412,7 +412,7 @@ def against(
                 ax.set_xscale("log")
                 ax.xaxis.set_minor_locator(NullLocator())
                 ax.set_xticks(sorted(places))
-                ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".removeprefix("0")))  # .05 .1
             ax.margins(x=0.08, y=0.1)
             _label(ax, x_title, axis_title(metrics[title]), title)
             if not places:
@@ -536,16 +536,24 @@ def scatter(panels: Sequence[Dots], looks: Mapping[str, Look], *, width: float =
         return Picture(figure=figure, data=data)
 
 
-def class_counts(panels: Mapping[str, pd.DataFrame], looks: Mapping[str, Look]) -> Picture:
-    """Images of each class at each client, stacked. `panels`: title -> a row a client, a column a class."""
+def class_counts(panels: Mapping[str, pd.DataFrame], looks: Mapping[str, Look], beside: int = 3) -> Picture:
+    """Images of each class at each client, stacked; so many panels in a row. `panels`: title -> a row a client, a
+    column a class."""
+    columns = min(beside, len(panels))
+    rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
-        figure, ((*axes,),) = _canvas(1, len(panels), looks, width=3.2, height=2.4, gap=0.6)
-        for (title, counts), ax in zip(panels.items(), axes, strict=True):
+        figure, axes = _canvas(rows, columns, looks, width=3.2, height=2.0, gap=0.6)
+        places = [ax for row in axes for ax in row]
+        for ax in places[len(panels) :]:
+            ax.set_visible(False)
+        for place, ((title, counts), ax) in enumerate(zip(panels.items(), places, strict=False)):
             low = np.zeros(len(counts))
             for number, name in enumerate(counts.columns):
                 bars: Any = {"color": looks[str(name)].hex, "width": 0.85, "gid": f"line-{number}-bars"}
                 ax.bar(range(len(counts)), counts[name], bottom=low, **bars)
                 low = low + counts[name].to_numpy()
-            _label(ax, "Client", "Images", title)
-            ax.grid(visible=False, axis="x")
+            _label(ax, "Client" if place >= len(panels) - columns else "", "Images", title)
+            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            ax.grid(visible=False)
+            ax.margins(x=0.01)
         return Picture(figure=figure)

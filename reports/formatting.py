@@ -20,6 +20,13 @@ METRICS = {
     "pseudo/accuracy": "Accuracy of kept pseudo-labels",
     "pseudo/kl_uniform": "KL of pseudo-labels from uniform",
     "pseudo/kl_true": "KL of true labels from uniform",
+    "pseudo/kl_ratio": "KL of pseudo-labels over KL of true labels",
+    "pseudo/kl_log_ratio": "Logarithm of KL of pseudo-labels over KL of true labels",
+    "pseudo/kl_gap": "KL of true labels less KL of pseudo-labels",
+    "exchange/privacy": "Privacy",
+    "exchange/statelessness": "Statelessness",
+    "exchange/smoothing": "EMA smoothing",
+    "partition/classes": "Classes of a client",
     "pseudo/class_balance": "Class balance of kept pseudo-labels",
     "comm/bytes_up": "Bytes up",
     "comm/bytes_down": "Bytes down",
@@ -32,7 +39,13 @@ METRICS = {
     "client/loss": "Loss at the clients",
     "local_steps": "Local steps",
 }
-UNITS = {"pseudo/kl_uniform": "nats", "pseudo/kl_true": "nats", "time/round_seconds": "s", "time/cpu_seconds": "s"}
+UNITS = {
+    "pseudo/kl_uniform": "nats",
+    "pseudo/kl_true": "nats",
+    "pseudo/kl_gap": "nats",
+    "time/round_seconds": "s",
+    "time/cpu_seconds": "s",
+}
 
 
 def metric_name(metric: str) -> str:
@@ -56,9 +69,12 @@ def axis_title(metric: str) -> str:
 
 
 def shown(metric: str, value: float | None, digits: int = 2) -> str:
-    """A value of the metric: percent without the sign for fractions, else four significant digits."""
+    """A value of the metric: percent without the sign for fractions, "yes" or "no" for what holds or does not (a share
+    where runs differ), else four significant digits."""
     if value is None:
         return NONE
+    if metric.startswith("exchange/") and value in (0.0, 1.0):
+        return "yes" if value else "no"
     return f"{100 * value:.{digits}f}" if is_fraction(metric) else number(value)
 
 

@@ -180,7 +180,7 @@ def item_values(item: Item, records: Records, row: Mapping[str, Any], departures
         **row,
         "profile_text": PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
-        "properties": property_tables(item, records) if is_arena(item) else [],
+        "properties": property_tables(item, records) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": item.notes if is_arena(item) else notes_of(item, results.values()),
         "ladder": ladder_table(item, records),
         "forests": claims_pictures(row["judged"]),

@@ -76,7 +76,7 @@ class Grid:
     @property
     def trained(self) -> list[str]:
         """The columns that have a cell to train."""
-        return self.columns_with(lambda entry: isinstance(entry, Cell))
+        return self.columns_with(lambda entry: isinstance(entry, Cell) and entry.role != "partition")
 
 
 def entries_of(item: Item) -> list[Shown]:
@@ -171,12 +171,12 @@ def _table(
         listed = {key: str(value) for key, value in row[""].setting.items()} if "" in row else {}
         rows.append(Row(entries=(Entry(text=name), *(entry(row) for _, entry in drawn)), values=listed))
     what = ", ".join(axis_title(metric) for metric in metrics_of(item))
+    what = f"; {what}, mean ± standard deviation over seeds" if found.trained else ""
     grey = "" if item.profile == "paper" else "; published numbers are for orientation only"
     shared = f"; all rows: {found.constant}" if found.constant else ""
     return Table(
         name="table",
-        caption=f"{item.title} ({item.name}, profile {item.profile}; {what}, mean ± standard deviation over seeds"
-        f"{grey}{shared})",
+        caption=f"{item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})",
         columns=(Column(name=found.corner or "setting", left=True), *(column for column, _ in drawn)),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -209,7 +209,7 @@ def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
     look = "" if item.profile == "paper" else "published"
     if printed is None:
         return Entry(look=look)
-    digits = f"{printed.value:.2f}" if is_fraction(metric) else f"{printed.value:g}"
+    digits = f"{printed.value:.2f}" if is_fraction(metric) else shown(metric, printed.value)
     return Entry(
         text=digits,
         spread="" if printed.spread is None else f"±{printed.spread:g}",

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.derived import OF_OTHERS, is_private, is_smoothed, is_stateless
 from benchmark.verdicts.results import Records, seeds_of
 from reports.tables import Entry, Table, table_of
 
 NORMS = {"gn": "GN", "bn": "BN", "sbn": "sBN", "none": "None"}
-EVERYWHERE = ("server", "client", "central")
 EXCHANGED = ("Privacy", "Statelessness", "EMA smoothing")
 LEARNED = ("Pseudo-labels", "Consistency", "Augmentation", "Training", "Normalisation")
 PRIVACY = (
-    "Privacy: yes where clients send nothing but updates of what they received. Statelessness: yes where clients keep "
-    "nothing between rounds. EMA smoothing: yes where anyone holds a teacher."
+    "Privacy: yes where clients send nothing but updates of what they received, and receive nothing of other clients. "
+    "Statelessness: yes where clients keep nothing between rounds. EMA smoothing: yes where anyone holds a teacher."
 )
 
 
@@ -31,15 +31,16 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry] | None:
         places = [exchange["holders"].get(holder, {}) for exchange in found for holder in holders]
         return {name for place in places for name in place.get(way, ())}
 
-    held = set.union(*(names(way, *EVERYWHERE) for way in ("received", "sent", "kept")))
-    teacher = "teacher" in held or any("teacher" in exchange["state"] for exchange in found)
-    sent, kept = names("sent", "client"), names("kept", "client")
-    further = sent - names("received", "client")
+    received, sent, kept = (names(way, "client") for way in ("received", "sent", "kept"))
+    further, of_others = sent - received, received & OF_OTHERS
     privacy = stateless = Entry(text="-", below=("no client takes part",))
     if any("client" in exchange["holders"] for exchange in found):
-        said = f"clients also send {_list(further)}" if further else f"clients send {_list(sent)}"
-        privacy = Entry(text=_yes(not further), below=(said,))
-        stateless = Entry(text=_yes(not kept), below=(f"clients keep {_list(kept)}",) if kept else ())
+        said = [f"clients also send {_list(further)}"] if further else []
+        said += [f"clients receive {_list(of_others)}"] if of_others else []
+        privacy = Entry(text=_yes(all(map(is_private, found))), below=tuple(said or [f"clients send {_list(sent)}"]))
+        stateless = Entry(
+            text=_yes(all(map(is_stateless, found))), below=(f"clients keep {_list(kept)}",) if kept else ()
+        )
 
     views = names("views", "client", "central") or names("views", "server")  # of whoever has unlabelled images
     kinds = {name.split("/")[1] for name in views}
@@ -56,7 +57,7 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry] | None:
         " or ".join(NORMS.get(norm, norm) for norm in sorted(norms)),
     )
     return {
-        **dict(zip(EXCHANGED, (privacy, stateless, Entry(text=_yes(teacher))), strict=True)),
+        **dict(zip(EXCHANGED, (privacy, stateless, Entry(text=_yes(any(map(is_smoothed, found))))), strict=True)),
         **{name: Entry(text=text) for name, text in zip(LEARNED, texts, strict=True)},
     }
 
@@ -79,8 +80,10 @@ def item_properties(item: Item, records: Records) -> dict[str, Mapping[str, Entr
 
 
 def property_tables(item: Item, records: Records) -> list[Table]:
-    """What is handed over and how is learned, a row a method; empty where no run says it."""
+    """What is handed over and, beside an arena, how is learned: a row a method; empty where no run says it."""
     found = item_properties(item, records)
+    asked = any(metric.startswith("exchange/") for metric in item.metrics)
+    tables = (("exchanged", PRIVACY, EXCHANGED), *(() if asked else (("learned", "", LEARNED),)))
     return [
         table_of(
             name,
@@ -89,6 +92,6 @@ def property_tables(item: Item, records: Records) -> list[Table]:
             [(method, *(seen[head] for head in heads)) for method, seen in found.items()],
             words=1 + len(heads),
         )
-        for name, caption, heads in (("exchanged", PRIVACY, EXCHANGED), ("learned", "", LEARNED))
+        for name, caption, heads in tables
         if found
     ]

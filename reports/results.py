@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from benchmark.errors import DataError
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import UNTRAINED, Cell, Item
 from benchmark.records.files import write_atomically
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.derived import DERIVED, value_of
 from benchmark.verdicts.results import ACCURACY as ACCURACY
 from benchmark.verdicts.results import CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import t_factor
@@ -36,7 +37,7 @@ def runs_frame(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
 
 def _run_rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[object, ...]]:
     runs = records.get(cell.cell_key, {})
-    awaited = range(item.seeds if cell.role != "quoted" else 0)
+    awaited = range(item.seeds if cell.role not in UNTRAINED else 0)
     for seed in sorted(set(awaited) | set(runs)):
         start = (item.name, item.profile, cell.label, cell.cell_key, seed)
         record = runs.get(seed)
@@ -45,8 +46,11 @@ def _run_rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[object
             continue
         last = record.result.get("last", {})
         numbers = {name: value for name, value in last.items() if is_number(value) and name != "round"}
-        for name, value in numbers.items():
-            chosen = record.selected(name)
+        made = {
+            name: value for name in item.metrics if name in DERIVED and (value := value_of(record, name)) is not None
+        }
+        for name, value in (numbers | made).items():
+            chosen = value_of(record, name)
             yield *start, name, float(value if chosen is None else chosen), len(record.rounds), record.status
         if not numbers:
             yield *start, "", math.nan, len(record.rounds), record.status
@@ -85,14 +89,12 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 
 def curves_frame(runs: Iterable[RunRecord], metrics: Sequence[str]) -> pd.DataFrame:
-    """Every measured value of these metrics, round by round."""
-    rows = [
-        (run.cell_key, run.seed, run.status, line["round"], metric, value)
-        for run in runs
-        for line in run.rounds
-        for metric in metrics
-        if (value := line.get(metric)) is not None
-    ]
+    """Every measured value of these metrics, round by round; of those that are made of a whole run, after its end."""
+    rows = []
+    for run in runs:
+        found = [(line["round"], name, line.get(name)) for line in run.rounds for name in metrics]
+        found += [(len(run.rounds), name, value_of(run, name)) for name in metrics if name in DERIVED]
+        rows += [(run.cell_key, run.seed, run.status, *each) for each in found if each[-1] is not None]
     return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
 
 

@@ -286,7 +286,7 @@ PAPER = Paper(
     experiment=experiment,
     scale=scale,
     beside=beside,
-    computed={"classes": classes_of, "KL": prior_of},
+    computed={"classes a client": classes_of, "KL, nats": prior_of},
 )
 
 

@@ -169,7 +169,7 @@ def test_figure_2_counts_and_trains_nothing():
     item = item_of("fig2")
     assert item.drawing is not None and item.drawing.kind == "class_counts" and item.trained == ()
     assert [cell.setting["alpha"] for cell in item.cells] == ALPHAS
-    classes = [cell.computed["classes"] for cell in item.cells]
+    classes = [cell.computed["classes a client"] for cell in item.cells]
     assert 1.0 <= float(classes[0]) < 2.0 and float(classes[-1]) > 9.5  # "each client only has data from 1-2 classes"
     keys = {cell.cell_key for cell in item_of("fig4").cells}
     assert {cell.cell_key for cell in item.cells} <= keys

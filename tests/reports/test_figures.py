@@ -151,6 +151,16 @@ def test_class_counts_of_the_embedded_digits() -> None:
     assert heights > 1000 and picture.figure.axes[0].get_title(loc="left") == "alpha = 0.1"
 
 
+def test_class_counts_stand_three_in_a_row() -> None:
+    cells = tuple(make_cell(f"a{alpha}", {"alpha": alpha}, 1) for alpha in (0.1, 1.0, 10.0, 100.0))
+    drawing = Drawing(kind="class_counts", panels=("alpha",))
+    picture = item_picture(Item(name="toy/fig", title="T", profile="demo", cells=cells, drawing=drawing), {})
+    assert picture is not None
+    axes = picture.figure.axes
+    assert [ax.get_visible() for ax in axes] == [True] * 4 + [False] * 2
+    assert [ax.get_xlabel() for ax in axes[:4]] == ["", "Client", "Client", "Client"]
+
+
 def test_intervals_share_an_axis_with_a_unit() -> None:
     rows = [IntervalRow(name="a", mean=1.0, interval=(-1.0, 3.0), margin=0.5), IntervalRow(name="b", mean=None)]
     ax = intervals(rows, "points", zero=True).figure.axes[0]

@@ -58,6 +58,12 @@ def test_clients_that_send_more_than_updates_lose_privacy_by_name():
     assert found["Privacy"].below == ("clients also send kl_student, kl_teacher",)
 
 
+def test_what_other_clients_made_loses_privacy_by_name():
+    """FedMatch: helpers come, though nothing but updates goes."""
+    found = of(record("fedmatch", holders=clients(received={"student": 4, "helpers": 8})))
+    assert texts(found) == ("no", "yes", "no") and found["Privacy"].below == ("clients receive helpers",)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
