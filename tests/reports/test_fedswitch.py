@@ -1,4 +1,4 @@
-"""FedSwitch's Table 1, Figure 2 and Figure 3 (right) as pages show them: values that no run writes, cells without runs."""
+"""FedSwitch's Table 1 and Figures 2 and 3 as pages show them: values that no run writes, cells without runs."""
 
 from dataclasses import replace
 

@@ -120,4 +120,4 @@ def test_the_published_row_of_semifl_comes_from_its_run(tmp_path):
     ssfl, found = (of(record_of(run_folder(tmp_path, experiment))) for experiment in (tiny, semifl))
     assert texts(found, LEARNED) == ("yes", "yes", "Strong + Mixup", "Alternate", "sBN")
     assert texts(ssfl, LEARNED) == ("yes", "yes", "Strong", "Parallel", "GN")
-    assert found["Privacy"].below == ("clients also send batches, statistics",)
+    assert found["Privacy"].below == ("clients also send count, statistics",)
