@@ -123,6 +123,33 @@ def warp(images_NCHW: Tensor, index_NP: Tensor) -> Tensor:
     return bordered_NCB.gather(2, index_NP[:, None].expand(-1, channels, -1)).view(images_NCHW.shape)
 
 
+def warp_bilinear(images_NCHW: Tensor, matrix_N6: Tensor) -> Tensor:
+    """Pillow's affine transform with bilinear resampling (libImaging/Geometry.c, bilinear_filter8): coordinates at
+    pixel centres, neighbours beyond the border are those on it, results cut to whole numbers; outside is black.
+
+    `matrix_N6` (float64) as in `affine_index`.
+    """
+    count, channels, height, width = images_NCHW.shape
+    a, b, c, d, e, f = (entry_N[:, None, None] for entry_N in matrix_N6.double().unbind(1))
+    x_W = torch.arange(width, dtype=torch.float64, device=images_NCHW.device) + 0.5
+    y_H1 = torch.arange(height, dtype=torch.float64, device=images_NCHW.device)[:, None] + 0.5
+    x_NHW, y_NHW = a * x_W + b * y_H1 + c, d * x_W + e * y_H1 + f
+    inside_N1HW = ((x_NHW >= 0) & (x_NHW < width) & (y_NHW >= 0) & (y_NHW < height))[:, None]
+    x_NHW, y_NHW = x_NHW - 0.5, y_NHW - 0.5
+    left_NHW, top_NHW = x_NHW.floor(), y_NHW.floor()
+
+    def pixels(row_NHW: Tensor, column_NHW: Tensor) -> Tensor:
+        place_NHW = row_NHW.clamp(0, height - 1).long() * width + column_NHW.clamp(0, width - 1).long()
+        place_NCP = place_NHW.flatten(1)[:, None].expand(-1, channels, -1)
+        return images_NCHW.flatten(2).gather(2, place_NCP).view(images_NCHW.shape).double()
+
+    def between(first: Tensor, second: Tensor, share_NHW: Tensor) -> Tensor:
+        return first + (second - first) * share_NHW[:, None]
+
+    rows = [between(pixels(top_NHW + k, left_NHW), pixels(top_NHW + k, left_NHW + 1), x_NHW - left_NHW) for k in (0, 1)]
+    return between(rows[0], rows[1], y_NHW - top_NHW).mul_(inside_N1HW).to(torch.uint8)
+
+
 def centred(linear_N4: Tensor, shift_N2: Tensor, height: int, width: int) -> Tensor:
     """Matrices (N, 6) of `affine_index`: a linear map (a, b, d, e) about the image's centre, then a shift in pixels."""
     a, b, d, e = linear_N4.unbind(1)

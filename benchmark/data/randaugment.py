@@ -2,7 +2,9 @@
 
 Source of the `ssfl` pool: SSFL's released dataset/randaugment.py:154-169 (pool), 216-235 (RandAugmentMC) and 47-67
 (CutoutAbs), which is FixMatch's pool on Pillow. Source of the `torchvision` pool: torchvision.transforms.RandAugment
-(Cubuk et al. 2019, arXiv:1909.13719) on tensors, nearest resampling, black fill.
+(Cubuk et al. 2019, arXiv:1909.13719) on tensors, nearest resampling, black fill. Source of the `semifl` pool: SemiFL's
+released datasets/randaugment.py, 15 operations on Pillow, which it runs at level 10 of 10 and without another box. At
+32 pixels its translations by 100 leave a black image, and its box of 40 covers all below and right of a corner.
 Departures: the draws come from one torch.Generator instead of Python's and NumPy's global ones (same distributions);
 `torchvision` geometry is computed with 16 bits after the point, so a pixel whose source coordinate lies within 0.002
 pixels of the border between two pixels may take the other one.
@@ -37,6 +39,8 @@ class Family(IntEnum):
     COLOR = 5
     SHARPNESS = 6
     AFFINE = 7
+    BILINEAR = 8
+    BOX = 9
 
 
 # Images of a family (n, C, H, W), their parameters (n, ...), the rounding -> images.
@@ -48,6 +52,7 @@ _APPLY: Mapping[int, Callable[[Tensor, Tensor, ops.Arithmetic], Tensor]] = {
     Family.COLOR: ops.color,
     Family.SHARPNESS: ops.sharpness,
     Family.AFFINE: lambda images, index, _: ops.warp(images, index),
+    Family.BILINEAR: lambda images, matrix, _: ops.warp_bilinear(images, matrix),
 }
 
 Parameters = Callable[[int, int, int, int], Sequence[float]]  # (level, sign +-1, H, W) -> numbers of the family
@@ -55,11 +60,13 @@ Parameters = Callable[[int, int, int, int], Sequence[float]]  # (level, sign +-1
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One member of a pool. LOOKUP takes 256 values, AFFINE Pillow's 6 numbers, the blends (factor, 1 - factor)."""
+    """One member of a pool. LOOKUP takes 256 values, AFFINE and BILINEAR Pillow's 6 numbers, the blends (factor,
+    1 - factor); BOX, whose side is `side` at the highest level, is painted by `RandAugment.apply`."""
 
     name: str
     family: Family
     parameters: Parameters = lambda *_: ()
+    side: int = 0  # of BOX, in pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +190,37 @@ def _torchvision() -> Pool:
     return Pool(operations=operations, arithmetic=ops.TORCHVISION, highest_level=bins - 1)
 
 
-POOLS: Mapping[str, Pool] = {"ssfl": _ssfl(), "torchvision": _torchvision()}
+def _semifl() -> Pool:
+    def factor(level: int, _sign: int) -> float:
+        return level * 1.8 / 10 + 0.1
+
+    def shear(level: int, sign: int, *_size: int) -> float:
+        return sign * (level * 0.3 / 10)
+
+    def shift(level: int, sign: int, *_size: int) -> float:
+        return sign * (level * 100 / 10)
+
+    operations = (
+        Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
+        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, ops.PILLOW)),
+        Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
+        Operation(name="Contrast", family=Family.CONTRAST, parameters=_blend(factor)),
+        Operation(name="CutoutConst", family=Family.BOX, side=40),
+        Operation(name="Equalize", family=Family.EQUALIZE),
+        Operation(name="Invert", family=Family.LOOKUP, parameters=lambda *_: [255 - value for value in range(256)]),
+        Operation(name="Posterize", family=Family.LOOKUP, parameters=_posterize(lambda v: int(v * 4 / 10))),
+        Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * (v * 30 / 10))),
+        Operation(name="Sharpness", family=Family.SHARPNESS, parameters=_blend(factor)),
+        Operation(name="ShearX", family=Family.BILINEAR, parameters=_affine(1, shear, 0, 0, 1, 0)),
+        Operation(name="ShearY", family=Family.BILINEAR, parameters=_affine(1, 0, 0, shear, 1, 0)),
+        Operation(name="Solarize", family=Family.LOOKUP, parameters=_solarize(lambda v: 256 - int(v * 256 / 10))),
+        Operation(name="TranslateXConst", family=Family.BILINEAR, parameters=_affine(1, 0, shift, 0, 1, 0)),
+        Operation(name="TranslateYConst", family=Family.BILINEAR, parameters=_affine(1, 0, 0, 0, 1, shift)),
+    )
+    return Pool(operations=operations, arithmetic=ops.PILLOW, highest_level=10)
+
+
+POOLS: Mapping[str, Pool] = {"ssfl": _ssfl(), "torchvision": _torchvision(), "semifl": _semifl()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +251,7 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
     parameters = {family: torch.tensor(values, dtype=torch.float64) for family, values in rows.items()}
     prepared = {family: values.float() for family, values in parameters.items()}
     prepared[Family.LOOKUP] = parameters[Family.LOOKUP].to(torch.uint8)
+    prepared[Family.BILINEAR] = parameters[Family.BILINEAR]
     prepared[Family.AFFINE] = ops.affine_index(parameters[Family.AFFINE], height, width)
     parameters = {family: values.to(device) for family, values in prepared.items()}
     family = torch.tensor([*map(int, family_K), int(Family.KEEP)])
@@ -228,10 +266,12 @@ class RandAugment(Checked):
     """Draw `num_ops` operations with replacement, apply each with `probability`, then paint a gray cutout box.
 
     Defaults: the released SSFL code (RandAugmentMC(n=2, m=10): levels 1 .. 9 of 10). pool="torchvision",
-    levels=(9, 9) of 0 .. 30, probability=1, cutout=0 is torchvision.transforms.RandAugment(2, 9).
+    levels=(9, 9) of 0 .. 30, probability=1, cutout=0 is torchvision.transforms.RandAugment(2, 9). pool="semifl",
+    levels=(10, 10), cutout=0 is SemiFL's released one: its probability, drawn between .2 and .8, is .5 in the mean of
+    independent draws, and so is this.
     """
 
-    pool: Literal["ssfl", "torchvision"] = "ssfl"
+    pool: Literal["ssfl", "torchvision", "semifl"] = "ssfl"
     num_ops: Annotated[int, Interval("[0, 16]")] = 2
     probability: Share = 0.5  # of applying each drawn operation
     levels: tuple[int, int] = (1, 9)  # lowest and highest, drawn uniformly per image and slot
@@ -265,13 +305,26 @@ class RandAugment(Checked):
         entry_NS = entry_number(self.drawn_operations(draws_ND), level_NS, _whole(draw_NS4[..., 2], 2), levels)
         entry_NS = torch.where(draw_NS4[..., 3] < self.probability, entry_NS, len(entries.family_K) - 1)
         out_NCHW = images_NCHW
-        for entry_N in entry_NS.unbind(1):
+        for slot, entry_N in enumerate(entry_NS.unbind(1)):
             out_NCHW = apply_entries(out_NCHW, entry_N, entries, POOLS[self.pool].arithmetic)
+            boxes_N = entries.family_K[entry_N] == Family.BOX
+            if boxes_N.any():
+                out_NCHW = self._with_boxes(out_NCHW, boxes_N, draw_NS4[:, slot])
         side = int(self.cutout * width)
         if side == 0:
             return out_NCHW
         centre_N2 = draws_ND[:, -2:].to(images_NCHW.device, non_blocking=True)
         return ops.paint_boxes(out_NCHW if self.num_ops else out_NCHW.clone(), centre_N2, side, extra=1, fill=self.fill)
+
+    def _with_boxes(self, images_NCHW: Tensor, boxes_N: Tensor, draw_N4: Tensor) -> Tensor:
+        """BOX on these rows, in a copy. Its centre is at the draws of level and sign, which say nothing here where the
+        pool is run at one level."""
+        rows = boxes_N.nonzero().flatten().to(images_NCHW.device)
+        largest = next(op.side for op in POOLS[self.pool].operations if op.family == Family.BOX)
+        side = int(self.levels[1] * largest / POOLS[self.pool].highest_level)
+        centre_N2 = draw_N4[boxes_N, 1:3].to(images_NCHW.device)
+        boxed_NCHW = ops.paint_boxes(images_NCHW[rows], centre_N2, side, extra=1, fill=self.fill)
+        return images_NCHW.index_copy(0, rows, boxed_NCHW)
 
 
 def apply_entries(images_NCHW: Tensor, entry_N: Tensor, entries: _Entries, arithmetic: ops.Arithmetic) -> Tensor:

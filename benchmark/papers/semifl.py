@@ -30,6 +30,7 @@ PARTITIONS: Mapping[str, Partition] = {
     "Non-IID, Dir(0.3)": Dirichlet(alpha=0.3, rule="semifl"),
     "IID": Iid(),
 }
+STRONG = RandAugment(pool="semifl", levels=(10, 10), cutout=0.0)
 IMAGES = {"cifar10": 50_000, "svhn": 73_257}  # for training
 EVALUATION = Evaluation(every=1, selection="best_on_test")  # as released (test_classifier_ssfl.py:40)
 BACKBONE = Model(network="wresnet28x2", norm="sbn")  # Table 5 and section 3.4
@@ -98,13 +99,13 @@ def semifl(setting: Setting) -> Experiment:
 
 
 def data_of(setting: Setting) -> Data:
-    """Section 3.1: flip and crop; strong as FixMatch. Released: another pool of 15 without the cutout that always comes
-    last here (datasets/randaugment.py:167-203), and no flips on SVHN (data.py:257-307)."""
+    """Section 3.1: flip and crop; strong is RandAugment, whose pool is not said. As released: 15 operations at level 10
+    (datasets/randaugment.py:167-203), and no flips on SVHN (data.py:257-307)."""
     weak = Weak(flip=0.0 if setting.data == "svhn" else 0.5)
     labels: Mapping[str, Any] = {"N_s": setting.N_s}
     if setting.N_s == "all":
         labels = {"N_s": 10, "label_setting": "everywhere"}  # the server has to hold an image of each class
-    return Data(name=setting.data, augmentation=Augmentation(weak=weak, strong=RandAugment(pool="ssfl")), **labels)
+    return Data(name=setting.data, augmentation=Augmentation(weak=weak, strong=STRONG), **labels)
 
 
 def server_batch_size(setting: Setting) -> int:

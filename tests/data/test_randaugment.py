@@ -27,6 +27,7 @@ from benchmark.errors import ConfigError
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 96, 96), (3, 9, 14)]
 SSFL = [operation.name for operation in POOLS["ssfl"].operations]
+SEMIFL = [operation.name for operation in POOLS["semifl"].operations]
 TORCHVISION = [operation.name for operation in POOLS["torchvision"].operations]
 
 
@@ -99,6 +100,59 @@ def test_ssfl_operation_equals_pillow(name: str, shape: tuple[int, int, int]) ->
             ours_NCHW = run_pool("ssfl", name, level, sign, images_NCHW)
             theirs_NCHW = with_pillow(images_NCHW, pillow_operation(name, level, sign))
             assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} level {level} sign {sign}"
+
+
+def semifl_operation(name: str, v: int, sign: int) -> Callable[[Image.Image], Image.Image]:
+    """SemiFL's released operation at level v of 10: reading of datasets/randaugment.py; the sign is drawn there."""
+    factor, shear, shift = v * 1.8 / 10 + 0.1, sign * (v * 0.3 / 10), sign * (v * 100 / 10)
+
+    def affine(*matrix: float) -> Callable[[Image.Image], Image.Image]:
+        return lambda image: image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
+
+    table: dict[str, Callable[[Image.Image], Image.Image]] = {
+        "AutoContrast": ImageOps.autocontrast,
+        "Brightness": lambda image: ImageEnhance.Brightness(image).enhance(factor),
+        "Color": lambda image: ImageEnhance.Color(image).enhance(factor),
+        "Contrast": lambda image: ImageEnhance.Contrast(image).enhance(factor),
+        "Equalize": ImageOps.equalize,
+        "Invert": ImageOps.invert,
+        "Posterize": lambda image: ImageOps.posterize(image, int(v * 4 / 10)),
+        "Rotate": lambda image: image.rotate(sign * float(v * 30 / 10)),
+        "Sharpness": lambda image: ImageEnhance.Sharpness(image).enhance(factor),
+        "ShearX": affine(1, shear, 0, 0, 1, 0),
+        "ShearY": affine(1, 0, 0, shear, 1, 0),
+        "Solarize": lambda image: ImageOps.solarize(image, 256 - int(v * 256 / 10)),
+        "TranslateXConst": affine(1, 0, shift, 0, 1, 0),
+        "TranslateYConst": affine(1, 0, 0, 0, 1, shift),
+    }
+    return table[name]
+
+
+@pytest.mark.parametrize("name", [name for name in SEMIFL if name != "CutoutConst"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_semifl_operation_equals_pillow(name: str, shape: tuple[int, int, int]) -> None:
+    """Level 10, which is the released one, and 4 and 7, with both signs: Pillow's bytes, pixel by pixel."""
+    images_NCHW = pictures(shape)
+    for level in (10, 4, 7):
+        for sign in (1, -1):
+            ours_NCHW = run_pool("semifl", name, level, sign, images_NCHW)
+            theirs_NCHW = with_pillow(images_NCHW, semifl_operation(name, level, sign))
+            assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} level {level} sign {sign}"
+
+
+@pytest.mark.parametrize("size", [(32, 32), (96, 96), (14, 9)])
+def test_semifl_s_box_is_the_released_one(size: tuple[int, int]) -> None:
+    """A box of 40 pixels about a centre of its own for each image and slot; other images stay as they are."""
+    width, height = size
+    white_NCHW = torch.full((3, 1, height, width), 255, dtype=torch.uint8)
+    policy = RandAugment(pool="semifl", levels=(10, 10), num_ops=1, probability=1.0, cutout=0.0)
+    box, identity = (SEMIFL.index("CutoutConst") + 0.5) / 15, (SEMIFL.index("Color") + 0.5) / 15
+    draws_ND = torch.tensor([[box, 0.2, 0.9, 0, 0, 0], [identity, 0.2, 0.9, 0, 0, 0], [box, 0.7, 0.4, 0, 0, 0]])
+    out_NCHW = policy.apply(white_NCHW, draws_ND)
+    for row, (u_x, u_y) in {0: (0.2, 0.9), 2: (0.7, 0.4)}.items():
+        expected = released_cutout(width, height, 40, float(np.float32(u_x)), float(np.float32(u_y)))
+        assert torch.equal(out_NCHW[row, 0], torch.from_numpy(expected.copy()))
+    assert out_NCHW[1].min() == 255 and white_NCHW.min() == 255
 
 
 def torchvision_operation(name: str, level: int, sign: int, images: Tensor) -> Tensor:
