@@ -450,6 +450,11 @@ class SureReader:
         logits_ND[torch.arange(N), torch.arange(N) % D] = SURE
         return logits_ND
 
+    def labels(self, part: PartName) -> Tensor:
+        """No image is read for them; classes in turn."""
+        N = len(self._environment.part(self._holder, part, self._number))
+        return torch.arange(N) % self._environment.data.num_classes
+
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         N = self._read(part)
         of_norms = ("running_mean", "running_var")

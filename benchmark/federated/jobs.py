@@ -149,6 +149,10 @@ class JobReader:
         images = self._environment.part(self._holder, part, self._round)
         return logits_of(self._network, self._environment, images, view, self.draw).cpu()
 
+    def labels(self, part: PartName) -> torch.Tensor | None:
+        images = self._environment.part(self._holder, part, self._round)
+        return None if images.labels_N is None else images.labels_N[images.positions_N].cpu()
+
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         load(self._network, weights)
         images = self._environment.part(self._holder, part, self._round)

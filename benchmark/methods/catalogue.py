@@ -13,6 +13,7 @@ from benchmark.errors import ConfigError
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
@@ -31,6 +32,7 @@ METHODS: Mapping[str, type] = {
     "data_sharing": DataSharing,
     "easgd": EASGD,
     "fed_consist": FedConsist,
+    "fedirm": FedIRM,
     "fedmatch": FedMatch,
     "fedprox_fixmatch": FedProxFixMatch,
     "fedswitch": FedSwitch,

@@ -3,7 +3,8 @@
 Yang et al. Federated semi-supervised learning for COVID region segmentation in chest CT. Medical Image Analysis 2021.
 As RSCFed re-implements it (Liang, Lin, Fu, Zhu, Li. CVPR 2022, section 4.2; "Basic" of Table 2 has the same numbers):
 RSCFed's local training (section 3.2, Eqs. 1-4), no sub-sampling, no distances, labelled clients together half of the
-mean. RSCFed's released code (XMed-Lab/RSCFed) lacks it. `rscfed` has this file's local work.
+mean. RSCFed's released code (XMed-Lab/RSCFed) lacks it. `rscfed` and `fedirm` have
+this file's local work.
 
 Clients with labels minimise the cross-entropy (Eq. 1). Clients without pull the student, in training mode, towards the
 sharpened prediction of their own teacher, in evaluation mode, on another weak view (Eqs. 2, 3); the teacher follows the
@@ -28,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
 
 from benchmark.config import Count, NotNegative, Positive, ShareAbove0, ShareBetween, Whole, added
 from benchmark.errors import ConfigError
@@ -206,18 +208,21 @@ class FedConsist(MeanTeacherMethod):
         if world.round <= self.warm_start_rounds:
             return self.warm_start(state, world), {}
         cohort = [client for client in world.cohort() if world.sizes[client]]
+        weights, share = self.weights(cohort, world)
+        average = RunningMean()
+        for weight, outcome in zip(weights, world.fit(self.local_jobs(state, world, cohort)), strict=True):
+            average.add(outcome.sends["student"], weight)
+        return self.next_state(state, world, average.value(), cohort), share_of_labelled(world, share)
+
+    def weights(self, cohort: Sequence[int], world: World) -> tuple[list[float], float]:
+        """The weight of each of these clients in the mean, not normalised, and what labelled ones have of it."""
         members = [member_of(world, client) for client in cohort]
         if self.weighting == "equal":
             members = [replace(member, size=1) for member in members]
         share = self.labelled_share
-        weights = [m.size for m in members] if share is None else weighed_by_share(members, share)
-        average, labelled = RunningMean(), 0.0
-        outcomes = world.fit(self.local_jobs(state, world, cohort))
-        for member, weight, outcome in zip(members, weights, outcomes, strict=True):
-            average.add(outcome.sends["student"], weight)
-            labelled += weight * member.labelled
-        state = self.next_state(state, world, average.value(), cohort)
-        return state, share_of_labelled(world, labelled / average.total)
+        weights = [float(m.size) for m in members] if share is None else weighed_by_share(members, share)
+        labelled = sum(weight for weight, member in zip(weights, members, strict=True) if member.labelled)
+        return weights, labelled / sum(weights)
 
 
 # Local work.
@@ -274,23 +279,25 @@ class MeanTeacherUpdate(LabelledUpdate):
         return local
 
     def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
-        """Eqs. 2 and 3, and Eq. 1 where the client has labels. Every prediction of the teacher is used, however
-        unsure (the released .9 is for logging alone)."""
-        views = batch["unlabelled"].views
-        teacher_ND = torch.softmax(frozen["teacher"](views["weak"]), dim=-1)
-        student_ND = torch.softmax(trainable["student"](views["weak2"]), dim=-1)
-        consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
-        labels_N = teacher_ND.argmax(dim=-1)
-        aux = {
-            "client/unlabelled_loss": consistency.detach(),
-            "labels_N": labels_N,
-            "kept_N": torch.ones_like(labels_N, dtype=torch.bool),
-        }
-        loss = self.method.unlabelled_weight * consistency
+        """Eqs. 2 and 3, and Eq. 1 where the client has labels."""
+        weak, weak2 = batch["unlabelled"].views["weak"], batch["unlabelled"].views["weak2"]
+        teacher_ND = torch.softmax(frozen["teacher"](weak), dim=-1)
+        loss, aux = self.unlabelled_loss(trainable["student"](weak2), teacher_ND, frozen["teacher"], weak)
         if "labelled" in batch:
             supervised = labelled_loss(trainable["student"], batch["labelled"])
-            loss, aux["client/labelled_loss"] = supervised + loss, supervised.detach()
+            return supervised + loss, {**aux, "client/labelled_loss": supervised.detach()}
         return loss, aux
+
+    def unlabelled_loss(
+        self, student_logits_ND: Tensor, teacher_ND: Tensor, teacher: nn.Module, weak_NCHW: Tensor
+    ) -> Loss:
+        """Eqs. 2 and 3. Every prediction of the teacher is used, however unsure (the released .9 is for logging)."""
+        student_ND = torch.softmax(student_logits_ND, dim=-1)
+        consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
+        labels_N = teacher_ND.argmax(dim=-1)
+        kept_N = torch.ones_like(labels_N, dtype=torch.bool)
+        aux = {"client/unlabelled_loss": consistency.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        return self.method.unlabelled_weight * consistency, aux
 
     def after_step(self, training: Training) -> None:
         """Eq. 4, whose alpha is the student's share, or with a share of 1/1, 1/2, 1/3 ... until it falls to alpha

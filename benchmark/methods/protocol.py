@@ -121,6 +121,10 @@ class Reader(Protocol):
         """logits_ND of all images of the part in their order, in evaluation mode."""
         ...
 
+    def labels(self, part: PartName) -> Tensor | None:
+        """labels_N of all images of the part in their order; None where they are hidden from the holder."""
+        ...
+
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         """What the network's static batch norms see over batches, in order and without augmentation (`running_mean` and
         `running_var` by name, float64; `statistics_over` of models.norms), and the number of images, or of batches

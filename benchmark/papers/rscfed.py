@@ -12,6 +12,7 @@ from benchmark.data.augment import Augmentation, Weak
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherMethod
+from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
@@ -82,7 +83,7 @@ class Setting:
     """One line of a table of RSCFed."""
 
     data: Literal["svhn", "cifar100", "isic2018"] = "svhn"  # section 4.4: "SVHN dataset unless separately clarified"
-    # Up to a bracket: FedAvg, Fed-Consist or "Basic" (Table 2 has its numbers), "Basic + SSO", RSCFed. In the bracket,
+    # Up to a bracket: FedAvg, FedIRM, Fed-Consist or "Basic" (Table 2 has its numbers), "Basic + SSO", RSCFed. In it,
     # "origi.": without the weight of labels that section 4.2 adds.
     method: str
     K: int = 10  # clients (section 4.2)
@@ -130,9 +131,17 @@ def experiment(line: Line) -> Experiment:
     )
 
 
-def _method(setting: Setting, known: Set) -> SupervisedFL | FedConsist | RSCFed:
+def _method(setting: Setting, known: Set) -> SupervisedFL | FedConsist | FedIRM | RSCFed:
     if setting.base == "FedAvg":  # all clients with labels, and nobody else
         return SupervisedFL(batch_size=known.batch_size)
+    if setting.base == "FedIRM":
+        # Its own numbers, with RSCFed's optimizer ("for all methods", section 4.1) and weights (section 4.2).
+        return FedIRM(
+            labelled_share=None if "origi." in setting.method else setting.share,
+            batch_size=known.batch_size,
+            momentum="released_code",  # one optimizer a client in the released code
+            warm_start_rounds=20,  # clients without labels join after round 20 (train_main.py:120-166)
+        )
     shared: dict[str, Any] = {
         "alpha": 0.001,  # section 4.1
         "temperature": 0.5,  # tau
@@ -276,7 +285,7 @@ def _averaged_equally(cells: Sequence[Cell]) -> Iterable[Cell]:
     """Fed-Consist's original weights as section 1 has them; section 4.2 has FedAvg's, by size."""
     for cell in cells:
         method = cell.experiment.method
-        if isinstance(method, FedConsist) and method.labelled_share is None:
+        if type(method) is FedConsist and method.labelled_share is None:
             yield replace(
                 cell,
                 label="Fed-Consist (equally)",

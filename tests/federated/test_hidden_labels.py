@@ -10,6 +10,7 @@ from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
@@ -62,6 +63,7 @@ AT_CLIENTS: dict[str, tuple[Any, Any]] = {
     "rscfed, one more client": (replace(RSCFED, subset=5, beta=100.0), "one_more_client"),
     "fed-consist, some clients": (FED_CONSIST, "some_clients"),
     "fed-consist, every client": (FED_CONSIST, "every_client"),
+    "fedirm, some clients": (FedIRM(batch_size=8, uncertainty=2.5, least_confidence=0.0), "some_clients"),
     "fedmatch, every client": (FEDMATCH, "every_client"),
     "fedmatch, share": (FEDMATCH, "share"),
     "fedswitch, some clients": (replace(FEDSWITCH, mu=0.1), "some_clients"),

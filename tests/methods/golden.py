@@ -14,6 +14,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
@@ -120,6 +121,13 @@ TRACES = {
     ),
     "fed-consist": _at_clients(FedConsist(batch_size=8, **PAPER), "some_clients", model=replace(BASE.model, norm="bn")),
     "fed-consist-every-client": _at_clients(FedConsist(batch_size=8, **PAPER), "every_client"),
+    # Entropies begin at ln 10 = 2.3: the cut takes some images.
+    "fedirm": _at_clients(FedIRM(batch_size=8, ramp_rounds=2, uncertainty=2.285, least_confidence=0.0), "some_clients"),
+    "fedirm-adjusted": _at_clients(
+        FedIRM(batch_size=8, labelled_share=0.5, uncertainty=2.3, least_confidence=0.13, momentum="released_code"),
+        "one_more_client",
+        federation=replace(BASE.federation, K=3, C=3),  # of 4 clients, the one with labels is in both cohorts
+    ),
     **{name: replace(BASE, method=method, optimizer=SLOW) for name, method in FEDSWITCH.items()},
     **{
         f"{name}-{setting.replace('_', '-')}": _at_clients(FEDSWITCH[name], setting, optimizer=SLOW)

@@ -79,6 +79,9 @@ class Told:
         assert (part, view) == ("unlabelled", "weak")
         return self.logits_ND
 
+    def labels(self, part):
+        raise AssertionError("SemiFL's clients have no labels")
+
     def statistics(self, weights, part, batch_size, pooled):
         raise AssertionError("SemiFL's clients ask for no statistics")
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from benchmark.data.partition import Dirichlet
+from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
@@ -152,7 +153,11 @@ def test_settings_are_section_4_s():
             kinds.add((name, e.data.label_setting, e.data.labelled_clients, e.federation.K))
             if isinstance(method, SupervisedFL):
                 continue
-            assert (e.optimizer.lr, method.alpha, method.temperature) == (lr, 0.001, 0.5)
+            assert e.optimizer.lr == lr
+            if isinstance(method, FedIRM):  # as released: EMA .99, no sharpening, lambda 15
+                assert (method.alpha, method.temperature, method.unlabelled_weight) == (0.01, 1.0, 15.0)
+                continue
+            assert (method.alpha, method.temperature, method.unlabelled_weight) == (0.001, 0.5, 0.02)
             if isinstance(method, RSCFed):
                 assert method.beta == (0.0 if "Basic + SSO" in str(cell.setting["method"]) else beta)
                 if name not in ("tab6", "tab7"):
@@ -174,6 +179,8 @@ def test_what_tells_cells_apart():
     assert tab5.cell("Fed-Consist").experiment.method.labelled_share is None
     assert tab5.cell("RSCFed").experiment.method.labelled_weight == "by_size"
     assert tab5.cell("RSCFed").experiment.data.labelled_share == 0.1
+    assert fig2.cell("FedIRM (origi.)").experiment.method.labelled_share is None
+    assert fig2.cell("FedIRM (weight adju.)").cell_key == tab1.cell("SVHN/FedIRM").cell_key
     shares = [c.experiment.method.labelled_share for c in item_of("weights").cells if c.role == "published"]
     assert shares == [0.2, 0.3, 0.5, 0.7]
     cells = {c.label: (c.experiment.method.M, c.experiment.method.subset) for c in item_of("tab7").cells[:4]}
@@ -264,6 +271,7 @@ def test_every_setting_has_its_labels_alone():
         ("tab1", "8x8 digits/FedAvg (upper-bound)"),
         ("tab2", "8x8 digits/Basic + SSO"),
         ("tab3", "RSCFed"),
+        ("tab3", "FedIRM (weight adju.)"),
         ("tab4", "RSCFed/K=50"),
         ("tab5", "Fed-Consist"),
         ("tab5", "RSCFed"),

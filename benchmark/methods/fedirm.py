@@ -1,0 +1,232 @@
+"""FedIRM: clients without labels match how classes relate to each other at the labelled clients.
+
+Liu, Yang, Dou, Heng. Federated Semi-supervised Medical Image Classification via Inter-client Relation Matching. MICCAI
+2021 (arXiv:2106.08600). Released code: liuquande/FedIRM. RSCFed compares with it (Tables 1 and 3, Figure 2). Numbers
+below are the released ones unless they say otherwise. The paper's text was not at hand: no equation is named.
+
+A labelled client trains on its labels (cross-entropy). Then it takes the mean of its model's logits over the images of
+each class, and softens each with a softmax at tau: row c of its relation matrix says what the model finds class c
+alike to. The server averages these matrices. A client without labels has a mean teacher (`fed_consist`, without
+sharpening), takes the same matrix of each batch with pseudo-labels of the images that it is sure of, and pulls it to
+the server's by the Kullback-Leibler divergence in both directions. How sure: the entropy of the mean of several passes
+with dropout. Both losses have one weight, which is ramped up.
+
+Departures and choices:
+1. Labelled clients of a cohort train before the others, so that these get the same round's matrix; in a cohort without
+   any the last one serves, and before the first one relations are not matched.
+2. A labelled client's matrix is of its trained model in evaluation mode, on all its images as they are.
+3. A class that a client or a batch has no image of has no row: the mean is over the clients that have one, and a row
+   that is missing on either side adds nothing. The loss is divided by the number of classes all the same.
+4. The passes with dropout are the teacher's, on the weak view; there is no Gaussian noise on the images, as the two
+   views differ already. A network without dropout passes once: all passes would be the same.
+5. The ramp counts rounds from the first one with clients without labels.
+6. The released code has Adam; RSCFed says that all methods had SGD with its own rates: `optimizer` says which.
+
+Legend: N images of a batch, D classes; row c of relation_DD is a distribution, or zeros where the class has no image.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.config import Count, NotNegative, Positive, Share, ShareAbove0, ShareBetween, Whole
+from benchmark.errors import ConfigError
+from benchmark.losses import sharpen, squared_error_loss
+from benchmark.methods.fed_consist import (
+    FedConsist,
+    LabelledUpdate,
+    MeanTeacherUpdate,
+    share_of_labelled,
+)
+from benchmark.methods.protocol import (
+    Job,
+    Key,
+    Local,
+    LocalUpdate,
+    Loss,
+    Reader,
+    Round,
+    Setup,
+    State,
+    Tree,
+    World,
+)
+from benchmark.methods.shared import RunningMean
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedIRM(FedConsist):
+    """One round: C clients train, those with labels first, and their mean is the next global model."""
+
+    alpha: ShareAbove0 = 0.01  # the student's share of the teacher; released: EMA .99
+    temperature: Positive = 1.0  # the teacher's prediction is not sharpened
+    unlabelled_weight: NotNegative = 15.0  # lambda of both losses, after the ramp (local_unsupervised.py:83-112)
+    # null, FedAvg by size ("origi."); RSCFed's "weight adju." is .5, labelled clients together.
+    labelled_share: ShareBetween | None = None
+    ramp_rounds: Whole = 30  # lambda grows as exp(-5 (1 - t / 30)^2) over t = 0, 1, ...; 0: no ramp
+    relation_temperature: Positive = 2.0  # tau
+    passes: Count = 10  # T  with dropout
+    # h, in nats: images whose entropy is below it give their batch's relations. With the paper's 5 and 7 classes it
+    # takes all (ln 5 = 1.6, ln 7 = 1.9); with ten (2.3) it leaves some out.
+    uncertainty: NotNegative = 2.0
+    least_confidence: Share = 0.3  # least probability of such an image's label; 0: the entropy alone decides
+
+    needs = frozenset({"some_clients", "one_more_client"})  # it needs clients with all their labels
+
+    def check(self, setup: Setup) -> None:
+        super().check(setup)
+        if not setup.model.dropout and self.passes != type(self).passes:
+            raise ConfigError(
+                f"passes: {self.passes} does nothing with a network without dropout; choose passes {type(self).passes}"
+            )
+
+    def round(self, state: State, world: World) -> Round:
+        if world.round <= self.warm_start_rounds:
+            return self.warm_start(state, world), {}
+        cohort = [client for client in world.cohort() if world.sizes[client]]
+        cohort.sort(key=lambda client: not world.labelled[client])  # those with labels first
+        weights, share = self.weights(cohort, world)
+        weight = dict(zip(cohort, weights, strict=True))
+        average, relations = RunningMean(), []
+        jobs = dict(zip(cohort, self.local_jobs(state, world, cohort), strict=True))
+        labelled = [client for client in cohort if world.labelled[client]]
+        asked = [self._asks(client, world) for client in labelled]
+        for outcome in world.fit([*(jobs[client] for client in labelled), *asked]):
+            if "relation" in outcome.sends:
+                relations.append(outcome.sends["relation"])
+            else:
+                average.add(outcome.sends["student"], weight[outcome.key.client])
+        relation = mean_relation(relations) if relations else state.server.get("relation")
+        others = [self._matches(jobs[client], relation, world) for client in cohort if not world.labelled[client]]
+        for outcome in world.fit(others):
+            average.add(outcome.sends["student"], weight[outcome.key.client])
+        state = self.next_state(state, world, average.value(), cohort)
+        known = {} if relation is None else {"relation": relation}
+        return State(server={**state.server, **known}), share_of_labelled(world, share)
+
+    def ramp(self, world: World) -> float:
+        """The share of lambda in this round."""
+        t = min(world.round - self.warm_start_rounds - 1, self.ramp_rounds)
+        return math.exp(-5.0 * (1.0 - t / self.ramp_rounds) ** 2) if self.ramp_rounds else 1.0
+
+    def _update(self, world: World, client: int, again: bool) -> LabelledUpdate:
+        update = LabelledAndKept if world.labelled[client] else RelationMatching
+        return update(method=self, again=again)
+
+    def _asks(self, client: int, world: World) -> Job:
+        """For the relations of a client's model; it was trained in the job before."""
+        update = RelationUpdate(method=self)
+        return Job(key=Key(client=client, draw=1), update=update, receives={}, data={}, limit=world.limit)
+
+    def _matches(self, job: Job, relation: Tensor | None, world: World) -> Job:
+        received = {} if relation is None else {"relation": relation}
+        assert isinstance(job.update, RelationMatching)
+        update = replace(job.update, relation_DD=relation, ramp=self.ramp(world))
+        return replace(job, update=update, receives={**job.receives, **received})
+
+
+# Relations.
+
+
+def relation_matrix(logits_ND: Tensor, labels_N: Tensor, temperature: float) -> Tensor:
+    """relation_DD: row c is softmax(v_c / tau), v_c the mean of the logits of the images with label c."""
+    D = logits_ND.shape[1]
+    one_hot_ND = nn.functional.one_hot(labels_N, D).to(logits_ND.dtype)
+    counts_D1 = one_hot_ND.sum(dim=0)[:, None]
+    means_DD = one_hot_ND.T @ logits_ND / counts_D1.clamp(min=1.0)
+    return torch.softmax(means_DD / temperature, dim=-1) * (counts_D1 > 0)
+
+
+def mean_relation(relations: Iterable[Tensor]) -> Tensor:
+    """Row by row the mean over the matrices that have the row."""
+    stacked_MDD = torch.stack(list(relations))
+    there_MD1 = (stacked_MDD.sum(dim=-1, keepdim=True) > 0).to(stacked_MDD.dtype)
+    return stacked_MDD.sum(dim=0) / there_MD1.sum(dim=0).clamp(min=1.0)
+
+
+def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
+    """1/D times the sum over classes of KL(theirs || mine) + KL(mine || theirs), where both have the row."""
+    both_D = (mine_DD.sum(dim=-1) > 0) & (theirs_DD.sum(dim=-1) > 0)
+    mine, theirs = mine_DD[both_D], theirs_DD[both_D]
+    tiny = torch.finfo(mine_DD.dtype).tiny  # a probability of 0 in float32
+    return ((theirs - mine) * (theirs.clamp(min=tiny).log() - mine.clamp(min=tiny).log())).sum() / len(mine_DD)
+
+
+@torch.no_grad()
+def mean_prediction(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor:
+    """probs_ND, the mean over passes in evaluation mode but for dropout; one pass where the network has none."""
+    dropouts = [m for m in network.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.0]
+    for dropout in dropouts:
+        dropout.train()
+    try:
+        passed = [torch.softmax(network(images_NCHW), dim=-1) for _ in range(passes if dropouts else 1)]
+    finally:
+        for dropout in dropouts:
+            dropout.eval()
+    return torch.stack(passed).mean(dim=0)
+
+
+# Local work.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledAndKept(LabelledUpdate):
+    """As `LabelledUpdate`; the trained model stays for the job that asks for its relations."""
+
+    def _keeps(self, local: Local) -> Tree:
+        return {**super()._keeps(local), "trained": local.trainable["student"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationUpdate(LocalUpdate):
+    """Trains nothing: the relations of the model that the client has just trained, which it then forgets."""
+
+    method: FedIRM
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        kept = dict(private or {})
+        trained, labels_N = kept.pop("trained", None), reader.labels("labelled")
+        if trained is None or labels_N is None:
+            return None
+        logits_ND = reader.predict(trained, "labelled", "plain")
+        relation_DD = relation_matrix(logits_ND, labels_N, self.method.relation_temperature)
+        return Local(trainable={}, private=kept, for_finish={"relation": relation_DD})
+
+    def finish(self, local: Local) -> Tree:
+        return local.for_finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationMatching(MeanTeacherUpdate):
+    """LocalTraining of a client without labels: the mean teacher's squared error and the relations of each batch."""
+
+    method: FedIRM
+    # What differs from round to round stays out of `repr`, by which the plan's costs tell kinds of jobs apart.
+    relation_DD: Tensor | None = field(default=None, compare=False, repr=False)  # what the job receives, for the loss
+    ramp: float = field(default=1.0, repr=False)
+
+    def unlabelled_loss(
+        self, student_logits_ND: Tensor, teacher_ND: Tensor, teacher: nn.Module, weak_NCHW: Tensor
+    ) -> Loss:
+        """lambda ramp (L_c + L_IRM)."""
+        method = self.method
+        target_ND = sharpen(teacher_ND, method.temperature)
+        consistency = squared_error_loss(torch.softmax(student_logits_ND, dim=-1), target_ND)
+        probs_ND = mean_prediction(teacher, weak_NCHW, method.passes)
+        entropy_N = -torch.xlogy(probs_ND, probs_ND).sum(dim=-1)
+        confidence_N, labels_N = probs_ND.max(dim=-1)
+        kept_N = (entropy_N < method.uncertainty) & (confidence_N >= method.least_confidence)
+        relations = consistency.new_zeros(())
+        if self.relation_DD is not None:
+            mine_DD = relation_matrix(student_logits_ND[kept_N], labels_N[kept_N], method.relation_temperature)
+            relations = relation_loss(mine_DD, self.relation_DD.to(mine_DD))
+        aux = {
+            "client/unlabelled_loss": consistency.detach(),
+            "client/relation_loss": relations.detach(),
+            "labels_N": labels_N,
+            "kept_N": kept_N,
+        }
+        return method.unlabelled_weight * self.ramp * (consistency + relations), aux

@@ -1,0 +1,287 @@
+"""FedIRM: relations and losses by NumPy, whole rounds against plain torch, who sends and keeps what."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch import nn
+
+from benchmark.errors import ConfigError
+from benchmark.federated.batches import JobBatches
+from benchmark.federated.environment import prepare, weights_of
+from benchmark.methods.fed_consist import LabelledUpdate
+from benchmark.methods.fedirm import (
+    FedIRM,
+    RelationMatching,
+    mean_prediction,
+    mean_relation,
+    relation_loss,
+    relation_matrix,
+)
+from benchmark.methods.protocol import Batch, Job, Key, Limit, Stream
+from benchmark.models.build import Model
+from benchmark.optim.sgd import SGD, Constant
+from tests.conftest import tiny_experiment
+from tests.federated.helpers import difference
+from tests.methods.watch import tiny_with, watched
+
+SGD_OF_TWO_RATES = SGD(lr=0.02, server_lr=0.05, schedule=Constant(), weight_decay=0.0, nesterov=False)
+
+
+def experiment_of(method, setting="some_clients", **changes):
+    return replace(tiny_with(method, setting), optimizer=SGD_OF_TWO_RATES, **changes)
+
+
+def relation_by_numpy(logits_ND, labels_N, temperature):
+    """Class by class; None where the class has no image."""
+    D = logits_ND.shape[1]
+    rows = [logits_ND[labels_N == c].mean(axis=0) if (labels_N == c).any() else None for c in range(D)]
+    return [None if row is None else softmax(row / temperature) for row in rows]
+
+
+def relation_loss_by_numpy(mine, theirs):
+    total = 0.0
+    for p, q in zip(mine, theirs, strict=True):
+        if p is not None and q is not None:
+            total += (p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()
+    return total / len(mine)
+
+
+def as_rows(relation_DD):
+    return [row.numpy() if row.sum() > 0 else None for row in relation_DD]
+
+
+# --- relations ---
+
+
+def test_a_row_is_the_softened_mean_of_a_class():
+    logits_ND = torch.tensor(np.random.default_rng(0).normal(size=(9, 4)), dtype=torch.float32)
+    labels_N = torch.tensor([0, 1, 1, 3, 3, 3, 0, 0, 1])
+    found = relation_matrix(logits_ND, labels_N, temperature=2.0)
+    expected = relation_by_numpy(logits_ND.numpy().astype(float), labels_N.numpy(), 2.0)
+    assert expected[2] is None and found[2].tolist() == [0.0] * 4
+    for c in (0, 1, 3):
+        np.testing.assert_allclose(found[c].numpy(), expected[c], rtol=1e-5)
+    assert relation_matrix(logits_ND[:0], labels_N[:0], temperature=2.0).tolist() == [[0.0] * 4] * 4
+
+
+def test_the_loss_of_relations_by_hand():
+    """(3/4, 1/4) against (1/2, 1/2): both directions sum to 1/4 ln 3; a row that one side lacks adds nothing; of three
+    classes, so a third."""
+    theirs = torch.tensor([[0.75, 0.25, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])
+    mine = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0], [0.2, 0.3, 0.5]], requires_grad=True)
+    loss = relation_loss(mine, theirs)
+    assert loss.item() == pytest.approx(0.25 * math.log(3) / 3, rel=1e-6)
+    loss.backward()
+    assert mine.grad is not None and mine.grad[1:].abs().sum() == 0 and mine.grad.isfinite().all()
+
+
+def test_the_mean_is_over_the_clients_that_have_the_class():
+    one = torch.tensor([[0.8, 0.2], [0.0, 0.0]])
+    two = torch.tensor([[0.4, 0.6], [0.5, 0.5]])
+    assert torch.allclose(mean_relation([one, two]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
+    assert mean_relation([one, one]).tolist()[1] == [0.0, 0.0]
+
+
+# --- the local loss ---
+
+
+class Linear(nn.Module):
+    """Logits of an image's four values."""
+
+    def __init__(self, seed, dropout=0.0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.norm, self.dropout, self.last = nn.BatchNorm1d(4), nn.Dropout(dropout), nn.Linear(4, 3)
+
+    def forward(self, images_NCHW):
+        return self.last(self.dropout(self.norm(images_NCHW.flatten(1))))
+
+
+def test_the_local_loss_by_numpy():
+    """lambda ramp (L_c + L_IRM): three classes, images of which the cuts leave some out."""
+    rng = np.random.default_rng(1)
+    views = {name: torch.tensor(rng.normal(size=(12, 1, 2, 2)), dtype=torch.float32) for name in ("weak", "weak2")}
+    student, teacher = Linear(2).train(), Linear(3).eval()
+    relation_DD = torch.tensor(softmax(rng.normal(size=(3, 3)), axis=1), dtype=torch.float32)
+    method = FedIRM(uncertainty=0.95, least_confidence=0.5, unlabelled_weight=4.0)
+    update = RelationMatching(method=method, relation_DD=relation_DD, ramp=0.25)
+    networks = nn.ModuleDict({"student": student}), nn.ModuleDict({"teacher": teacher})
+    loss, aux = update.loss(*networks, {"unlabelled": Batch(views=views, labels_N=None)}, torch.Generator())
+    with torch.no_grad():
+        student_ND, teacher_ND = student(views["weak2"]).double().numpy(), teacher(views["weak"]).double().numpy()
+    p_ND, q_ND = softmax(student_ND, axis=1), softmax(teacher_ND, axis=1)
+    consistency = ((p_ND - q_ND) ** 2).sum() / 12
+    kept_N = (-(q_ND * np.log(q_ND)).sum(axis=1) < 0.95) & (q_ND.max(axis=1) >= 0.5)
+    assert 2 < kept_N.sum() < 12
+    mine = relation_by_numpy(student_ND[kept_N], q_ND.argmax(axis=1)[kept_N], 2.0)
+    relations = relation_loss_by_numpy(mine, as_rows(relation_DD.double()))
+    assert loss.item() == pytest.approx(4.0 * 0.25 * (consistency + relations), rel=1e-5) and relations > 0.01
+    assert aux["kept_N"].tolist() == kept_N.tolist() and aux["labels_N"].tolist() == q_ND.argmax(axis=1).tolist()
+    loss.backward()
+    assert student.last.weight.grad is not None and teacher.last.weight.grad is None
+
+
+def test_without_relations_the_teacher_alone_pulls():
+    views = {name: torch.ones(4, 1, 2, 2) for name in ("weak", "weak2")}
+    networks = nn.ModuleDict({"student": Linear(2).eval()}), nn.ModuleDict({"teacher": Linear(3).eval()})
+    batch = {"unlabelled": Batch(views=views, labels_N=None)}
+    loss, aux = RelationMatching(method=FedIRM(unlabelled_weight=1.0)).loss(*networks, batch, torch.Generator())
+    assert aux["client/relation_loss"].item() == 0.0
+    assert loss.item() == pytest.approx(aux["client/unlabelled_loss"].item())
+
+
+def test_passes_differ_by_dropout_alone():
+    """The mean of 400 passes with dropout .5 of a linear network is not its prediction; nothing but dropout is in
+    training mode, and afterwards nothing is."""
+    images_NCHW = torch.randn(6, 1, 2, 2, generator=torch.Generator().manual_seed(0)) * 3
+    plain, dropped = Linear(4).eval(), Linear(4, dropout=0.5).eval()
+    assert torch.equal(mean_prediction(plain, images_NCHW, 10), plain(images_NCHW).softmax(1).detach())
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = mean_prediction(dropped, images_NCHW, 400)
+        torch.manual_seed(1)
+        again = mean_prediction(dropped, images_NCHW, 400)
+    assert (found - again).abs().max() < 0.1 < (found - plain(images_NCHW).softmax(1)).abs().max()
+    assert torch.allclose(found.sum(1), torch.ones(6)) and not any(m.training for m in dropped.modules())
+    assert dropped.norm.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(("round_number", "expected"), [(3, math.exp(-5)), (5, math.exp(-1.25)), (7, 1.0), (50, 1.0)])
+def test_the_ramp(round_number, expected):
+    """Two rounds on labels; t = 0, 2, 4 of 4 rounds."""
+    world: Any = type("World", (), {"round": round_number})
+    assert FedIRM(warm_start_rounds=2, ramp_rounds=4).ramp(world) == pytest.approx(expected)
+    assert FedIRM(ramp_rounds=0).ramp(world) == 1.0
+
+
+# --- whole rounds, independently ---
+
+
+METHOD = FedIRM(batch_size=8, ramp_rounds=3, uncertainty=2.29, least_confidence=0.0, ema_warm_up="paper", alpha=0.2)
+
+
+def by_plain_torch(experiment, rounds):
+    """The same rounds without the suite's local step, losses or averages; teachers from the first global model."""
+    environment = prepare(experiment)
+    mean, clients = weights_of(environment.network()), range(environment.K)
+    students, teachers = ({k: environment.network() for k in clients} for _ in range(2))
+    sizes, labelled, data = environment.sizes, environment.labelled, environment.data
+    total = sum(sizes[k] for k in clients)
+    channel = [torch.tensor(values).view(1, -1, 1, 1) for values in (data.mean, data.std)]
+    images_NCHW = (data.train_images_NCHW.float() / 255 - channel[0]) / channel[1]
+    for number in range(1, rounds + 1):
+        matrices: list[Any] = []
+        for k in sorted(clients, key=lambda k: not labelled[k]):
+            student, teacher = students[k], teachers[k].eval()
+            student.load_state_dict(mean)
+            part: Any = "labelled" if labelled[k] else "unlabelled"
+            views = ("weak",) if labelled[k] else ("weak", "weak2")
+            stream = Stream(part=part, batch_size=8, views=views, drop_last=False)
+            update = LabelledUpdate(method=METHOD)
+            job = Job(key=Key(client=k), update=update, receives={}, data={part: stream}, limit=Limit(steps=2))
+            optimizer = torch.optim.SGD(student.parameters(), lr=0.05 if labelled[k] else 0.02, momentum=0.9)
+            for batch in JobBatches(environment, job, number):
+                images: Any = batch.streams[part]
+                if labelled[k]:
+                    loss = nn.functional.cross_entropy(student(images.views["weak"]), images.labels_N)
+                else:
+                    ramp = math.exp(-5 * (1 - (number - 1) / 3) ** 2)
+                    loss = local_loss(student, teacher, images.views, matrices[0], ramp)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                with torch.no_grad():
+                    for mine, theirs in zip(teacher.parameters(), student.parameters(), strict=True):
+                        mine.copy_(0.8 * mine + 0.2 * theirs)
+            if labelled[k]:
+                positions_N = torch.as_tensor(environment.held.labelled[k])
+                with torch.no_grad():
+                    logits_ND = student(images_NCHW[positions_N])
+                labels_N = data.train_labels_N[positions_N]
+                matrices.append([softened(logits_ND, labels_N, c) for c in range(10)])
+        states = {k: weights_of(students[k]) for k in clients}
+        mean = {name: torch.stack([states[k][name] * sizes[k] / total for k in clients]).sum(0) for name in mean}
+    return mean
+
+
+def softened(logits_ND, labels_N, c):
+    return (logits_ND[labels_N == c].mean(0) / 2.0).softmax(0) if (labels_N == c).any() else None
+
+
+def local_loss(student, teacher, views, target, ramp):
+    with torch.no_grad():
+        q_ND = teacher(views["weak"]).softmax(1)
+    logits_ND = student(views["weak2"])
+    sure_N = -(q_ND * q_ND.log()).sum(1) < 2.29
+    loss = ((logits_ND.softmax(1) - q_ND) ** 2).sum(1).mean()
+    for c in range(10):
+        mine = softened(logits_ND[sure_N], q_ND.argmax(1)[sure_N], c)
+        if mine is not None and target[c] is not None:
+            both = nn.functional.kl_div(mine.log(), target[c], reduction="sum")
+            loss = loss + (both + nn.functional.kl_div(target[c].log(), mine, reduction="sum")) / 10
+    return 15.0 * min(ramp, 1.0) * loss
+
+
+def test_four_rounds_by_plain_torch():
+    experiment = experiment_of(METHOD)
+    module, watch = watched(experiment, 4)
+    mean = by_plain_torch(experiment, rounds=4)
+    assert difference(module.models()["student"], mean) < 1e-6
+    assert difference(mean, weights_of(module.environment.network())) > 1e-2
+    assert module.metrics["client/relation_loss"] > 1e-4 and 0 < module.metrics["pseudo/kept"] < 1
+
+
+# --- what is sent and kept ---
+
+
+def test_labelled_clients_send_their_relations_first():
+    """A matrix of 10 x 10 floats up from the labelled client, and down to each of the three others, who use it in the
+    same round; nobody keeps the trained model."""
+    module, watch = watched(experiment_of(METHOD), 1)
+    jobs, outcomes = zip(*watch.seen[1], strict=True)
+    labelled = next(k for k in range(4) if module.environment.labelled[k])
+    assert [job.key for job in jobs[:2]] == [Key(client=labelled), Key(client=labelled, draw=1)]
+    relation = outcomes[1].sends["relation"]
+    for job in jobs[2:]:
+        assert torch.equal(job.receives["relation"], relation) and torch.equal(job.update.relation_DD, relation)
+    model = sum(value.nbytes for value in module.models()["student"].values())
+    assert module.metrics["comm/bytes_up"] == 4 * model + 400
+    assert module.metrics["comm/bytes_down"] == 4 * model + 3 * 400
+    assert not any("trained" in kept for kept in module.state.clients.values())
+
+
+def test_a_cohort_without_labels_uses_the_last_relations():
+    federation = replace(tiny_experiment().federation, C=2, rounds=12)
+    module, watch = watched(experiment_of(METHOD, federation=federation), 12)
+    last, both = None, set()
+    for number in range(1, 13):
+        jobs, outcomes = zip(*watch.seen[number], strict=True)
+        sent = [outcome.sends["relation"] for outcome in outcomes if "relation" in outcome.sends]
+        last = sent[0] if sent else last
+        for job in jobs:
+            if not module.environment.labelled[job.key.client]:
+                found = job.receives.get("relation")
+                assert (found is None) == (last is None)
+                assert last is None or torch.equal(found, last)
+                both.add((bool(sent), last is None))
+    assert {(True, False), (False, False)} <= both
+
+
+@pytest.mark.parametrize("setting", ["share", "every_client", "server"])
+def test_it_needs_clients_with_all_their_labels(setting):
+    with pytest.raises(ConfigError, match="does not suit method 'fedirm'"):
+        prepare(experiment_of(METHOD, setting))
+
+
+def test_passes_without_dropout_are_refused():
+    """They would make another cell and move nothing."""
+    with pytest.raises(ConfigError, match="passes: 5 does nothing"):
+        prepare(experiment_of(replace(METHOD, passes=5)))
+    with_dropout = Model(network="emnist_cnn", norm="none", dropout=0.25)
+    replace(METHOD, passes=5).check(replace(prepare(experiment_of(METHOD)).setup(), model=with_dropout))
