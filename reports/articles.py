@@ -20,6 +20,7 @@ from benchmark.verdicts.statistics import paired
 from reports.formatting import count, mean_spread, points, points_interval
 from reports.paper_table import cell_page
 from reports.provenance import flat
+from reports.tables import Entry, Table, table_of
 
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 
@@ -38,7 +39,7 @@ def article(text: str) -> Markup:
 
 
 def performance(written: Path, benchmarks: Path) -> dict[str, Any]:
-    """What is written, and each measurement: the page that lies beside it, else its values. Both may be absent."""
+    """What is written, and each measurement. Both may be absent."""
     return {
         "written": article(written.read_text()) if written.is_file() else "",
         "measured": [_measured(path) for path in sorted(benchmarks.glob("*.json"))],
@@ -46,14 +47,27 @@ def performance(written: Path, benchmarks: Path) -> dict[str, Any]:
 
 
 def _measured(path: Path) -> dict[str, Any]:
-    page = path.with_suffix(".md")
-    if page.is_file():
-        return {"name": path.stem, "page": article(page.read_text()), "facts": []}
+    """Its values, and a table for each work that `fssl bench` timed."""
     try:
-        facts = flat(json.loads(path.read_text()), joint=" ")
-    except (OSError, ValueError, AttributeError) as error:
-        facts = {"cannot be read": str(error)}
-    return {"name": path.stem, "page": "", "facts": [(name, value, False) for name, value in facts.items()]}
+        values = json.loads(path.read_text())
+        works = values.pop("ratios", {})
+        tables = [_work_table(name, work) for name, work in works.items()]
+        facts = flat(values, joint=" ")
+    except (OSError, ValueError, AttributeError, KeyError) as error:
+        tables, facts = [], {"cannot be read": str(error)}
+    return {"name": path.stem, "tables": tables, "facts": [(name, value, False) for name, value in facts.items()]}
+
+
+def _work_table(name: str, work: Mapping[str, Any]) -> Table:
+    def spread(found: Mapping[str, float]) -> Entry:
+        return Entry(text=f"{found['median']:.2f}", below=(f"{found['least']:.2f} to {found['most']:.2f}",))
+
+    rows = [
+        (label, spread(row["wall_seconds"]), spread(row["ratio"]), spread(row["cpu_ratio"]))
+        for label, row in work["contenders"].items()
+    ]
+    caption = f"Work {name}: {work['what']}. Medians, with least and most; above 1 is faster than the plain loop."
+    return table_of("work", caption, ("Engine", "Seconds a round", "Ratio", "Ratio of CPU time"), rows)
 
 
 def departures(text: str, results: Sequence[tuple[Item, Records]]) -> Markup:

@@ -490,7 +490,6 @@ class Dots:
     title: str = ""
     joined: Sequence[tuple[str, str]] = ()  # names of dots
     steps: Sequence[tuple[float, float]] = ()  # a line through these
-    x_log: bool = False
     log_error: bool = False  # y is an accuracy in percent, drawn as log(100 - y)
     cross: bool = False  # lines through zero
 
@@ -516,11 +515,6 @@ def scatter(panels: Sequence[Dots], looks: Mapping[str, Look], *, width: float =
                     {"k": number, "name": dot.name, "points": [_point(float(dot.x), dot.y)]}
                     for dot in mine.itertuples(index=False)
                 ]
-            if panel.x_log:
-                ax.set_xscale("log")
-                ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
-                ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-                ax.xaxis.set_minor_formatter(NullFormatter())
             if panel.log_error:
                 ax.set_yscale("log")
                 ax.invert_yaxis()

@@ -83,25 +83,21 @@ def percent(fraction: float | None, digits: int = 2) -> str:
     return NONE if fraction is None else f"{100 * fraction:.{digits}f}"
 
 
-def difference(metric: str, value: float | None, digits: int = 2) -> str:
+def difference(metric: str, value: float | None) -> str:
     """A signed difference: points for fractions, 0.0136 -> "+1.36". The sign is the value's own, also where no digit
     of it is shown: -0.00003 -> "-0.00". Zero has a plus sign."""
     if value is None:
         return NONE
-    return f"{100 * value + 0.0:+.{digits}f}" if is_fraction(metric) else f"{value + 0.0:+.4g}"
+    return f"{100 * value + 0.0:+.2f}" if is_fraction(metric) else f"{value + 0.0:+.4g}"
 
 
-def points(fraction: float | None, digits: int = 2) -> str:
-    return difference("test/accuracy", fraction, digits)
+def points(fraction: float | None) -> str:
+    return difference("test/accuracy", fraction)
 
 
-def difference_interval(metric: str, interval: tuple[float, float] | None, digits: int = 1) -> str:
-    """ "[+0.3, +0.6]"; empty without one. Two digits where one would show an end as zero: "[-0.03, +0.60]"."""
-    if interval is None:
-        return ""
-    if min(map(abs, interval)) < 0.0005:
-        digits = 2
-    return "[" + ", ".join(difference(metric, edge, digits) for edge in interval) + "]"
+def difference_interval(metric: str, interval: tuple[float, float] | None) -> str:
+    """ "[-0.03, +0.60]", with the digits of the difference; empty without one."""
+    return "" if interval is None else "[" + ", ".join(difference(metric, edge) for edge in interval) + "]"
 
 
 def points_interval(interval: tuple[float, float] | None) -> str:
@@ -109,10 +105,10 @@ def points_interval(interval: tuple[float, float] | None) -> str:
 
 
 def interval_text(metric: str, seen: Summary | None) -> str:
-    """The interval of a mean, "[95.1, 96.4]"; empty where one run or equal runs leave none."""
+    """The interval of a mean, "[95.13, 96.42]"; empty where one run or equal runs leave none."""
     if seen is None or seen.interval is None or not seen.has_spread:
         return ""
-    return "[" + ", ".join(shown(metric, edge, 1) for edge in seen.interval) + "]"
+    return "[" + ", ".join(shown(metric, edge) for edge in seen.interval) + "]"
 
 
 def spread_text(metric: str, seen: Summary | None) -> str:

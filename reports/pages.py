@@ -399,18 +399,3 @@ def is_web(url: str) -> bool:
         return False
     plain = url.isascii() and url.isprintable() and not set(url) & set(" \"'<>\\`")
     return plain and parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc
-
-
-def compare_group(item: Item, records: Records, folder: str) -> dict[str, Any]:
-    """An item's part of the compare page: each cell's values by seed, and its mean curve in a few points."""
-    cells = []
-    for label, result in collect(item, records).items():
-        if result.values:
-            series = series_of(result, records, ACCURACY, 40)
-            line = series.band["mean"] if not series.band.empty else next(iter(series.lines.values()), None)
-            curve = [[int(x), round(100 * float(y), 3)] for x, y in line.items()] if line is not None else []
-            values = {str(seed): round(100 * value, 4) for seed, value in result.values.items()}
-            look = look_of(result)
-            page = f"{folder}/{cell_page(label)}"
-            cells.append({"l": label, "h": page, "v": values, "d": len(result.diverged), "c": curve, "k": look.colour})
-    return {"item": item.name, "profile": item.profile, "cells": cells}

@@ -429,11 +429,6 @@ def estimate_text(judged: Judged) -> str:
     return f"{text} {unit}".rstrip() if judged.estimate is not None else text
 
 
-def claim_interval(judged: Judged) -> str:
-    digits = 2 if judged.interval and max(map(abs, judged.interval)) < 0.1 else 1
-    return difference_interval(judged.claim.metric, judged.interval, digits)
-
-
 def claim_values(judged: Judged) -> dict[str, Any]:
     """A claim as plain JSON values; estimate, interval and `least` in the metric's unit."""
     claim = judged.claim
@@ -459,7 +454,12 @@ def claims_table(item: Item, judged: Sequence[Judged]) -> Table:
     """A row a claim; its data is what the JSON says, with the contrast."""
     rows, data = [], []
     for one in judged:
-        line = (one.claim.name, rule_text(one.claim), estimate_text(one), claim_interval(one) or NONE)
+        line = (
+            one.claim.name,
+            rule_text(one.claim),
+            estimate_text(one),
+            difference_interval(one.claim.metric, one.interval) or NONE,
+        )
         verdict = Entry(text=one.verdict, look=slug(one.verdict))
         rows.append((*line, f"{100 * one.level:.1f} %", str(one.n), verdict))
         values = {"item": item.name, "profile": item.profile, **claim_values(one), "contrast": contrast_text(one.claim)}

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,8 @@ from benchmark.errors import CannotWrite
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
-from benchmark.verdicts.statistics import t_factor
 from reports.articles import departures, performance
 from reports.exports import item_files, item_pictures, tables_of
-from reports.figures import as_json
 from reports.formatting import percent, sentence, slug, without_dollars
 from reports.pages import (
     MARKS,
@@ -31,7 +29,6 @@ from reports.pages import (
     analysis_of,
     cell_pictures,
     cell_values,
-    compare_group,
     filters,
     front_values,
     item_row,
@@ -53,7 +50,6 @@ HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
 RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
-COMPARED = 8  # most cells beside each other on the compare page
 
 
 def item_page(item: Item) -> Path:
@@ -92,7 +88,6 @@ def build(
     tuned, unread = study_pages(studies or RESULTS / "studies")
     site.studies(tuned)
     site.papers(known, list(rows.values()), texts)
-    site.compare(shown)
     site.page("glossary.html", "glossary.html")
     speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site.page("performance.html", "performance.html", **speed)
@@ -159,8 +154,7 @@ class _Site:
     def page(self, path: str | Path, template: str, **values: Any) -> None:
         page = Path(path)
         root = "../" * (len(page.parts) - 1)
-        scripts = ["site.js", *(["compare.js"] if template == "compare.html" else [])]
-        self.put(page, render(template, root=root, scripts=scripts, **values).encode())
+        self.put(page, render(template, root=root, **values).encode())
 
     def item(
         self,
@@ -251,15 +245,6 @@ class _Site:
                 self.put(page.parent / file, content)
             self.page(page, "tuning.html", **values)
 
-    def compare(self, results: Sequence[Result]) -> None:
-        """All values are in the page, which has no server; t factors come with them."""
-        groups = [compare_group(item, records, item_page(item).parent.as_posix()) for item, records in results]
-        factors = [
-            [round(t_factor(n, 1 - 0.05 / comparisons), 6) for n in range(2, 41)] for comparisons in range(1, COMPARED)
-        ]
-        data = {"groups": [group for group in groups if group["cells"]], "factors": factors, "most": COMPARED}
-        self.page("compare.html", "compare.html", data=as_json(data), cells=sum(len(g["cells"]) for g in groups))
-
     def remove_what_is_gone(self) -> None:
         """What an earlier build wrote and this one did not; no file that it did not write."""
         path = self.out / WRITTEN
@@ -278,13 +263,12 @@ def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def render(template: str, *, root: str, scripts: Iterable[str], **values: Any) -> str:
-    """A page. Scripts stand in it and are named by their hash in its content policy; nothing else may run."""
-    sources = [(TEMPLATES / name).read_text() for name in ("theme.js", *scripts)]
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in sources]
-    theme, *others = map(Markup, sources)
-    page = _environment().get_template(template)
-    return page.render(**values, root=root, theme=theme, scripts=others, hashes=hashes, css=_css(), marks=MARKS) + "\n"
+def render(template: str, *, root: str, **values: Any) -> str:
+    """A page. Its scripts stand in it and are named by their hash in its content policy; nothing else may run."""
+    theme, script = ((TEMPLATES / name).read_text() for name in ("theme.js", "site.js"))
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (theme, script)]
+    common = {"theme": Markup(theme), "script": Markup(script), "hashes": hashes, "css": _css(), "marks": MARKS}
+    return _environment().get_template(template).render(**values, **common, root=root) + "\n"
 
 
 @functools.cache

@@ -9,7 +9,8 @@ from benchmark.papers.item import Item
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import Records, collect, counted
 from reports.arena import arena_tables, is_arena
-from reports.paper_table import claim_interval, estimate_text, item_tables, ladder_table, notes_of, quote_text
+from reports.formatting import difference_interval
+from reports.paper_table import estimate_text, item_tables, ladder_table, notes_of, quote_text
 from reports.tables import TERMINAL_STYLES, WIDTH, Table, plain, print_table, say, width_of
 
 LAYOUTS = ((8, 12), (8, 0), (0, 0))  # most methods, and most columns with the differences: the first that fits
@@ -57,7 +58,7 @@ def _print_claim(judged: Judged, number: int, console: Console) -> None:
     heading.append(judged.verdict, style=TERMINAL_STYLES.get(judged.verdict, "bold"))
     heading.append(plain(f"  {judged.claim.name}", console))
     console.print(heading, soft_wrap=True)
-    interval = claim_interval(judged)
+    interval = difference_interval(judged.claim.metric, judged.interval)
     level = f"{100 * judged.level:.1f} % interval {interval}" if interval else "no interval"
     needed = judged.seeds_needed
     more = f"; at this variance about {needed} seeds would settle it" if needed else ""

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from benchmark.verdicts.results import collect
-from benchmark.verdicts.statistics import paired
 from reports.site import build, item_page
 from tests.reports.arena_fakes import small
 from tests.reports.fakes import table2
@@ -29,7 +27,7 @@ def show(page: Any, path: Path) -> None:
 
 def kinds(site: Path) -> list[Path]:
     folder = site / item_page(table2()[0])
-    pages = [site / f"{name}.html" for name in ("index", "compare", "glossary", "performance", "ssfl/index")]
+    pages = [site / f"{name}.html" for name in ("index", "glossary", "performance", "ssfl/index")]
     arena = site / item_page(small()[0])
     return [*pages, site / "ssfl/departures.html", folder, arena, next(folder.parent.glob("cell-fedavg-full*.html")),
             next((site / "runs").rglob("*.html"))]  # fmt: skip
@@ -83,19 +81,6 @@ def test_lists_filter_and_tables_sort(site: Path, page: Any) -> None:
     assert page.locator("[data-entry] .name").first.inner_text() != first
 
 
-def test_compare_keeps_its_choice_in_the_address(site: Path, page: Any) -> None:
-    show(page, site / "compare.html")
-    assert page.locator("#chosen tbody tr").count() == 2 and page.locator("#plot svg").count() == 1
-    page.locator("#add").click()
-    page.select_option("#cell", "2")
-    page.locator("#add").click()
-    address = page.url
-    rows = page.locator("#chosen tbody tr").all_inner_texts()
-    page.goto("about:blank")
-    page.goto(address)
-    assert page.locator("#chosen tbody tr").all_inner_texts() == rows and len(rows) == 3
-
-
 def test_the_theme_is_the_system_s_until_it_is_chosen(site: Path, page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     show(page, site / "index.html")
@@ -104,15 +89,3 @@ def test_the_theme_is_the_system_s_until_it_is_chosen(site: Path, page: Any) -> 
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     page.reload()
     assert page.locator("#theme").get_attribute("aria-checked") == "false"
-
-
-def test_the_compare_page_agrees_with_the_paired_interval(site: Path, page: Any) -> None:
-    """It starts with the first item's first two cells."""
-    item, records = table2()
-    results = list(collect(item, records).values())
-    seen = paired(results[1].values, results[0].values)
-    assert seen is not None and seen.interval is not None
-    show(page, site / "compare.html")
-    row = page.locator("#chosen tbody tr").nth(1).inner_text()
-    low, high = (f"{100 * edge:+.2f}" for edge in seen.interval)
-    assert f"{100 * seen.mean:+.2f}" in row and f"[{low}, {high}]" in row

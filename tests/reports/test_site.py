@@ -93,7 +93,7 @@ def site(laptop_table: tuple[Item, Records], tmp_path_factory: pytest.TempPathFa
 def test_every_page_is_well_formed_and_every_link_leads_somewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     names = [path.relative_to(site).as_posix() for path in pages]
-    assert {"index.html", "compare.html", "glossary.html", "performance.html", "ssfl/index.html"} <= set(names)
+    assert {"index.html", "glossary.html", "performance.html", "ssfl/index.html"} <= set(names)
     assert len([name for name in names if "/cell-" in name]) == 12 + 5 + 4
     assert len([name for name in names if name.startswith("runs/")]) == 32 + 10 + 7
     for path in pages:
@@ -259,7 +259,9 @@ def test_departures_show_what_was_measured(tmp_path: Path) -> None:
     build([(item, records)], tmp_path / "site", written=tmp_path / "written")
     page = tmp_path / "site/toy/departures.html"
     said = words(page)
-    assert "reset | kept; profile laptop: 90.00 ±0.00 | 94.00 ±1.00, difference +4.00 points [+1.5, +6.5], n=3" in said
+    assert (
+        "reset | kept; profile laptop: 90.00 ±0.00 | 94.00 ±1.00, difference +4.00 points [+1.52, +6.48], n=3" in said
+    )
     assert "Measured other: not run." in said and "<b>x</b>" in said and "<b>x" not in page.read_text()
 
 
@@ -272,11 +274,12 @@ def test_handwritten_markdown_has_tables_and_no_html() -> None:
 def test_measurements_of_speed_are_shown_as_they_are(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks"
     folder.mkdir()
-    (folder / "old.json").write_text("{}")
-    (folder / "old.md").write_text("# Page\n\n| engine | s |\n| --- | --- |\n| pool | 1.5 |\n")
-    (folder / "engines.json").write_text(json.dumps({"command": "fssl bench", "work": {"pool": 2.5}}))
+    spread = {"median": 1.5, "least": 1.25, "most": 1.75}
+    pool = dict.fromkeys(("wall_seconds", "ratio", "cpu_ratio"), spread)
+    work = {"what": "a toy", "contenders": {"the pool": pool}}
+    (folder / "engines.json").write_text(json.dumps({"command": "fssl bench", "ratios": {"A": work}}))
     (folder / "broken.json").write_text("{")
     build([], tmp_path / "site", benchmarks=folder)
     text = words(tmp_path / "site/performance.html")
-    for said in ("fssl bench", "work pool 2.5", "pool 1.5", "cannot be read"):
+    for said in ("command fssl bench", "Work A: a toy", "the pool 1.50 1.25 to 1.75", "cannot be read"):
         assert said in text, said

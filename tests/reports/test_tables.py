@@ -47,7 +47,7 @@ def test_markdown_by_hand() -> None:
     (table,) = item_tables(*two_methods())
     rows = markdown_of(table).splitlines()
     assert rows[2] == "| C | A, published | A, ours | B, ours | B, difference to A, points |"
-    assert rows[4] == "| C = 2 | 80.50 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | -10.00 \\[-12.5, -7.5\\] n=3 |"
+    assert rows[4] == "| C = 2 | 80.50 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | -10.00 \\[-12.48, -7.52\\] n=3 |"
     assert rows[5] == "| C = 4 | – | – not run (0/3) | 70.00 n=1/3 | – |"
     assert rows[-1] == "- a note" and "orientation only" in rows[0]
 
@@ -55,7 +55,7 @@ def test_markdown_by_hand() -> None:
 def test_latex_by_hand() -> None:
     (table,) = item_tables(*two_methods())
     text = latex_of(table)
-    assert r"C = 2 & 80.50 & 91.00 $\pm$1.00 n=3 & 81.00 $\pm$1.00 n=3 & -10.00 [-12.5, -7.5] n=3 \\" in text
+    assert r"C = 2 & 80.50 & 91.00 $\pm$1.00 n=3 & 81.00 $\pm$1.00 n=3 & -10.00 [-12.48, -7.52] n=3 \\" in text
     assert text.count("&") == 4 * 3 and r"\begin{tabular}{lrrrr}" in text and "% a note" in text
 
 
@@ -72,7 +72,7 @@ def test_csv_has_one_unit_a_row_and_says_which() -> None:
 
 def test_the_terminal_says_the_same() -> None:
     text = terminal(*two_methods())
-    for said in ("91.00 ±1.00", "n=3", "-10.00", "[-12.5, -7.5]", "80.50", "not run (0/3)", "note: a note"):
+    for said in ("91.00 ±1.00", "n=3", "-10.00", "[-12.48, -7.52]", "80.50", "not run (0/3)", "note: a note"):
         assert said in text, said
     assert "C = 2 " in text and "…" not in text
     assert max(map(len, text.splitlines())) <= 100 and text.rstrip().endswith("report: reports/site/x.html")
@@ -193,7 +193,7 @@ def test_claims_by_hand() -> None:
     table = claims_table(
         item, judge(item, accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])]))
     )
-    assert "| a beats b | above zero | +10.00 points | \\[+7.5, +12.5\\] | 95.0 % | 3 | holds |" in markdown_of(table)
+    assert "| a beats b | above zero | +10.00 points | \\[+7.52, +12.48\\] | 95.0 % | 3 | holds |" in markdown_of(table)
     row = next(csv.DictReader(io.StringIO(csv_of(table))))
     assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "holds")
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01

@@ -83,10 +83,10 @@ def test_what_the_page_says(tmp_path):
     for said in (
         "4 trials (2 complete, 1 given up early, 1 failed) of up to 3 seeds",
         "on 100 labels held out at the server (digits, N_s = 50); no test image was read",
-        "the best has +2.00 points over the default ([-0.5, +4.5], 95 %, n = 3; not corrected for selection): not "
+        "the best has +2.00 points over the default ([-0.48, +4.48], 95 %, n = 3; not corrected for selection): not "
         "distinguishable from the default.",
         "selected on these held-out labels, so its score is optimistic; it is not a table result",
-        "75 %",
+        "0.5 to 0.99, logarithmic in 1 - value; importance 75 %",
         "killed",
         "fssl tune toy/open --profile demo --seeds 3 --trials 4",
     ):
@@ -122,7 +122,7 @@ def test_a_study_whose_default_is_the_best(tmp_path):
 
 def test_a_study_of_nothing_yet():
     values = study_values(study(trials=[], best=None, default=None, importance=None))
-    assert values["compared"] is None and values["history"].data[0]["lines"] == []
+    assert values["said"] == "" and values["history"].data[0]["lines"] == []
 
 
 def test_the_line_is_the_best_complete_trial_so_far():
@@ -136,7 +136,7 @@ def test_the_committed_studies_have_pages():
     assert pages and not troubles
     for values, _ in pages.values():
         shown = values["study"]
-        assert len(shown["trials"]) >= 20 and shown["data"]["N_validation"] > 0 and values["compared"]
+        assert len(shown["trials"]) >= 20 and shown["data"]["N_validation"] > 0 and values["said"]
         assert shown["experiment"]["evaluation"]["validation"] is True
 
 
