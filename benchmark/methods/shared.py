@@ -191,10 +191,10 @@ class ServerUpdate(SupervisedUpdate):
     reports: str = "server/loss"
 
 
-def labelled_loss(network: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy on the weak view. The label setting has been checked: labels are there."""
+def labelled_loss(network: nn.Module, batch: Batch, view: str = "weak") -> Tensor:
+    """Cross-entropy on that view. The label setting has been checked: labels are there."""
     assert batch.labels_N is not None
-    return supervised_loss(network(batch.views["weak"]), batch.labels_N)
+    return supervised_loss(network(batch.views[view]), batch.labels_N)
 
 
 @torch.no_grad()
@@ -232,9 +232,9 @@ def fit_each(
     return world.fit(jobs)
 
 
-def labelled_stream(batch_size: int) -> Stream:
-    """Weak views; an incomplete last batch is trained on."""
-    return Stream(part="labelled", batch_size=batch_size, views=("weak",), drop_last=False)
+def labelled_stream(batch_size: int, view: str = "weak") -> Stream:
+    """An incomplete last batch is trained on."""
+    return Stream(part="labelled", batch_size=batch_size, views=(view,), drop_last=False)
 
 
 def trained_at_server(student: Weights, world: World, batch_size: int, draw: int = 0) -> Weights:
@@ -250,9 +250,11 @@ def trained_at_server(student: Weights, world: World, batch_size: int, draw: int
     return outcome.sends["student"]
 
 
-def trained_on_labels(update: LocalUpdate, student: Weights, world: World, batch_size: int) -> Iterator[Outcome]:
+def trained_on_labels(
+    update: LocalUpdate, student: Weights, world: World, batch_size: int, view: str = "weak"
+) -> Iterator[Outcome]:
     """What the cohort's holders of labels send after that local work on their labelled images."""
-    data = {"labelled": labelled_stream(batch_size)}
+    data = {"labelled": labelled_stream(batch_size, view)}
     return fit_each(world, labelled_cohort(world), update, {"student": student}, data)
 
 

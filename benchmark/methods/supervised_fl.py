@@ -13,6 +13,8 @@ Departures and choices:
 3. Training takes weak views, as everywhere in the suite; an incomplete last batch is trained on.
 4. The rate is the clients' (`optimizer.lr`), also where a method beside it learns from labels with `server_lr`.
 5. With static batch norms the statistics are asked from all holders after averaging.
+6. `view` and `server_momentum` are ours: with SemiFL's network, static batch norms and its values of both it is the
+   control of SemiFL's Table 3, supervised FedAvg with the techniques that section 4 there gives as a reason.
 """
 
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from typing import Literal
 
 import torch
 
-from benchmark.config import Count, NotNegative
+from benchmark.config import Count, NotNegative, ShareBelow1, added
 from benchmark.errors import ConfigError
 from benchmark.losses import proximal_term
 from benchmark.methods.protocol import (
@@ -40,6 +42,7 @@ from benchmark.methods.protocol import (
 from benchmark.methods.shared import (
     labelled_loss,
     mean_of,
+    momentum_step,
     trained_on_labels,
     with_static_statistics,
 )
@@ -54,6 +57,8 @@ class SupervisedFL(Method):
     batch_size: Count = 64  # B
     # "size": n_k / n with n_k the images trained on (FedAvg's Algorithm 1); "uniform": 1/m (FedSwitch, FedProx).
     weighting: Literal["size", "uniform"] = "size"
+    view: Literal["weak", "strong"] = added("weak")  # that is trained on
+    server_momentum: ShareBelow1 = added(0.0)  # beta_g of SemiFL: of the server's step towards the mean
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
     takes_missing_updates = True  # a round goes on with whoever sent something
@@ -67,15 +72,17 @@ class SupervisedFL(Method):
 
     def round(self, state: State, world: World) -> Round:
         student = state.server["student"]
-        outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size)
+        outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size, self.view)
         weight = world.labelled.__getitem__ if self.weighting == "size" else None
-        student = with_static_statistics(mean_of(outcomes, student, weight), world, range(world.K))
-        return State(server={"student": student}), {}
+        mean, kept = mean_of(outcomes, student, weight), {}
+        if self.server_momentum:
+            mean, kept["velocity"] = momentum_step(student, mean, state.server.get("velocity"), self.server_momentum)
+        return State(server={"student": with_static_statistics(mean, world, range(world.K)), **kept}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxUpdate(LocalUpdate):
-    """Cross-entropy on the weak view, and with mu > 0 the pull towards the weights received (FedProx Eq. 2)."""
+    """Cross-entropy on one view, and with mu > 0 the pull towards the weights received (FedProx Eq. 2)."""
 
     method: SupervisedFL
 
@@ -85,7 +92,7 @@ class FedProxUpdate(LocalUpdate):
 
     def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
         student, mu = trainable["student"], self.method.mu
-        loss = supervised = labelled_loss(student, batch["labelled"])
+        loss = supervised = labelled_loss(student, batch["labelled"], self.method.view)
         if mu:
             loss = supervised + proximal_term(student, frozen["anchor"], mu, half=self.method.proximal == "half")
         return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}

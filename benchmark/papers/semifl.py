@@ -249,9 +249,11 @@ SCALES: Mapping[str, Scale] = {
 
 def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """Bounds of ours: in the ablations the server's labels alone, which every cell has to beat, as rounds in which no
-    client takes part; beside the paper's own bound the same at Table 5's rate."""
+    client takes part; beside the paper's own bound the same at Table 5's rate. And the control of Table 3."""
     if name in ("tab4", "fig4", "tab6"):
         yield from labels_alone(cells)
+    if name == "tab3":
+        yield from controls(cells)
     if name == "tab1":
         yield from at_table_5_s_rate(cells)
 
@@ -265,6 +267,31 @@ def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
         if len(last) > 1:
             cell = replace(cell, label=f"{ALONE}/{amount}", setting={**cell.setting, "N_s": N_s})
         yield cell
+
+
+def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """Supervised FedAvg on SemiFL's own backbone with sBN, strong augmentation and global momentum, round by round as
+    long: "two major reasons" for SemiFL's lead over supervised methods (section 4) are then no difference."""
+    for cell in cells:
+        e = cell.experiment
+        if not isinstance(e.method, SemiFL):
+            continue
+        images = e.data.images and e.data.images - e.data.N_s + 10
+        way = SupervisedFL(
+            batch_size=e.method.batch_size,
+            weighting="uniform",
+            view="strong",
+            server_momentum=e.method.server_momentum,
+        )
+        yield replace(
+            cell,
+            label=cell.label.replace("SemiFL", "Control"),
+            setting={**cell.setting, "method": "Control", "N_s": "all"},
+            experiment=replace(e, data=replace(e.data, N_s=10, label_setting="everywhere", images=images), method=way),
+            published={},
+            role="control",
+            note="ours: supervised FedAvg with SemiFL's backbone, sBN, strong augmentation and global momentum",
+        )
 
 
 def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:

@@ -88,6 +88,11 @@ TRACES = {
         ),
     ),
     "semifl-static-batch-norm": replace(BASE, method=SEMIFL, model=replace(BASE.model, norm="sbn")),
+    "supervised-fl-control": replace(
+        EVERYWHERE,
+        method=SupervisedFL(batch_size=8, view="strong", server_momentum=0.5, weighting="uniform"),
+        model=replace(BASE.model, norm="sbn"),
+    ),
     "semifl-static-batch-norm-released": replace(
         BASE,
         method=replace(SEMIFL, order="released_code", moments="released_code"),

@@ -108,3 +108,27 @@ def test_static_batch_norm_is_given_statistics():
     weights = weights_after(replace(base, model=replace(base.model, norm="sbn")), 1)
     assert all(bool((value != 0).all()) for name, value in weights.items() if name.endswith("running_mean"))
     assert any(name.endswith("running_mean") for name in weights)
+
+
+def test_momentum_at_the_server_adds_its_last_step():
+    """v_t = beta v_{t-1} + (w - mean_t), w <- w - v_t: after two rounds by hand from the means of two runs."""
+    method = SupervisedFL(batch_size=8, server_momentum=0.5)
+    e = experiment("everywhere", method)
+    module, watch = watched(e)
+    first = module.environment.network().state_dict()
+    one = module.state.server["student"]
+    module.training_step(2, 0)
+    two = module.state.server["student"]
+    sizes = module.environment.labelled
+    trained_2 = [(sizes[job.key.client], outcome.sends["student"]) for job, outcome in watch.seen[2]]
+    for name in one:
+        mean = sum(n * w[name].double() for n, w in trained_2) / sum(n for n, _ in trained_2)
+        velocity = 0.5 * (first[name].double() - one[name].double()) + one[name].double() - mean
+        assert torch.allclose(two[name].double(), one[name].double() - velocity, atol=1e-6)
+
+
+def test_the_view_that_is_trained_on():
+    weak, strong = (
+        weights_after(experiment("everywhere", SupervisedFL(batch_size=8, view=v)), 1) for v in ("weak", "strong")
+    )
+    assert difference(weak, strong) > 1e-4
