@@ -8,8 +8,9 @@ sent in the next round where its mean divergence is nearer to the prior beta tha
 and follows the local student by an EMA that is not sent back.
 
 Departures and switches (each a field below, but for those of `fedprox_fixmatch`):
-1. Eq. 3 sends the teacher where |D^T - beta| < |D^S - beta|; both algorithms drop it there (`rule`). ClientUpdate is
-   called with T_t in the boxes, although T'_t was computed for it; here it gets T'_t.
+1. Eq. 3 sends the teacher where |D^T - beta| < |D^S - beta|; both algorithms drop it there (`rule`, which also has the
+   two ways without a switch). ClientUpdate is called with T_t in the boxes, although T'_t was computed for it; here it
+   gets T'_t.
 2. Eq. 2 is a mean over batches, the boxes hold a sum (`divergence`); "distribution of predictions" is not said to be
    the mean softmax output or the shares of the labels (`prediction`), of all images of a batch or of those that a
    model is sure of (`counted`).
@@ -67,8 +68,9 @@ class FedSwitch(TeacherStudent):
     # Default: balanced, as in the batch-IID columns of Table 2; the paper does not give its values.
     beta: NotNegative = 0.0
     local_ratio: Share | None = None  # alpha of the local teacher, per batch. None: `ratio`; the paper has one alpha
-    # Algorithms 1 and 2 send the teacher where Eq. 3 does not. Default: Eq. 3, with which the text agrees.
-    rule: Literal["equation", "algorithm"] = "equation"
+    # Algorithms 1 and 2 send the teacher where Eq. 3 does not. Default: Eq. 3, with which the text agrees. "teacher",
+    # "student": no switch, that model labels in every round.
+    rule: Literal["equation", "algorithm", "teacher", "student"] = "equation"
     # Default: Eq. 2's mean. A sum grows with a client's images, so that no beta would suit two clients.
     divergence: Literal["mean", "sum"] = "mean"
     prediction: Prediction = "mean_softmax"  # default: keeps how sure a prediction is, and exists for one image
@@ -97,7 +99,10 @@ class FedSwitch(TeacherStudent):
         return State(server={"student": start, "teacher": start, "kl_teacher": None, "kl_student": None})
 
     def sends_teacher(self, kl_teacher: float | None, kl_student: float | None) -> bool:
-        """Eq. 3 on the last round's D^T and D^S, or its opposite; `first_round` where there are none yet."""
+        """Eq. 3 on the last round's D^T and D^S, or its opposite; `first_round` where there are none yet. Without a
+        switch always or never."""
+        if self.rule in ("teacher", "student"):
+            return self.rule == "teacher"
         if kl_teacher is None or kl_student is None:
             return self.first_round == "teacher"
         teacher_is_nearer = abs(kl_teacher - self.beta) < abs(kl_student - self.beta)

@@ -52,6 +52,22 @@ SWITCHES = (
         other={"method.rule": "algorithm"},
     ),
     Switch(
+        name="always-teacher",
+        entry=1,
+        what="who labels",
+        words=("teacher or student, Eq. 3", "the teacher in every round"),
+        base=SKEWED,
+        other={"method.rule": "teacher"},
+    ),
+    Switch(
+        name="always-student",
+        entry=1,
+        what="who labels",
+        words=("teacher or student, Eq. 3", "the student in every round"),
+        base=SKEWED,
+        other={"method.rule": "student"},
+    ),
+    Switch(
         name="beta",
         entry=2,
         what="beta",

@@ -36,16 +36,6 @@ FOUR: dict[str, Any] = {
 }
 
 
-class NeverSends(FedSwitch):
-    def sends_teacher(self, kl_teacher, kl_student):
-        return False
-
-
-class AlwaysSends(FedSwitch):
-    def sends_teacher(self, kl_teacher, kl_student):
-        return True
-
-
 experiment = tiny_with
 
 
@@ -75,7 +65,7 @@ def test_a_fixed_teacher_is_the_student_for_one_local_step():
 @pytest.mark.parametrize("unsent_teacher", ["from_student", "keep_last"])
 def test_fedswitch_that_never_sends_is_fedprox_fixmatch(unsent_teacher):
     """Watching a teacher moves nothing."""
-    never = NeverSends(**SHARED, unsent_teacher=unsent_teacher)
+    never = FedSwitch(rule="student", **SHARED, unsent_teacher=unsent_teacher)
     assert equal(weights_after(experiment(never)), weights_after(experiment(FOUR["fedprox_fixmatch"])))
 
 
@@ -83,7 +73,7 @@ def test_fedswitch_that_always_sends_a_teacher_that_stays_is_ts_server():
     """local_ratio = 1 leaves the local teacher as it was received; any other ratio is another method."""
     expected = weights_after(experiment(FOUR["ts_server_ema"]))
     for local_ratio, same in ((1.0, True), (None, False)):
-        method = AlwaysSends(**SHARED, ratio=0.5, local_ratio=local_ratio)
+        method = FedSwitch(rule="teacher", **SHARED, ratio=0.5, local_ratio=local_ratio)
         assert equal(weights_after(experiment(method)), expected) is same
 
 
@@ -167,9 +157,9 @@ def test_bytes_are_those_of_the_models_that_travel_and_clients_keep_nothing():
         (FOUR["fedprox_fixmatch"], size, size),
         (FOUR["ts_server_ema"], 2 * size, size),
         (FOUR["ts_client_ema"], 2 * size, 2 * size),
-        (AlwaysSends(**SHARED), 2 * size, size + 16),
-        (NeverSends(**SHARED), size, size + 16),
-        (NeverSends(**SHARED, unsent_teacher="keep_last"), size, size + 8),
+        (FedSwitch(rule="teacher", **SHARED), 2 * size, size + 16),
+        (FedSwitch(rule="student", **SHARED), size, size + 16),
+        (FedSwitch(rule="student", **SHARED, unsent_teacher="keep_last"), size, size + 8),
     ]
     for method, down, up in cases:
         module, _ = after_rounds(method, 1)

@@ -17,6 +17,8 @@ from tests.papers.test_ssfl_departures import moved
 # What of an experiment a switch moves, by hand; other clients have another beta.
 MOVED = {
     "rule": {"method.rule"},
+    "always-teacher": {"method.rule"},
+    "always-student": {"method.rule"},
     "beta": {"method.beta"},
     "divergence": {"method.divergence"},
     "prediction": {"method.prediction"},
@@ -77,7 +79,7 @@ def test_every_way_trains(tmp_path):
         method = replace(experiment.method, warm_start_rounds=1)
         run(replace(experiment, method=method, federation=replace(experiment.federation, rounds=3)), tmp_path)
     results = list(tmp_path.rglob("result.json"))
-    assert len(results) == 20
+    assert len(results) == 22
     for path in results:
         accuracy = record_of(path.parent).selected("test/accuracy")
         assert accuracy is not None and 0.0 < accuracy <= 1.0
