@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from benchmark.config import Checked, Interval, Share
+from benchmark.config import Checked, Interval, Share, added
 from benchmark.data.image_ops import (
     PILLOW,
     affine_index,
@@ -39,14 +40,23 @@ _CHUNK_BYTES = 2 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Weak(Checked):
-    """Horizontal flip, then a crop of the padded image: what FixMatch's weak view does."""
+    """Horizontal flip, then a crop of the padded image, as FixMatch's weak view; or of the enlarged one (RSCFed)."""
 
     flip: Share = 0.5  # probability
     # Share of the width, cut to whole pixels as released: 4 at 32, 3 at 28, 1 at 8.
     crop_padding: Annotated[float, Interval("[0, 0.5]")] = 0.125
     padding_mode: Literal["reflect", "zero"] = "reflect"
+    # Above 1: the image is enlarged by it (bilinear) and cropped to its size, not padded: 1.25 makes 40 of 32 pixels.
+    enlarge: Annotated[float, Interval("[1, 4]")] = added(1.0)
 
     num_draws = 3  # D: flip, top, left
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        padding = {name: getattr(type(self), name) for name in ("crop_padding", "padding_mode")}
+        for name, default in padding.items():
+            if self.enlarge > 1.0 and getattr(self, name) != default:
+                raise ConfigError(f"{name}: {getattr(self, name)!r} does nothing with enlarge {self.enlarge:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +197,8 @@ def _views(
 
 def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor]:
     """A function from draws (N, 3) to flipped and cropped images; the padded lines are shared by its calls."""
+    if weak.enlarge > 1.0:
+        return _enlarged_geometry(images_NCHW, weak)
     padding = int(weak.crop_padding * images_NCHW.shape[-1])
     crop = shifted_crops(images_NCHW, padding, weak.padding_mode)
 
@@ -195,6 +207,26 @@ def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor
         top_N, left_N = (draws_N3[:, 1:] * (2 * padding + 1)).long().unbind(1)
         moves_3N = torch.stack([flip_N, top_N, left_N]).to(images_NCHW.device, non_blocking=True)
         return crop(*moves_3N.unbind(0))
+
+    return draw
+
+
+def _enlarged_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor]:
+    """The same with crops of the enlarged images, which the calls share: any place inside, then the flip."""
+    count, _, height, width = images_NCHW.shape
+    size = [round(side * weak.enlarge) for side in (height, width)]
+    large_NCHW = F.interpolate(images_NCHW.float(), size=size, mode="bilinear", antialias=True).round_().to(torch.uint8)
+    device = images_NCHW.device
+    rows_H, columns_W = torch.arange(height, device=device), torch.arange(width, device=device)
+    image_N11 = torch.arange(count, device=device)[:, None, None]
+
+    def draw(draws_N3: Tensor) -> Tensor:
+        places = draws_N3.to(device, non_blocking=True)
+        rows_NH = rows_H + (places[:, 1] * (size[0] - height + 1)).long()[:, None]
+        mirrored_NW = torch.where(places[:, :1] < weak.flip, columns_W.flip(0), columns_W)
+        columns_NW = mirrored_NW + (places[:, 2] * (size[1] - width + 1)).long()[:, None]
+        cropped_NHWC = large_NCHW.permute(0, 2, 3, 1)[image_N11, rows_NH[:, :, None], columns_NW[:, None, :]]
+        return cropped_NHWC.permute(0, 3, 1, 2).contiguous()
 
     return draw
 

@@ -5,11 +5,14 @@ parameters with GN(32) or BN, 3 channels and 10 classes. The norm stands after e
 included.
 ResNet-8, the smallest of the CIFAR ResNets, with which federated work on 32 x 32 images is timed (`fssl bench`): He et
 al. 2016, section 4.2, with n = 1 (6n + 2 = 8 layers). 78,042 parameters with GN or BN, 3 channels and 10 classes.
+ResNet-18 with RSCFed's head: its section 4.1, "a two-layer MLP and a fully-connected layer". 11,564,615 parameters for
+the seven classes of ISIC 2018.
 
 Departures. 1. The released file averages over a fixed 4x4 window; this one averages over whatever map is left, which is
 the same for 32x32 images and also takes others.
 2. Where a block changes the shape, ResNet-8's shortcut is a 1x1 convolution and a norm, too (option B of He et al.,
 section 3.3); the paper's CIFAR networks pad with zero channels (option A).
+3. RSCFed names no place for a ReLU in the head: after the first layer alone, as in the head of its CNN.
 """
 
 import torch
@@ -62,7 +65,7 @@ class ResNet18(nn.Module):
                 blocks.append(ResidualBlock(channels_in, channels, 2 if stage and not block else 1, norm))
                 channels_in = channels
         self.blocks = nn.Sequential(*blocks)
-        self.fc = nn.Linear(channels_in, num_classes)
+        self.fc: nn.Module = nn.Linear(channels_in, num_classes)
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""
@@ -75,3 +78,14 @@ class ResNet8(ResNet18):
 
     norm_channels = (16, 32, 64)
     blocks_per_stage = 1
+
+
+class ResNet18Mlp(ResNet18):
+    """ResNet-18 with a head of three layers: fc 512, ReLU, fc 256, fc D."""
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+        super().__init__(image_shape, num_classes, norm)
+        features = self.norm_channels[-1]
+        self.fc = nn.Sequential(
+            nn.Linear(features, features), nn.ReLU(), nn.Linear(features, 256), nn.Linear(256, num_classes)
+        )

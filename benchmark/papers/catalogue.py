@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
-from benchmark.papers import arena, fedswitch, fedswitch_departures, rscfed, semifl, ssfl, ssfl_departures
+from benchmark.papers import (
+    arena,
+    fedswitch,
+    fedswitch_departures,
+    rscfed,
+    rscfed_departures,
+    semifl,
+    ssfl,
+    ssfl_departures,
+)
 from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, profile_of
@@ -13,14 +22,17 @@ from benchmark.papers.table import BY_THE_PRINT, Rule
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
-} | {"ssfl/departures": ssfl_departures.departures, "fedswitch/departures": fedswitch_departures.departures}
+} | {
+    "ssfl/departures": ssfl_departures.departures,
+    "rscfed/departures": rscfed_departures.departures,
+    "fedswitch/departures": fedswitch_departures.departures,
+}
 # Items by the print, where a paper's released code contradicts it: "ssfl/tab2-printed".
 PRINTED: Mapping[str, Callable[..., Item]] = {
     f"ssfl/{name}{BY_THE_PRINT}": build for name, build in ssfl.PRINTED.items()
 }
-OURS = frozenset(
-    {"ssfl/departures", "fedswitch/departures"}
-)  # beside a paper's own items: by its name, or with all, but not with the paper
+# Beside a paper's own items: by its name, or with all, but not with the paper.
+OURS = frozenset({"ssfl/departures", "rscfed/departures", "fedswitch/departures"})
 
 
 def profiles(name: str) -> tuple[str, ...]:

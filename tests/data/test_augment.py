@@ -78,6 +78,37 @@ def test_flip_happens_to_half_of_the_images() -> None:
     assert abs(int(mirrored.sum()) - 2000) < 127
 
 
+@pytest.mark.parametrize(("size", "enlarge", "large"), [(32, 1.25, 40), (64, 240 / 224, 69)])
+def test_an_enlarged_image_is_cropped(size: int, enlarge: float, large: int) -> None:
+    """Each view is a window of the image that Pillow enlarges, or of its mirror image, within a level of rounding; all
+    places occur, half of the views are mirrored, and weak2 has places of its own."""
+    images_NCHW = noise(1, 3, size).repeat(400, 1, 1, 1)
+    pillow = Image.fromarray(images_NCHW[0].permute(1, 2, 0).numpy()).resize((large, large), Image.Resampling.BILINEAR)
+    large_CHW = torch.from_numpy(np.asarray(pillow).copy()).permute(2, 0, 1).float()
+    windows = large_CHW.unfold(1, size, 1).unfold(2, size, 1)  # C, top, left, H, W
+    views = views_of(images_NCHW, Augmentation(weak=Weak(enlarge=enlarge)), names=("weak", "weak2"))
+    places: dict[str, list[tuple[int, int, bool]]] = {"weak": [], "weak2": []}
+    for name, found in places.items():
+        for view_CHW in views[name]:
+            errors = {
+                flip: (windows - (view_CHW.flip(-1) if flip else view_CHW)[:, None, None]).abs().amax(dim=(0, 3, 4))
+                for flip in (False, True)
+            }
+            flip = bool(errors[True].min() < errors[False].min())
+            assert errors[flip].min() <= 1.01
+            top, left = divmod(int(errors[flip].argmin()), windows.shape[2])
+            found.append((top, left, flip))
+    for axis in (0, 1):
+        assert {place[axis] for place in places["weak"]} == set(range(large - size + 1))
+    assert abs(sum(place[2] for place in places["weak"]) - 200) < 5 * 10
+    assert places["weak"] != places["weak2"]
+
+
+def test_padding_says_nothing_of_an_enlarged_image() -> None:
+    with pytest.raises(ConfigError, match="crop_padding: 0.0 does nothing with enlarge 1.25"):
+        Weak(enlarge=1.25, crop_padding=0.0)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [8, 28, 32, 96])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)

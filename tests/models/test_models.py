@@ -36,6 +36,7 @@ TINY = Model(network="tiny_cnn", norm_groups=4)
 EVERY_NETWORK: list[tuple[Model, ImageShape]] = [
     (Model(network="emnist_cnn"), (1, 28, 28)),
     (Model(network="resnet18"), (3, 32, 32)),
+    (Model(network="resnet18_mlp"), (3, 32, 32)),
     (Model(network="resnet8", norm_groups=8), (3, 32, 32)),
     (Model(network="resnet9"), (3, 32, 32)),
     (Model(network="wresnet28x2", norm_groups=8), (3, 32, 32)),
@@ -59,6 +60,8 @@ def images_of(shape: ImageShape, count: int = 3) -> Tensor:
         # the figure printed for the released ResNet-18, the same with either norm
         (Model(network="resnet18"), (3, 32, 32), 10, 11_173_962),
         (Model(network="resnet18", norm="bn"), (3, 32, 32), 10, 11_173_962),
+        # 11,168,832 without its fc; 512*512 + 512 + 512*256 + 256 + 256*7 + 7 (RSCFed's 11.56 M)
+        (Model(network="resnet18_mlp", norm="bn"), (3, 64, 64), 7, 11_564_615),
         # stem 27*16 + 32; blocks 2*144*16 + 64, (144+16)*32 + 288*32 + 192, (288+32)*64 + 576*64 + 384; fc 65*10
         # = 464 + 4,672 + 14,528 + 57,728 + 650
         (Model(network="resnet8", norm_groups=8), (3, 32, 32), 10, 78_042),
@@ -170,6 +173,21 @@ def test_resnet18_is_torchvisions_with_another_stem() -> None:
     images_NCHW = images_of((3, 32, 32))
     with torch.no_grad():
         torch.testing.assert_close(ours(images_NCHW), theirs(images_NCHW))
+
+
+def test_resnet18_with_a_head_of_three_layers() -> None:
+    """The same features; one ReLU in the head, after its first layer."""
+    ours = build(Model(network="resnet18_mlp"), (3, 32, 32), 10, seed=1)
+    plain = build(Model(network="resnet18"), (3, 32, 32), 10, seed=2)
+    shared = {name: value for name, value in ours.state_dict().items() if not name.startswith("fc.")}
+    plain.load_state_dict(shared, strict=False)
+    plain.fc = nn.Identity()
+    w = {name: value for name, value in ours.state_dict().items() if name.startswith("fc.")}
+    images_NCHW = images_of((3, 32, 32))
+    with torch.no_grad():
+        hidden_NF = torch.relu(plain(images_NCHW) @ w["fc.0.weight"].T + w["fc.0.bias"])
+        hidden_NF = hidden_NF @ w["fc.2.weight"].T + w["fc.2.bias"]
+        torch.testing.assert_close(ours(images_NCHW), hidden_NF @ w["fc.3.weight"].T + w["fc.3.bias"])
 
 
 @pytest.mark.parametrize(("model", "image_shape"), EVERY_NETWORK)

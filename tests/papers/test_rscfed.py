@@ -138,8 +138,9 @@ def test_settings_are_section_4_s():
     by_data = {
         "svhn": ("rscfed_cnn", 64, 0.03, 0.021, 10_000),
         "cifar100": ("rscfed_cnn", 64, 0.03, 0.021, 10_000),
-        "ham10000_64": ("resnet18", 12, 0.002, 0.001, 0.01),
+        "ham10000_64": ("resnet18_mlp", 12, 0.002, 0.001, 0.01),
     }
+    enlarged = {"svhn": 40 / 32, "cifar100": 40 / 32, "ham10000_64": 240 / 224}
     kinds = set()
     for name in ITEMS:
         for cell in item_of(name).cells:
@@ -147,6 +148,7 @@ def test_settings_are_section_4_s():
             network, batch_size, labelled_lr, lr, beta = by_data[e.data.name]
             assert e.model.network == network and method.batch_size == batch_size
             assert e.partition == Dirichlet(alpha=0.8, rule="rscfed")
+            assert e.data.augmentation.weak.enlarge == enlarged[e.data.name]
             assert (e.federation.epochs, e.federation.rounds) == (1, 1000) and e.federation.C == e.federation.K
             assert e.optimizer.schedule == Constant()
             assert (e.optimizer.server_lr or e.optimizer.lr) == labelled_lr
