@@ -13,6 +13,7 @@ from benchmark.errors import ConfigError
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
@@ -33,6 +34,7 @@ METHODS: Mapping[str, type] = {
     "easgd": EASGD,
     "fed_consist": FedConsist,
     "fedirm": FedIRM,
+    "feddyn": FedDyn,
     "fedmatch": FedMatch,
     "fedprox_fixmatch": FedProxFixMatch,
     "fedswitch": FedSwitch,

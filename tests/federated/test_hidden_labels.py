@@ -10,6 +10,7 @@ from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
@@ -69,6 +70,7 @@ AT_CLIENTS: dict[str, tuple[Any, Any]] = {
     "fedswitch, some clients": (replace(FEDSWITCH, mu=0.1), "some_clients"),
     "supervised, every client": (SupervisedFL(batch_size=8), "every_client"),
     "supervised, some clients": (SupervisedFL(batch_size=8), "some_clients"),
+    "feddyn, every client": (FedDyn(batch_size=8), "every_client"),
     "easgd, every client": (EASGD(batch_size=8), "every_client"),
     "overlap-sgd, share": (OverlapSGD(batch_size=8), "share"),
 }

@@ -14,6 +14,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
@@ -183,6 +184,10 @@ TRACES = {
         ),
     ),
     "easgd": _at_clients(EASGD(batch_size=8), "everywhere"),
+    "feddyn": _at_clients(FedDyn(batch_size=8, alpha=0.5), "everywhere"),
+    "feddyn-share-batch-norm": _at_clients(
+        FedDyn(batch_size=8, alpha=0.1), "share", model=replace(BASE.model, norm="bn")
+    ),
     "easgd-some-labels": _at_clients(EASGD(batch_size=8, momentum="reset"), "share"),
     "overlap-sgd": _at_clients(OverlapSGD(batch_size=8), "everywhere"),
     "fixmatch": replace(BASE, method=FixMatch(batch_size=8, unlabelled_ratio=2, threshold=0.14)),

@@ -1,0 +1,122 @@
+"""FedDyn: supervised federated learning in which each client's loss is bent so that its minimum is the common one.
+
+Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021,
+Algorithm 1. Released code: alpemreacar/FedDyn, utils_methods.py: train_FedDyn.
+
+A client minimises L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta^{t-1}||^2 and then sets its
+g_k <- g_k - alpha (theta_k - theta^{t-1}), which stays with it. The server keeps h <- h - alpha/m sum_k (theta_k -
+theta^{t-1}), over the round's clients and with m all clients, and sends theta^t = mean_k theta_k - h / alpha.
+
+Departures and choices:
+1. The minimum is approached by E passes or T steps of SGD, as in section 4 and the released code.
+2. alpha = 0 has no regularizer, and g_k and h stay 0: FedAvg. Near 0 the server's h / alpha does not vanish: it is the
+   mean over all clients of how far each has gone so far, whatever alpha.
+3. What is evaluated is the mean of the round's clients, which the released code does, too; theta^t is only sent.
+4. The released code divides alpha by a client's share of the images (its weight); equal for equal sizes, and left out.
+5. Running statistics of batch norms are averaged and take part in neither g_k nor h.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.config import Count, NotNegative
+from benchmark.losses import proximal_term
+from benchmark.methods.protocol import (
+    Batches,
+    Local,
+    LocalUpdate,
+    Loss,
+    Method,
+    Networks,
+    Reader,
+    Round,
+    Setup,
+    State,
+    Tree,
+    Weights,
+    World,
+)  # fmt: skip
+from benchmark.methods.shared import RunningMean, is_statistic, labelled_loss, trained_on_labels, with_static_statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDyn(Method):
+    """Algorithm 1."""
+
+    alpha: NotNegative = 0.01  # alpha  of the released CIFAR-10 example
+    batch_size: Count = 50  # B
+
+    needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
+    takes_missing_updates = True  # a round goes on with whoever sent something
+
+    def init(self, setup: Setup) -> State:
+        theta = setup.initial_weights()
+        return State(server={"theta": theta, "h": None, "student": theta})
+
+    def round(self, state: State, world: World) -> Round:
+        theta, h = state.server["theta"], state.server["h"]
+        outcomes = trained_on_labels(ClientUpdate(method=self), theta, world, self.batch_size)
+        clients = RunningMean()
+        for outcome in outcomes:
+            if not outcome.sat_out:
+                clients.add(outcome.sends["student"])
+        if not clients.total:
+            return State(server=state.server), {}
+        mean = with_static_statistics(clients.value(), world, range(world.K))
+        if not self.alpha:
+            return State(server={"theta": mean, "h": h, "student": mean}), {}
+        h = moved(h, theta, mean, self.alpha * clients.total / world.K)
+        sent = {name: corrected(value, h[name], self.alpha) if name in h else value for name, value in mean.items()}
+        return State(server={"theta": sent, "h": h, "student": mean}), {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientUpdate(LocalUpdate):
+    """The client's lines of Algorithm 1; it keeps g_k."""
+
+    method: FedDyn
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        theta = received["student"]
+        if not self.method.alpha:
+            return Local(trainable={"student": theta})
+        gradient = private["gradient"] if private else {name: torch.zeros_like(w) for name, w in theta.items()}
+        return Local(trainable={"student": theta}, frozen={"anchor": theta, "gradient": gradient})
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        student, alpha = trainable["student"], self.method.alpha
+        loss = supervised = labelled_loss(student, batch["labelled"])
+        if alpha:
+            pull = proximal_term(student, frozen["anchor"], alpha, half=True)
+            loss = supervised - inner_product(frozen["gradient"], student) + pull
+        return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}
+
+    def finish(self, local: Local) -> Tree:
+        student = local.trainable["student"]
+        if self.method.alpha:
+            new = moved(local.frozen["gradient"], local.frozen["anchor"], student, self.method.alpha)
+            like = local.frozen["gradient"]
+            local.private = {"gradient": {name: new.get(name, old).to(old.dtype) for name, old in like.items()}}
+        return {"student": student}
+
+
+def inner_product(gradient: nn.Module, network: nn.Module) -> Tensor:
+    """<g, theta> over all parameters as one vector; a scalar. The first takes no gradient."""
+    pairs = zip(gradient.parameters(), network.parameters(), strict=True)
+    return torch.stack([(g.detach() * w).sum() for g, w in pairs]).sum()
+
+
+def moved(old: Weights | None, start: Weights, end: Weights, rate: float) -> Weights:
+    """old - rate (end - start) for every trained parameter, in float64; None is 0."""
+    return {
+        name: (0.0 if old is None else old[name].double()) - rate * (end[name].double() - value.double())
+        for name, value in start.items()
+        if not is_statistic(name)
+    }
+
+
+def corrected(mean: Tensor, h: Tensor, alpha: float) -> Tensor:
+    """theta^t of one tensor: mean - h / alpha."""
+    return (mean.double() - h / alpha).to(mean.dtype)
