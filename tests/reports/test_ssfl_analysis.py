@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -17,27 +18,28 @@ from benchmark.papers.item import Cell, Item
 from reports.ssfl_analysis import (
     Association,
     Explained,
-    Point,
     Way,
     associated,
+    cells_of,
     explained,
     gain,
     gains_over,
     item_section,
+    less_line,
     on_diversity,
     on_gain,
     on_twins,
     page,
     partial_spearman,
-    points_of,
-    rank_residuals,
+    ranks,
     ratio_interval,
+    runs_of,
     server_weight,
     twins,
 )
 from tests.reports.fakes import make_record
 
-DIVERSITY = "diversity/delta/l2/squared/clients"
+DIVERSITY, EXACT = "diversity/delta/l2/squared/clients", "diversity/gradient/l2/squared/clients"
 LISTS = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=5, max_size=30)
 WAYS: dict[str, FedAvg | Grouping] = {
     "FedAvg": FedAvg(),
@@ -48,10 +50,6 @@ WAYS: dict[str, FedAvg | Grouping] = {
 
 def columns(rows: list[tuple[int, int, int]]) -> list[np.ndarray]:
     return [np.asarray(column, dtype=float) for column in zip(*rows, strict=True)]
-
-
-def plain(table: Any) -> float | None:
-    return partial_spearman(table["x"], table["y"], np.ones(len(table["x"])))
 
 
 def limits(found: Association) -> tuple[float, float]:
@@ -65,31 +63,31 @@ def test_correlations_are_scipys(rows: Any) -> None:
     x, y, z = columns(rows)
     assume(min(len(set(c)) for c in (x, y, z)) > 1)
     assert partial_spearman(x, y, np.ones(len(x))) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
-    ranks = [stats.rankdata(c) for c in (x, y, z)]
+    places = [stats.rankdata(c) for c in (x, y, z)]
     left = []
-    for values in ranks[:2]:
-        line = stats.linregress(ranks[2], values)
-        left.append(values - line.intercept - line.slope * ranks[2])
+    for values in places[:2]:
+        line = stats.linregress(places[2], values)
+        left.append(values - line.intercept - line.slope * places[2])
     assume(min(np.std(part) for part in left) > 1e-3)
     assert partial_spearman(x, y, z) == pytest.approx(stats.pearsonr(*left).statistic, abs=1e-9)
-    assert rank_residuals(x, z) == pytest.approx(left[0], abs=1e-9)
+    assert less_line(*ranks(x, z)) == pytest.approx(left[0], abs=1e-9)
 
 
 def test_copies_of_a_cell_make_the_interval_no_narrower() -> None:
     """Every cell three times in its cluster: what the bootstrap draws is the cluster, so that nothing changes."""
     draw = np.random.default_rng(2)
-    once = {name: draw.normal(size=24).tolist() for name in ("x", "y")}
-    thrice = {name: np.repeat(values, 3).tolist() for name, values in once.items()}
-    a = associated(once, range(24), plain, samples=200)
-    b = associated(thrice, np.repeat(np.arange(24), 3).tolist(), plain, samples=200)
+    once = np.stack([*draw.normal(size=(2, 24)), np.ones(24)])
+    thrice = np.repeat(once, 3, axis=1)
+    a = associated(once, range(24), samples=200)
+    b = associated(thrice, np.repeat(np.arange(24), 3).tolist(), samples=200)
     assert b.estimate == pytest.approx(a.estimate) and limits(b) == pytest.approx(limits(a))
-    wrong = associated(thrice, range(72), plain, samples=200)
+    wrong = associated(thrice, range(72), samples=200)
     assert np.diff(limits(wrong)) < 0.75 * np.diff(limits(a))
 
 
 def test_too_few_clusters_have_no_interval() -> None:
-    x = np.arange(21.0).tolist()
-    found = associated({"x": x, "y": x}, [i // 3 for i in range(21)], plain)
+    x = np.arange(21.0)
+    found = associated(np.stack([x, x, np.ones(21)]), [i // 3 for i in range(21)])
     assert found.estimate == pytest.approx(1.0) and found.interval is None and found.clusters == 7
     assert str(found) == "+1.00 (no interval)"
 
@@ -143,10 +141,10 @@ def test_a_cell_is_one_point_in_whatever_item_it_stands() -> None:
     """Also where it is measured more often; the median of 9, .5 and .5 is .5."""
     one, more = cell("Grouping"), cell("Grouping", evaluation=Evaluation(gradient_diversity_every=2))
     records = {one.cell_key: runs(one, [0.9, 0.8], 0.5)}
-    (point,) = points_of([(item([one]), records), (item([more], "ssfl/fig6"), records)])
-    assert (point.name, point.way) == ("ssfl/tab2: Grouping/R=0.4", "Grouping")
-    assert point.server_weight == pytest.approx(1 / 6)
-    assert point.accuracy == pytest.approx(0.85) and point.diversity == {DIVERSITY: 0.5}
+    (row,) = cells_of(runs_of([(item([one]), records), (item([more], "ssfl/fig6"), records)])).to_dict("records")
+    assert (row["cell"], row["averaging"], row["n"]) == ("ssfl/tab2: Grouping/R=0.4", "Grouping", 2)
+    assert row["server_weight"] == pytest.approx(1 / 6)
+    assert row["accuracy"] == pytest.approx(0.85) and row[DIVERSITY] == 0.5
 
 
 def test_gains_by_hand() -> None:
@@ -164,24 +162,25 @@ def test_gains_by_hand() -> None:
     assert unsure and not unsure.share  # the gain's interval includes zero
 
 
-def point(way: Way, setting: str, weight: float, diversity: float, accuracy: float, data: str = "mnist") -> Point:
-    return Point(
-        name=f"{setting} {way}", way=way, setting=setting, data=data, labelled=False, server_weight=weight,
-        accuracy=accuracy, diversity={DIVERSITY: diversity}, runs={0: (accuracy, diversity)},
-    )  # fmt: skip
+def row(way: Way, setting: str, weight: float, diversity: float, accuracy: float, data: str = "mnist") -> dict:
+    return {
+        "cell": f"{setting} {way}", "averaging": way, "setting": setting, "data": data, "labelled": False,
+        "server_weight": weight, "seed": 0, "accuracy": accuracy, DIVERSITY: diversity, EXACT: np.nan,
+    }  # fmt: skip
 
 
 def test_twins_share_setting_and_weight() -> None:
-    found = [
-        point("Grouping", "a", 1 / 6, 0.7, 0.95),
-        point("Control", "a", 1 / 6, 0.5, 0.96),
-        point("FedAvg", "a", 1 / 11, 0.4, 0.90),
-        point("Grouping", "b", 1 / 6, 0.3, 0.95),
-        point("Control", "b", 1 / 4, 0.5, 0.96),  # another weight: no twin
+    rows = [
+        row("Grouping", "a", 1 / 6, 0.7, 0.95),
+        row("Control", "a", 1 / 6, 0.5, 0.96),
+        row("FedAvg", "a", 1 / 11, 0.4, 0.90),
+        row("Grouping", "b", 1 / 6, 0.3, 0.95),
+        row("Control", "b", 1 / 4, 0.5, 0.96),  # another weight: no twin
     ]
-    (pair,) = twins(found)
-    assert list(pair) == pytest.approx([0.2, -0.01])
-    assert "In 1 such pair grouping has the lower diversity of local updates in 0" in on_twins([pair])
+    found = pd.DataFrame(rows)
+    pairs = twins(found)
+    assert pairs.to_numpy() == pytest.approx(np.array([[0.2, -0.01]]))
+    assert "In 1 such pair grouping has the lower diversity of local updates in 0" in on_twins(pairs)
     (only,) = gains_over(found)
     assert only.name == "a Grouping" and only.whole.mean == pytest.approx(0.05)
 
@@ -189,25 +188,25 @@ def test_twins_share_setting_and_weight() -> None:
 def test_data_sets_are_ranked_apart() -> None:
     """MNIST's cells are all better and more diverse than CIFAR-10's; inside each the order is reversed: rho is -1."""
     cells = [
-        point("FedAvg", f"{data}{i}", 0.1, start + i, 0.1 * start - 0.01 * i, data)
+        row("FedAvg", f"{data}{i}", 0.1, start + i, 0.1 * start - 0.01 * i, data)
         for data, start in (("mnist", 9.0), ("cifar10", 1.0))
         for i in range(5)
     ]
-    found = explained(cells, DIVERSITY)
+    found = explained(cells_of(pd.DataFrame(cells)), DIVERSITY)
     assert found.plain.estimate == pytest.approx(-1.0) and found.held.estimate == pytest.approx(-1.0)
     assert found.plain.clusters == 10
 
 
 def told(low: float, high: float) -> str:
     held = Association(estimate=0.0, interval=(low, high), n=30, clusters=12)
-    return on_diversity(Explained(measure=DIVERSITY, plain=held, held=held, weight=held, points=()))
+    return on_diversity(Explained(measure=DIVERSITY, plain=held, held=held, weight=held))
 
 
 def test_the_sentence_follows_the_interval() -> None:
     assert "less accurate, as the paper says" in told(-0.8, -0.1) and "not a proof" in told(-0.8, -0.1)
     assert "against the paper's explanation" in told(0.1, 0.6) and "at most a weak association" in told(-0.2, 0.25)
     assert "do not show whether" in told(-0.6, 0.2) and "over 30 cells in 12 settings" in told(-0.6, 0.2)
-    assert on_gain([]).startswith("No setting") and on_twins([]).startswith("No setting")
+    assert on_gain([]).startswith("No setting") and on_twins(pd.DataFrame()).startswith("No setting")
     unsure = gain("x", {"FedAvg": {0: 0.5}, "Control": {0: 0.6}, "Grouping": {0: 0.4}})
     assert unsure is not None and "not distinguishable from zero, so we give no share" in on_gain([unsure])
 
