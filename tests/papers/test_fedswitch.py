@@ -253,6 +253,9 @@ def test_labels_alone_stand_beside_once_for_each_way_of_holding_them(name, bound
         at_clients = cell.experiment.data.label_setting == "every_client"
         assert isinstance(cell.experiment.method, SupervisedFL if at_clients else ServerOnly)
         assert cell.experiment.method.batch_size == (10 if at_clients else 100)
+        # 510 images, or 625 a step, in batches of 100; the server passes ten times over its 1,000.
+        T = (7 if cell.experiment.data.streaming_steps > 1 else 6) if at_clients else 10
+        assert (cell.experiment.federation.T, cell.experiment.federation.epochs) == (T, None)
 
 
 @pytest.mark.parametrize(
