@@ -11,6 +11,7 @@ from benchmark.papers import (
     rscfed,
     rscfed_departures,
     semifl,
+    semifl_departures,
     ssfl,
     ssfl_departures,
 )
@@ -24,6 +25,7 @@ ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
 } | {
     "ssfl/departures": ssfl_departures.departures,
+    "semifl/departures": semifl_departures.departures,
     "rscfed/departures": rscfed_departures.departures,
     "fedswitch/departures": fedswitch_departures.departures,
 }
@@ -32,7 +34,7 @@ PRINTED: Mapping[str, Callable[..., Item]] = {
     f"ssfl/{name}{BY_THE_PRINT}": build for name, build in ssfl.PRINTED.items()
 }
 # Beside a paper's own items: by its name, or with all, but not with the paper.
-OURS = frozenset({"ssfl/departures", "rscfed/departures", "fedswitch/departures"})
+OURS = frozenset({"ssfl/departures", "semifl/departures", "rscfed/departures", "fedswitch/departures"})
 
 
 def profiles(name: str) -> tuple[str, ...]:
