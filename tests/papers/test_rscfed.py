@@ -67,6 +67,21 @@ def test_every_printed_number_is_transcribed_twice(name, transcribed):
     assert ours == theirs
 
 
+def test_table_6_is_transcribed_twice_and_its_cost_is_counted(transcribed):
+    """Fed-Consist's ten models a round are 1; the M x K behind 8, 9 and 10 models are ours."""
+    theirs = [
+        (c["method"], c["client_num"], c["com_cost"], c["acc"], c["auc"]) for c in transcribed["rscfed.tab6"]["cells"]
+    ]
+    cells = item_of("tab6").cells[:5]
+    metrics = ("test/accuracy", "test/auroc")
+    assert theirs == [
+        (c.setting["method"], c.setting["clients"], c.computed["cost"], *(c.printed(metric) for metric in metrics))
+        for c in cells
+    ]
+    draws = [(c.experiment.method.M, c.experiment.method.subset) for c in cells[1:]]
+    assert draws == [(2, 4), (3, 3), (2, 5), (3, 5)]
+
+
 def test_table_4_s_improvements_are_differences(transcribed):
     """So that the columns need no transcription."""
     cells = {cell.label: cell for cell in item_of("tab4").cells}

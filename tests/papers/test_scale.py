@@ -141,17 +141,6 @@ def test_stand_ins_of_the_three_papers_keep_the_setting(paper, profile):
             assert f.federation.epochs == e.federation.epochs or f.federation.T in steps
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_beta_keeps_its_ratio_to_a_client_s_images(profile):
-    """Eq. 6 divides by N_i: 10,000 for SVHN's 73,257 images at ten clients, in any size."""
-    for cell in rscfed.ITEMS["tab6"](profile).cells:
-        if isinstance(cell.experiment.method, RSCFed):
-            images = {"demo": 1297, "laptop": 49_000}.get(profile, 73_257)
-            method = cell.experiment.method
-            assert method.beta / images == pytest.approx(10_000 / 73_257)
-            assert method.beta_labelled / images == pytest.approx(100 / 73_257)
-
-
 def test_profiles_that_would_repeat_a_smaller_one_are_it():
     assert profile_of("paper", ("demo", "laptop")) == "laptop"
     assert profile_of("demo", ("laptop", "gpu")) == "laptop"

@@ -1,4 +1,4 @@
-"""SemiFL Table 4, RSCFed Table 6 and FedSwitch Figure 4: settings by hand from the print, values by transcription.
+"""SemiFL Table 4 and FedSwitch Figure 4: settings by hand from the print, values by transcription.
 
 test_fedswitch.py has the other items of FedSwitch.
 """
@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmark.data.partition import Dirichlet, Iid, Shards
+from benchmark.data.partition import Iid, Shards
 from benchmark.experiment import Experiment
-from benchmark.methods.fed_consist import FedConsist
-from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.server_only import ServerOnly
-from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.optim.sgd import Constant, RoundCosine
+from benchmark.optim.sgd import RoundCosine
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
@@ -27,7 +24,7 @@ from benchmark.records.run import run
 from tests.conftest import ROOT, record_of
 
 SHARED = ROOT.parent / "shared"
-NAMES = ("semifl/tab4", "rscfed/tab6", "fedswitch/fig4")
+NAMES = ("semifl/tab4", "fedswitch/fig4")
 
 
 def item_of(name: str, profile: str = "paper") -> Item:
@@ -99,42 +96,6 @@ def test_semifl_s_setting_is_section_4_and_table_5():
     assert item.cell("SemiFL/IID").published["test/accuracy"].runs == item.seeds == 4
 
 
-def test_rscfed_table_6_is_transcribed_twice(transcribed):
-    theirs = [
-        (c["method"], c["client_num"], c["com_cost"], c["acc"], c["auc"]) for c in transcribed["rscfed.tab6"]["cells"]
-    ]
-    item = item_of("rscfed/tab6")
-    ours = [
-        (
-            c.setting["method"],
-            c.setting["clients"],
-            c.computed["cost"],
-            c.printed("test/accuracy"),
-            c.printed("test/auroc"),
-        )
-        for c in item.cells[:5]
-    ]
-    assert ours == theirs and item.metrics == ("test/accuracy", "test/auroc")
-
-
-def test_rscfed_s_setting_is_section_4_1():
-    """SVHN, 1 + 9 clients, Dir(.8), 1,000 rounds of one epoch, B = 64, .03 and .021, alpha = .001, tau = .5."""
-    subsets = {8: (2, 4), 9: (3, 3), 10: (2, 5), 15: (3, 5)}
-    for cell in item_of("rscfed/tab6").cells[:5]:
-        e, method = cell.experiment, cell.experiment.method
-        assert (e.data.name, e.data.N_s) == ("svhn", 0)
-        assert (e.data.label_setting, e.data.labelled_clients) == ("some_clients", 1)
-        assert e.partition == Dirichlet(alpha=0.8, rule="rscfed")
-        assert (e.model.network, e.model.norm) == ("rscfed_cnn", "none")
-        assert (e.federation.K, e.federation.C, e.federation.epochs, e.federation.rounds) == (10, 10, 1, 1000)
-        assert (method.alpha, method.temperature, method.batch_size) == (0.001, 0.5, 64)
-        assert (e.optimizer.server_lr, e.optimizer.lr, e.optimizer.schedule) == (0.03, 0.021, Constant())
-        if isinstance(method, RSCFed):
-            assert method.beta == 10_000 and (method.M, method.subset) == subsets[int(cell.setting["clients"])]
-        else:
-            assert isinstance(method, FedConsist) and method.labelled_share == 0.5
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bound_of_labels_alone_stands_beside(name):
     """As many passes over the labels, at the labels' own rate."""
@@ -146,8 +107,6 @@ def test_a_bound_of_labels_alone_stands_beside(name):
         method = bound.experiment.method
         if name == "semifl/tab4":
             assert method.warm_start_rounds == e.federation.rounds  # no round with clients
-        elif name == "rscfed/tab6":
-            assert isinstance(method, SupervisedFL) and bound.experiment.optimizer.lr == 0.03
         else:
             assert isinstance(method, ServerOnly)
             assert math.ceil(e.data.N_s / e.method.server_batch_size) == bound.experiment.federation.T
@@ -162,8 +121,6 @@ def shortened(e: Experiment) -> Experiment:
     [
         ("semifl/tab4", "E=1/K=2"),
         ("semifl/tab4", "No Mixup/IID"),
-        ("rscfed/tab6", "Fed-Consist/clients=10"),
-        ("rscfed/tab6", "RSCFed/clients=8"),
         ("fedswitch/fig4", "FedSwitch/alpha=0.01"),
         ("fedswitch/fig4", "TS-Client EMA/alpha=100"),
     ],
