@@ -73,6 +73,7 @@ def test_every_switch_stands_in_the_handwritten_page_at_its_entry():
     assert sorted(re.findall(r"fedswitch/departures: ([a-z-]+)\)", text)) == sorted(MOVED)
 
 
+@pytest.mark.slow
 def test_every_way_trains(tmp_path):
     """Three rounds on the demo, each cell once: there is an accuracy, and no switch is refused."""
     for experiment in {cell.cell_key: cell.experiment for cell in departures("demo").cells}.values():
