@@ -19,6 +19,7 @@ METRICS = {
     "pseudo/kept": "Pseudo-labels kept",
     "pseudo/accuracy": "Accuracy of kept pseudo-labels",
     "pseudo/kl_uniform": "KL of pseudo-labels from uniform",
+    "pseudo/kl_kept": "KL of kept pseudo-labels from uniform",
     "pseudo/kl_true": "KL of true labels from uniform",
     "pseudo/kl_ratio": "KL of pseudo-labels over KL of true labels",
     "pseudo/kl_log_ratio": "Logarithm of KL of pseudo-labels over KL of true labels",
@@ -41,6 +42,7 @@ METRICS = {
 }
 UNITS = {
     "pseudo/kl_uniform": "nats",
+    "pseudo/kl_kept": "nats",
     "pseudo/kl_true": "nats",
     "pseudo/kl_gap": "nats",
     "time/round_seconds": "s",

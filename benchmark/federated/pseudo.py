@@ -22,7 +22,7 @@ class PseudoLabelQuality:
         self._steps.append((labels_N, kept_N, truth_N))
 
     def metrics(self) -> dict[str, float]:
-        """Counts to be summed over jobs, and `pseudo/kl_uniform` and `pseudo/kl_true`, of this job alone.
+        """Counts to be summed over jobs, and `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true` of this job alone.
 
         `pseudo/class/3`: kept pseudo-labels of class 3.
         """
@@ -39,6 +39,8 @@ class PseudoLabelQuality:
             found["pseudo/kl_true"] = _entropy_gap(torch.bincount(truth_N, minlength=num_classes))
         by_class = torch.bincount(labels_N[kept_N])
         found["pseudo/kl_uniform"] = _entropy_gap(torch.bincount(labels_N))
+        if found["pseudo/count"]:
+            found["pseudo/kl_kept"] = _entropy_gap(by_class)
         return {**found, **{f"pseudo/class/{c}": float(count) for c, count in enumerate(by_class) if count}}
 
 
@@ -46,7 +48,8 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
     """A round's pseudo-labels from its jobs' metrics: shares of what was seen and of what was kept.
 
     `pseudo/kl_uniform` is the mean over jobs of KL(pseudo-labels || uniform), nats, of all pseudo-labels given, kept or
-    not; `pseudo/kl_true` the same of the images' true labels (FedSwitch section 5.4 and Figure 3).
+    not; `pseudo/kl_kept` of those kept, where a job kept any; `pseudo/kl_true` of the images' true labels (FedSwitch
+    section 5.4 and Figure 3, which do not say whether unsure pseudo-labels count).
     `pseudo/class_balance` is the entropy of the classes of the kept ones, all jobs together, over log D: 1 is balanced.
     Empty where no job gave pseudo-labels; what has no value (the accuracy of none) is left out.
     """
@@ -58,9 +61,9 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
         for name, value in job.items():
             totals[name] += value
     found = {"pseudo/kept": totals["pseudo/count"] / totals["pseudo/seen"]}
-    for name in ("pseudo/kl_uniform", "pseudo/kl_true"):
-        if name in totals:
-            found[name] = math.log(num_classes) + totals[name] / len(with_labels)
+    for name in ("pseudo/kl_uniform", "pseudo/kl_kept", "pseudo/kl_true"):
+        if values := [job[name] for job in with_labels if name in job]:
+            found[name] = math.log(num_classes) + sum(values) / len(values)
     if totals["pseudo/count"]:
         counts = torch.tensor([value for name, value in totals.items() if name.startswith("pseudo/class/")])
         found["pseudo/class_balance"] = -_entropy_gap(counts) / math.log(num_classes)
