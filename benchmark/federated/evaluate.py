@@ -9,7 +9,7 @@ Legend: N images, C channels, H W pixels, D classes, P images of one class.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -81,15 +81,22 @@ class Evaluator:
             )
         self._part = replace(self._part, images_NCHW=self._part.images_NCHW.to(device))
 
-    def measure(self, weights: Weights) -> Mapping[str, float]:
-        """`<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro, fractions) and `<set>/loss`
-        (mean cross-entropy, nats)."""
-        load(self._network, weights)
-        logits_ND = logits_of(self._network, self._environment, self._part).cpu()
+    def measure(self, voters: Sequence[Weights]) -> Mapping[str, float]:
+        """`<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro, fractions) and `<set>/loss` (mean
+        cross-entropy, nats) of one model, or of the mean probabilities of several."""
+        logits_ND = self._logits(voters[0])
+        if len(voters) > 1:
+            total_ND = sum(self._logits(weights).double().softmax(dim=1) for weights in voters)
+            assert isinstance(total_ND, Tensor)
+            logits_ND = (total_ND / len(voters)).log()
         assert self._part.labels_N is not None
         labels_N = self._part.labels_N[self._part.positions_N]
         measured = {**scores(logits_ND, labels_N), "loss": float(supervised_loss(logits_ND, labels_N))}
         return {f"{self._prefix}/{name}": value for name, value in measured.items()}
+
+    def _logits(self, weights: Weights) -> Tensor:
+        load(self._network, weights)
+        return logits_of(self._network, self._environment, self._part).cpu()
 
 
 def scores(logits_ND: Tensor, labels_N: Tensor) -> dict[str, float]:

@@ -75,13 +75,19 @@ class FederatedModule(pl.LightningModule):
         self.state, self.rounds_done = replace(state, clients=self._store), round_number
         self.metrics = {**reported, **self._ledger.metrics()}
         if self.evaluation_due(round_number):
-            self.metrics.update(self.evaluator.measure(next(iter(self.models().values()))))
+            self.metrics.update(self.evaluator.measure(self.tested()))
 
     def evaluation_due(self, round_number: int) -> bool:
         return round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds
 
     def models(self) -> Mapping[str, dict[str, Tensor]]:
         return models_of(self.experiment.method, self.state)
+
+    def tested(self) -> Sequence[dict[str, Tensor]]:
+        """The method's voters where it has any, else the first of its models."""
+        voters = getattr(self.experiment.method, "voters", None)
+        found = voters(self.state) if voters else []
+        return found or [next(iter(self.models().values()))]
 
     def _world(self, round_number: int) -> World:
         federation, seed = self.experiment.federation, self.experiment.seed

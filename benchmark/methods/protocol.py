@@ -276,3 +276,8 @@ class Method(Checked):
     def models(self, state: State) -> dict[str, Weights]:
         """What may be evaluated, by name; the first is the default."""
         return {"student": state.server["student"]}
+
+    def voters(self, state: State) -> list[Weights]:
+        """Where clients keep layers of their own: the models whose mean probabilities are tested. None: the first of
+        `models` alone."""
+        return []

@@ -13,6 +13,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
@@ -72,6 +73,8 @@ def experiment(line: Line) -> Experiment:
             return fixmatch(setting)
         case "FedAvg":
             return fedavg(setting)
+        case "LG-FedAvg":
+            return lg_fedavg(setting)
         case "FedDyn":
             return feddyn(setting)
         case "FedMatch" | "FedRGD":
@@ -163,6 +166,18 @@ def fedavg(setting: Setting) -> Experiment:
     )
 
 
+def lg_fedavg(setting: Setting) -> Experiment:
+    """The quoted LG-FedAvg, which goes on from FedAvg for 200 rounds with the convolutions in common (released command
+    for CIFAR-10: --epochs 200 --num_layers_keep 2); of Table 3's 1,800 rounds these are the last."""
+    e = fedavg(setting)
+    return replace(
+        e,
+        method=LGFedAvg(private="last", private_layers=2, fedavg_rounds=1600, batch_size=50),
+        federation=replace(e.federation, rounds=1800),
+        evaluation=replace(e.evaluation, every=50),  # a test passes all clients' models
+    )
+
+
 def feddyn(setting: Setting) -> Experiment:
     """The quoted FedDyn: its released CIFAR-10 example (example_cifar_10.py of alpemreacar/FedDyn: rate .1, B = 50,
     five passes, weight decay .001, alpha = .01) with Table 3's cohort and rounds, clipped as SemiFL at 1."""
@@ -221,7 +236,11 @@ def scale(line: Line, profile: str) -> Scale:
             return replace(found, model=model, T=T, optimizer=SGD(lr=0.02, schedule=Cosine(c=0.4375)))
     # A network without norm, and the print's share of SemiFL's rounds.
     rounds = line["rounds"] * (found.rounds or 1) // 800
-    return replace(found, model=Model(network=network, norm="none"), rounds=rounds, shown={"rounds": str(rounds)})
+    found = replace(found, model=Model(network=network, norm="none"), rounds=rounds, shown={"rounds": str(rounds)})
+    if setting.method == "LG-FedAvg":
+        last = Evaluation(every=max(1, rounds // 9))
+        return replace(found, method={"fedavg_rounds": rounds * 8 // 9}, evaluation=last)
+    return found
 
 
 # Tried, by held-out labels with seed 50. Digits, at the end: labels alone, SemiFL IID, SemiFL K = 2, E = 1 IID:

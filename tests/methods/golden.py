@@ -20,6 +20,7 @@ from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
@@ -188,6 +189,7 @@ TRACES = {
     "feddyn-share-batch-norm": _at_clients(
         FedDyn(batch_size=8, alpha=0.1), "share", model=replace(BASE.model, norm="bn")
     ),
+    "lg-fedavg": _at_clients(LGFedAvg(batch_size=8, private_layers=1), "everywhere"),
     "easgd-some-labels": _at_clients(EASGD(batch_size=8, momentum="reset"), "share"),
     "overlap-sgd": _at_clients(OverlapSGD(batch_size=8), "everywhere"),
     "fixmatch": replace(BASE, method=FixMatch(batch_size=8, unlabelled_ratio=2, threshold=0.14)),

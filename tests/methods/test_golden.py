@@ -116,7 +116,11 @@ def test_the_first_loss_on_labels_by_numpy(name):
     draw = torch_stream(0, *names, "augmentation")
     (view,) = stream.views
     views = make_views(data.train_images_NCHW[at], (view,), environment.augmentation, data.mean, data.std, draw)
-    sets = [job.receives["student"]] if "student" in job.receives else [job.receives["sigma"], job.receives["psi"]]
+    sets = (
+        [{**job.receives["student"], **job.receives.get("own", {})}]
+        if "student" in job.receives
+        else [job.receives["sigma"], job.receives["psi"]]
+    )
     weights = {tensor: sum(w[tensor].double() for w in sets).numpy() for tensor in sets[0]}
     logits_ND = forward(weights, views[view].double().numpy(), experiment.model.norm)
     expected = -log_softmax(logits_ND, axis=1)[np.arange(len(at)), data.train_labels_N[at].numpy()].mean()

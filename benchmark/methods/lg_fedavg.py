@@ -1,0 +1,124 @@
+"""LG-FedAvg: supervised federated averaging of some layers; the others stay with each client.
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act Globally: Federated Learning with
+Local and Global Representations. arXiv:2001.01523, Algorithm 1. Released code: pliang279/LG-FedAvg, main_lg.py.
+
+A client trains its own layers and the common ones together and sends the common ones; the server averages these. What
+is tested is the ensemble of the clients' models ("New Test": devices' outputs averaged): each with its own layers.
+
+Departures and choices:
+1. `private`: the paper's local layers are the first ones, which make the representation. In the released CIFAR-10
+   command (--num_layers_keep 2, the order of models/Nets.py) the convolutions are common and the other layers private.
+2. The released code begins with a model of FedAvg (--load_fed): `fedavg_rounds`, in which all layers are common.
+3. A client that takes part for the first time receives all layers. The ensemble has the clients that have taken part;
+   outputs are averaged as probabilities. `models` gives the common layers with the first weights, or FedAvg's.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from benchmark.config import Count, Whole
+from benchmark.errors import ConfigError
+from benchmark.methods.protocol import (
+    Batches,
+    Job,
+    Key,
+    Local,
+    LocalUpdate,
+    Loss,
+    Method,
+    Networks,
+    Reader,
+    Round,
+    Setup,
+    State,
+    Tree,
+    Weights,
+    World,
+)  # fmt: skip
+from benchmark.methods.shared import labelled_cohort, labelled_loss, labelled_stream, mean_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class LGFedAvg(Method):
+    """Algorithm 1."""
+
+    private: Literal["first", "last"] = "first"  # which layers stay with a client
+    private_layers: Count = 2  # how many
+    fedavg_rounds: Whole = 0  # rounds of FedAvg before
+    batch_size: Count = 50  # B
+
+    needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
+    takes_missing_updates = True  # a round goes on with whoever sent something
+
+    def check(self, setup: Setup) -> None:
+        if setup.model.norm in ("bn", "sbn"):
+            raise ConfigError(
+                f"model.norm: {setup.model.norm!r} has statistics, which are nobody's here; choose gn or none"
+            )
+        layers = layers_of(setup.initial_weights())
+        if self.private_layers >= len(layers):
+            raise ConfigError(
+                f"method.private_layers: {self.private_layers} of {len(layers)} layers; choose 1 to {len(layers) - 1}"
+            )
+
+    def round(self, state: State, world: World) -> Round:
+        student = state.server["student"]
+        fedavg = world.round <= self.fedavg_rounds
+        common = student if fedavg else self.common(student)
+        own = {name: value for name, value in student.items() if name not in common}
+        jobs = [
+            Job(
+                key=Key(client=client),
+                update=ClientUpdate(common=tuple(common)),
+                receives={"student": common, **({} if str(client) in state.clients else {"own": own})},
+                data={"labelled": labelled_stream(self.batch_size)},
+                limit=world.limit,
+            )
+            for client in labelled_cohort(world)
+        ]
+        mean = mean_of(world.fit(jobs), common, world.labelled.__getitem__)
+        return State(server={"student": {**student, **mean}}), {}
+
+    def common(self, weights: Weights) -> Weights:
+        """What clients share of these weights."""
+        layers = layers_of(weights)
+        own = layers[: self.private_layers] if self.private == "first" else layers[-self.private_layers :]
+        return {name: value for name, value in weights.items() if layer_of(name) not in own}
+
+    def voters(self, state: State) -> list[Weights]:
+        """The models of the clients that have layers of their own."""
+        return [{**state.server["student"], **tree["layers"]} for tree in state.clients.values()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientUpdate(LocalUpdate):
+    """The client's lines of Algorithm 1; it keeps its own layers."""
+
+    common: tuple[str, ...]  # names of the tensors that are shared
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        own = private["layers"] if private else received["own"]
+        return Local(trainable={"student": {**received["student"], **own}})
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        loss = labelled_loss(trainable["student"], batch["labelled"])
+        return loss, {"client/supervised_loss": loss.detach()}
+
+    def finish(self, local: Local) -> Tree:
+        student = local.trainable["student"]
+        own = {name: value for name, value in student.items() if name not in self.common}
+        local.private = {"layers": own} if own else None
+        return {"student": {name: student[name] for name in self.common}}
+
+
+def layers_of(names: Iterable[str]) -> list[str]:
+    """The modules that have tensors, from the input on: "conv1", "conv2", "fc1"."""
+    return list(dict.fromkeys(map(layer_of, names)))
+
+
+def layer_of(name: str) -> str:
+    return name.rpartition(".")[0]
