@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from benchmark.records.files import read_json
 from benchmark.records.lease import GIVEN_UP, PATIENCE, Found, newest
-from benchmark.records.record import RunRecord, read_rounds
+from benchmark.records.record import Round, RunRecord, read_rounds
 
 BUDGETS = "budgets"  # under the results: what became of each budget of time (`sweeps.budget`)
 
@@ -100,9 +100,16 @@ def status_of(
         rounds=rounds,
         attempt=_attempts(lease),
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
-        seconds_per_round=fmean(line["time/round_seconds"] for line in lines) if lines else None,
+        seconds_per_round=_seconds_per_round(lines, finished),
         share_done=min(1.0, taken / total) if total else None,
     )
+
+
+def _seconds_per_round(lines: Sequence[Round], finished: RunRecord | None) -> float | None:
+    """A committed copy keeps no clocks of its rounds; its result has their sum."""
+    if finished is not None and "wall_seconds" in finished.result and lines:
+        return float(finished.result["wall_seconds"]) / len(lines)
+    return fmean(line["time/round_seconds"] for line in lines) if lines else None
 
 
 def _attempts(lease: Found | None) -> int:

@@ -12,7 +12,7 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
 from benchmark.records.lease import claimed
-from benchmark.records.record import run_folder
+from benchmark.records.record import pack, read_run, run_folder, unpack
 from benchmark.records.run import run
 from sweeps.status import RunStatus, on_disk, status_of, summary
 from tests.conftest import ROOT
@@ -134,3 +134,13 @@ def test_of_an_item_everything_is_missing_at_first(tmp_path, capsys):
     assert main(["status", "ssfl/tab2", "--profile", "demo", "--seeds", "1", "--results", str(tmp_path)]) == 0
     assert "missing; 0/" in capsys.readouterr().out
     assert os.listdir(tmp_path) == []
+
+
+def test_a_committed_copy_has_the_pace_of_its_result(tiny, tmp_path):
+    """Copies keep no clocks of single rounds."""
+    result, folder = run(tiny, tmp_path)
+    copy = unpack(pack(read_run(folder)), folder)
+    status = status_of(folder, name="", rounds=3, finished=copy)
+    assert status.state == "done" and status.seconds_per_round == pytest.approx(
+        result["wall_seconds"] / result["rounds"]
+    )
