@@ -24,6 +24,8 @@ METRICS = {
     "pseudo/kl_ratio": "KL of pseudo-labels over KL of true labels",
     "pseudo/kl_log_ratio": "Logarithm of KL of pseudo-labels over KL of true labels",
     "pseudo/kl_gap": "KL of true labels less KL of pseudo-labels",
+    "aggregation/labelled_share": "Weight of labelled clients",
+    "aggregation/labelled_weight": "Mean weight of labelled clients",
     "exchange/privacy": "Privacy",
     "exchange/statelessness": "Statelessness",
     "exchange/smoothing": "EMA smoothing",

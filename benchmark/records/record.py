@@ -112,6 +112,10 @@ class RunRecord:
         """Over all rounds that measured it; None where none did."""
         return self._summary(metric).get("median")
 
+    def mean(self, metric: str) -> float | None:
+        """Over all rounds that measured it; None where none did."""
+        return self._summary(metric).get("mean")
+
     def _summary(self, metric: str) -> Mapping[str, float]:
         if metric in self.summaries:
             return self.summaries[metric]

@@ -49,6 +49,13 @@ def kl_gap(record: RunRecord) -> float | None:
     return found[1] - found[0] if found else None
 
 
+def labelled_weight(record: RunRecord) -> float | None:
+    """What labelled clients weighed in the global model (RSCFed, section 4.2), mean of the rounds that others took part
+    in; all, where labels alone are trained on."""
+    alone = record.experiment.get("method", {}).get("kind") == "supervised_fl"
+    return 1.0 if alone else record.mean("aggregation/labelled_share")
+
+
 # What a run handed over ("exchange" in its result, benchmark/diagnostics/exchange.py), as FedSwitch Table 1 asks of it.
 
 OF_OTHERS = {"helpers"}  # what a client receives that other clients made, and the server only passed on
@@ -82,6 +89,7 @@ def _of_exchange(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRec
 
 
 DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
+    "aggregation/labelled_weight": labelled_weight,
     "pseudo/kl_ratio": kl_ratio,
     "pseudo/kl_log_ratio": kl_log_ratio,
     "pseudo/kl_gap": kl_gap,

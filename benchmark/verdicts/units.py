@@ -10,6 +10,8 @@ FRACTIONS = (
     "pseudo/kept",
     "pseudo/accuracy",
     "pseudo/class_balance",
+    "aggregation/labelled_share",
+    "aggregation/labelled_weight",
 )
 
 

@@ -1,6 +1,7 @@
 """Metrics that no run writes, by hand."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def test_there_is_no_ratio_without_a_true_divergence(kl):
 
 def test_equal_shares_of_pseudo_labels_have_no_logarithm():
     assert value_of(record([(0.0, 0.5)] * 16), "pseudo/kl_log_ratio") is None
+
+
+def test_the_weight_of_labelled_clients_is_the_mean_of_the_rounds_that_have_it():
+    """None in the warm start's round; .9, 0 and .6 after it, of which one was evaluated; a committed copy says so."""
+    rounds = [
+        {"round": 1, "test/accuracy": 0.1},
+        {"round": 2, "aggregation/labelled_share": 0.9},
+        {"round": 3, "aggregation/labelled_share": 0.0},
+        {"round": 4, "aggregation/labelled_share": 0.6, "test/accuracy": 0.5},
+    ]
+    found = replace(record(), rounds=rounds)
+    assert value_of(found, "aggregation/labelled_weight") == pytest.approx(0.5)
+    assert value_of(unpack(pack(found), Path("copy")), "aggregation/labelled_weight") == pytest.approx(0.5)
+    assert value_of(record(), "aggregation/labelled_weight") is None
+    alone = replace(record(), experiment={"method": {"kind": "supervised_fl"}})
+    assert value_of(alone, "aggregation/labelled_weight") == 1.0
 
 
 def exchange(received=("student",), sent=("student",), kept=(), state=("student",)):
