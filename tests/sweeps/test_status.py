@@ -138,9 +138,10 @@ def test_of_an_item_everything_is_missing_at_first(tmp_path, capsys):
 
 def test_a_committed_copy_has_the_pace_of_its_result(tiny, tmp_path):
     """Copies keep no clocks of single rounds."""
-    result, folder = run(tiny, tmp_path)
-    copy = unpack(pack(read_run(folder)), folder)
-    status = status_of(folder, name="", rounds=3, finished=copy)
-    assert status.state == "done" and status.seconds_per_round == pytest.approx(
-        result["wall_seconds"] / result["rounds"]
-    )
+    run(tiny, tmp_path)
+    folder = run_folder(tmp_path, tiny)
+    record = read_run(folder)
+    assert record is not None
+    status = status_of(folder, name="", rounds=3, finished=unpack(pack(record), folder))
+    assert status.state == "done"
+    assert status.seconds_per_round == pytest.approx(record.result["wall_seconds"] / record.result["rounds"])
