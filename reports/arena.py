@@ -28,16 +28,13 @@ from reports.figures import IntervalRow, Picture, intervals
 from reports.formatting import (
     NONE,
     count,
-    interval_text,
-    mean_spread,
     megabytes,
     percent,
     points,
     points_interval,
-    spread_text,
     thousands,
 )
-from reports.paper_table import cell_page, entry_values
+from reports.paper_table import cell_page, entry_values, mean_entry, method_of
 from reports.properties import item_properties
 from reports.results import KEPT
 from reports.style import Look, looks
@@ -104,10 +101,6 @@ class Arena:
 def is_arena(item: Item) -> bool:
     """Methods as rows, and nothing published: what is compared is methods among each other."""
     return item.methods_are_rows and not any(entry.published for entry in (*item.cells, *item.shown))
-
-
-def method_of(entry: Cell | Choice) -> str:
-    return str(entry.setting.get("method", entry.label))
 
 
 def entries_of(item: Item) -> list[Cell | Choice]:
@@ -242,7 +235,7 @@ def _letters(ordered: Sequence[Mapping[int, float]], level: float) -> list[str]:
     first, number = ordered[0] if ordered else {}, 0
     for values in ordered:
         seen = paired(first, values, level)
-        if seen is not None and seen.interval is not None and seen.has_spread and seen.interval[0] > 0:
+        if seen is not None and seen.told is not None and seen.told[0] > 0:
             first, number = values, number + 1
         letters.append(string.ascii_lowercase[number % 26] * (number // 26 + 1))
     return letters
@@ -347,30 +340,20 @@ def _placed(placing: Placing | None, with_seeds: bool) -> Entry:
     seeds: tuple[str, ...] = ()
     if with_seeds and seen.n > 1:
         seeds = (" ".join(percent(value, 1) for _, value in sorted(placing.values.items())),)
-    low, high = seen.interval if seen.interval and seen.has_spread else (seen.mean, seen.mean)
-    return Entry(
-        text=percent(seen.mean),
-        spread=spread_text(ACCURACY, seen),
-        mark=f"{placing.rank}." if placing.rank else placing.letter,
-        detail=tuple(part for part in (interval_text(ACCURACY, seen), *seeds) if part),
-        sort=seen.mean,
-        span=(max(low, 0.0), seen.mean, min(high, 1.0)),
-    )
+    return mean_entry(seen, mark=f"{placing.rank}." if placing.rank else placing.letter, detail=seeds)
 
 
 def _to_best(placing: Placing) -> Entry:
     seen = placing.difference
     if seen is None:
         return Entry(text="best" if placing.rank == 1 else NONE)
-    return Entry(text=points(seen.mean), below=(points_interval(seen.interval) if seen.has_spread else "no spread",))
+    return Entry(text=points(seen.mean), below=(points_interval(seen.told) or "no spread",))
 
 
 def _bound(result: CellResult) -> Entry:
     if result.diverged or result.summary is None:
         return Entry(text=result.counts, look=result.status)
-    return Entry(
-        text=percent(result.summary.mean), spread=spread_text(ACCURACY, result.summary), sort=result.summary.mean
-    )
+    return mean_entry(result.summary, bar=False)
 
 
 def arena_frame(item: Item, records: Records) -> pd.DataFrame:
@@ -431,11 +414,10 @@ def dots(item: Item, arena: Arena) -> Picture | None:
 
     def row(result: CellResult, values: Mapping[int, float], look: Look | None) -> IntervalRow:
         seen = summary(values.values())
-        low, high = seen.interval if seen.interval and seen.has_spread else (None, None)
         return IntervalRow(
             name=method_of(result.cell),
             mean=100 * seen.mean,
-            interval=None if low is None or high is None else (max(0.0, 100 * low), min(100.0, 100 * high)),
+            interval=(max(0.0, 100 * seen.told[0]), min(100.0, 100 * seen.told[1])) if seen.told else None,
             dots=[100 * value for value in values.values()],
             look=look or Look(colour=2),
             hollow=look is None,
@@ -444,23 +426,3 @@ def dots(item: Item, arena: Arena) -> Picture | None:
     rows = [row(one.result, one.places["rounds"].values, chosen[method_of(one.result.cell)]) for one in arena.compared]
     rows += [row(result, result.values, None) for result in arena.bounds if result.values]
     return intervals(rows, "Test accuracy (%) at equal rounds; line: 95 % interval, tick: mean", names=1.6)
-
-
-def first_arena(item: Item, records: Records) -> Arena | None:
-    """The first one that compares methods: what the front page shows."""
-    return next((arena for arena in arenas(item, records) if arena.compared), None)
-
-
-def board_lines(arena: Arena) -> list[dict[str, Any]]:
-    """Its methods with the same numbers as in its table."""
-    return [
-        {
-            "method": method_of(one.result.cell),
-            "page": cell_page(one.result.cell.label),
-            "mean": mean_spread(placing.summary),
-            "mark": f"{placing.rank}." if arena.ranked else placing.letter if len(arena.seeds) > 1 else "",
-            "n": placing.summary.n,
-        }
-        for one in arena.compared
-        for placing in [one.places["rounds"]]
-    ]

@@ -107,7 +107,7 @@ def _effect(item: Item, default: CellResult, other: CellResult) -> Markup:
             mean_spread(default.summary),
             mean_spread(other.summary),
             points(seen.mean),
-            points_interval(seen.interval if seen.has_spread else None) or "no interval",
+            points_interval(seen.told) or "no interval",
             seen.n,
         )
     diverged = len(default.diverged) + len(other.diverged)

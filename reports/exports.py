@@ -76,10 +76,11 @@ def tables_of(item: Item, records: Records) -> list[Table]:
     return arena_tables(item, records) if is_arena(item) else item_tables(item, records)
 
 
-def item_files(item: Item, records: Records, pictures: Mapping[str, Picture]) -> dict[str, bytes]:
+def item_files(
+    item: Item, records: Records, tables: Sequence[Table], pictures: Mapping[str, Picture]
+) -> dict[str, bytes]:
     """Tables and claims as Markdown, LaTeX and CSV; pictures as SVG and PDF; the numbers behind the figure as CSV."""
-    tables = [*tables_of(item, records), *([claims_table(item, judge(item, records))] if item.claims else [])]
-    files = files_of(tables)
+    files = files_of([*tables, *([claims_table(item, judge(item, records))] if item.claims else [])])
     for name, picture in pictures.items():
         files |= {f"{name}.svg": picture.svg().encode(), f"{name}.pdf": picture.pdf()}
     if any(records.values()):
@@ -100,8 +101,9 @@ def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
     records = counted(item, records)
     start = "-".join(slug(part) for part in (*item.name.split("/"), item.profile))
     folder.mkdir(parents=True, exist_ok=True)
+    files = item_files(item, records, tables_of(item, records), item_pictures(item, records))
     paths = []
-    for name, content in item_files(item, records, item_pictures(item, records)).items():
+    for name, content in files.items():
         paths.append(folder / f"{start}-{name}")
         write_atomically(paths[-1], content)
     return paths

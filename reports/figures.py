@@ -431,7 +431,7 @@ def _factor_line(
     ax.plot(xs, means, **style, marker=look.points, markersize=4.5, linewidth=1.4, gid=f"line-{number}-mean")
     points = []
     for at, (x, one) in enumerate(zip(xs, seen, strict=True)):
-        limits = one.interval if one.interval is not None and one.has_spread else ()
+        limits = one.told or ()
         points.append(_point(x, one.mean, *limits))
         if limits:
             low, high = limits

@@ -110,9 +110,9 @@ def points_interval(interval: tuple[float, float] | None) -> str:
 
 def interval_text(metric: str, seen: Summary | None) -> str:
     """The interval of a mean, "[95.13, 96.42]"; empty where one run or equal runs leave none."""
-    if seen is None or seen.interval is None or not seen.has_spread:
+    if seen is None or seen.told is None:
         return ""
-    return "[" + ", ".join(shown(metric, edge) for edge in seen.interval) + "]"
+    return "[" + ", ".join(shown(metric, edge) for edge in seen.told) + "]"
 
 
 def spread_text(metric: str, seen: Summary | None) -> str:

@@ -10,7 +10,7 @@ from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.results import ACCURACY, Records, collect, seeds_of
 from reports.figures import Panel, Picture, against, class_counts, curves
 from reports.formatting import metric_name
-from reports.paper_table import setting_text
+from reports.paper_table import method_of, setting_text
 from reports.results import CURVE_COLUMNS, KEPT, curves_frame, measured, series_of
 from reports.style import line_looks, series_looks
 
@@ -105,7 +105,7 @@ def joins(cells: Iterable[Cell]) -> int | None:
 
 
 def methods_of(item: Item) -> list[str]:
-    return [str(cell.setting.get("method", cell.label)) for cell in item.cells]
+    return [method_of(cell) for cell in item.cells]
 
 
 def _against(item: Item, drawing: Drawing, records: Records) -> Picture | None:

@@ -4,6 +4,7 @@ import functools
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -21,7 +22,7 @@ from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap
-from reports.arena import board_lines, first_arena, is_arena, learned_nothing
+from reports.arena import arenas, is_arena, learned_nothing
 from reports.figures import IntervalRow, Panel, Picture, curves, intervals
 from reports.formatting import (
     NONE,
@@ -37,9 +38,9 @@ from reports.formatting import (
 )
 from reports.item_figures import DIVERSITY, caption_of, joins
 from reports.paper_table import (
-    SELECTED_ON_TEST,
     cell_page,
     ladder_table,
+    method_of,
     notes_of,
     ours_entry,
 )
@@ -105,16 +106,21 @@ def item_row(item: Item, records: Records, href: str) -> dict[str, Any]:
         "judged": judged,
         "done": done,
         "total": total,
-        "share": f"{100 * done / max(1, total):.1f}",
         "runs_done": sum(min(result.n, item.seeds) for result in results),
         "runs_wanted": item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": {verdict: verdicts.count(verdict) for verdict in (*MARKS, *verdicts) if verdict in verdicts},
+        "verdicts": _tally(verdicts),
         "remarks": remarks((run for runs in records.values() for run in runs.values()), item.profile),
         "methods": _in_order(str(c.setting["method"]) for c in item.cells if "method" in c.setting),
         "data": _in_order(cell.experiment.data.name for cell in item.cells),
         "gap": f"{points(gap[1].difference)} ({gap[0].cell.label})" if gap else "",
     }
+
+
+def _tally(verdicts: Iterable[str]) -> dict[str, int]:
+    """How often each verdict occurs, in the order of MARKS."""
+    counts = Counter(verdicts)
+    return {verdict: counts[verdict] for verdict in (*MARKS, *counts) if verdict in counts}
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
@@ -139,16 +145,14 @@ def front_values(results: Sequence[Result], rows: Sequence[Mapping[str, Any]]) -
         for profile in _in_order(row["item"].profile for row in mine):
             of_profile = [row for row in mine if row["item"].profile == profile]
             done, total = (sum(row[key] for row in of_profile) for key in ("done", "total"))
-            found = [verdict for row in of_profile for verdict in row["verdicts"]]
-            counts = {v: sum(row["verdicts"].get(v, 0) for row in of_profile) for v in (*MARKS, *found) if v in found}
-            share = f"{100 * done / max(1, total):.1f}"
-            lines.append({"profile": profile, "done": done, "total": total, "share": share, "verdicts": counts})
+            verdicts = _tally(v for row in of_profile for v, n in row["verdicts"].items() for _ in range(n))
+            lines.append({"profile": profile, "done": done, "total": total, "verdicts": verdicts})
         cards.append({**paper, "name": name, "lines": lines, "declared": declared(name)})
     boards = []
     for (item, records), row in zip(results, rows, strict=True):
-        first = first_arena(item, records) if is_arena(item) else None
+        first = next((one for one in arenas(item, records) if one.compared), None) if is_arena(item) else None
         if first is not None:
-            boards.append({"row": row, "lines": board_lines(first), "said": learned_nothing(first, records)})
+            boards.append({"row": row, "arena": first, "said": learned_nothing(first, records)})
     begun = [card["short"] for card in cards if card["lines"]]
     full = any(line["profile"] == "paper" for card in cards for line in card["lines"])
     state = f"So far: {', '.join(begun) or 'none'}{'' if full else ', at reduced scale'}."
@@ -237,7 +241,7 @@ def open_questions(item: Item) -> list[str]:
 
 
 def look_of(result: CellResult) -> Look:
-    method = str(result.cell.setting.get("method", result.cell.label))
+    method = method_of(result.cell)
     return looks([method])[method]
 
 
@@ -254,16 +258,13 @@ def cell_pictures(result: CellResult, records: Records) -> list[tuple[str, Pictu
 
 def cell_values(item: Item, result: CellResult, records: Records) -> dict[str, Any]:
     """All but the pictures and the names of files."""
-    cell, runs = result.cell, seeds_of(records, result.cell)
+    runs = seeds_of(records, result.cell)
     return {
         "item": item,
         "paper": paper_of(item),
-        "cell": cell,
+        "result": result,
         "entry": ours_entry(item, result, item.metrics[0]),
-        "metric": metric_name(item.metrics[0]),
-        "published": [f"{metric_name(m)} {printed.value:g}" for m, printed in cell.published.items()],
         "agreement": agreement(item, result),
-        "selection": SELECTED_ON_TEST if result.selected_on_test else "",
         "runs": _runs_table(item, runs),
         "cost": cost_of(runs),
         "exchange": exchange_table(runs),
@@ -352,19 +353,17 @@ def _names(sizes: Mapping[str, float] | None) -> str:
     return ", ".join(found) or "nothing"
 
 
-def run_values(run: RunRecord, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """`places`: address and name of the cells' pages that the run stands in."""
+def run_values(run: RunRecord) -> dict[str, Any]:
+    """All but where it stands."""
     profile = str(run.experiment.get("profile", "unknown"))
     return {
         "run": run,
         "profile": profile,
-        "places": places,
         "accuracy": shown(ACCURACY, run.selected(ACCURACY)),
         "wall": minutes(run),
         "marks_of_run": marks_of(run, profile),
         "metrics": _metrics_table(run),
         "fall": fall_in_words(run.result["fall"]) if run.result.get("fall") else None,
-        "attempts": run.manifest.get("attempts", ()),
         "provenance": provenance([run]),
         "wandb": (run.wandb_url, is_web(run.wandb_url)) if run.wandb_url else None,
     }

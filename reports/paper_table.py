@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from benchmark.papers.item import Cell, Item, Shown
+from benchmark.papers.item import Cell, Choice, Item, Shown
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
-from benchmark.verdicts.statistics import Paired, paired
+from benchmark.verdicts.statistics import Paired, Summary, paired
 from reports.agreement import agreement
 from reports.formatting import (
     NONE,
@@ -53,6 +53,10 @@ LABELS = {
 def cell_page(label: str) -> str:
     """The file name of a cell's page."""
     return f"cell-{slug(label)}.html"
+
+
+def method_of(entry: Shown | Choice) -> str:
+    return str(entry.setting.get("method", entry.label))
 
 
 def metrics_of(item: Item) -> tuple[str, ...]:
@@ -232,17 +236,29 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
     if agreed:
         text = f"{points(agreed.difference)} to the paper {points_interval(agreed.interval)}"
         compared = (text.rstrip(), agreed.verdict)
-    low, high = seen.interval if seen.interval and seen.has_spread else (seen.mean, seen.mean)
+    return mean_entry(
+        seen,
+        metric,
+        bar=metric == item.metrics[0],
+        below=(result.counts, *compared),
+        look=result.status,
+        href=href,
+    )
+
+
+def mean_entry(
+    seen: Summary, metric: str = ACCURACY, *, bar: bool = True, detail: Sequence[str] = (), **more: Any
+) -> Entry:
+    """Mean, spread and interval, which pages draw as a bar as well; `more`: the entry's other fields."""
+    low, high = seen.told or (seen.mean, seen.mean)
     low, high = (max(0.0, low), min(1.0, high)) if is_fraction(metric) else (low, high)
     return Entry(
         text=shown(metric, seen.mean),
         spread=spread_text(metric, seen),
-        below=(result.counts, *compared),
-        detail=(text,) if (text := interval_text(metric, seen)) else (),
-        look=result.status,
-        href=href,
+        detail=tuple(text for text in (interval_text(metric, seen), *detail) if text),
         sort=seen.mean,
-        span=(low, seen.mean, high) if metric == item.metrics[0] else None,
+        span=(low, seen.mean, high) if bar else None,
+        **more,
     )
 
 
@@ -283,9 +299,8 @@ def _differences(item: Item, found: Grid, metric: str, results: Mapping[str, Cel
 
 def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
     """A difference with its interval; green above zero, red below, where the interval says so."""
-    interval = seen.interval if seen.has_spread else None
-    look = "" if interval is None else "up" if interval[0] > 0 else "down" if interval[1] < 0 else ""
-    text = difference_interval(metric, interval) or "no interval"
+    look = "" if seen.told is None else "up" if seen.told[0] > 0 else "down" if seen.told[1] < 0 else ""
+    text = difference_interval(metric, seen.told) or "no interval"
     return Entry(text=difference(metric, seen.mean), below=(text, f"n={seen.n}"), look=look, sort=seen.mean)
 
 
@@ -312,7 +327,7 @@ def entry_values(item: Item, entry: Shown, metric: str, result: CellResult | Non
     printed = entry.published.get(metric)
     seen = result.summary if result else None
     agreed = agreement(item, result) if result and metric == ACCURACY else None
-    low, high = (seen.interval if seen and seen.has_spread else None) or (None, None)
+    low, high = (seen.told if seen else None) or (None, None)
     below, above = (agreed.interval if agreed else None) or (None, None)
     return {
         "item": item.name,
@@ -374,8 +389,7 @@ def _who_has_labels(item: Item) -> list[str]:
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:
         if cell.role in ("published", "control", "quoted"):
-            name = str(cell.setting.get("method", cell.label))
-            holders.setdefault(cell.experiment.data.label_setting, {})[name] = None
+            holders.setdefault(cell.experiment.data.label_setting, {})[method_of(cell)] = None
     if len(holders) < 2 or any("training" in cell.setting for cell in item.cells):
         return []
     least, *_ = sorted(holders, key=lambda setting: len(holders[setting]))

@@ -9,6 +9,7 @@ from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import OF_OTHERS, is_private, is_smoothed, is_stateless
 from benchmark.verdicts.results import Records, seeds_of
+from reports.paper_table import method_of
 from reports.tables import Entry, Table, table_of
 
 NORMS = {"gn": "GN", "bn": "BN", "sbn": "sBN", "none": "None"}
@@ -75,7 +76,7 @@ def item_properties(item: Item, records: Records) -> dict[str, Mapping[str, Entr
     runs: dict[str, list[RunRecord]] = {}
     for cell in item.cells:
         if cell.role not in ("bound", "ladder"):
-            runs.setdefault(str(cell.setting.get("method", cell.label)), []).extend(seeds_of(records, cell))
+            runs.setdefault(method_of(cell), []).extend(seeds_of(records, cell))
     return {method: seen for method, found in runs.items() if (seen := properties_of(found)) is not None}
 
 

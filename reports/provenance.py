@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from benchmark.records.record import RunRecord
+from reports.formatting import count
 
 MOST_VALUES = 3  # distinct values of an entry that are listed; the rest are counted
 Fact: TypeAlias = tuple[str, str, bool]  # a name, what is said of it, and whether runs differ in it
@@ -72,15 +73,18 @@ def made_from(runs: Iterable[RunRecord]) -> str:
     found = list({(run.cell_key, run.seed): run for run in runs}.values())
     if not found:
         return "From no run yet."
-    days = sorted(day for run in found if (day := _day(run)))
-    span = f", {days[0]}{f' to {days[-1]}' if days[-1] != days[0] else ''}" if days else ""
+    manifests = [flat(run.manifest) for run in found]
+
+    def different(name: str) -> list[str]:
+        return sorted({manifest[name] for manifest in manifests if manifest.get(name)})
+
+    days = sorted({day for run in found if (day := _day(run))})
+    span = f", {days[0]}{f' to {days[-1]}' if days[1:] else ''}" if days else ""
     profiles = ", ".join(sorted({str(run.experiment.get("profile", "unknown")) for run in found}))
-    machines = ", ".join(sorted({_at(run, "hardware", "processor") for run in found} - {""})[:3])
-    torch = ", ".join(sorted({_at(run, "packages", "torch") for run in found} - {""}))
-    commits = len({commit_of(run) for run in found})
+    machines, torch = ", ".join(different("hardware.processor")[:3]), ", ".join(different("packages.torch"))
     return (
         f"From {len(found)} runs of profile {profiles}{span}{f', on {machines}' if machines else ''}"
-        f"{f', torch {torch}' if torch else ''}, {commits} code version{'s' * (commits > 1)}."
+        f"{f', torch {torch}' if torch else ''}, {count(len({commit_of(run) for run in found}), 'code version')}."
     )
 
 
@@ -88,8 +92,3 @@ def _day(run: RunRecord) -> str:
     attempts = run.manifest.get("attempts")
     newest = attempts[-1] if isinstance(attempts, list) and attempts else {}
     return str(newest.get("started", ""))[:10] if isinstance(newest, Mapping) else ""
-
-
-def _at(run: RunRecord, part: str, name: str) -> str:
-    found = run.manifest.get(part)
-    return str(found.get(name, "")) if isinstance(found, Mapping) else ""

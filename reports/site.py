@@ -22,7 +22,7 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
 from reports.articles import departures, performance
 from reports.exports import item_files, item_pictures, tables_of
-from reports.formatting import percent, sentence, slug, without_dollars
+from reports.formatting import mean_spread, metric_name, percent, sentence, slug, without_dollars
 from reports.pages import (
     MARKS,
     Result,
@@ -39,7 +39,7 @@ from reports.pages import (
     run_values,
     settings_of,
 )
-from reports.paper_table import cell_page, contrast_text, estimate_text, rule_text
+from reports.paper_table import SELECTED_ON_TEST, cell_page, contrast_text, estimate_text, method_of, rule_text
 from reports.provenance import made_from
 from reports.results import csv_text, curves_frame
 from reports.style import DARK, PALETTE
@@ -166,15 +166,15 @@ class _Site:
     ) -> None:
         """The item's page, and those of its cells and runs."""
         page = item_page(item)
-        pictures = item_pictures(item, records)
-        for name, content in item_files(item, records, pictures).items():
+        tables, pictures = tables_of(item, records), item_pictures(item, records)
+        for name, content in item_files(item, records, tables, pictures).items():
             self.put(page.parent / name, content)
         analysis = analysis_of(paper_of(item))
         self.page(
             page,
             "item.html",
             **item_values(item, records, row, text),
-            tables=tables_of(item, records),
+            tables=tables,
             drawn={name: picture.inline(name) for name, picture in pictures.items()},
             section=analysis.item_section(item, records) if analysis else None,
         )
@@ -212,7 +212,7 @@ class _Site:
         frame = curves_frame([run], metrics)[["round", "metric", "value"]]
         self.put(page.with_suffix(".csv"), csv_text(frame).encode())
         drawn = self._cells.get(run.cell_key, [])[:1]  # the accuracy of all runs of the cell
-        self.page(page, "run.html", **run_values(run, places), drawn=drawn, name=page.stem)
+        self.page(page, "run.html", **run_values(run), places=places, drawn=drawn, name=page.stem)
 
     def papers(self, known: Sequence[Result], rows: Sequence[Mapping[str, Any]], texts: Mapping[str, str]) -> None:
         """A paper's page, its departures, and its own analysis."""
@@ -289,7 +289,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts = (sentence, percent, slug, without_dollars, estimate_text, contrast_text, rule_text)
+    found.globals["selected_on_test"] = SELECTED_ON_TEST
+    texts: list[Any] = [sentence, percent, slug, without_dollars, mean_spread, metric_name]
+    texts += [cell_page, contrast_text, estimate_text, method_of, rule_text]
     found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
     return found
 

@@ -37,6 +37,11 @@ class Summary:
         """Whether the values differ by more than rounding; without it the interval has no width and says nothing."""
         return self.std is not None and self.std > NO_SPREAD * max(1.0, abs(self.mean))
 
+    @property
+    def told(self) -> tuple[float, float] | None:
+        """The interval, where it says something."""
+        return self.interval if self.has_spread else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Paired(Summary):
