@@ -1,6 +1,7 @@
 """An item on the terminal, at 100 columns, as readable in a log file as with colours."""
 
 import re
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -37,14 +38,17 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
 
 
 def _tables(item: Item, records: Records, console: Console) -> list[Table]:
-    """In the widest layout that the terminal has room for; at last as a list."""
+    """In the widest layout that the terminal has room for; at last as lists, one a metric where there are several."""
     if is_arena(item):
         return arena_tables(item, records)
     for layout in LAYOUTS:
         tables = item_tables(item, records, *layout)
         if all(width_of(table, console) <= min(WIDTH, console.width) for table in tables):
-            break
-    return tables
+            return tables
+    if len(item.metrics) == 1:
+        return tables
+    alone = [replace(item, metrics=(metric,), drawing=None) for metric in item.metrics]
+    return [table for one in alone for table in _tables(one, records, console)]
 
 
 def _notes(item: Item, records: Records, tables: list[Table]) -> tuple[str, ...]:

@@ -41,6 +41,20 @@ def terminal(item: Item, records: Records, width: int = 100, encoding: str = "ut
     return file.buffer.getvalue().decode(encoding)
 
 
+def test_several_metrics_that_have_no_room_are_a_table_each() -> None:
+    """Five metrics of one column, published and ours: no row loses its name."""
+    item, records = two_methods()
+    metrics = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "test/loss")
+    numbers = {metric: Printed(value=50.0) for metric in metrics}
+    cells = tuple(
+        replace(cell, published=numbers, setting={**cell.setting, "name": f"Row {i}"})
+        for i, cell in enumerate(item.cells)
+    )
+    text = terminal(replace(item, cells=cells, metrics=metrics, rows=("name",), columns=()), records)
+    assert [text.count(f"Row {i} ") for i in range(4)] == [5] * 4
+    assert "Macro recall (%), mean" in text
+
+
 def test_markdown_by_hand() -> None:
     """A: mean .91, std .01. B: mean .81, std .01. B - A by seed: -.10 -.09 -.11: mean -.10, std .01, and
     t(.975, 2) / sqrt 3 = 2.484: +-2.48 points."""
