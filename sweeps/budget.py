@@ -21,9 +21,9 @@ from benchmark.records.files import read_json, write_json
 from benchmark.records.provenance import commit, hardware
 from benchmark.records.record import last_round, run_folder
 from benchmark.verdicts.next_runs import steps
-from sweeps.cost import cost_of, measured, share_left, stretch
+from sweeps.cost import cost_of, measured, stretch
 from sweeps.plan import Plan, restricted
-from sweeps.status import BUDGETS, in_words
+from sweeps.status import BUDGETS, in_words, share_left
 
 Kind = Literal["wall", "core", "gpu"]
 EXAMPLES = "write it as 90m, 2h, 4core-h or 2gpu-h"
@@ -189,7 +189,7 @@ class Spending:
         for run in missing:
             if run not in self.whole:
                 self.whole[run] = cost_of(run, self._results, self._data_root).core_seconds
-        left = {run: share_left(run, self._results, self._data_root) for run in missing}
+        left = {run: share_left(run, self._results) for run in missing}
         seconds = {run: self.whole[run] * left[run] * self._per_cpu_second for run in missing}
         self.gate.expect(seconds)
         found = steps(planned.items, restricted(planned.records, planned.runs), missing, seconds.__getitem__)

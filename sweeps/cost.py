@@ -49,7 +49,7 @@ from benchmark.models.build import ImageShape, Model, build, forward_flops
 from benchmark.optim.sgd import Constant
 from benchmark.records.files import read_json
 from benchmark.records.provenance import hardware
-from benchmark.records.record import read_rounds, run_folder
+from benchmark.records.record import run_folder
 from benchmark.streams import numpy_stream, torch_stream
 
 MOST_ROUNDS = 16  # rounds of a run that are played
@@ -103,19 +103,6 @@ def cost_of(run: Experiment, results: Path, data_root: Path | None = None) -> Co
         core_seconds=fmean(finished) if finished else counted.seconds(),
         notes=counted.notes,
     )
-
-
-def local_steps(run: Experiment, data_root: Path | None = None) -> int:
-    """All local steps of a run, at the server and at clients; at most so many where pseudo-labels decide."""
-    return round(count(run, data_root).totals["local_steps"])
-
-
-def share_left(run: Experiment, results: Path, data_root: Path | None = None) -> float:
-    """What its rounds on disk leave of a run, by their local steps."""
-    lines = read_rounds(run_folder(results, run) / "rounds.jsonl")
-    total = local_steps(run, data_root) if lines else 0
-    taken = sum(line.get("local_steps", 0) for line in lines)
-    return max(0.0, 1 - taken / total) if total else 1.0
 
 
 def measured(folder: Path) -> Mapping[str, Any] | None:

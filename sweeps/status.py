@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
+from benchmark.experiment import Experiment
 from benchmark.records.files import read_json
 from benchmark.records.lease import GIVEN_UP, PATIENCE, Found, newest
-from benchmark.records.record import Round, RunRecord, read_rounds
+from benchmark.records.record import Round, RunRecord, last_round, read_rounds, run_folder
 
 BUDGETS = "budgets"  # under the results: what became of each budget of time (`sweeps.budget`)
 
@@ -28,6 +29,23 @@ def in_words(seconds: float) -> str:
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f}".removesuffix(".0") + f" {unit}"
 
 
+def work(run: Experiment, rounds: int | None = None) -> float:
+    """Local steps of a run's first so many rounds, or of all, as its settings have them: of the cohort and the server,
+    or of the server alone in a warm start on its labels. Trains nothing, and is enough to tell the time left; `fssl
+    plan` counts them. One pass over a holder's images counts as T steps."""
+    federation = run.federation
+    rounds = federation.rounds if rounds is None else rounds
+    on_server = run.data.label_setting == "server"
+    warm = min(rounds, getattr(run.method, "warm_start_rounds", 0)) if on_server else 0
+    return float(federation.T * (federation.epochs or 1) * (warm + (rounds - warm) * (federation.C + on_server)))
+
+
+def share_left(run: Experiment, results: Path) -> float:
+    """What its rounds on disk leave of a run's work."""
+    last = last_round(run_folder(results, run)) or {}
+    return 1 - work(run, int(last.get("round", 0))) / work(run)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
     """One run as its folder shows it."""
@@ -41,20 +59,18 @@ class RunStatus:
     attempt: int  # how many processes have been at it
     accuracy: float | None  # of the last test, a fraction
     seconds_per_round: float | None  # None: no round is recorded
-    share_done: float | None = None  # of its local steps; None: rounds have to do
+    share_done: float  # of its work
 
     @property
     def pace(self) -> float | None:
         """Seconds a round in the mean over the whole run, where early rounds (a warm start's) may be shorter."""
-        share = self.round / self.rounds if self.share_done is None else self.share_done
-        if self.seconds_per_round is None or not share:
+        if self.seconds_per_round is None or not self.share_done:
             return None
-        return self.seconds_per_round * self.round / (share * self.rounds)
+        return self.seconds_per_round * self.round / (self.share_done * self.rounds)
 
     def seconds_left(self, pace: float) -> float:
         """At that many seconds a round."""
-        share = self.round / self.rounds if self.share_done is None else self.share_done
-        return 0.0 if self.state in FINISHED else pace * self.rounds * (1 - share)
+        return 0.0 if self.state in FINISHED else pace * self.rounds * (1 - self.share_done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,36 +96,36 @@ def status_of(
     rounds: int,
     finished: RunRecord | None = None,
     patience: float = PATIENCE,
-    steps: Callable[[], int] | None = None,
+    work: Callable[[int], float] = float,
 ) -> RunStatus:
     """The run in `folder` (cell_key/seed=n), which need not exist; `rounds` as its experiment has them.
 
-    `finished`: its record, where that is known to be finished; it may be a committed copy. `steps`: what tells its
-    local steps in all; asked only of a run that is on its way.
+    `finished`: its record, where that is known to be finished; it may be a committed copy. `work`: of its first so many
+    rounds; where it is not given, all rounds are equal.
     """
     lines = read_rounds(folder / "rounds.jsonl") if finished is None else finished.rounds
-    total = steps() if steps is not None and lines and finished is None else 0
-    taken = sum(line.get("local_steps", 0) for line in lines)
+    done = int(lines[-1]["round"]) if lines else 0
     lease = newest(folder)
     return RunStatus(
         cell_key=folder.parent.name,
         seed=int(folder.name.partition("=")[2]),
         name=name,
         state=_state(folder, patience) if finished is None else _known(finished.status),
-        round=int(lines[-1]["round"]) if lines else 0,
+        round=done,
         rounds=rounds,
         attempt=_attempts(lease),
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=_seconds_per_round(lines, finished),
-        share_done=min(1.0, taken / total) if total else None,
+        share_done=work(done) / work(rounds),
     )
 
 
 def _seconds_per_round(lines: Sequence[Round], finished: RunRecord | None) -> float | None:
-    """A committed copy keeps no clocks of its rounds; its result has their sum."""
+    """A committed copy keeps no clocks of its rounds; its result has their sum, if it is no older one."""
     if finished is not None and "wall_seconds" in finished.result and lines:
         return float(finished.result["wall_seconds"]) / len(lines)
-    return fmean(line["time/round_seconds"] for line in lines) if lines else None
+    timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
+    return fmean(timed) if timed else None
 
 
 def _attempts(lease: Found | None) -> int:

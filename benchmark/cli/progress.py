@@ -12,10 +12,9 @@ from rich.table import Column
 
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
-from benchmark.records.record import AGAINST_A_FALL, fall_in_words, fall_of, read_rounds, run_folder
-from sweeps.cost import local_steps
+from benchmark.records.record import AGAINST_A_FALL, fall_in_words, fall_of, last_round, run_folder
 from sweeps.launcher import Standing
-from sweeps.status import in_words
+from sweeps.status import in_words, work
 
 SECONDS_BETWEEN_LINES = 15.0
 WHOLE = 1e9  # seconds by which the pace is taken: since work was first seen
@@ -43,18 +42,17 @@ def stop(progress: Progress) -> None:
 class TableProgress:
     """The bar of a whole table: all missing runs, and a line for each run in work, read from records.
 
-    The time left goes by local steps, since a round of ten clients takes longer than a round of two, and one of a warm
-    start, in which the server trains alone, much less than either.
+    The time left goes by the runs' work, since a round of ten clients takes longer than a round of two, and one of a
+    warm start, in which the server trains alone, much less than either.
     """
 
     def __init__(self, runs: Sequence[Experiment], results: Path, console: Console, names: Mapping[str, str]) -> None:
         self._runs, self._results, self._console = runs, results, console
         self._names = names  # what to call a cell's runs, by cell_key
-        self._steps = {run: local_steps(run) for run in runs}
         self._progress = bar(console)
         self._task = self._progress.add_task(
             "starting",
-            total=sum(self._steps.values()),
+            total=sum(work(run) for run in runs),
             rounds=f"0/{sum(run.federation.rounds for run in runs)}",
             note="",
         )
@@ -71,37 +69,36 @@ class TableProgress:
 
     def watch(self, standing: Standing) -> None:
         running, finished = standing.running, standing.finished
-        steps = float(sum(self._steps[run] for run in finished))
+        done = sum(work(run) for run in finished)
         rounds = sum(run.federation.rounds for run in finished)
         for run in sorted(running, key=lambda run: (run.seed, run.cell_key)):
-            done, taken = self._update_line(run)
-            rounds += done
-            steps += min(taken, self._steps[run])
+            so_far = self._update_line(run)
+            rounds += so_far
+            done += work(run, so_far)
         for run in set(self._lines) - running:
             self._progress.remove_task(self._lines.pop(run))
         text = f"{rounds}/{sum(run.federation.rounds for run in self._runs)}"
         failed = f", {standing.failed} failed" if standing.failed else ""
         name = f"{len(finished)}/{len(self._runs)} runs, {len(running)} running{failed}"
-        self._progress.update(self._task, completed=steps, description=name, rounds=text)
+        self._progress.update(self._task, completed=done, description=name, rounds=text)
         if not self._console.is_terminal and time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
             seconds = self._progress.tasks[0].time_remaining
             left = f", about {in_words(seconds)} left" if seconds else ""
             self._console.print(f"{name}, {text} rounds{left}", highlight=False)
 
-    def _update_line(self, run: Experiment) -> tuple[int, float]:
-        """Its rounds and its local steps so far."""
+    def _update_line(self, run: Experiment) -> int:
+        """Its rounds so far."""
         rounds = run.federation.rounds
         if run not in self._lines:
             name = f"  {self._names.get(run.cell_key, run.cell_key)}, seed {run.seed}"
             self._lines[run] = self._progress.add_task(name, total=rounds, rounds=f"0/{rounds}", note="")
-        lines = read_rounds(run_folder(self._results, run) / "rounds.jsonl")
-        last = lines[-1] if lines else {}
+        last = last_round(run_folder(self._results, run)) or {}
         completed = int(last.get("round", 0))
         self._progress.update(self._lines[run], completed=completed, rounds=f"{completed}/{rounds}")
         if "test/accuracy" in last:
             self._progress.update(self._lines[run], note=f"accuracy {100 * last['test/accuracy']:.2f} %")
-        return completed, sum(line.get("local_steps", 0) for line in lines)
+        return completed
 
 
 class RunProgress(pl.Callback):

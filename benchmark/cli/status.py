@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import time
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,11 +12,10 @@ from rich.text import Text
 
 from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_reference, add_scope, checked_seeds, uses_reference
-from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import items
 from benchmark.records.record import run_folder
 from sweeps.plan import plan
-from sweeps.status import FINISHED, RunStatus, newest_budget, on_disk, status_of, summary, to_json
+from sweeps.status import FINISHED, RunStatus, newest_budget, on_disk, status_of, summary, to_json, work
 
 SECONDS_BETWEEN_LOOKS = 2.0  # of --watch on a terminal
 SECONDS_BETWEEN_LINES = 15.0  # elsewhere
@@ -77,16 +75,10 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
             rounds=run.federation.rounds,
             # A committed copy counts as the record of a run that was never begun here.
             finished=None if run in missing else planned.records[run.cell_key][run.seed],
-            steps=partial(_local_steps, run, options.data_root),
+            work=partial(work, run),
         )
         for run in planned.runs
     ]
-
-
-def _local_steps(run: Experiment, data_root: Path | None) -> int:
-    from sweeps.cost import local_steps  # counts by what trains, which takes seconds to load
-
-    return local_steps(run, data_root)
 
 
 def _left(runs: list[RunStatus]) -> bool:

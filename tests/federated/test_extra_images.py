@@ -14,7 +14,7 @@ from benchmark.experiment import Data, Federation
 from benchmark.federated.environment import prepare
 from benchmark.methods.protocol import CENTRAL, SERVER
 from benchmark.models.build import Model
-from sweeps.cost import local_steps
+from sweeps.cost import count
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, module_of
 
@@ -30,10 +30,10 @@ def root(tmp_path, monkeypatch):
     folder = tmp_path / "stl10" / "stl10_binary"
     folder.mkdir(parents=True)
     draw = np.random.default_rng(0)
-    for name, count in (("train", TRAIN), ("test", TEST), ("unlabeled", EXTRA)):
-        draw.integers(0, 256, (count, 3, 96, 96), dtype=np.uint8).tofile(folder / f"{name}_X.bin")
+    for name, number in (("train", TRAIN), ("test", TEST), ("unlabeled", EXTRA)):
+        draw.integers(0, 256, (number, 3, 96, 96), dtype=np.uint8).tofile(folder / f"{name}_X.bin")
         if name != "unlabeled":
-            (np.arange(count) % 10 + 1).astype(np.uint8).tofile(folder / f"{name}_y.bin")
+            (np.arange(number) % 10 + 1).astype(np.uint8).tofile(folder / f"{name}_y.bin")
     (folder / "class_names.txt").write_text("\n".join("abcdefghij"))
     (folder / "fold_indices.txt").write_text("0 1\n" * 10)
     monkeypatch.setenv("FSSL_DATA", str(tmp_path))
@@ -80,7 +80,8 @@ def test_a_round_trains_on_them_and_reports_no_accuracy_of_pseudo_labels(root):
 def test_a_plan_counts_them():
     """From the set's own numbers: two rounds of three local steps at the server and at each of two clients."""
     federation = Federation(K=10, C=2, T=3, rounds=2)
-    assert local_steps(experiment(federation=federation, data=replace(experiment().data, N_s=1000))) == 2 * 3 * (1 + 2)
+    found = count(experiment(federation=federation, data=replace(experiment().data, N_s=1000)))
+    assert found.totals["local_steps"] == 2 * 3 * (1 + 2)
 
 
 def test_what_it_cannot_do_is_refused(root):

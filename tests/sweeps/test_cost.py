@@ -25,11 +25,9 @@ from sweeps.cost import (
     Counts,
     cost_of,
     count,
-    local_steps,
     measured,
     network_of,
     over_rounds,
-    share_left,
     stand_in,
     stretch,
 )
@@ -57,7 +55,7 @@ def test_the_cost_of_crl_by_hand(tiny):
     Bytes each way: 3 rounds x 4 clients.
     """
     found = count(tiny)
-    assert found.totals["local_steps"] == local_steps(tiny) == 30 and found.notes == ()
+    assert found.totals["local_steps"] == 30 and found.notes == ()
     assert found.totals["flops"] == flops_of(tiny, 240, 192)
     assert found.totals["bytes_up"] == found.totals["bytes_down"] == 12 * BYTES
 
@@ -191,16 +189,6 @@ def test_a_finished_run_knows_better(tiny, tmp_path):
     assert cost_of(tiny.with_seed(1), tmp_path) == replace(before, core_seconds=result["cpu_seconds"])
 
 
-def test_what_is_left_of_a_run_goes_by_its_local_steps(tiny, tmp_path):
-    """Nothing is done: all. Two of three equal rounds are done: a third."""
-    assert share_left(tiny, tmp_path) == 1.0
-    run(tiny, tmp_path)
-    path = run_folder(tmp_path, tiny) / "rounds.jsonl"
-    assert share_left(tiny, tmp_path) == 0.0
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    assert share_left(tiny, tmp_path) == pytest.approx(1 / 3)
-
-
 @pytest.mark.parametrize(
     ("file", "change"),
     [
@@ -231,4 +219,4 @@ def test_the_paper_s_table_2_is_counted():
     """6 runs of 100 x 1024 steps for C clients and one server: 102400 x (2 x (10 + 30 + 47) + 6) = 18,432,000."""
     (item,) = items(["ssfl/tab2"], "paper")
     six = [cell.experiment for cell in item.cells if cell.role == "published"]
-    assert sum(local_steps(run) for run in six) == 102_400 * (2 * 87 + 6) == 18_432_000
+    assert sum(count(run).totals["local_steps"] for run in six) == 102_400 * (2 * 87 + 6) == 18_432_000

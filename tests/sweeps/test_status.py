@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from signal import SIGKILL
 
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
 from benchmark.records.lease import claimed
-from benchmark.records.record import pack, read_run, run_folder, unpack
+from benchmark.records.record import pack, read_rounds, read_run, run_folder, unpack
 from benchmark.records.run import run
-from sweeps.status import RunStatus, on_disk, status_of, summary
+from sweeps.status import RunStatus, on_disk, share_left, status_of, summary, work
 from tests.conftest import ROOT
 
 HOLD = """
@@ -62,6 +63,7 @@ def status(state, *, round, rounds=10, pace=None, cell="a", seed=0):
         attempt=1,
         accuracy=None,
         seconds_per_round=pace,
+        share_done=round / rounds,
     )
 
 
@@ -88,19 +90,38 @@ def test_a_warm_start_is_not_taken_for_the_pace_of_what_comes():
     run = replace(status("running", round=20, rounds=100, pace=1.0), share_done=0.04)
     other = status("missing", round=0, rounds=100, seed=1)
     assert summary([run]).seconds_left == pytest.approx(480.0)
-    assert summary([replace(run, share_done=None)]).seconds_left == pytest.approx(80.0)
+    assert summary([replace(run, share_done=0.2)]).seconds_left == pytest.approx(80.0)
     assert summary([run, other]).seconds_left == pytest.approx(980.0)
 
 
-def test_the_share_of_a_run_on_its_way_goes_by_its_local_steps(tiny, tmp_path):
-    """Two of three rounds are recorded, of 10 steps each (2 x 4 at clients, 2 at the server): 20 of 30."""
+def test_the_share_of_a_run_on_its_way_goes_by_its_work(tiny, tmp_path):
+    """Of three rounds of 10 steps each (2 x 4 at clients, 2 at the server) two are recorded. With a warm start of one
+    round of 2 steps these are 12 of 22. What is recorded is what was planned."""
+    assert work(tiny) == 30 and work(tiny, 2) == 20
+    warm = replace(tiny, method=replace(tiny.method, warm_start_rounds=1))
+    assert [work(warm, rounds) for rounds in range(4)] == [0, 2, 12, 22]
+    everywhere = replace(tiny, data=replace(tiny.data, label_setting="everywhere"))
+    assert work(everywhere) == 24  # no server trains
+    passes = replace(tiny, federation=replace(tiny.federation, epochs=5))
+    assert work(passes) == 150
     run(tiny, tmp_path)
     folder = run_folder(tmp_path, tiny)
+    assert sum(line["local_steps"] for line in read_rounds(folder / "rounds.jsonl")) == work(tiny)
+    assert share_left(tiny, tmp_path) == 0.0 and share_left(tiny.with_seed(1), tmp_path) == 1.0
     (folder / "result.json").unlink()
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(lines[:2]))
-    assert status_of(folder, name="", rounds=3, steps=lambda: 30).share_done == pytest.approx(2 / 3)
-    assert status_of(folder, name="", rounds=3).share_done is None
+    assert share_left(tiny, tmp_path) == pytest.approx(1 / 3)
+    for of_rounds, share in ((partial(work, warm), 12 / 22), (float, 2 / 3)):
+        assert status_of(folder, name="", rounds=3, work=of_rounds).share_done == pytest.approx(share)
+
+
+def test_looking_and_showing_load_nothing_that_trains(tmp_path):
+    words = ["status", "ssfl/tab2", "--profile", "laptop", "--results", str(tmp_path)]
+    told = f"import sys; from benchmark.cli.main import main; main({words}); "
+    told += "print(sorted({'pytorch_lightning', 'sweeps.cost'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
 
 
 def test_the_command_from_another_shell(tiny, tmp_path, capsys):
