@@ -212,12 +212,11 @@ def _margin(item: Item) -> str:
 
 def ambiguities(item: Item, departures: str) -> list[dict[str, str]]:
     """Settings in which the paper and its released code differ: what the cells take, and what is written of it."""
-    taken: dict[str, dict[str, int]] = {}
+    taken: dict[str, Counter[str]] = {}
     for cell in item.cells:
         for name, value in flat(to_json(cell.experiment)).items():
             if value in ("paper", "released_code") and name != "profile":
-                counts = taken.setdefault(name, {})
-                counts[value] = counts.get(value, 0) + 1
+                taken.setdefault(name, Counter())[value] += 1
     entries = [" ".join(entry.split()) for entry in re.split(r"\n(?=\s*\d+\. |\|)|\n\n", departures)]
     entries.sort(key=lambda entry: entry.startswith("|"))  # rows of a table say less than a paragraph
     words = {"paper": "the paper", "released_code": "the released code"}

@@ -1,6 +1,7 @@
 """Where numbers come from: what the runs' manifests say, and what to know before trusting them."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -59,10 +60,7 @@ def commit_of(run: RunRecord) -> str:
 def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
     """What of these runs has to be said on a page: "2 of 5 runs: edited after it was written", mixed code versions."""
     runs = list(runs)
-    counts: dict[str, int] = {}
-    for run in runs:
-        for mark in marks_of(run, profile):
-            counts[mark] = counts.get(mark, 0) + 1
+    counts = Counter(mark for run in runs for mark in marks_of(run, profile))
     commits = sorted({commit_of(run) for run in runs})
     mixed = [f"runs of {len(commits)} code versions: {', '.join(commits[:4])}"] if commits[1:] else []
     return [*(f"{number} of {len(runs)} runs: {mark}" for mark, number in counts.items()), *mixed]
