@@ -1,40 +1,29 @@
 """Every item that `fssl reproduce` knows, by name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
-from benchmark.papers import (
-    arena,
-    fedswitch,
-    fedswitch_departures,
-    rscfed,
-    rscfed_departures,
-    semifl,
-    semifl_departures,
-    ssfl,
-    ssfl_departures,
-)
+from benchmark.papers import arena, fedswitch, rscfed, semifl, ssfl
 from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, profile_of
+from benchmark.papers.switches import departures
 from benchmark.papers.table import BY_THE_PRINT, Rule
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
 } | {
-    "ssfl/departures": ssfl_departures.departures,
-    "semifl/departures": semifl_departures.departures,
-    "rscfed/departures": rscfed_departures.departures,
-    "fedswitch/departures": fedswitch_departures.departures,
+    f"{module.PAPER.name}/departures": partial(departures, module.PAPER) for module in (ssfl, semifl, rscfed, fedswitch)
 }
 # Items by the print, where a paper's released code contradicts it: "ssfl/tab2-printed".
 PRINTED: Mapping[str, Callable[..., Item]] = {
     f"ssfl/{name}{BY_THE_PRINT}": build for name, build in ssfl.PRINTED.items()
 }
 # Beside a paper's own items: by its name, or with all, but not with the paper.
-OURS = frozenset({"ssfl/departures", "semifl/departures", "rscfed/departures", "fedswitch/departures"})
+OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))
 
 
 def profiles(name: str) -> tuple[str, ...]:

@@ -296,6 +296,28 @@ def steps_of(e: Experiment) -> int:
 
 
 BOUNDED = ("tab2", "tab3", "fig4", "fig5")  # the items that show accuracies
+
+
+def drawn_otherwise(e: Experiment, **change: Any) -> Experiment:
+    """Other clients, with their own beta."""
+    assert isinstance(e.partition, Dirichlet)
+    return with_prior(replace(e, partition=replace(e.partition, **change)))
+
+
+def skewed_labels(e: Experiment) -> Experiment:
+    """As many labels at a client, of its classes in proportion (section 5.4), instead of equally many of each."""
+    labels = CLASSES * e.data.labels_per_client
+    share = round(labels / (labels + float(clients_of(e).sum(axis=1).mean())), 4)
+    return with_prior(
+        replace(e, data=replace(e.data, label_setting="share", labelled_share=share, labels_per_client=5))
+    )
+
+
+def more_labels(e: Experiment) -> Experiment:
+    """Five times the labels at the server: 5,000 at the paper's scale (section 5.1)."""
+    return with_prior(replace(e, data=replace(e.data, N_s=5 * e.data.N_s)))
+
+
 PAPER = Paper(
     name="fedswitch",
     keys=KEYS,
@@ -303,6 +325,12 @@ PAPER = Paper(
     scale=scale,
     beside=beside,
     computed={"classes a client": classes_of, "KL, nats": prior_of},
+    changes={
+        "alpha_of_each_class": lambda e: drawn_otherwise(e, alpha=CLASSES * e.partition.alpha),  # type: ignore[union-attr]
+        "clients_at_once": lambda e: drawn_otherwise(e, rule="fedswitch_at_once"),
+        "skewed_labels": skewed_labels,
+        "more_labels": more_labels,
+    },
 )
 
 

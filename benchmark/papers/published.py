@@ -37,19 +37,19 @@ def read_published(item: str) -> dict[str, Any]:
         raise ConfigError(f"{item}: {path} is missing; it holds what the paper prints") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
-    _check_keys(f"{path}", file, KEYS)
+    check_keys(f"{path}", file, KEYS)
     if "cells_of" in file:
         file["cells"] = read_published(f"{file['paper']}/{file['cells_of']}")["cells"]
     missing = [key for key in NEEDED if key not in file]
     if missing and file.get("kind") != "settings":
         raise ConfigError(f"{path}: {missing[0]} is missing; a table has {', '.join(NEEDED)}")
     for claim in file.get("claims", ()):
-        _check_keys(f"{path}: claim {claim.get('name')!r}", claim, CLAIM_KEYS)
-    _check_keys(f"{path}: figure", file.get("figure", {}), {f.name for f in fields(Drawing)})
+        check_keys(f"{path}: claim {claim.get('name')!r}", claim, CLAIM_KEYS)
+    check_keys(f"{path}: figure", file.get("figure", {}), {f.name for f in fields(Drawing)})
     return file
 
 
-def _check_keys(where: str, found: Mapping[str, Any], known: set[str]) -> None:
+def check_keys(where: str, found: Mapping[str, Any], known: set[str]) -> None:
     for key in found:
         if key not in known:
             raise ConfigError(f"{where}: unknown key {key!r}; {nearest(key, known)}")

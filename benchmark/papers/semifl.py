@@ -21,7 +21,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine
 from benchmark.papers import ssfl
 from benchmark.papers.item import Cell
-from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
+from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
 from benchmark.papers.table import ALONE, Line, Paper, bound, items
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
@@ -348,5 +348,12 @@ def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:
             )
 
 
-PAPER = Paper(name="semifl", keys=KEYS, experiment=experiment, scale=scale, beside=beside)
+PAPER = Paper(
+    name="semifl",
+    keys=KEYS,
+    experiment=experiment,
+    scale=scale,
+    beside=beside,
+    changes={"released_views": lambda e: with_field(e, "data.augmentation.strong", STRONG)},
+)
 ITEMS = items(PAPER, ("tab1", "tab3", "tab4", "tab6", "fig3", "fig4", "fig5"))

@@ -488,6 +488,20 @@ def ladder(full: Experiment) -> list[Cell]:
     return [Cell(label=label, setting={"rung": label}, experiment=e, role="ladder") for label, e in rungs.items()]
 
 
+def stretched(base: Experiment, rule: Rule) -> Experiment:
+    """CIFAR-10's schedule over the base's local steps, whose rate is kept: as printed (it falls to the floor and comes
+    back) or as released (it falls once, and stays)."""
+    epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]  # of CIFAR-10, in local steps here
+    full = optimizer("cifar10", rule).schedule
+    assert isinstance(full, Cosine) and full.steps is not None
+    schedule = replace(
+        full,
+        warmup_steps=round(full.warmup_steps / STEPS_PER_EPOCH * epoch),
+        steps=round(full.steps / STEPS_PER_EPOCH * epoch),
+    )
+    return replace(base, optimizer=replace(base.optimizer, schedule=schedule))
+
+
 PAPER = Paper(
     name="ssfl",
     keys=KEYS,
@@ -496,6 +510,10 @@ PAPER = Paper(
     scale=scale,
     usual=lambda line: {"E": EPOCHS[line["data"]]},
     beside=beside,
+    changes={
+        "printed_schedule": lambda e: stretched(e, "paper"),
+        "released_schedule": lambda e: stretched(e, "released_code"),
+    },
 )
 TABLES = ("tab2", "tab1", "tab3", "tab4", "tab5", "tabd1", "tabe1", "tabf1", "tabg1", "tabh1", "tabi1", "tabj1")
 FIGURES = (

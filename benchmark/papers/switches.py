@@ -1,45 +1,66 @@
 """Choices that a paper leaves open, or that depart from it: each as a pair of cells with all else in common.
 
-The cells of a switch are NAME/default and NAME/other, of an item PAPER/departures; `reports/PAPER/departures.md` names
-each as (PAPER/departures: NAME).
+`results/published/PAPER/departures.toml` has a paper's switches, and README.md of this folder its keys. The cells of a
+switch are NAME/default and NAME/other of the item PAPER/departures; `reports/PAPER/departures.md` names each as
+(PAPER/departures: NAME).
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.scale import with_field
-from benchmark.papers.table import SELECTIONS
+from benchmark.papers.published import PUBLISHED, check_keys, read_published
+from benchmark.papers.scale import REDUCED, with_field
+from benchmark.papers.table import SELECTIONS, Paper, item
 
-Way = Mapping[str, Any] | Callable[[Experiment], Experiment]
 DEFAULT, OTHER = "Default", "Other"
 SEEDS = {"demo": 3, "laptop": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """One choice between two ways, on a base cell with which everything else is shared."""
+    """One choice between two ways, on a base cell with which everything else is shared.
+
+    A way is values by path ({"method.momentum": "released_code"}) or the name of one of the paper's `changes`.
+    """
 
     name: str  # of the pair: its cells are NAME/default and NAME/other
     entry: int  # of the paper's departures.md
     what: str
     words: tuple[str, str]  # for people: our default, the other way
-    base: str  # a cell, for people: "FedAvg/full of Table 2"
-    # What either way sets in the base: values by path, or a function of the base.
-    default: Way = field(default_factory=dict)
-    other: Way
+    base: str  # "tab2: FedAvg/full"
+    both: Mapping[str, Any] = field(default_factory=dict)  # set in the base first
+    default: Mapping[str, Any] | str = field(default_factory=dict)
+    other: Mapping[str, Any] | str = field(default_factory=dict)
+    unset: tuple[str, ...] = ()  # fields that are none in the other way
+    instead: str | None = None  # the other way as a cell: "tab2: Control/full"
 
 
-def departures_of(
-    paper: str, switches: Iterable[Switch], bases: Mapping[str, Experiment], profile: str, stand_in: str, *notes: str
-) -> Item:
-    """Every switch as a row: our default, the other way, and their difference. `stand_in`: of a reduced profile."""
-    cells = [cell for switch in switches for cell in _pair(switch, bases[switch.base])]
+def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
+    """A paper's switches, and notes for the foot of the table. Raises ConfigError for a misspelt key."""
+    path = PUBLISHED / paper / "departures.toml"
+    file = tomllib.loads(path.read_text())
+    check_keys(f"{path}", file, {"switches", "notes"})
+    known = {f.name for f in fields(Switch)}
+    for switch in file["switches"]:
+        check_keys(f"{path}: switch {switch.get('name')!r}", switch, known)
+    return tuple(Switch(**switch) for switch in file["switches"]), tuple(file.get("notes", ()))
+
+
+def departures(paper: Paper, profile: str) -> Item:
+    """Every switch as a row: our default, the other way, and their difference. Raises ConfigError."""
+    switches, notes = switches_of(paper.name)
+    places = [switch.base for switch in switches] + [switch.instead for switch in switches if switch.instead]
+    names = dict.fromkeys(place.partition(": ")[0] for place in places)
+    bases = {f"{name}: {cell.label}": cell.experiment for name in names for cell in item(paper, name, profile).cells}
+    cells = [cell for switch in switches for cell in _pair(switch, bases, paper)]
     return Item(
-        name=f"{paper}/departures",
-        title="What the departures from paper and released code do" + (f" (stand-in: {stand_in})" if stand_in else ""),
+        name=f"{paper.name}/departures",
+        title="What the departures from paper and released code do" + _stand_in(paper, next(iter(names)), profile),
         profile=profile,
         cells=tuple(cells),
         seeds=SEEDS.get(profile, 1),
@@ -52,29 +73,43 @@ def departures_of(
     )
 
 
-def with_values(base: Experiment, way: Way) -> Experiment:
-    """The base with a way's values: {"method.momentum": "released_code"}."""
-    if callable(way):
-        return way(base)
-    for path, value in way.items():
-        base = with_field(base, path, value)
-    return base
+def _stand_in(paper: Paper, name: str, profile: str) -> str:
+    if profile not in REDUCED:
+        return ""
+    line = {**read_published(f"{paper.name}/{name}")["cells"][0], "measured": False}
+    return f" (stand-in: {paper.scale(line, profile).title})"
 
 
-def _pair(switch: Switch, base: Experiment) -> list[Cell]:
+def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list[Cell]:
     """Its two cells, the profile's own way first; none where both are the same (no warm start in the paper's)."""
-    ways = [(switch.words[0], with_values(base, switch.default)), (switch.words[1], with_values(base, switch.other))]
+    base = bases[switch.base]
+    shared = _with(base, switch.both, paper)
+    other = bases[switch.instead] if switch.instead else _with(shared, switch.other, paper)
+    for path in switch.unset:
+        other = with_field(other, path, None)
+    ways = [(switch.words[0], _with(shared, switch.default, paper)), (switch.words[1], other)]
     if ways[0][1] == ways[1][1]:
         return []
     if ways[1][1] == base:  # mirrored images and a network without norm are the paper profile's default
         ways.reverse()
+    name, _, cell = switch.base.partition(": ")
     return [
         Cell(
             label=f"{switch.name}/{way.lower()}",
             setting={"method": way, "switch": f"{switch.what}: {ways[0][0]} | {ways[1][0]}"},
             experiment=experiment,
             role="control",
-            note=f"{words}; base: {switch.base}; departure {switch.entry}",
+            note=f"{words}; base: {cell} of {name}; departure {switch.entry}",
         )
         for way, (words, experiment) in zip((DEFAULT, OTHER), ways, strict=True)
     ]
+
+
+def _with(base: Experiment, way: Mapping[str, Any] | str, paper: Paper) -> Experiment:
+    if isinstance(way, str):
+        if way not in paper.changes:
+            raise ConfigError(f"{paper.name}/departures: unknown change {way!r}; choose {', '.join(paper.changes)}")
+        return paper.changes[way](base)
+    for path, value in way.items():
+        base = with_field(base, path, value)
+    return base

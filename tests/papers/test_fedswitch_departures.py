@@ -7,9 +7,9 @@ import pytest
 
 from benchmark.papers.catalogue import items
 from benchmark.papers.fedswitch import prior_of
-from benchmark.papers.fedswitch_departures import SWITCHES
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
+from benchmark.papers.switches import switches_of
 from benchmark.records.run import run
 from tests.conftest import ROOT, record_of
 from tests.papers.test_ssfl_departures import moved
@@ -68,7 +68,7 @@ def test_as_many_labels_whether_skewed_or_not():
 def test_every_switch_stands_in_the_handwritten_page_at_its_entry():
     text = (ROOT / "reports" / "fedswitch" / "departures.md").read_text()
     entries = dict(re.findall(r"^ ?(\d+)\. (.*?)(?=^ ?\d+\. |\Z)", text, re.DOTALL | re.MULTILINE))
-    for switch in SWITCHES:
+    for switch in switches_of("fedswitch")[0]:
         assert f"(fedswitch/departures: {switch.name})" in entries[str(switch.entry)]
     assert sorted(re.findall(r"fedswitch/departures: ([a-z-]+)\)", text)) == sorted(MOVED)
 

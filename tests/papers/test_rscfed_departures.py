@@ -7,8 +7,8 @@ import pytest
 
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
-from benchmark.papers.rscfed_departures import SWITCHES
 from benchmark.papers.scale import PROFILES
+from benchmark.papers.switches import switches_of
 from benchmark.records.run import run
 from tests.conftest import ROOT
 from tests.papers.test_ssfl_departures import moved
@@ -64,7 +64,7 @@ def test_defaults_are_cells_that_are_trained_anyway(profile):
 def test_every_switch_stands_in_the_handwritten_page_at_its_entry():
     text = (ROOT / "reports" / "rscfed" / "departures.md").read_text()
     entries = dict(re.findall(r"^ ?(\d+)\. (.*?)(?=^ ?\d+\. |\Z)", text, re.DOTALL | re.MULTILINE))
-    for switch in SWITCHES:
+    for switch in switches_of("rscfed")[0]:
         assert f"(rscfed/departures: {switch.name})" in entries[str(switch.entry)]
     assert sorted(re.findall(r"rscfed/departures: ([a-z-]+)\)", text)) == sorted(MOVED)
 

@@ -7,10 +7,11 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
+from benchmark.papers import switches
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
-from benchmark.papers.ssfl_departures import SWITCHES, switch_named
+from benchmark.papers.switches import switches_of
 from benchmark.records.run import run
 from tests.conftest import ROOT, record_of
 
@@ -97,17 +98,27 @@ def test_the_schedules_are_cifar_10_s():
 def test_every_switch_stands_in_the_handwritten_page_at_its_entry():
     text = (ROOT / "reports" / "ssfl" / "departures.md").read_text()
     entries = dict(re.findall(r"^ ?(\d+)\. (.*?)(?=^ ?\d+\. |\Z)", text, re.DOTALL | re.MULTILINE))
-    for switch in SWITCHES:
+    for switch in switches_of("ssfl")[0]:
         assert f"ssfl/departures: {switch.name}" in re.sub(r"\s+", " ", entries[str(switch.entry)])
     named = re.findall(r"ssfl/departures:\s+([a-z-]+)", text)
-    assert sorted(named) == sorted(switch.name for switch in SWITCHES)
+    assert sorted(named) == sorted(switch.name for switch in switches_of("ssfl")[0])
 
 
 def test_a_paper_s_name_leaves_ours_out_and_all_does_not():
     assert "ssfl/departures" not in {item.name for item in items(["ssfl"], "demo")}
     assert {item.name for item in items(["all"], "demo")} == set(ITEMS) >= OURS
-    with pytest.raises(ConfigError, match="choose from schedule"):
-        switch_named("scedule")
+
+
+def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(switches, "PUBLISHED", tmp_path)
+    file = (ROOT / "results" / "published" / "ssfl" / "departures.toml").read_text()
+    (tmp_path / "ssfl").mkdir()
+    (tmp_path / "ssfl" / "departures.toml").write_text(file.replace("entry = 10", "entri = 10", 1))
+    with pytest.raises(ConfigError, match="switch 'schedule': unknown key 'entri'; did you mean 'entry'"):
+        departures("demo")
+    (tmp_path / "ssfl" / "departures.toml").write_text(file.replace('"printed_schedule"', '"printed"', 1))
+    with pytest.raises(ConfigError, match="unknown change 'printed'; choose printed_schedule"):
+        departures("demo")
 
 
 def test_every_way_trains(tmp_path):
