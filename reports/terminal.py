@@ -65,7 +65,7 @@ def _print_claim(judged: Judged, number: int, console: Console) -> None:
     interval = difference_interval(judged.claim.metric, judged.interval)
     level = f"{100 * judged.level:.1f} % interval {interval}" if interval else "no interval"
     needed = judged.seeds_needed
-    more = f"; at this variance about {needed} seeds would settle it" if needed else ""
+    more = f"; at this variance about {needed} confirming seeds would settle it (power 80 %)" if needed else ""
     say(console, quote_text(judged), indent="  ")
     reason = judged.reason.replace("+-", "±")
     say(console, f"{estimate_text(judged)}, {level}, n={judged.n}: {reason}{more}", indent="  ")

@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
 from benchmark.records.record import Records, covers, read_records
+from benchmark.verdicts.looks import CONFIRMING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +91,13 @@ def _finished(records: Records, run: Experiment) -> bool:
 
 
 def restricted(records: Records, runs: Iterable[Experiment]) -> Records:
-    """Only the records of these runs: a table of three seeds shows three, whatever else is on disk."""
+    """Only the records of these runs, and of seeds that confirm: a table of three pilot seeds shows no further ones."""
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.cell_key, set()).add(run.seed)
     return {
-        cell_key: {seed: record for seed, record in records.get(cell_key, {}).items() if seed in chosen}
+        cell_key: {
+            seed: record for seed, record in records.get(cell_key, {}).items() if seed in chosen or seed in CONFIRMING
+        }
         for cell_key, chosen in seeds.items()
     }

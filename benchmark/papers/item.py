@@ -88,7 +88,7 @@ class Claim:
     The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x endpoint of `metric`.
     Forms: improves (the contrast is above zero), comparable (it lies inside +-least), trend (as improves, over an
     ordered factor), every (each of `contrasts` is above zero), order (the same, one after another).
-    A claim whose form or endpoint no judge knows yet reads "not judged yet".
+    Endpoints are those of verdicts/endpoints.py; a claim with another one reads "not judged yet".
     """
 
     name: str
@@ -97,7 +97,7 @@ class Claim:
     contrast: Mapping[str, float] = field(default_factory=dict)  # cell label -> coefficient
     contrasts: tuple[Mapping[str, float], ...] = ()  # of the forms "every" and "order"
     form: Literal["improves", "comparable", "every", "trend", "order"]
-    endpoint: str = "last"  # or end, speed, collapse, last_100, spread, ratio:METRIC, arithmetic (design: verdicts)
+    endpoint: str = "last"
     least: float  # least difference of interest, in the metric's unit (accuracy: fraction)
     metric: str = ACCURACY
     family: str = ""  # claims that share one error rate; empty: those of the item

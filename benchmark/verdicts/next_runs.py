@@ -1,4 +1,4 @@
-"""Which of the missing runs tell most: every cell's first seed, then the seeds that would decide a claim.
+"""Which of the missing runs tell most: every cell's first seed, then the seeds of a claim's next look.
 
 Pure functions of the items and their records. Steps are in the order in which they should be run; after a step the
 records say more, and the next ones may be others.
@@ -10,27 +10,27 @@ from typing import TypeAlias
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
 from benchmark.verdicts.judge import judge
+from benchmark.verdicts.looks import CONFIRMING
 from benchmark.verdicts.results import Records, counted
 
 Step: TypeAlias = tuple[Experiment, ...]
 Seconds: TypeAlias = Callable[[Experiment], float]
-NAMES_A_NUMBER = 3  # seeds from which on a verdict says how many would decide
 
 
 def steps(items: Sequence[Item], records: Records, missing: Sequence[Experiment], seconds: Seconds) -> list[Step]:
     """The missing runs in steps, each once. `missing`: in the items' own order, trials first; `seconds`: of a run.
 
-    First trials and the cells that have no finished run, by the least seed. Then, for each undecided claim that so
-    many of the missing seeds would decide as its verdict names, what it lacks, the cheapest claim first. Then, seed by
-    seed, the cells of claims whose verdicts cannot name a number yet; then all other runs, seed by seed, and at the
-    end those of claims that more seeds than are missing would decide.
+    First trials and the cells that have no finished run, by the least seed. Then, for each claim that is not decided,
+    the seeds up to its next look, the cheapest claim first. Then, seed by seed, the cells of claims that nothing
+    missing brings to a look (pilot seeds); then all other runs, seed by seed, and at the end those of claims that not
+    even the last look is likely to decide.
     """
     left = dict.fromkeys(missing)
     found = [_taken(left, _first(records, missing, _cells(items)))]
-    near, unknown, far = _claims(items, records, list(left))
+    near, pilots, far = _claims(items, records, list(left))
     for runs in sorted(near, key=lambda runs: sum(map(seconds, runs))):
         found += [_taken(left, step) for step in _by_seed(runs)]
-    found += [_taken(left, step) for step in _by_seed(run for runs in unknown for run in runs)]
+    found += [_taken(left, step) for step in _by_seed(run for runs in pilots for run in runs)]
     hopeless = {run for runs in far for run in runs}
     found += [_taken(left, step) for step in _by_seed(run for run in left if run not in hopeless)]
     found += [_taken(left, step) for step in _by_seed(left)]
@@ -56,30 +56,24 @@ def _first(records: Records, missing: Sequence[Experiment], cells: set[str]) -> 
 def _claims(
     items: Sequence[Item], records: Records, left: Sequence[Experiment]
 ) -> tuple[list[list[Experiment]], list[list[Experiment]], list[list[Experiment]]]:
-    """The runs that undecided claims lack: those which would decide them; all, where no number of seeds is known yet;
-    all, where more would be needed."""
+    """The runs that undecided claims lack: up to their next look; pilots, which bring no look nearer; and those of
+    claims beyond reach."""
     near: list[list[Experiment]] = []
-    unknown: list[list[Experiment]] = []
+    pilots: list[list[Experiment]] = []
     far: list[list[Experiment]] = []
     for item in items:
         keys = {cell.label: cell.cell_key for cell in item.cells}
         for judged in judge(item, counted(item, records)) if not item.choices else ():
-            wanted = {keys[label] for label in judged.claim.contrast}
+            wanted = {keys[label] for label in judged.claim.labels if label in keys}
             runs = [run for run in left if run.cell_key in wanted]
-            if not runs or judged.verdict != "undecided":
-                continue
-            if judged.seeds_needed is None:
-                (unknown if judged.n < NAMES_A_NUMBER else far).append(runs)
-                continue
-            more = max(1, judged.seeds_needed - judged.n)
-            (near if len({run.seed for run in runs}) >= more else far).append(_of_seeds(runs, more))
-    return near, unknown, far
-
-
-def _of_seeds(runs: Sequence[Experiment], number: int) -> list[Experiment]:
-    """The runs of the least so many seeds."""
-    seeds = sorted({run.seed for run in runs})[:number]
-    return [run for run in runs if run.seed in seeds]
+            to_look = [run for run in runs if run.seed in judged.awaited]
+            if judged.futile:
+                far.append(runs)
+            elif to_look:
+                near.append(to_look)
+            elif judged.awaited:
+                pilots.append([run for run in runs if run.seed not in CONFIRMING])
+    return near, pilots, far
 
 
 def _by_seed(runs: Iterable[Experiment]) -> list[Step]:

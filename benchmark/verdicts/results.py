@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 
 from benchmark.papers.item import UNTRAINED, Cell, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.derived import value_of
+from benchmark.verdicts.endpoints import value_at
+from benchmark.verdicts.looks import CONFIRMING
 from benchmark.verdicts.statistics import Summary, summary
 
 Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
@@ -60,7 +61,9 @@ class CellResult:
         return f"{text}, {len(self.diverged)} diverged" if self.diverged else text
 
 
-def cell_result(cell: Cell, records: Records, n_wanted: int, metric: str = ACCURACY) -> CellResult:
+def cell_result(
+    cell: Cell, records: Records, n_wanted: int, metric: str = ACCURACY, endpoint: str = "last"
+) -> CellResult:
     """The cell's runs sorted into finished, diverged and unfinished. A finished run whose value is not finite
     counts as diverged: NaN must not reach a mean."""
     values: dict[int, float] = {}
@@ -68,7 +71,7 @@ def cell_result(cell: Cell, records: Records, n_wanted: int, metric: str = ACCUR
     unfinished: list[int] = []
     runs = records.get(cell.cell_key, {})
     for seed, record in sorted(runs.items()):
-        value = value_of(record, metric)
+        value = value_at(record, metric, endpoint)
         if record.status == "diverged" or (value is not None and not math.isfinite(value)):
             diverged.append(seed)
         elif record.status != "done":
@@ -91,9 +94,12 @@ def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, C
 
 
 def counted(item: Item, records: Records) -> Records:
-    """The records of the item's own seeds. A trial may share a cell's key, under a seed of its own: what chose a
-    setting must not count for it."""
-    return {key: {seed: record for seed, record in runs.items() if seed < item.seeds} for key, runs in records.items()}
+    """The records of the item's own seeds, and of all that confirm. A trial may share a cell's key, under a seed of its
+    own: what chose a setting must not count for it."""
+    return {
+        key: {seed: record for seed, record in runs.items() if seed < item.seeds or seed in CONFIRMING}
+        for key, runs in records.items()
+    }
 
 
 def seeds_of(records: Records, cell: Cell) -> Sequence[RunRecord]:

@@ -91,15 +91,3 @@ def paired(values_a: Mapping[int, float], values_b: Mapping[int, float], level: 
         return None
     s = summary(differences.values(), level)
     return Paired(mean=s.mean, std=s.std, n=s.n, interval=s.interval, level=level, seeds=tuple(differences))
-
-
-def seeds_for(half_width: float, std: float, level: float = LEVEL, most: int = 1000) -> int | None:
-    """Fewest seeds whose t interval would be narrower than +-half_width if the spread stayed `std`.
-    None where more than `most` would be needed. The half width falls with n, so bisection finds the first."""
-    if half_width <= 0 or t_factor(most, level) * std >= half_width:
-        return None
-    low, high = 1, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if t_factor(middle, level) * std < half_width else (middle, high)
-    return high

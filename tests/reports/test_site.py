@@ -136,7 +136,7 @@ def test_the_item_s_page_says_what_the_records_say(site: Path) -> None:
         "n=2/3, 1 diverged",
         "not run (0/3)",
         "a beats b",
-        "undecided",
+        "Pilot seeds only: not judged",
         "fssl reproduce toy/tab1 --profile laptop --seeds 3",
     ):
         assert said in text, said

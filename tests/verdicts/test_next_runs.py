@@ -35,8 +35,8 @@ ITEM = Item(
 )
 
 
-def records(accuracies: Mapping[str, list[float]]) -> dict[str, dict[int, RunRecord]]:
-    """Done runs of seeds 0, 1, ... with these accuracies."""
+def records(accuracies: Mapping[str, list[float]], first: int = 0) -> dict[str, dict[int, RunRecord]]:
+    """Done runs with these accuracies, from that seed on."""
 
     def record(experiment: Experiment, seed: int, accuracy: float) -> RunRecord:
         result = {"status": "done", "last": {"test/accuracy": accuracy}, "selection": "last"}
@@ -44,14 +44,20 @@ def records(accuracies: Mapping[str, list[float]]) -> dict[str, dict[int, RunRec
         return RunRecord(cell_key=key, seed=seed, experiment={}, manifest={}, result=result, rounds=())
 
     return {
-        CELLS[name].cell_key: {seed: record(CELLS[name], seed, value) for seed, value in enumerate(values)}
+        CELLS[name].cell_key: {seed: record(CELLS[name], seed, value) for seed, value in enumerate(values, start=first)}
         for name, values in accuracies.items()
     }
 
 
-def planned(accuracies: Mapping[str, list[float]], cost: Mapping[str, float] | None = None) -> list[list[str]]:
-    found = records(accuracies)
-    missing = [run for run in wanted([ITEM], None) if run.seed not in found.get(run.cell_key, {})]
+def planned(
+    accuracies: Mapping[str, list[float]], cost: Mapping[str, float] | None = None, first: int = 0
+) -> list[list[str]]:
+    """The plan for the ten pilot seeds, or for the seeds of four looks from `first` on."""
+    found = records(accuracies, first)
+    pool = (
+        wanted([ITEM], None) if first == 0 else [run.with_seed(first + n) for run in CELLS.values() for n in range(32)]
+    )
+    missing = [run for run in pool if run.seed not in found.get(run.cell_key, {})]
     names = {experiment.cell_key: name for name, experiment in CELLS.items()}
     seconds = cost or dict.fromkeys(CELLS, 1.0)
     plan = steps([ITEM], found, missing, lambda run: seconds[names[run.cell_key]])
@@ -73,36 +79,45 @@ def test_a_cell_with_any_finished_run_has_had_its_turn():
     assert planned({"a": [0.5], "d": [0.5]})[0] == ["b0", "c0"]
 
 
-# b - a is 0.02, 0.03, 0.07: undecided. c - a is 0.1, 0.1001, 0.0999: holds.
-SEEN = {"a": [0.5, 0.5, 0.5], "b": [0.52, 0.53, 0.57], "c": [0.6, 0.6001, 0.5999], "d": [0.5]}
+# Nine confirming seeds. b - a is a loss of .01 in two of them, else gains: undecided. c - a is .1 and holds.
+SEEN = {
+    "a": [0.5] * 9,
+    "b": [0.53, 0.49, 0.525, 0.49, 0.53, 0.52, 0.495, 0.53, 0.51],
+    "c": [0.6 + 0.001 * seed for seed in range(9)],
+    "d": [0.5],
+}
 
 
-def test_the_seeds_that_would_decide_come_first_and_no_more():
-    """The verdict says how many seeds b over a needs; so many less three of a and b come first; c over a is decided."""
-    first, second = judge(ITEM, records(SEEN))
-    assert (first.verdict, second.verdict) == ("undecided", "holds") and first.seeds_needed is not None
-    more = first.seeds_needed - 3
-    assert 0 < more < 7  # of the seven seeds that are missing
-    found = planned(SEEN)
-    assert found[:more] == [[f"a{seed}", f"b{seed}"] for seed in range(3, 3 + more)]
-    assert found[more] == ["d1"]  # by seed: the least one that is missing
+def test_the_seeds_of_the_next_look_come_first_and_no_more():
+    """b over a has had its look at 9: seeds 109 to 115 of a and b bring the one at 16. c over a is decided, and its
+    seeds come with the rest."""
+    first, second = judge(ITEM, records(SEEN, 100))
+    assert (first.verdict, first.futile, second.verdict) == ("undecided", False, "holds")
+    found = planned(SEEN, first=100)
+    assert found[:7] == [[f"a{seed}", f"b{seed}"] for seed in range(109, 116)]
+    assert found[7] == ["d101"]  # by seed: the least one that is missing
 
 
-def test_of_two_claims_the_cheaper_one_to_decide_comes_first():
-    """c - a scatters as b - a does, so that both need as many seeds; a run of c costs less, or more, than one of b."""
+def test_of_two_claims_the_cheaper_one_comes_first():
+    """c - a scatters as b - a does; a run of c costs less, or more, than one of b."""
     both = {**SEEN, "c": SEEN["b"]}
-    assert planned(both, {"a": 1.0, "b": 2.0, "c": 1.0, "d": 1.0})[0] == ["a3", "c3"]
-    assert planned(both, {"a": 1.0, "b": 1.0, "c": 2.0, "d": 1.0})[0] == ["a3", "b3"]
+    assert planned(both, {"a": 1.0, "b": 2.0, "c": 1.0, "d": 1.0}, first=100)[0] == ["a109", "c109"]
+    assert planned(both, {"a": 1.0, "b": 1.0, "c": 2.0, "d": 1.0}, first=100)[0] == ["a109", "b109"]
 
 
 def test_a_claim_beyond_reach_waits_for_everything_else():
-    """b - a is -0.2, 0.2, 0.03: more than ten seeds would be needed. The other cells' seeds go first."""
-    seen = {**SEEN, "b": [0.3, 0.7, 0.53]}
-    (first, _) = judge(ITEM, records(seen))
-    assert first.verdict == "undecided" and (first.seeds_needed or 1000) > 10
-    found = planned(seen)
-    assert found[0] == ["d1"] and found[-1] == ["a9", "b9"]
-    assert found.index(["c3", "d3"]) < found.index(["a3", "b3"])
+    """b - a is -.2 and .2 in turn: not even 32 seeds would be likely to tell. The other cells' seeds go first."""
+    seen = {**SEEN, "b": [0.3, 0.7, 0.3, 0.7, 0.5, 0.7, 0.3, 0.7, 0.3]}
+    (first, _) = judge(ITEM, records(seen, 100))
+    assert first.verdict == "undecided" and first.futile
+    found = planned(seen, first=100)
+    assert found[0] == ["d101"] and found[-1] == ["a131", "b131"]
+
+
+def test_pilot_seeds_bring_no_look_nearer():
+    """Three pilot seeds of a, b, c: the cells of the claims go on seed by seed, and d comes last."""
+    found = planned({name: values[:3] for name, values in SEEN.items()})
+    assert found[0] == ["a3", "b3", "c3"] and found[-1] == ["d9"]
 
 
 def test_what_is_left_out_by_its_name():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmark.verdicts.statistics import contrast, paired, seeds_for, summary, t_factor
+from benchmark.verdicts.statistics import contrast, paired, summary
 
 FRACTION = st.floats(0, 1, allow_nan=False)
 
@@ -78,17 +78,3 @@ def test_contrast_of_three_cells() -> None:
     assert contrast({"a": 1.0, "b": -0.5, "c": -0.5}, values) == {0: pytest.approx(0.2)}
     assert contrast({"a": 1.0, "d": -1.0}, values) == {}
     assert contrast({}, values) == {}
-
-
-@given(st.floats(0.001, 0.1), st.floats(0.001, 0.1))
-def test_seeds_for_is_the_first_that_suffices(half_width: float, std: float) -> None:
-    n = seeds_for(half_width, std)
-    if n is None:
-        assert t_factor(1000) * std >= half_width
-    else:
-        assert t_factor(n) * std < half_width
-        assert n == 2 or t_factor(n - 1) * std >= half_width
-
-
-def test_no_number_of_seeds_narrows_to_nothing() -> None:
-    assert seeds_for(0.0, 0.01) is None

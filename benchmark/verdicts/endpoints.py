@@ -1,0 +1,92 @@
+"""What of a run a claim speaks of: a number made of its record, by the claim's `endpoint`. Pure functions.
+
+last       the value under the run's selection rule, in general after the last round (the papers' own endpoint)
+end        the mean of the evaluations in the last tenth of the run
+last_100   the mean over the last 100 rounds, and over no more than the last eighth (FedSwitch: 100 of 800 epochs)
+speed      the mean log-odds of accuracy over the rounds since clients take part, given back as an accuracy
+spread     the standard deviation over the last third of the run's evaluations
+arithmetic what needs no training, or is the same in every run: counts and sizes
+"""
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+from scipy.special import expit, logit
+
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.derived import LAST_PART, value_of
+from benchmark.verdicts.units import is_fraction
+
+NAMES = ("last", "end", "speed", "spread", "arithmetic")
+LAST_ROUNDS = re.compile(r"last_(\d+)")
+TENTH = 0.1
+STILL_RISING = 0.003  # .3 points: a run that gains so much over its last tenth has not come to an end
+SURE = 1e-3  # accuracies nearer to 0 or 1 have no log-odds that few test images could tell apart
+
+
+def is_endpoint(name: str) -> bool:
+    return name in NAMES or LAST_ROUNDS.fullmatch(name) is not None
+
+
+def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:
+    """The run's value, in the metric's own unit; None where it has none. Raises KeyError for an unknown endpoint."""
+    last_rounds = LAST_ROUNDS.fullmatch(endpoint)
+    if last_rounds:
+        rounds = _length(record)
+        return _mean(_between(record, metric, rounds - min(int(last_rounds[1]), rounds / LAST_PART), rounds))
+    return {"last": value_of, "arithmetic": value_of, "end": end, "speed": speed, "spread": spread}[endpoint](
+        record, metric
+    )
+
+
+def end(record: RunRecord, metric: str) -> float | None:
+    """At least the last round is evaluated, so that there is a value wherever the metric was measured."""
+    rounds = _length(record)
+    found = _between(record, metric, (1 - TENTH) * rounds, rounds)
+    return _mean(found) if found else value_of(record, metric)
+
+
+def gain_at_end(record: RunRecord, metric: str) -> float | None:
+    """What the last tenth of the run gains on the tenth before. Where that was not evaluated: on the last evaluation
+    before it. None without one, and for metrics that are no fractions."""
+    rounds = _length(record)
+    last = _mean(_between(record, metric, (1 - TENTH) * rounds, rounds))
+    before = _between(record, metric, (1 - 2 * TENTH) * rounds, (1 - TENTH) * rounds)
+    before = before or _between(record, metric, 0, (1 - TENTH) * rounds)[-1:]
+    if last is None or not before or not is_fraction(metric):
+        return None
+    return last - float(np.mean(before))
+
+
+def speed(record: RunRecord, metric: str) -> float | None:
+    """The area under the log-odds, trapezoids between evaluations, over the rounds that it spans."""
+    joined = (record.experiment.get("method") or {}).get("warm_start_rounds", 0)
+    found = [(line["round"], line[metric]) for line in record.rounds if metric in line and line["round"] >= joined]
+    if len(found) < 2:
+        return None
+    rounds, values = np.array(found, dtype=np.float64).T
+    odds = logit(np.clip(values, SURE, 1 - SURE))
+    return float(expit(np.trapezoid(odds, rounds) / (rounds[-1] - rounds[0])))
+
+
+def spread(record: RunRecord, metric: str) -> float | None:
+    values = _between(record, metric, 0, _length(record))
+    values = values[-max(2, len(values) // 3) :]
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def _length(record: RunRecord) -> int:
+    return int(record.rounds[-1]["round"]) if record.rounds else 0
+
+
+def _between(record: RunRecord, metric: str, after: float, until: float) -> list[float]:
+    """The metric's values in rounds after the first and up to the second."""
+    near = 1e-9 * max(1.0, until)  # .9 of 100 rounds is round 90
+    inside = (line for line in record.rounds if after + near < line["round"] <= until + near)
+    return [float(line[metric]) for line in inside if metric in line]
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return float(np.mean(found)) if found else None

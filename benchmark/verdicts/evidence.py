@@ -1,0 +1,168 @@
+"""What the records say of a claim, seed by seed: what its judgement is made of.
+
+A cell's bound is labels alone: the same data and labels, the same steps on them, the same seed. A run that ends below
+it has collapsed, and so has one that diverged, which counts with the worst that an accuracy can be.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from benchmark.methods.server_only import ServerOnly
+from benchmark.papers.item import ACCURACY, Cell, Claim, Item
+from benchmark.papers.table import ALONE
+from benchmark.verdicts.endpoints import LAST_ROUNDS, STILL_RISING, gain_at_end, is_endpoint
+from benchmark.verdicts.looks import CONFIRMING
+from benchmark.verdicts.results import CellResult, Records, cell_result
+from benchmark.verdicts.statistics import contrast
+
+HIGHER_IS_BETTER = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/accuracy")
+WORST = 0.0  # of these
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """`differences` and `survival` have a mapping for each contrast of the claim, from seed to its value."""
+
+    claim: Claim
+    differences: tuple[Mapping[int, float], ...]
+    # 1 where the cells that should win stand and the others have collapsed, -1 the other way round
+    survival: tuple[Mapping[int, float], ...] = ()
+    collapsed: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)  # cell -> seed -> whether; none: no bound
+    diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
+    said_first: tuple[str, ...] = ()  # what a reader has to know before the verdict
+    unjudged: str = ""  # why no rule judges it
+
+    @property
+    def pilots(self) -> tuple[int, ...]:
+        return tuple(seed for seed in self._seeds if seed < CONFIRMING.start)
+
+    @property
+    def confirming(self) -> tuple[int, ...]:
+        """Seeds from 100 on without a gap: which runs have ended must not choose what is judged."""
+        seeds = set(self._seeds)
+        found = []
+        for seed in CONFIRMING:
+            if seed not in seeds:
+                break
+            found.append(seed)
+        return tuple(found)
+
+    @property
+    def _seeds(self) -> list[int]:
+        return sorted(set.intersection(*(set(one) for one in self.differences))) if self.differences else []
+
+    def of(self, seeds: Iterable[int]) -> tuple[list[float], ...]:
+        """The differences of these seeds."""
+        seeds = list(seeds)
+        return tuple([one[seed] for seed in seeds] for one in self.differences)
+
+    def collapsed_of(self, seeds: Sequence[int]) -> dict[str, int]:
+        """Of each cell that has a bound, how many of these runs have collapsed."""
+        return {label: sum(runs[seed] for seed in seeds) for label, runs in self.collapsed.items()}
+
+
+def contrasts(claim: Claim) -> tuple[Mapping[str, float], ...]:
+    return claim.contrasts or (claim.contrast,)
+
+
+def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
+    """Raises KeyError for a claim on a label that the item does not have."""
+    if not is_endpoint(claim.endpoint):
+        return Evidence(claim=claim, differences=(), unjudged=f"the endpoint {claim.endpoint!r} has no rule yet")
+    shown = {one.label for one in item.shown}
+    absent = [label for label in claim.labels if label in shown]
+    if absent:
+        return Evidence(claim=claim, differences=(), unjudged=f"{absent[0]} is only shown, not run")
+    found = {
+        label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
+        for label in claim.labels
+    }
+    diverged = tuple(f"{label} seed {seed}" for label, result in found.items() for seed in result.diverged)
+    values = {label: _values(claim, result) for label, result in found.items()}
+    differences = tuple(contrast(one, values) for one in contrasts(claim))
+    seeds = sorted(set.intersection(*(set(one) for one in values.values())))
+    judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
+    stands, first = _against_bounds(item, records, claim, judged) if claim.metric == ACCURACY else ({}, ())
+    collapsed = {label: {seed: not up for seed, up in runs.items()} for label, runs in stands.items()}
+    known = bool(stands) and set(judged) <= set.intersection(*(set(runs) for runs in stands.values()))
+    unbounded = dict.fromkeys(seeds, True)
+    standing = {label: stands.get(label, unbounded) for label in claim.labels}
+    return Evidence(
+        claim=claim,
+        differences=differences,
+        survival=tuple(contrast(one, standing) for one in contrasts(claim)) if known else (),
+        collapsed=collapsed if known else {},
+        diverged=diverged,
+        said_first=(*_still_rising(item, records, claim, judged), *first),
+    )
+
+
+def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
+    """With the worst accuracy for runs that diverged; another metric has no worst, and then their seeds are missing."""
+    has_worst = claim.endpoint in ("last", "end", "speed") or LAST_ROUNDS.fullmatch(claim.endpoint)
+    if claim.metric not in HIGHER_IS_BETTER or not has_worst:
+        return result.values
+    return {**result.values, **dict.fromkeys(result.diverged, WORST)}
+
+
+def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:
+    """ "judged at round 100: a still gains 0.8 points in the last tenth of the run"."""
+    if claim.endpoint != "end":
+        return ()
+    rising: dict[str, float] = {}
+    for label in claim.labels:
+        runs = records.get(item.cell(label).cell_key, {})
+        gains = [gain for seed in seeds if seed in runs if (gain := gain_at_end(runs[seed], claim.metric)) is not None]
+        if gains and fmean(gains) >= STILL_RISING:
+            rising[label] = fmean(gains)
+    if not rising:
+        return ()
+    most = max(rising, key=lambda label: rising[label])
+    rounds = item.cell(most).experiment.federation.rounds
+    return (
+        f"judged at round {rounds}: {most} still gains {100 * rising[most]:.1f} points in the last tenth of the run",
+    )
+
+
+def _against_bounds(
+    item: Item, records: Records, claim: Claim, seeds: Sequence[int]
+) -> tuple[dict[str, dict[int, bool]], tuple[str, ...]]:
+    """For each cell with a bound, whether its runs end at least there; and which cells typically do not."""
+    stands: dict[str, dict[int, bool]] = {}
+    below: list[str] = []
+    for label in claim.labels:
+        cell = item.cell(label)
+        bound = bound_of(item, cell)
+        if bound is None:
+            continue
+        ends, least = (cell_result(one, records, item.seeds, ACCURACY, "end") for one in (cell, bound))
+        ended = {**ends.values, **dict.fromkeys(ends.diverged, WORST)}
+        stands[label] = {seed: ended[seed] >= least.values[seed] for seed in sorted(ended.keys() & least.values.keys())}
+        shared = [seed for seed in seeds if seed in stands[label]]
+        if shared and median(ended[seed] for seed in shared) < median(least.values[seed] for seed in shared):
+            below.append(label)
+    return stands, (f"rests on runs that typically end below labels alone: {', '.join(below)}",) if below else ()
+
+
+def bound_of(item: Item, cell: Cell) -> Cell | None:
+    """Labels alone beside a cell; None for the bounds themselves, and where the item has none of the cell's labels.
+    Labels at clients: of the same clients."""
+    if _is_bound(cell):
+        return None
+    mine = cell.experiment
+    for bound in filter(_is_bound, item.cells):
+        its = bound.experiment
+        same_clients = mine.data.label_setting == "server" or (its.partition, its.federation.K) == (
+            mine.partition,
+            mine.federation.K,
+        )
+        if its.data == mine.data and same_clients:
+            return bound
+    return None
+
+
+def _is_bound(cell: Cell) -> bool:
+    method = cell.experiment.method
+    alone = isinstance(method, ServerOnly) and method.images == "servers"
+    return cell.setting.get("method") == ALONE or (alone and cell.role in ("bound", "ladder"))

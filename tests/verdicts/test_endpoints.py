@@ -1,0 +1,85 @@
+"""Endpoints of runs written by hand: every expected value is worked out in the docstring."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from scipy.integrate import trapezoid
+
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.endpoints import gain_at_end, is_endpoint, value_at
+from tests.reports.fakes import make_cell, make_record
+
+CELL = make_cell("a", {"method": "A"}, 40)
+
+
+def run(accuracies: Mapping[int, float], rounds: int, joined: int = 0) -> RunRecord:
+    """A run that was evaluated in these rounds."""
+    lines = [{"round": t} | ({"test/accuracy": accuracies[t]} if t in accuracies else {}) for t in range(1, rounds + 1)]
+    last = {"test/accuracy": accuracies[max(accuracies)]}
+    record = make_record(CELL, 0, last, rounds=lines)
+    return replace(record, experiment={"method": {"warm_start_rounds": joined}})
+
+
+def test_end_is_the_mean_of_the_last_tenth():
+    """40 rounds: rounds 37 to 40, of which 38 and 40 are evaluated: (.6 + .8) / 2. Round 36 is before them."""
+    assert value_at(run({2: 0.1, 36: 0.0, 38: 0.6, 40: 0.8}, 40), "test/accuracy", "end") == pytest.approx(0.7)
+    assert value_at(run({2: 0.1, 36: 0.0, 38: 0.6, 40: 0.8}, 40), "test/accuracy", "last") == 0.8
+
+
+def test_the_gain_at_the_end_is_on_the_tenth_before():
+    """Rounds 37 to 40 against 33 to 36: .7 - .5. Where those were not evaluated, against the last evaluation before."""
+    assert gain_at_end(run({33: 0.4, 36: 0.6, 40: 0.7}, 40), "test/accuracy") == pytest.approx(0.2)
+    assert gain_at_end(run({1: 0.1, 20: 0.6, 40: 0.7}, 40), "test/accuracy") == pytest.approx(0.1)
+    assert gain_at_end(run({40: 0.7}, 40), "test/accuracy") is None
+
+
+def test_speed_is_an_area_under_log_odds_given_back_as_an_accuracy():
+    """Log-odds of .2, .5, .8 are -ln 4, 0, ln 4: over equal steps the mean is 0, of accuracy .5. A constant is itself.
+    Rounds before clients take part do not count. One step of 1 and one of 3 rounds by SciPy's trapezoids."""
+    assert value_at(run({10: 0.2, 20: 0.5, 30: 0.8}, 30), "test/accuracy", "speed") == pytest.approx(0.5)
+    assert value_at(run({10: 0.9, 20: 0.9}, 20), "test/accuracy", "speed") == pytest.approx(0.9)
+    joined = run({2: 0.1, 5: 0.1, 10: 0.2, 20: 0.5, 30: 0.8}, 30, joined=10)
+    assert value_at(joined, "test/accuracy", "speed") == pytest.approx(0.5)
+    uneven = value_at(run({1: 0.5, 2: 0.75, 5: 0.9}, 5), "test/accuracy", "speed")
+    odds = trapezoid([1.0, 3.0, 9.0], [1, 2, 5])  # odds themselves, only to see that log-odds give less
+    assert uneven is not None and 0.75 < uneven < odds / 4 / (1 + odds / 4)
+
+
+def test_a_faster_run_with_the_same_end_has_more_speed():
+    slow, fast = (
+        value_at(run({5: first, 10: second, 15: 0.9}, 15), "test/accuracy", "speed")
+        for first, second in ((0.3, 0.5), (0.8, 0.85))
+    )
+    assert slow is not None and fast is not None and slow < fast < 0.9
+
+
+def test_all_right_and_all_wrong_have_finite_speed():
+    for value in (0.0, 1.0):
+        found = value_at(run({1: value, 2: value}, 2), "test/accuracy", "speed")
+        assert found == pytest.approx(value, abs=2e-3)
+
+
+def test_last_rounds_are_at_most_an_eighth_of_the_run():
+    """last_4 of 40 rounds: rounds 37 to 40. last_100 of 40 rounds is an eighth: 36 to 40, as FedSwitch's 100 of 800."""
+    curve = {34: 0.0, 36: 0.1, 38: 0.6, 40: 0.8}
+    assert value_at(run(curve, 40), "test/accuracy", "last_4") == pytest.approx(0.7)
+    assert value_at(run(curve, 40), "test/accuracy", "last_100") == pytest.approx(0.5)
+    assert value_at(run({t: t / 1000 for t in range(1, 801)}, 800), "test/accuracy", "last_100") == pytest.approx(
+        0.7505
+    )
+
+
+def test_spread_is_over_the_last_third_of_the_evaluations():
+    """Of nine evaluations the last three, .5, .6, .7: standard deviation .1."""
+    curve = {t: value for t, value in enumerate((0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.5, 0.6, 0.7), start=1)}
+    assert value_at(run(curve, 9), "test/accuracy", "spread") == pytest.approx(0.1)
+
+
+def test_unknown_endpoints_are_none():
+    assert all(map(is_endpoint, ("last", "end", "speed", "spread", "arithmetic", "last_100")))
+    assert not any(map(is_endpoint, ("ends", "last_", "collapse", "")))
+    assert (
+        value_at(run({1: 0.5}, 1), "test/loss", "end") is None
+        and value_at(run({1: 0.5}, 1), "test/loss", "spread") is None
+    )

@@ -1,0 +1,46 @@
+"""The signed-rank interval against SciPy's exact test and by hand, and the looks' levels against published bounds."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm, wilcoxon
+
+from benchmark.verdicts.looks import errors
+from benchmark.verdicts.signed_ranks import cumulative, interval, typical
+
+
+def test_the_typical_difference_by_hand():
+    """Walsh averages of 0, 1, 5: 0, .5, 1, 2.5, 3, 5; their median is 1.75. One far value moves it little."""
+    assert typical([5.0, 0.0, 1.0]) == 1.75
+    assert typical([0.0] * 9 + [-30.0]) == 0.0
+
+
+def test_the_distribution_by_hand():
+    """Ranks 1, 2, 3: of eight sign patterns the sums are 0, 1, 2, 3, 3, 4, 5, 6."""
+    assert cumulative(3) * 8 == pytest.approx([1, 2, 3, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize("n", [9, 16, 24, 32])
+def test_the_interval_ends_where_scipy_s_test_stops_rejecting(n: int):
+    """p of the test that the typical difference is an end, a little inside and a little outside of the interval."""
+    values = np.random.default_rng(n).standard_t(3, n)
+    found = interval(list(values), 0.05)
+    assert found is not None
+    for end, outwards in zip(found, (-1e-9, 1e-9), strict=True):
+        assert wilcoxon(values - (end + outwards), method="exact").pvalue <= 0.05
+        assert wilcoxon(values - (end - outwards), method="exact").pvalue > 0.05
+
+
+def test_few_seeds_reject_nothing_and_no_interval_leaves_the_differences():
+    """The least p of n differences is 2 / 2^n: .0625 at five, .03125 at six."""
+    assert interval([1.0, 2, 3, 4, 5], 0.05) is None
+    assert interval([1.0, 2, 3, 4, 5, 6], 0.05) == (1.0, 6.0)
+    assert interval([0.5] * 9, 0.05) == (0.5, 0.5)
+
+
+def test_levels_of_looks_are_those_of_lan_and_demets():
+    """Bounds of the Pocock-like spending function at five equal looks, two-sided .05: Lan and DeMets (1983), as printed
+    in the tables of their programs: 2.438, 2.427, 2.410, 2.397, 2.386."""
+    bounds = norm.isf(np.array(errors(0.05, (1, 2, 3, 4, 5))) / 2)
+    assert bounds == pytest.approx([2.438, 2.427, 2.410, 2.397, 2.386], abs=5e-4)
+    assert errors(0.05, (7,)) == pytest.approx((0.05,))
+    assert all(less < more for less, more in zip(errors(0.01), errors(0.05), strict=True))
