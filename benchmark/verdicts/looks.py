@@ -60,9 +60,11 @@ def power(claim: Claim, differences: Sequence[float], look: int, error: float, *
     `confirming`: the differences are of the look's own first seeds; else of pilots, of which it has none.
     """
     seen, n = summary(differences), LOOKS[look]
-    if seen.std is None or not seen.has_spread:
+    spends = errors(error)[look]
+    too_few = 2 * 0.5**n > spends  # even with all signs alike
+    if seen.std is None or not seen.has_spread or too_few:
         return 0.0
-    half = float(norm.isf(errors(error)[look] / 2)) * seen.std / math.sqrt(SIGNED_RANKS * n)
+    half = float(norm.isf(spends / 2)) * seen.std / math.sqrt(SIGNED_RANKS * n)
     to_come = n - seen.n if confirming else n
     moves = max(seen.std * math.sqrt(max(to_come, 0)) / n, 1e-12)  # how far the seeds to come may move the mean
 

@@ -59,6 +59,7 @@ def test_pilots_say_how_many_confirming_seeds_would_do():
     assert judged([0.09, 0.10, 0.11], first=0).seeds_needed == 9
     assert judged([-0.03, 0.005, 0.05], first=0, least=0.001).seeds_needed is None
     assert judged([0.09, 0.11], first=0).seeds_needed is None
+    assert judged([0.09, 0.10, 0.11], first=0, claims=8).seeds_needed == 16  # nine cannot reject at an eighth of .05
 
 
 def test_fewer_than_nine_confirming_seeds_decide_nothing():
