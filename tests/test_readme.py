@@ -56,6 +56,7 @@ def test_the_method_in_the_readme_trains(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "my_method.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_method", raising=False)  # another test's
     words = ["--federation.K=3", "--federation.C=2", "--federation.T=2", "--federation.rounds=2", "--data.N_s=20"]
     method = ["--method", f"my_method:{name}", "--results", str(tmp_path), "--engine", "reference"]
     assert main(["run", "--json", *words, *method]) == 0

@@ -50,7 +50,7 @@ def test_released_momentum_is_kept(tiny, tmp_path):
 
 
 def test_semifl_trains_in_turn_and_its_static_norms_ask_for_more(tmp_path):
-    """tau = 0: every client trains. Static norms: clients also send statistics and a count of batches."""
+    """tau = 0: every client trains. Static norms: clients also send statistics and a count of images."""
     found = seen(replace(BASE, method=SemiFL(threshold=0.0)), tmp_path)
     assert found["training"] == "alternate" and found["pseudo_labels"]
     assert found["holders"]["client"]["sent"] == STUDENT
@@ -58,8 +58,8 @@ def test_semifl_trains_in_turn_and_its_static_norms_ask_for_more(tmp_path):
     static = replace(BASE, method=SemiFL(threshold=0.0), model=replace(BASE.model, norm="sbn"))
     asked = seen(static, tmp_path)
     assert asked["training"] == "alternate"  # a pass over everyone's images is no training together
-    assert asked["holders"]["client"]["sent"].keys() == {"student", "statistics", "batches"}
-    assert asked["holders"]["client"]["sent"]["batches"] == 8
+    assert asked["holders"]["client"]["sent"].keys() == {"student", "statistics", "count"}
+    assert asked["holders"]["client"]["sent"]["count"] == 8
 
 
 def test_semifl_without_a_sure_image_trains_no_client(tmp_path):

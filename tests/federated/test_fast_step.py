@@ -123,6 +123,8 @@ WITHOUT_TAU = (
     "easgd",
     "overlap",
     "data-sharing",
+    "feddyn",
+    "lg-fedavg",
 )
 
 

@@ -6,10 +6,13 @@ import signal
 import time
 import types
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any
 
-from benchmark.federated import jobs, start
+from benchmark.federated import jobs, process_pool, start
 from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.records import checkpoints, client_files, files, recorder
 
@@ -23,8 +26,19 @@ def checkpoint_every_round() -> None:
 
 
 def forked_workers() -> None:
-    """Worker processes without the seconds that importing torch anew takes."""
+    """Worker processes without the seconds that importing torch anew takes.
+
+    They close their parent's ends of the pipes, which a forked process inherits and one of the fork server does not:
+    else they would never see that the parent was killed in the middle of a message.
+    """
+
+    def pipe(duplex: bool = True) -> tuple[Connection, Connection]:
+        ours, theirs = Pipe(duplex)
+        register_after_fork(ours, Connection.close)
+        return ours, theirs
+
     start.METHOD = "fork"
+    process_pool.Pipe = pipe
 
 
 def die_in_write(where: list[int]) -> None:
