@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PROFILE ?= laptop# demo, laptop, gpu or paper
-ARGS ?=# more arguments for fssl, such as --seeds 3
+ARGS ?=# more arguments for fssl, such as --seeds 9
 PYTHON ?=# the Python that makes .venv; found by itself when empty
 
 LOCK := .lock/requirements.txt
@@ -20,7 +20,7 @@ SIDE_BY_SIDE = -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-l
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "  for example: make reproduce-ssfl-tab2 PROFILE=gpu ARGS='--seeds 3'"
+	@echo "  for example: make reproduce-ssfl-tab2 PROFILE=gpu ARGS='--seeds 9'"
 
 demo: $(STAMP) ## Table 2 of SSFL on handwritten digits, in minutes on two CPU cores
 	$(BIN)/fssl reproduce ssfl/tab2 --profile demo $(ARGS)

@@ -193,7 +193,7 @@ def item_values(item: Item, records: Records, row: Mapping[str, Any], departures
         "caption": caption_of(item),
         "ambiguities": ambiguities(item, departures),
         "open_questions": open_questions(item),
-        "command": f"fssl reproduce {item.name} --profile {item.profile} --seeds {item.seeds}",
+        "command": f"fssl reproduce {item.name} --profile {item.profile}",
         "alone": f"fssl report {item.name} --profile {item.profile} --out FOLDER",
         "provenance": provenance(runs),
         "n_runs": len(runs),

@@ -36,12 +36,12 @@ def grid_of_words(words: str) -> dict[str, list[Any]]:
     return grid
 
 
-def grid_of_item(item: Item, seeds: int | None) -> dict[str, list[Any]]:
-    """The item's cells with every seed. Cells that wait for their trials are not in it."""
+def grid_of_item(item: Item, seeds: Sequence[int] | None = None) -> dict[str, list[Any]]:
+    """The item's cells with every seed (default: its pilots). Cells that wait for their trials are not in it."""
     return {
         "cell": [f"{item.name}:{cell.label}" for cell in item.trained],
         "profile": [item.profile],
-        "seed": list(range(item.seeds if seeds is None else seeds)),
+        "seed": list(seeds or range(item.seeds)),
     }
 
 

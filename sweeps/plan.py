@@ -1,13 +1,14 @@
 """From items to runs: which are wanted, which are done, which are missing; each shared run once."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark.experiment import Experiment
-from benchmark.papers.item import Item
+from benchmark.papers.item import CONFIRMING, Item
+from benchmark.records.families import closed, first_seed, hash_of
 from benchmark.records.record import Records, covers, read_records
-from benchmark.verdicts.looks import CONFIRMING
+from benchmark.verdicts.evidence import bound_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,25 +27,64 @@ class Plan:
         return len({run.cell_key for run in self.runs})
 
 
-def wanted(items: Iterable[Item], seeds: int | None, *, shown: bool = False) -> tuple[Experiment, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """How many of each cell are asked for. Neither: the item's number of pilots."""
+
+    pilots: int | None = None
+    confirming: int | None = None
+
+    def pilots_of(self, item: Item) -> int:
+        return self.pilots or (item.seeds if self.confirming is None and self.pilots is None else 0)
+
+    def number(self, item: Item) -> int:
+        return self.pilots_of(item) + (self.confirming or 0)
+
+    def of_every_cell(self) -> list[int]:
+        """Without a look at families: for a grid. Empty where nothing is asked for."""
+        return [*range(self.pilots or 0), *CONFIRMING[: self.confirming or 0]]
+
+
+PROFILES_SEEDS = Seeds()
+
+
+def wanted(
+    items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, results: Path | None = None, *, shown: bool = False
+) -> tuple[Experiment, ...]:
     """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly.
 
-    `shown`: also those of quoted cells, which nobody asked to train.
+    `results`: whose runs have closed families of claims; needed where seeds are to confirm. `shown`: also the runs of
+    quoted cells, which nobody asked to train.
     """
     runs: dict[tuple[int, str], Experiment] = {}
     for item in items:
-        for seed in range(seeds if seeds is not None else item.seeds):
-            for cell in item.cells if shown else item.trained:
+        firsts = _first_seeds(item, results) if results is not None and seeds.confirming else {}
+        for cell in item.cells if shown else item.trained:
+            confirming = (first + n for first in firsts.get(cell.cell_key, ()) for n in range(seeds.confirming or 0))
+            for seed in (*range(seeds.pilots_of(item)), *confirming):
                 run, place = cell.experiment.with_seed(seed), (seed, cell.cell_key)
                 runs[place] = runs[place].measuring_also(run) if place in runs else run
     return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
+
+
+def _first_seeds(item: Item, results: Path) -> Mapping[str, list[int]]:
+    """Of each cell the first seeds that confirm: those of the claims on it and on the cells that it bounds, which may
+    be of several families; the first of all where there is no claim."""
+    families = closed(item, results)
+    firsts: dict[str, set[int]] = {}
+    for claim in item.claims:
+        for cell in (cell for cell in item.cells if cell.label in claim.labels):
+            bound = bound_of(item, cell)
+            for one in (cell, bound) if bound is not None else (cell,):
+                firsts.setdefault(one.cell_key, set()).add(first_seed(hash_of(item, claim), families))
+    return {cell.cell_key: sorted(firsts.get(cell.cell_key, {CONFIRMING.start})) for cell in item.cells}
 
 
 def plan(
     items: Sequence[Item],
     results: Path,
     *,
-    seeds: int | None = None,
+    seeds: Seeds = PROFILES_SEEDS,
     with_reference: bool = True,
     read: Callable[..., Records] = read_records,
 ) -> Plan:
@@ -52,9 +92,9 @@ def plan(
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
     tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
     resolved = tuple(item.resolved(lambda trial: _score(tried, trial)) for item in items)
-    chosen = wanted(resolved, seeds)
+    chosen = wanted(resolved, seeds, results)
     runs = tuple(dict.fromkeys((*trials, *chosen)))
-    shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, shown=True))))
+    shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, results, shown=True))))
     records = {
         **read(results, (run.cell_key for run in shown), with_reference=with_reference),
         **tried,
@@ -65,7 +105,7 @@ def plan(
         missing=tuple(run for run in runs if not _finished(records, run)),
         records=records,
         shown=shown,
-        waiting=sum(len(item.choices) * (item.seeds if seeds is None else seeds) for item in resolved),
+        waiting=sum(len(item.choices) * seeds.number(item) for item in resolved),
     )
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from benchmark.cli.main import add_places
 from benchmark.cli.reproduce import as_json, nothing_fits, tell
-from benchmark.cli.scope import add_budget, add_quoted, add_scope, budget_of, checked_seeds, uses_reference
+from benchmark.cli.scope import add_budget, add_quoted, add_scope, budget_of, seeds_of, uses_reference
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
 from benchmark.papers.census import census
@@ -52,7 +52,7 @@ def act(options: argparse.Namespace) -> int:
 
 def _counted(chosen: Sequence[Item], options: argparse.Namespace) -> int:
     """What there is to run, an item at a time and in all."""
-    seeds = checked_seeds(options.seeds)
+    seeds = seeds_of(options)
     parts = [(item.name, [item]) for item in chosen]
     if len(chosen) > 1:  # tables share runs: the whole is less than the sum
         parts.append((", ".join(options.items), list(chosen)))
@@ -78,7 +78,7 @@ def _counted(chosen: Sequence[Item], options: argparse.Namespace) -> int:
 def _budgeted(chosen: Sequence[Item], budget: Budget, options: argparse.Namespace) -> int:
     """What `reproduce --budget` would do now."""
     start, console = time.monotonic(), Console()
-    planned = plan(chosen, options.results, seeds=checked_seeds(options.seeds), with_reference=uses_reference(options))
+    planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options))
     found = Spending(budget, options.results, options.data_root, options.jobs, start).choose(planned)
     if planned.missing and not found.fit.taken:
         raise ConfigError(nothing_fits(options.budget, found))

@@ -28,7 +28,7 @@ from benchmark.cli.scope import (
     add_scope,
     budget_of,
     checked_launch,
-    checked_seeds,
+    seeds_of,
     side_by_side,
     uses_reference,
 )
@@ -43,7 +43,7 @@ from benchmark.verdicts.next_runs import left_out
 from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Chosen, Spending
 from sweeps.grid import checked
 from sweeps.launcher import Gate, LocalWorkers, Standing, Watch, Workers, launch_by
-from sweeps.plan import Plan, plan, plan_of_runs, restricted
+from sweeps.plan import Plan, Seeds, plan, plan_of_runs, restricted
 from sweeps.status import in_words
 from sweeps.sweep_file import read
 
@@ -93,7 +93,7 @@ def reproduce(options: argparse.Namespace) -> int:
     budget = budget_of(options)
     chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
     with_reference = uses_reference(options)
-    seeds, data = checked_seeds(options.seeds), DataAtHand(options.data_root)
+    seeds, data = seeds_of(options), DataAtHand(options.data_root)
 
     def look() -> Plan:
         return data.of(plan(chosen, options.results, seeds=seeds, with_reference=with_reference))
@@ -111,7 +111,9 @@ def reproduce(options: argparse.Namespace) -> int:
         while planned.missing:  # once, or twice where trials choose what comes after them
             train(planned, options, console)
             planned = look()
-    results = [(with_seeds(item, seeds), restricted(planned.records, planned.shown)) for item in planned.items]
+    results = [
+        (replace(item, seeds=seeds.number(item)), restricted(planned.records, planned.shown)) for item in planned.items
+    ]
     mine = {(item.name, item.profile) for item, _ in results}
     reader = Reader()
     found = on_disk(ITEMS, PROFILES, options.results, reader)
@@ -132,10 +134,6 @@ def output() -> Console:
     return console if console.is_terminal else Console(width=TABLE_WIDTH)
 
 
-def with_seeds(item: Item, seeds: int | None) -> Item:
-    return item if seeds is None else replace(item, seeds=seeds)
-
-
 def work(options: argparse.Namespace) -> int:
     checked_launch(options)
     look, data, console = _looker(options), DataAtHand(options.data_root), Console(stderr=True)
@@ -152,13 +150,13 @@ def work(options: argparse.Namespace) -> int:
 
 def _looker(options: argparse.Namespace) -> Callable[[], Plan]:
     """What tells the plan as it stands now: of the items, or of the grids of sweep files."""
-    seeds, with_reference = checked_seeds(options.seeds), uses_reference(options)
+    seeds, with_reference = seeds_of(options), uses_reference(options)
     files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
     if not files:
         chosen = items(options.items, options.profile, options.also, rule=options.rule)
         return lambda: plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
-    if len(files) < len(options.items) or seeds is not None or options.also:
-        raise ConfigError("a sweep file names all its runs; leave out ITEM, --seeds and --also")
+    if len(files) < len(options.items) or seeds != Seeds() or options.also:
+        raise ConfigError("a sweep file names all its runs; leave out ITEM, --seeds, --pilots and --also")
     runs = list(dict.fromkeys(run for path in files for run in checked(read(path), many=options.yes)))
     return lambda: plan_of_runs(runs, options.results, with_reference=with_reference)
 

@@ -13,6 +13,7 @@ from benchmark.records.lease import BEAT, PATIENCE
 
 if TYPE_CHECKING:  # loads what trains
     from sweeps.budget import Budget
+    from sweeps.plan import Seeds
 
 AUTO, CPU = "auto", "cpu"
 
@@ -23,7 +24,7 @@ def add_scope(
     """Which runs. `items`: how many names there may be ("+": at least one, "*": also none)."""
     command.add_argument("items", nargs=items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
-    command.add_argument("--seeds", type=int, help="runs a cell (default: the profile's)")
+    add_seeds(command, "the profile's number of pilots")
     add_rule(command)
     command.add_argument(
         "--also",
@@ -31,6 +32,22 @@ def add_scope(
         default=[],
         metavar="METHOD",
         help="one more method in the arena, such as my_module:MyMethod; may be repeated",
+    )
+
+
+def add_seeds(command: argparse.ArgumentParser, default: str) -> None:
+    command.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help=f"N seeds of each cell that confirm, from 100 on: claims are judged by them, at 9, 16, 24 and 32 of them "
+        f"(default: none, and {default})",
+    )
+    command.add_argument(
+        "--pilots",
+        type=int,
+        metavar="N",
+        help="N pilot seeds of each cell, from 0 on: they are shown, and judge no claim (default with --seeds: none)",
     )
 
 
@@ -63,10 +80,17 @@ def uses_reference(options: argparse.Namespace) -> bool:
     return options.profile != "demo" if options.with_reference is None else bool(options.with_reference)
 
 
-def checked_seeds(seeds: int | None) -> int | None:
-    if seeds is not None and seeds < 1:
-        raise ConfigError(f"--seeds: {seeds}; at least 1 is needed")
-    return seeds
+def seeds_of(options: argparse.Namespace) -> "Seeds":
+    """Raises ConfigError."""
+    from sweeps.plan import Seeds
+
+    for name, why in (("seeds", "a family of claims has a hundred"), ("pilots", "those from 100 on confirm: --seeds")):
+        number = getattr(options, name)
+        if number is not None and number < 1:
+            raise ConfigError(f"--{name}: {number}; at least 1 is needed")
+        if number is not None and number > 100:
+            raise ConfigError(f"--{name}: {number} seeds; at most 100, {why}")
+    return Seeds(pilots=options.pilots, confirming=options.seeds)
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:

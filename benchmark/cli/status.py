@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.cli.main import add_places
-from benchmark.cli.scope import add_reference, add_scope, checked_seeds, uses_reference
+from benchmark.cli.scope import add_reference, add_scope, seeds_of, uses_reference
 from benchmark.papers.catalogue import items
 from benchmark.records.record import run_folder
 from sweeps.plan import plan
@@ -37,7 +37,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    checked_seeds(options.seeds)
+    seeds_of(options)
     console = Console()
     if options.json:
         print(to_json(_look(options)))
@@ -65,7 +65,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
         return on_disk(options.results)
     chosen = items(options.items, options.profile, options.also, rule=options.rule)
-    planned = plan(chosen, options.results, seeds=options.seeds, with_reference=uses_reference(options))
+    planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options))
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
     missing = set(planned.missing)
     return [

@@ -2,9 +2,11 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.cli.main import ROOT
+from benchmark.cli.scope import add_seeds, seeds_of
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
@@ -25,7 +27,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--grid", metavar="WORDS", help="factors with their values, in place of an ITEM")
     command.add_argument("--profile", default=DEFAULT_PROFILE, help="demo, laptop (default), gpu or paper")
-    command.add_argument("--seeds", type=int, help="seeds of each cell (default: the item's; of a grid: seed 0)")
+    add_seeds(command, "the item's number of pilots, of a grid seed 0")
     command.add_argument("--yes", action="store_true", help="take more than 10,000 runs")
     command.add_argument("--check", type=Path, metavar="FILE", help="only check this sweep file")
     command.add_argument("--write", type=Path, metavar="FOLDER", help="write a file for each ITEM instead of printing")
@@ -33,51 +35,53 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    asked = [bool(options.items), options.grid is not None, options.check is not None]
-    if sum(asked) != 1:
+    seeds = seeds_of(options).of_every_cell()
+    if sum([bool(options.items), options.grid is not None, options.check is not None]) != 1:
         raise ConfigError("give one of ITEM, --grid and --check; see `fssl sweep --help`")
-    if options.seeds is not None and options.seeds < 1:
-        raise ConfigError(f"--seeds: {options.seeds}; at least 1 is needed")
     if options.check is not None:
         runs = checked(read(options.check), many=options.yes)
         print(f"{options.check}: {len(runs)} runs of {len({run.cell_key for run in runs})} cells, all in order")
     elif options.grid is not None:
-        print(of_grid(options), end="")
+        print(of_grid(options, seeds), end="")
     else:
-        _items(options)
+        _items(options, seeds)
     return 0
 
 
-def of_grid(options: argparse.Namespace) -> str:
+def of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
     """The sweep file of --grid."""
     grid = grid_of_words(options.grid)
     grid.setdefault("profile", [options.profile])
-    if options.seeds is not None and "seed" in grid:
-        raise ConfigError("--seeds: the grid has its seeds; give one of the two")
-    grid.setdefault("seed", list(range(options.seeds or 1)))
+    if seeds and "seed" in grid:
+        raise ConfigError("--seeds, --pilots: the grid has its seeds; give one of the two")
+    grid.setdefault("seed", list(seeds or [0]))
     checked(grid, many=options.yes)
-    seeds = f" --seeds {options.seeds}" if options.seeds is not None else ""
-    made_by = f'fssl sweep --grid "{options.grid}" --profile {options.profile}{seeds}'
+    made_by = f'fssl sweep --grid "{options.grid}" --profile {options.profile}{asked(options)}'
     return written(grid, name=options.grid, made_by=made_by)
 
 
-def of_item(item: Item, seeds: int | None = None, *, many: bool = False) -> str:
-    """The sweep file of an item: its cells and their seeds."""
+def asked(options: argparse.Namespace) -> str:
+    """The words of the command that name seeds."""
+    numbers = {"seeds": options.seeds, "pilots": options.pilots}
+    return "".join(f" --{name} {number}" for name, number in numbers.items() if number is not None)
+
+
+def of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many: bool = False) -> str:
+    """The sweep file of an item: its cells and their seeds (default: its pilots), asked for by these words."""
     grid = grid_of_item(item, seeds)
     checked(grid, many=many)
-    more = f" --seeds {seeds}" if seeds is not None else ""
-    made_by = f"fssl sweep {item.name} --profile {item.profile}{more}"
+    made_by = f"fssl sweep {item.name} --profile {item.profile}{words}"
     return written(grid, name=f"{item.name} {item.profile}", made_by=made_by)
 
 
-def _items(options: argparse.Namespace) -> None:
+def _items(options: argparse.Namespace, seeds: Sequence[int]) -> None:
     chosen = [item for item in items(options.items, options.profile) if item.trained]
     if not chosen:
         raise ConfigError(f"{', '.join(options.items)}: nothing is trained; choose another item (`fssl list items`)")
     if len(chosen) > 1 and options.write is None:
         raise ConfigError(f"{len(chosen)} items are {len(chosen)} sweeps; give --write FOLDER, or one item")
     for item in chosen:
-        text = of_item(item, options.seeds, many=options.yes)
+        text = of_item(item, seeds, asked(options), many=options.yes)
         if item.choices:
             waiting = f"{len(item.choices)} cells wait for their trials, which `fssl reproduce` and `fssl work` run"
             print(f"fssl: {item.name}: {waiting}", file=sys.stderr)

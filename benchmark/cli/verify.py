@@ -60,7 +60,7 @@ def act(options: argparse.Namespace) -> int:
     troubles += troubles_of_index(options.results, options.results.glob("reference/*/seed=*.json.gz"))
     troubles += disagreements(records)
     for item in chosen:
-        planned = plan([item], options.results, seeds=None, with_reference=options.profile != "demo")
+        planned = plan([item], options.results, with_reference=options.profile != "demo")
         troubles += [trouble for resolved in planned.items for trouble in troubles_of_item(resolved, planned.records)]
     replays = _replayed(records, options)
     troubles += [f"{path}: {found.trouble}" for path, found in replays.items() if found.trouble is not None]

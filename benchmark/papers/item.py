@@ -3,14 +3,20 @@
 Plain data, shared by the papers (which declare items), the sweeps (which run them) and the reports (which show them).
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Literal
 
 from benchmark.experiment import Experiment
 
 ACCURACY = "test/accuracy"
 UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
+FORMS = ("improves", "comparable", "every", "trend", "order")  # of claims
+ENDPOINTS = ("last", "end", "speed", "spread", "arithmetic", "last_100")  # verdicts/endpoints.py; any number of rounds
+PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +89,12 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A sentence of the paper (or a question of ours) and, fixed before any run, what would bear it out.
+    """A sentence of the paper (or a question of ours) and, fixed before the runs that judge it, what would bear it out.
 
     The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x endpoint of `metric`.
     Forms: improves (the contrast is above zero), comparable (it lies inside +-least), trend (as improves, over an
     ordered factor), every (each of `contrasts` is above zero), order (the same, one after another).
-    Endpoints are those of verdicts/endpoints.py; a claim with another one reads "not judged yet".
+    Endpoints are those of verdicts/endpoints.py.
     """
 
     name: str
@@ -100,7 +106,8 @@ class Claim:
     endpoint: str = "last"
     least: float  # least difference of interest, in the metric's unit (accuracy: fraction)
     metric: str = ACCURACY
-    family: str = ""  # claims that share one error rate; empty: those of the item
+    main: bool = False  # one of the few that a paper's error is spent on first, in the order of its item
+    made: date | None = None  # when it was written down; no part of its hash
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -160,6 +167,17 @@ class Item:
         """The item with its quoted cells trained like the others."""
         cells = (replace(cell, role="published") if cell.role == "quoted" else cell for cell in self.cells)
         return replace(self, cells=tuple(cells))
+
+    def contrasts_of(self, claim: Claim) -> tuple[tuple[tuple[str, float], ...], ...]:
+        """The claim's contrasts over cells, whatever these are called; a label that is no cell's stands for itself."""
+        keys = {cell.label: cell.cell_key for cell in self.cells}
+        contrasts = claim.contrasts or (claim.contrast,)
+        return tuple(tuple(sorted((keys.get(label, label), float(w)) for label, w in c.items())) for c in contrasts)
+
+    def hash_of(self, claim: Claim) -> str:
+        """16 hexadecimal digits: another sentence, cell, endpoint, form or margin makes it another claim."""
+        told = (claim.quote, claim.source, claim.form, claim.endpoint, claim.metric, float(claim.least), claim.main)
+        return hashlib.sha256(json.dumps((self.contrasts_of(claim), *told)).encode()).hexdigest()[:16]
 
     def cell(self, label: str) -> Cell:
         """The cell of that label. Raises KeyError."""

@@ -4,6 +4,7 @@ README.md of this folder has the keys of a file. A claim that names `data` sets 
 in its cells' labels standing for the data set; with `mean_over` data sets it is one claim on the mean over them.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -12,14 +13,14 @@ from typing import Any
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
-from benchmark.papers.item import Claim, Drawing
+from benchmark.papers.item import ENDPOINTS, FORMS, Claim, Drawing
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 
 # Keys of a file. `kind`: "table" (the default), "figure" or "settings" (rows of a table of settings, never trained).
 KEYS = {
     *("paper", "item", "kind", "title", "source", "metrics", "seeds", "margin", "rows", "columns", "notes", "cells"),
-    *("claims", "figure", "computed", "measured", "printed", "cells_of"),
+    *("claims", "claims_made", "figure", "computed", "measured", "printed", "cells_of"),
 }
 NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
 CLAIM_KEYS = {f.name for f in fields(Claim)} | {"data", "mean_over"}
@@ -44,7 +45,7 @@ def read_published(item: str) -> dict[str, Any]:
     if missing and file.get("kind") != "settings":
         raise ConfigError(f"{path}: {missing[0]} is missing; a table has {', '.join(NEEDED)}")
     for claim in file.get("claims", ()):
-        check_keys(f"{path}: claim {claim.get('name')!r}", claim, CLAIM_KEYS)
+        _check_claim(f"{path}: claim {claim.get('name')!r}", claim)
     check_keys(f"{path}: figure", file.get("figure", {}), {f.name for f in fields(Drawing)})
     return file
 
@@ -53,6 +54,22 @@ def check_keys(where: str, found: Mapping[str, Any], known: set[str]) -> None:
     for key in found:
         if key not in known:
             raise ConfigError(f"{where}: unknown key {key!r}; {nearest(key, known)}")
+
+
+def _check_claim(where: str, claim: Mapping[str, Any]) -> None:
+    check_keys(where, claim, CLAIM_KEYS)
+    for key in ("name", "quote", "source", "form", "least"):
+        if key not in claim:
+            raise ConfigError(f"{where}: {key} is missing")
+    if not (claim.get("contrast") or claim.get("contrasts")):
+        raise ConfigError(f"{where}: contrast is missing")
+    if not isinstance(claim["least"], int | float) or claim["least"] < 0:
+        raise ConfigError(f"{where}: least is {claim['least']!r}; a margin in the metric's unit is needed")
+    if claim["form"] not in FORMS:
+        raise ConfigError(f"{where}: unknown form {claim['form']!r}; {nearest(claim['form'], FORMS)}")
+    endpoint = claim.get("endpoint", "last")
+    if endpoint not in ENDPOINTS and not re.fullmatch(r"last_\d+", endpoint):
+        raise ConfigError(f"{where}: unknown endpoint {endpoint!r}; {nearest(endpoint, ENDPOINTS)}")
 
 
 def drawing_of(file: Mapping[str, Any]) -> Drawing | None:
@@ -70,7 +87,7 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
     """
     claims: dict[tuple[object, ...], Claim] = {}
     for raw in file.get("claims", ()):
-        for claim in _one_a_data_set(raw, data_names or {}):
+        for claim in _one_a_data_set({"made": file.get("claims_made"), **raw}, data_names or {}):
             contrasts = (claim.contrast, *claim.contrasts)
             estimand = tuple(tuple(sorted(one.items())) for one in contrasts)
             claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric), claim)

@@ -91,7 +91,9 @@ class Recorder(pl.Callback):
         if self.warnings:
             attempt["warnings"] = list(self.warnings)
         previous = read_json(self.folder / "manifest.json") or {}
-        write_json(self.folder / "manifest.json", {**manifest, "attempts": [*previous.get("attempts", []), attempt]})
+        claims = {"claims": previous["claims"]} if "claims" in previous else {}  # those that it was begun under
+        attempts = [*previous.get("attempts", []), attempt]
+        write_json(self.folder / "manifest.json", {**manifest, **claims, "attempts": attempts})
         self._set_aside()
 
     def chose(self, choices: Mapping[str, Any]) -> None:

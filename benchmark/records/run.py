@@ -20,6 +20,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import load_ahead
 from benchmark.federated.store import MEMORY
 from benchmark.federated.trainer import build_trainer, fit
+from benchmark.papers.item import CONFIRMING
 from benchmark.records.cputime import CpuClock
 from benchmark.records.export import export
 from benchmark.records.files import read_json
@@ -90,7 +91,8 @@ def run(
                     chosen = _engine_of(recorder, environment, workers, like, name=engine, device=device)
                     if chosen is None:
                         chosen = build_engine(engine, environment, workers, threads, device=device)
-                    with contextlib.closing(chosen), recorder.opened(manifest(environment, chosen)):
+                    told = manifest(environment, chosen) | claims_of(experiment, results)
+                    with contextlib.closing(chosen), recorder.opened(told):
                         return _train(recorder, environment, chosen, [*callbacks], stop)
         except Preempted as preempted:
             raise Stopped(
@@ -105,6 +107,15 @@ def run(
     if record is None or record.status not in FINISHED or covers(record, experiment):
         return train(experiment, folder)
     return _measured_again(record, experiment, folder, beside, train)
+
+
+def claims_of(experiment: Experiment, results: Path) -> dict[str, Any]:
+    """Of a run that confirms: the claims that it is begun under."""
+    if experiment.seed not in CONFIRMING:
+        return {}
+    from benchmark.records.families import begun_under  # builds all items of a profile
+
+    return {"claims": begun_under(experiment, results)}
 
 
 def _engine_of(

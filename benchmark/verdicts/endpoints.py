@@ -18,15 +18,10 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import LAST_PART, value_of
 from benchmark.verdicts.units import is_fraction
 
-NAMES = ("last", "end", "speed", "spread", "arithmetic")
 LAST_ROUNDS = re.compile(r"last_(\d+)")
 TENTH = 0.1
 STILL_RISING = 0.003  # .3 points: a run that gains so much over its last tenth has not come to an end
 SURE = 1e-3  # accuracies nearer to 0 or 1 have no log-odds that few test images could tell apart
-
-
-def is_endpoint(name: str) -> bool:
-    return name in NAMES or LAST_ROUNDS.fullmatch(name) is not None
 
 
 def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:

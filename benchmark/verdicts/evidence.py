@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import ACCURACY, Cell, Claim, Item
+from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Cell, Claim, Item
 from benchmark.papers.table import ALONE
-from benchmark.verdicts.endpoints import LAST_ROUNDS, STILL_RISING, gain_at_end, is_endpoint
-from benchmark.verdicts.looks import CONFIRMING
+from benchmark.records.families import SEEDS, Family, families_in, first_seed_of, hash_of, name_of
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.endpoints import LAST_ROUNDS, STILL_RISING, gain_at_end
 from benchmark.verdicts.results import CellResult, Records, cell_result
 from benchmark.verdicts.statistics import contrast
 
@@ -32,17 +33,20 @@ class Evidence:
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
     said_first: tuple[str, ...] = ()  # what a reader has to know before the verdict
     unjudged: str = ""  # why no rule judges it
+    hash: str = ""
+    family: Family | None = None  # that its runs were begun under; None: no run that confirms it has begun
+    first: int = CONFIRMING.start  # of the family's seeds
 
     @property
     def pilots(self) -> tuple[int, ...]:
-        return tuple(seed for seed in self._seeds if seed < CONFIRMING.start)
+        return tuple(seed for seed in self._seeds if seed in PILOTS)
 
     @property
     def confirming(self) -> tuple[int, ...]:
-        """Seeds from 100 on without a gap: which runs have ended must not choose what is judged."""
+        """The family's seeds without a gap: which runs have ended must not choose what is judged."""
         seeds = set(self._seeds)
         found = []
-        for seed in CONFIRMING:
+        for seed in range(self.first, self.first + SEEDS):
             if seed not in seeds:
                 break
             found.append(seed)
@@ -68,12 +72,13 @@ def contrasts(claim: Claim) -> tuple[Mapping[str, float], ...]:
 
 def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     """Raises KeyError for a claim on a label that the item does not have."""
-    if not is_endpoint(claim.endpoint):
-        return Evidence(claim=claim, differences=(), unjudged=f"the endpoint {claim.endpoint!r} has no rule yet")
     shown = {one.label for one in item.shown}
     absent = [label for label in claim.labels if label in shown]
     if absent:
         return Evidence(claim=claim, differences=(), unjudged=f"{absent[0]} is only shown, not run")
+    mine = hash_of(item, claim)
+    first, family = _begun_under(item, records, claim, mine)
+    records = _judging({cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}, mine, first)
     found = {
         label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
         for label in claim.labels
@@ -83,7 +88,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     differences = tuple(contrast(one, values) for one in contrasts(claim))
     seeds = sorted(set.intersection(*(set(one) for one in values.values())))
     judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
-    stands, first = _against_bounds(item, records, claim, judged) if claim.metric == ACCURACY else ({}, ())
+    stands, below = _against_bounds(item, records, claim, judged) if claim.metric == ACCURACY else ({}, ())
     collapsed = {label: {seed: not up for seed, up in runs.items()} for label, runs in stands.items()}
     known = bool(stands) and set(judged) <= set.intersection(*(set(runs) for runs in stands.values()))
     unbounded = dict.fromkeys(seeds, True)
@@ -94,8 +99,33 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         survival=tuple(contrast(one, standing) for one in contrasts(claim)) if known else (),
         collapsed=collapsed if known else {},
         diverged=diverged,
-        said_first=(*_still_rising(item, records, claim, judged), *first),
+        said_first=(*_still_rising(item, records, claim, judged), *below),
+        hash=mine,
+        family=family,
+        first=first,
     )
+
+
+def _begun_under(item: Item, records: Records, claim: Claim, mine: str) -> tuple[int, Family | None]:
+    """The first seed, and the family, of the runs of the claim's cells that were begun under it."""
+    runs = (run for label in claim.labels for run in records.get(item.cell(label).cell_key, {}).values())
+    families = {run.seed: families_in(run.manifest).get(name_of(item)) for run in runs if run.seed in CONFIRMING}
+    for seed, family in sorted(families.items()):
+        if family is not None and mine in family:
+            return first_seed_of(seed), family
+    return CONFIRMING.start, None
+
+
+def _judging(records: Records, mine: str, first: int) -> Records:
+    """Pilots, and of the runs that confirm those of the family's seeds that were begun under the claim."""
+
+    def counts(run: RunRecord) -> bool:
+        if run.seed not in CONFIRMING:
+            return run.seed in PILOTS
+        of_family = first_seed_of(run.seed) == first
+        return of_family and any(mine in family for family in families_in(run.manifest).values())
+
+    return {key: {seed: run for seed, run in runs.items() if counts(run)} for key, runs in records.items()}
 
 
 def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:

@@ -8,9 +8,11 @@ where each of their contrasts does, each at the claim's whole error, and fail wh
 (intersection-union). Where more than a fifth of the runs of a cell have collapsed, the typical difference says little,
 and collapse alone is judged: of the seeds on which one side alone stood, on how many it was the one that should win.
 
-The error of a family of claims, some false verdict in it at any look, is .05: Holm's, so that what a decided claim
-leaves is shared by the others. A mean is not judged: where one arm collapses now and then, no test of a mean keeps its
-level at so few seeds (tests/verdicts/test_error_rate.py).
+The error of a family of claims (records/families.py), some false verdict in it at any look, is .05. Half of it is for
+the few main claims, one after another: each has all of that half, once those before it are decided. The other half is
+shared by all other claims of the paper: an item has its claims' shares, and what a decided claim leaves is shared by
+the others of the item (Holm's). So no verdict moves by the runs of another item. A mean is not judged: where one arm
+collapses now and then, no test of a mean keeps its level at so few seeds (tests/verdicts/test_error_rate.py).
 """
 
 import functools
@@ -21,9 +23,10 @@ from typing import Literal, TypeAlias
 
 from scipy.stats import binomtest
 
-from benchmark.papers.item import Cell, Claim, Item
+from benchmark.papers.item import CONFIRMING, Cell, Claim, Item
+from benchmark.records.families import Family, declared, owner
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, evidence
-from benchmark.verdicts.looks import CONFIRMING, EQUIVALENCE, FUTILE, LOOKS, POWER, errors, power
+from benchmark.verdicts.looks import EQUIVALENCE, FUTILE, LOOKS, POWER, errors, power
 from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.signed_ranks import interval, typical
 from benchmark.verdicts.statistics import contrast, summary
@@ -56,10 +59,10 @@ class Judged:
     futile: bool = False  # not even the last look is likely to decide it
 
     @property
-    def awaited(self) -> range:
-        """The seeds of the next look; none where there is no more to look at."""
+    def next_look(self) -> int:
+        """Confirming seeds of the next look; 0 where there is no more to look at."""
         open_ = self.verdict in ("undecided", "not judged yet") and self.looks < len(LOOKS)
-        return CONFIRMING[: LOOKS[self.looks]] if open_ else CONFIRMING[:0]
+        return LOOKS[self.looks] if open_ else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,29 +80,63 @@ class Decision:
 def judge(item: Item, records: Records) -> list[Judged]:
     """Every claim of the item, in the item's order. Raises KeyError for a claim on a label the item does not have."""
     judged: dict[int, Judged] = {}
-    families: dict[str, dict[int, Evidence]] = {}
+    families: dict[Family, dict[int, Evidence]] = {}
     for number, claim in enumerate(item.claims):
-        if claim.endpoint == "arithmetic":
+        place, one = owner(item, claim)
+        if (place.name, one.name) != (item.name, claim.name):
+            judged[number] = Judged(
+                claim=claim, verdict="not judged yet", reason=f"the same contrast is judged in {place.name}: {one.name}"
+            )
+        elif claim.endpoint == "arithmetic":
             judged[number] = _counted(item, records, claim)
         else:
-            families.setdefault(claim.family, {})[number] = evidence(item, records, claim)
-    for members in families.values():
-        for (number, one), (decision, error) in zip(members.items(), decide(list(members.values())), strict=True):
-            judged[number] = _told(one, decision, error)
+            found = evidence(item, records, claim)
+            families.setdefault(found.family or declared(item), {})[number] = found
+    for family, members in families.items():
+        for (number, evidence_of), (decision, error) in zip(
+            members.items(), decide(list(members.values()), family), strict=True
+        ):
+            judged[number] = _told(evidence_of, decision, error)
     return [judged[number] for number in sorted(judged)]
 
 
-def decide(family: Sequence[Evidence]) -> list[tuple[Decision, float]]:
-    """Of each claim of a family what its looks say, and the error at which they were judged, by Holm's rule."""
+def decide(claims: Sequence[Evidence], family: Family) -> list[tuple[Decision, float]]:
+    """Of each of an item's claims in a family what its looks say, and the error at which they were judged."""
+    half = FAMILY_ERROR / 2 if family.main and family.others else FAMILY_ERROR
+    main = {one.hash: one for one in claims if one.hash in family.main}
+    others = [one for one in claims if one.hash not in main]
+    share = half * min(1.0, len(others) / max(1, len(family.others)))
+    found = _in_order(main, family.main, half)
+    found |= dict(zip((one.hash for one in others), _by_holm(others, share), strict=True))
+    return [found[one.hash] for one in claims]
+
+
+def _in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: float) -> dict[str, tuple[Decision, float]]:
+    """One after another at the same error; behind the first that is open none is decided."""
+    found: dict[str, tuple[Decision, float]] = {}
+    waits_for = ""
+    for one in order:
+        decision = looked_at(claims[one], error) if one in claims else None
+        if decision is not None:
+            if waits_for:
+                decision = replace(decision, verdict="undecided", why=f"waits for {waits_for}, a main claim before it")
+            found[one] = decision, error
+        if not waits_for and (decision is None or decision.verdict == "undecided"):
+            waits_for = repr(claims[one].claim.name) if one in claims else "one that was reworded"
+    return found
+
+
+def _by_holm(claims: Sequence[Evidence], error: float) -> list[tuple[Decision, float]]:
+    """What a decided claim leaves is shared by the others."""
     decided: dict[int, tuple[Decision, float]] = {}
     while True:
-        error = FAMILY_ERROR / max(1, len(family) - len(decided))
-        left = {n: looked_at(one, error) for n, one in enumerate(family) if n not in decided}
-        new = {n: (decision, error) for n, decision in left.items() if decision.verdict != "undecided"}
+        each = error / max(1, len(claims) - len(decided))
+        left = {n: looked_at(one, each) for n, one in enumerate(claims) if n not in decided}
+        new = {n: (decision, each) for n, decision in left.items() if decision.verdict != "undecided"}
         decided |= new
         if not new:
-            undecided = {n: (decision, error) for n, decision in left.items()}
-            return [(decided | undecided)[n] for n in range(len(family))]
+            undecided = {n: (decision, each) for n, decision in left.items()}
+            return [(decided | undecided)[n] for n in range(len(claims))]
 
 
 def looked_at(one: Evidence, error: float) -> Decision:

@@ -1,10 +1,9 @@
 """When a claim is judged, and how much of its error each look may spend.
 
-Seeds 0 to 99 explore (pilots: shown, never judged), from 100 they confirm, from 1000 they tune. The first 9, 16, 24 and
-32 confirming seeds are looked at, and nothing between: who adds seeds until a claim is decided errs far more often than
-one look at its level (18 to 24 % instead of 5 %, simulated). At look k of n seeds in all, error ln(1 + (e - 1) n / 32)
-may have been spent (Lan and DeMets 1983, the function that is like Pocock's); the levels follow from the joint
-distribution of the looks, that of a Brownian motion at the times n / 32.
+The first 9, 16, 24 and 32 confirming seeds of a claim's family are looked at, and nothing between: who adds seeds until
+a claim is decided errs far more often than one look at its level (18 to 24 % instead of 5 %, simulated). At look k of n
+seeds in all, error ln(1 + (e - 1) n / 32) may have been spent (Lan and DeMets 1983, the function that is like
+Pocock's); the levels follow from the joint distribution of the looks, that of a Brownian motion at the times n / 32.
 """
 
 import functools
@@ -21,7 +20,6 @@ from benchmark.papers.item import Claim
 from benchmark.verdicts.statistics import summary
 
 Values: TypeAlias = NDArray[np.float64]
-CONFIRMING = range(100, 1000)
 LOOKS = (9, 16, 24, 32)  # confirming seeds
 EQUIVALENCE = 20  # seeds from which on a difference can be called none
 NODES = 401  # of the integral over where the process was at the look before

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from benchmark.experiment import Experiment
-from benchmark.papers.item import Item
+from benchmark.papers.item import CONFIRMING, Item
+from benchmark.records.families import SEEDS
 from benchmark.verdicts.judge import judge
-from benchmark.verdicts.looks import CONFIRMING
 from benchmark.verdicts.results import Records, counted
 
 Step: TypeAlias = tuple[Experiment, ...]
@@ -66,12 +66,12 @@ def _claims(
         for judged in judge(item, counted(item, records)) if not item.choices else ():
             wanted = {keys[label] for label in judged.claim.labels if label in keys}
             runs = [run for run in left if run.cell_key in wanted]
-            to_look = [run for run in runs if run.seed in judged.awaited]
+            to_look = [run for run in runs if run.seed in CONFIRMING and run.seed % SEEDS < judged.next_look]
             if judged.futile:
                 far.append(runs)
             elif to_look:
                 near.append(to_look)
-            elif judged.awaited:
+            elif judged.next_look:
                 pilots.append([run for run in runs if run.seed not in CONFIRMING])
     return near, pilots, far
 

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from benchmark.papers.item import UNTRAINED, Cell, Item
+from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import value_at
-from benchmark.verdicts.looks import CONFIRMING
 from benchmark.verdicts.statistics import Summary, summary
 
 Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record

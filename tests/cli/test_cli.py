@@ -102,7 +102,7 @@ def test_verify_names_what_does_not_add_up(capsys, tmp_path):
 
 def test_plan_prints_one_object(capsys, tmp_path):
     code, out, _ = fssl(
-        capsys, "plan", "ssfl/tab2", "--profile", "demo", "--seeds", "1", "--json", "--results", tmp_path
+        capsys, "plan", "ssfl/tab2", "--profile", "demo", "--pilots", "1", "--json", "--results", tmp_path
     )
     planned = json.loads(out)
     assert code == 0 and planned["item"] == "ssfl/tab2" and planned["runs"] == planned["cells"] > 9

@@ -10,7 +10,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.census import census
 from reports.exports import item_result
 from sweeps.grid import grid_of_item
-from sweeps.plan import plan, restricted
+from sweeps.plan import Seeds, plan, restricted
 from tests.reports.fakes import make_record
 
 
@@ -26,15 +26,18 @@ def test_the_paper_has_131_runs_and_135_with_the_quoted_ones():
 def test_quoted_cells_run_on_request_alone_and_show_where_somebody_ran_them(tmp_path):
     """Table 3: 4 cells of grouping are trained, 4 of FedMatch shown; a record of one of those is in the table."""
     (plain,), (asked,) = (items(["ssfl/tab3"], "demo", also_quoted=also) for also in (False, True))
-    assert plan([plain], tmp_path, seeds=2).cells == 4 and len(plan([plain], tmp_path, seeds=2).runs) == 8
-    assert plan([asked], tmp_path, seeds=2).cells == 8
-    assert all("FedMatch" not in cell for cell in grid_of_item(plain, None)["cell"])
+    assert (
+        plan([plain], tmp_path, seeds=Seeds(pilots=2)).cells == 4
+        and len(plan([plain], tmp_path, seeds=Seeds(pilots=2)).runs) == 8
+    )
+    assert plan([asked], tmp_path, seeds=Seeds(pilots=2)).cells == 8
+    assert all("FedMatch" not in cell for cell in grid_of_item(plain)["cell"])
     quoted = next(cell for cell in plain.cells if cell.role == "quoted")
 
     def found(*_: object, **__: object) -> dict:
         return {quoted.cell_key: {0: make_record(quoted, 0, {"test/accuracy": 0.5})}}
 
-    planned = plan([plain], tmp_path, seeds=1, read=found)
+    planned = plan([plain], tmp_path, seeds=Seeds(pilots=1), read=found)
     one = replace(plain, seeds=1)
     shown = {c["cell_key"]: c for c in item_result(one, {})["cells"]}
     assert len(shown) == 8 and all(cell["published"] is not None for cell in shown.values())
@@ -44,7 +47,7 @@ def test_quoted_cells_run_on_request_alone_and_show_where_somebody_ran_them(tmp_
 
 def test_plan_tells_the_whole(tmp_path, capsys):
     """Figures D.3 and D.4 are the same runs, Table 2's: 6 of the paper and 3 controls, in both together as in each."""
-    words = ["plan", "ssfl/figd3", "ssfl/figd4", "--profile", "demo", "--seeds", "1", "--json", "--also-quoted"]
+    words = ["plan", "ssfl/figd3", "ssfl/figd4", "--profile", "demo", "--pilots", "1", "--json", "--also-quoted"]
     assert main([*words, "--results", str(tmp_path)]) == 0
     one, other, both = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert [found["runs"] for found in (one, other, both)] == [9, 9, 9]

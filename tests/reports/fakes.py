@@ -1,14 +1,15 @@
 """Hand-made items and records for the reports' tests: no run is needed to test how runs are shown."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from benchmark.experiment import Experiment, Federation, to_json
-from benchmark.papers.item import Cell, Claim, Item, Printed
+from benchmark.papers.item import CONFIRMING, Cell, Claim, Item, Printed
+from benchmark.records.families import name_of
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
 
@@ -58,6 +59,20 @@ def accuracies(cells: Mapping[Cell, list[float]] | list[tuple[Cell, list[float]]
     return {
         cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed, value in enumerate(values)}
         for cell, values in pairs
+    }
+
+
+def begun_under(item: Item, records: Records, main: Sequence[str] = (), more: int = 0) -> Records:
+    """Runs that confirm, begun under all claims of the item and so many of the paper's other items. `main`: hashes."""
+    others = [h for claim in item.claims if (h := item.hash_of(claim)) not in main]
+    family = {"main": list(main), "others": [*others, *(f"of another item {n}" for n in range(more))]}
+    claims = {"claims": {name_of(item): family}}
+    return {
+        key: {
+            seed: replace(run, manifest={**run.manifest, **claims}) if seed in CONFIRMING else run
+            for seed, run in runs.items()
+        }
+        for key, runs in records.items()
     }
 
 

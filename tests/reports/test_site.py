@@ -137,7 +137,7 @@ def test_the_item_s_page_says_what_the_records_say(site: Path) -> None:
         "not run (0/3)",
         "a beats b",
         "Pilot seeds only: not judged",
-        "fssl reproduce toy/tab1 --profile laptop --seeds 3",
+        "fssl reproduce toy/tab1 --profile laptop",
     ):
         assert said in text, said
     assert "to the paper" not in text

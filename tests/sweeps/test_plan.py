@@ -6,7 +6,7 @@ from benchmark.methods.ssfl import Grouping
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import run_folder, write_reference
 from benchmark.records.run import run
-from sweeps.plan import plan, restricted, wanted
+from sweeps.plan import Seeds, plan, restricted, wanted
 from tests.conftest import record_of
 
 
@@ -17,7 +17,7 @@ def item_of(**experiments) -> Item:
 
 def test_shared_runs_count_once_and_seeds_fill_evenly(tiny):
     other = replace(tiny, method=replace(tiny.method, averaging=Grouping(S=2)))
-    runs = wanted([item_of(a=tiny, b=other), item_of(c=tiny)], None)
+    runs = wanted([item_of(a=tiny, b=other), item_of(c=tiny)])
     assert [(run.seed, run.cell_key) for run in runs] == [
         (0, tiny.cell_key),
         (0, other.cell_key),
@@ -40,5 +40,5 @@ def test_a_table_of_one_seed_shows_one(tiny, tmp_path):
     item = item_of(a=tiny)
     for seed in (0, 1):
         run(tiny.with_seed(seed), tmp_path)
-    planned = plan([item], tmp_path, seeds=1)
+    planned = plan([item], tmp_path, seeds=Seeds(pilots=1))
     assert list(restricted(planned.records, planned.runs)[tiny.cell_key]) == [0]

@@ -224,7 +224,7 @@ def test_an_address_where_no_cluster_is_is_refused_in_bounded_time():
 
 def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)  # what makes `import ray` raise ImportError
-    words = ["ssfl/tab2", "--profile", "demo", "--seeds", "1", "--results", str(tmp_path), "--launcher", "ray"]
+    words = ["ssfl/tab2", "--profile", "demo", "--pilots", "1", "--results", str(tmp_path), "--launcher", "ray"]
     assert main(["reproduce", *words]) == 65
     assert "pip install 'fssl-bench[ray]'" in capsys.readouterr().err
 

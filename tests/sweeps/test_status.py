@@ -152,7 +152,7 @@ def test_who_stops_watching_stops_nothing(tiny, tmp_path, capsys, monkeypatch):
 
 
 def test_of_an_item_everything_is_missing_at_first(tmp_path, capsys):
-    assert main(["status", "ssfl/tab2", "--profile", "demo", "--seeds", "1", "--results", str(tmp_path)]) == 0
+    assert main(["status", "ssfl/tab2", "--profile", "demo", "--pilots", "1", "--results", str(tmp_path)]) == 0
     assert "missing; 0/" in capsys.readouterr().out
     assert os.listdir(tmp_path) == []
 

@@ -13,9 +13,11 @@ import pytest
 
 from benchmark.papers.item import Cell, Claim, Item, Shown
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.judge import judge as judge_as_begun
+from benchmark.verdicts.results import Records
 from benchmark.verdicts.signed_ranks import walsh_averages
-from tests.reports.fakes import make_cell, make_record, pair
+from tests.reports.fakes import begun_under, make_cell, make_record, pair
 
 GOOD = [0.02 + 0.001 * seed for seed in range(32)]  # a gain of 2 to 5 points
 
@@ -35,12 +37,17 @@ def records_of(
     }
 
 
+def judge(item: Item, records: Records, **family: Any) -> list[Judged]:
+    """The verdicts by runs that were begun under the item's claims."""
+    return judge_as_begun(item, begun_under(item, records, **family))
+
+
 def judged(differences: list[float], *, first: int = 100, claims: int = 1, **claim: Any) -> Judged:
-    """The verdict on a - b = differences, as the first of so many claims."""
+    """The verdict on a - b = differences, as one of so many claims of a paper."""
     item = pair(**claim)
     a, b = item.cells
     records = records_of([(a, [0.5 + d for d in differences]), (b, [0.5] * len(differences))], first)
-    return judge(replace(item, claims=item.claims * claims), records)[0]
+    return judge(item, records, more=claims - 1)[0]
 
 
 def test_pilot_seeds_are_shown_and_never_judged():
@@ -59,7 +66,11 @@ def test_pilots_say_how_many_confirming_seeds_would_do():
     assert judged([0.09, 0.10, 0.11], first=0).seeds_needed == 9
     assert judged([-0.03, 0.005, 0.05], first=0, least=0.001).seeds_needed is None
     assert judged([0.09, 0.11], first=0).seeds_needed is None
-    assert judged([0.09, 0.10, 0.11], first=0, claims=8).seeds_needed == 16  # nine cannot reject at an eighth of .05
+    of_eight = tuple(replace(pair().claims[0], metric=f"metric {n}") for n in range(7))
+    item = replace(pair(), claims=(*pair().claims, *of_eight))
+    a, b = item.cells
+    records = records_of([(a, [0.59, 0.6, 0.61]), (b, [0.5] * 3)], 0)
+    assert judge(item, records)[0].seeds_needed == 16  # nine cannot reject at an eighth of .05
 
 
 def test_fewer_than_nine_confirming_seeds_decide_nothing():
@@ -112,21 +123,22 @@ def test_what_is_open_says_what_would_settle_it():
     some = [0.03, -0.02, 0.025, -0.01, 0.03, 0.02, -0.005, 0.03, 0.01]
     seen = judged(some)
     assert seen.reason == "the interval includes zero; the next look is at 16 seeds"
-    assert seen.seeds_needed in (24, 32) and not seen.futile and list(seen.awaited) == list(range(100, 116))
+    assert seen.seeds_needed in (24, 32) and not seen.futile and seen.next_look == 16
     noise = judged([0.1, -0.1, 0.1, -0.1, 0.0, 0.1, -0.1, 0.1, -0.1], least=0.001)
     assert noise.futile and noise.seeds_needed is None and "not even 32 would be likely" in noise.reason
-    assert not judged(GOOD[:9]).awaited
+    assert judged(GOOD[:9]).next_look == 0
     last = judged([0.01 * (seed - 3.3) * (-1) ** seed for seed in range(32)], least=0.001)
-    assert "this was the last look" in last.reason and not last.awaited
+    assert "this was the last look" in last.reason and last.next_look == 0
 
 
 def test_a_family_shares_its_error_and_what_is_decided_leaves_its_share():
     """At one of eight claims nine seeds cannot reject: 2 / 512 = .0039 lies above .0025. Where seven others are decided
-    at 16 seeds, the last has all of the error, and its nine seeds do."""
+    at 16 seeds, the last has all of the error, and its nine seeds do;
+    not where the item has 8 of the paper's 64 claims, and so an eighth of its error."""
     assert judged(GOOD[:9], claims=8).verdict == "undecided"
     cells = [make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abc")]
     others = tuple(
-        Claim(name=f"b {n}", quote="", source="", contrast={"b": 1.0, "c": -1.0}, form="improves", least=0.01)
+        Claim(name=f"b {n}", quote="", source="", contrast={"b": 1.0 + n, "c": -1.0 - n}, form="improves", least=0.01)
         for n in range(7)
     )
     mine = Claim(name="a", quote="", source="", contrast={"a": 1.0, "c": -1.0}, form="improves", least=0.01)
@@ -134,10 +146,44 @@ def test_a_family_shares_its_error_and_what_is_decided_leaves_its_share():
     a, b, c = cells
     records = records_of([(a, [0.5 + d for d in GOOD[:9]]), (b, [0.5 + d for d in GOOD]), (c, [0.5] * 32)])
     assert [one.verdict for one in judge(item, records)] == ["holds"] * 8
-    apart = replace(
-        item, claims=(replace(mine, family="own"), *(replace(one, contrast={"a": 1.0, "b": -1.0}) for one in others))
-    )
-    assert judge(apart, records)[0].verdict == "holds"
+    assert [one.verdict for one in judge(item, records, more=56)] == ["undecided", *["holds"] * 7]
+
+
+def test_main_claims_are_judged_in_order_with_half_of_the_error():
+    """Nine seeds reject at .025 (2 / 512 = .0039 < .0099), whatever else the paper claims; the second only once the
+    first is decided, and the others share the other half."""
+    cells = [make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abc")]
+
+    def claim(better: str) -> Claim:
+        return Claim(name=better, quote="", source="", contrast={better: 1, "c": -1}, form="improves", least=0.01)
+
+    item = Item(name="t/t", title="t", profile="demo", cells=tuple(cells), claims=(claim("a"), claim("b")))
+    first, second = map(item.hash_of, item.claims)
+    a, b, c = cells
+
+    def verdicts(gains: list[float], main: tuple[str, ...]) -> list[str]:
+        nine = [0.5] * 9
+        records = records_of([(a, [0.5 + d for d in gains]), (b, [0.5 + d for d in GOOD[:9]]), (c, nine)])
+        return [one.verdict for one in judge(item, records, main=main, more=60)]
+
+    assert verdicts(GOOD[:9], (first, second)) == ["holds", "holds"]
+    assert verdicts([0.02, -0.02] * 4 + [0.0], (first, second)) == ["undecided", "undecided"]
+    assert verdicts([0.02, -0.02] * 4 + [0.0], (second, first)) == ["undecided", "holds"]
+    assert verdicts(GOOD[:9], (second,)) == ["undecided", "holds"]
+
+
+def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
+    """Reworded after its nine seeds: what they say is known, so they judge it no more; seeds from 200 on do."""
+    item = pair()
+    a, b = item.cells
+    known = begun_under(item, records_of([(a, [0.5 + d for d in GOOD[:9]]), (b, [0.5] * 9)]))
+    assert judge_as_begun(item, known)[0].verdict == "holds"
+    later = replace(item, claims=(replace(item.claims[0], least=0.02),))
+    assert judge_as_begun(later, known)[0].reason == "no seed has all the cells of this claim yet"
+    more = begun_under(later, records_of([(a, [0.5 - d for d in GOOD[:9]]), (b, [0.5] * 9)], 200))
+    both = {key: {**known[key], **more[key]} for key in known}
+    assert judge_as_begun(later, both)[0].verdict == "contradicted"
+    assert judge_as_begun(item, both)[0].verdict == "holds"
 
 
 def three(form: str, ab: list[float], bc: list[float]) -> Judged:
@@ -224,7 +270,6 @@ def test_what_is_counted_needs_no_seeds():
 
 
 def test_what_has_no_rule_or_no_runs_is_not_judged():
-    assert "'ends' has no rule yet" in judged(GOOD, endpoint="ends").reason
     item = pair()
     only_shown = replace(item, cells=item.cells[:1], shown=(Shown(label="b", setting={}),))
     assert judge(only_shown, {})[0].reason == "b is only shown, not run"

@@ -9,8 +9,10 @@ from benchmark.papers.item import Cell, Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.next_runs import left_out, steps
+from benchmark.verdicts.results import Records
 from sweeps.plan import wanted
 from tests.conftest import tiny_experiment
+from tests.reports.fakes import begun_under
 
 BASE = tiny_experiment()
 CELLS = {
@@ -35,7 +37,7 @@ ITEM = Item(
 )
 
 
-def records(accuracies: Mapping[str, list[float]], first: int = 0) -> dict[str, dict[int, RunRecord]]:
+def records(accuracies: Mapping[str, list[float]], first: int = 0) -> Records:
     """Done runs with these accuracies, from that seed on."""
 
     def record(experiment: Experiment, seed: int, accuracy: float) -> RunRecord:
@@ -43,10 +45,11 @@ def records(accuracies: Mapping[str, list[float]], first: int = 0) -> dict[str, 
         key = experiment.cell_key
         return RunRecord(cell_key=key, seed=seed, experiment={}, manifest={}, result=result, rounds=())
 
-    return {
+    found = {
         CELLS[name].cell_key: {seed: record(CELLS[name], seed, value) for seed, value in enumerate(values, start=first)}
         for name, values in accuracies.items()
     }
+    return begun_under(ITEM, found)
 
 
 def planned(
@@ -54,9 +57,7 @@ def planned(
 ) -> list[list[str]]:
     """The plan for the ten pilot seeds, or for the seeds of four looks from `first` on."""
     found = records(accuracies, first)
-    pool = (
-        wanted([ITEM], None) if first == 0 else [run.with_seed(first + n) for run in CELLS.values() for n in range(32)]
-    )
+    pool = wanted([ITEM]) if first == 0 else [run.with_seed(first + n) for run in CELLS.values() for n in range(32)]
     missing = [run for run in pool if run.seed not in found.get(run.cell_key, {})]
     names = {experiment.cell_key: name for name, experiment in CELLS.items()}
     seconds = cost or dict.fromkeys(CELLS, 1.0)

@@ -1,0 +1,199 @@
+"""Which claims are judged together, and by which seeds.
+
+Seeds 0 to 99 explore (pilots: shown, never judged), from 100 they confirm, from 1000 they tune. A family is the claims
+of one paper at one profile, each distinct contrast once. Its first confirming run closes it: every run carries in its
+manifest the hashes of the claims that it was begun under. Runs are deterministic, so what a seed says is known once it
+has run: a claim that is made or reworded later is of the next family, on the next hundred of seeds.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmark.errors import ConfigError, FsslError
+from benchmark.experiment import Experiment
+from benchmark.papers.catalogue import ITEMS, PRINTED, profiles
+from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.papers.scale import profile_of
+from benchmark.papers.table import BY_THE_PRINT
+from benchmark.records.files import read_json
+from benchmark.records.record import read_copy
+
+SEEDS = 100  # of a family
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """The hashes of its claims. The main ones are judged in this order, and all stand in one item."""
+
+    main: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    def __contains__(self, claim: str) -> bool:
+        return claim in self.main or claim in self.others
+
+    def without(self, claims: "Family") -> "Family":
+        main, others = (tuple(one for one in part if one not in claims) for part in (self.main, self.others))
+        return Family(main=main, others=others)
+
+
+def name_of(item: Item) -> str:
+    """ "ssfl demo"; "ssfl-printed gpu" where the print is followed."""
+    paper, _, rest = item.name.partition("/")
+    return f"{paper}{BY_THE_PRINT if rest.endswith(BY_THE_PRINT) else ''} {item.profile}"
+
+
+def owner(item: Item, claim: Claim) -> tuple[Item, Claim]:
+    """Where the claim is judged: the first claim of the paper at the profile on the same contrast of cells."""
+    return _owners(item).get(_contrast(item, claim), (item, claim))
+
+
+def hash_of(item: Item, claim: Claim) -> str:
+    """The claim's; of a contrast that stands in several places, its owner's."""
+    place, one = owner(item, claim)
+    return place.hash_of(one)
+
+
+def declared(item: Item) -> Family:
+    """The family of the item's paper at its profile, as its claims stand now."""
+    owners = _owners(item).values()
+    main, others = (
+        tuple(place.hash_of(one) for place, one in owners if one.main is main and one.endpoint != "arithmetic")
+        for main in (True, False)
+    )
+    return Family(main=main, others=others)
+
+
+def _owners(item: Item) -> Mapping[object, tuple[Item, Claim]]:
+    known = item.name in ITEMS or item.name in PRINTED
+    return _owners_of(name_of(item)) if known else _first_of((item,))
+
+
+@cache
+def _owners_of(family: str) -> Mapping[object, tuple[Item, Claim]]:
+    found = _first_of(_items_of(family))
+    places = {place.name for place, claim in found.values() if claim.main}
+    if len(places) > 1:
+        raise ConfigError(f"main claims of {family} stand in {', '.join(places)}; choose one item for all of them")
+    return found
+
+
+def _first_of(items: tuple[Item, ...]) -> Mapping[object, tuple[Item, Claim]]:
+    found: dict[object, tuple[Item, Claim]] = {}
+    for item in items:
+        for claim in item.claims:
+            found.setdefault(_contrast(item, claim), (item, claim))
+    return found
+
+
+def _contrast(item: Item, claim: Claim) -> object:
+    return item.contrasts_of(claim), claim.form, claim.endpoint, claim.metric
+
+
+@cache
+def _items_of(family: str) -> tuple[Item, ...]:
+    """The paper's items whose runs have that profile."""
+    paper, profile = family.split(" ")
+    builders = {**ITEMS, **PRINTED}
+    return tuple(
+        build(profile)
+        for name, build in builders.items()
+        if name.partition("/")[0] + (BY_THE_PRINT if name in PRINTED else "") == paper
+        and profile_of(profile, profiles(name)) == profile
+    )
+
+
+@cache
+def _families(profile: str) -> Mapping[str, frozenset[str]]:
+    """The families with claims at a profile, and the keys of all cells of each paper there."""
+    papers = dict.fromkeys(name.partition("/")[0] for name in ITEMS)
+    names = [f"{paper}{suffix} {profile}" for paper in papers for suffix in ("", BY_THE_PRINT)]
+    return {name: _keys(_items_of(name)) for name in names if any(item.claims for item in _items_of(name))}
+
+
+def _keys(items: tuple[Item, ...]) -> frozenset[str]:
+    cells = {cell.cell_key for item in items for cell in item.cells}
+    return frozenset(cells | {run.cell_key for item in items for one in item.choices for run in one.finals.values()})
+
+
+# What runs were begun under
+
+
+def begun_under(experiment: Experiment, results: Path) -> dict[str, dict[str, list[str]]]:
+    """For the manifest of a run that begins now: each family of its cell, as closed on its hundred of seeds; the run
+    closes it where there is none. Nothing for seeds that do not confirm."""
+    if experiment.seed not in CONFIRMING:
+        return {}
+    first = first_seed_of(experiment.seed)
+    found = {}
+    for name, keys in _families(experiment.profile).items():
+        if experiment.cell_key in keys:
+            there = _closed(results, name, keys)
+            family = there[first] if first in there else _left(declared(_items_of(name)[0]), there, first)
+            found[name] = {"main": list(family.main), "others": list(family.others)}
+    return found
+
+
+def first_seed_of(seed: int) -> int:
+    """Of its hundred."""
+    return seed - seed % SEEDS
+
+
+def closed(item: Item, results: Path) -> dict[int, Family]:
+    """The families of the item's paper at its profile that have runs, by their first seed."""
+    name = name_of(item)
+    known = item.name in ITEMS or item.name in PRINTED
+    return _closed(results, name, _keys(_items_of(name) if known else (item,)))
+
+
+def first_seed(claim: str, families: Mapping[int, Family]) -> int:
+    """Of the runs that judge the claim of that hash: those of its closed family, or the next hundred."""
+    for first, family in sorted(families.items()):
+        if claim in family:
+            return first
+    following = max(families, default=CONFIRMING.start - SEEDS) + SEEDS
+    if following not in CONFIRMING:
+        raise ConfigError(f"all seeds from {CONFIRMING.start} to {CONFIRMING.stop - 1} have judged other claims")
+    return following
+
+
+def _left(family: Family, families: Mapping[int, Family], first: int) -> Family:
+    """Without the claims that earlier hundreds judge."""
+    for start, earlier in families.items():
+        family = family.without(earlier) if start < first else family
+    return family
+
+
+def _closed(results: Path, name: str, keys: frozenset[str]) -> dict[int, Family]:
+    found: dict[int, Family] = {}
+    for first, path in _confirming_runs(results, keys):
+        if first not in found and (family := families_in(_manifest(path)).get(name)) is not None:
+            found[first] = family
+    return found
+
+
+def _confirming_runs(results: Path, keys: frozenset[str]) -> Iterator[tuple[int, Path]]:
+    """The first seed of its hundred, and the file that has the manifest."""
+    for place, end in (("runs", "/manifest.json"), ("reference", ".json.gz")):
+        for key in sorted(keys):
+            for path in sorted((results / place / key).glob(f"seed=[1-9][0-9][0-9]{end}")):
+                seed = (path.parent if place == "runs" else path).name.removeprefix("seed=")[:3]
+                yield first_seed_of(int(seed)), path
+
+
+def _manifest(path: Path) -> Mapping[str, Any]:
+    try:
+        found = read_copy(path).manifest if path.suffix == ".gz" else read_json(path)
+    except (FsslError, OSError):  # `fssl verify` tells of it
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def families_in(manifest: Mapping[str, Any]) -> dict[str, Family]:
+    """The families that a run was begun under, by name; none for runs that do not confirm."""
+    return {
+        name: Family(main=tuple(family["main"]), others=tuple(family["others"]))
+        for name, family in manifest.get("claims", {}).items()
+    }

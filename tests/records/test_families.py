@@ -1,0 +1,110 @@
+"""Families of claims: what a confirming run carries, and where later claims are judged."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmark.errors import ConfigError
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import Claim, Item
+from benchmark.records import families
+from benchmark.records.families import Family, begun_under, closed, declared, first_seed, hash_of, owner
+from benchmark.records.record import run_folder
+from sweeps.plan import Seeds, wanted
+
+
+@pytest.fixture
+def tab2() -> Item:
+    return items(["ssfl/tab2"], "demo")[0]
+
+
+def begin(results: Path, item: Item, seed: int, claims: Family) -> None:
+    """The manifest of a run of the item's first cell."""
+    folder = run_folder(results, item.cells[0].experiment.with_seed(seed))
+    folder.mkdir(parents=True)
+    told = {"ssfl demo": {"main": list(claims.main), "others": list(claims.others)}}
+    (folder / "manifest.json").write_text(json.dumps({"claims": told}))
+
+
+def test_a_family_is_closed_by_its_first_confirming_run(tmp_path: Path, tab2: Item):
+    """Pilots carry nothing. The first confirming run carries all claims of the paper, later ones what it carried."""
+    run = tab2.cells[0].experiment
+    assert begun_under(run.with_seed(99), tmp_path) == {} == closed(tab2, tmp_path)
+    everything = begun_under(run.with_seed(100), tmp_path)["ssfl demo"]
+    assert {hash_of(tab2, claim) for claim in tab2.claims} < set(everything["others"]) | set(everything["main"])
+    few = Family(others=tuple(everything["others"][:3]))
+    begin(tmp_path, tab2, 103, few)
+    other = items(["ssfl/tab4"], "demo")[0].cells[-1].experiment
+    assert begun_under(other.with_seed(100), tmp_path)["ssfl demo"] == {"main": [], "others": list(few.others)}
+
+
+def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item):
+    """Seeds 100 to 199 were begun without the first claim: its two cells run from 200 on, all others from 100."""
+    late, *known = (hash_of(tab2, claim) for claim in tab2.claims)
+    begin(tmp_path, tab2, 100, Family(others=tuple(known)))
+    assert first_seed(late, closed(tab2, tmp_path)) == 200 and first_seed(known[0], closed(tab2, tmp_path)) == 100
+    run = tab2.cells[0].experiment
+    carried = begun_under(run.with_seed(205), tmp_path)["ssfl demo"]
+    assert late in (*carried["main"], *carried["others"]) and not set(known) & {*carried["main"], *carried["others"]}
+    asked = wanted([tab2], Seeds(confirming=2), tmp_path)
+    later = {tab2.cell(label).cell_key for label in tab2.claims[0].labels}
+    assert {run.seed for run in asked} == {100, 101, 200, 201}
+    assert later <= {run.cell_key for run in asked if run.seed == 200} < {run.cell_key for run in asked}
+
+
+def test_seeds_that_are_asked_for(tab2: Item, tmp_path: Path):
+    def seeds(asked: Seeds) -> list[int]:
+        return sorted({run.seed for run in wanted([tab2], asked, tmp_path)})
+
+    assert seeds(Seeds()) == [0, 1, 2] and seeds(Seeds(pilots=1)) == [0]
+    assert seeds(Seeds(confirming=2)) == [100, 101] and seeds(Seeds(pilots=1, confirming=1)) == [0, 100]
+
+
+def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
+    claim = tab2.claims[0]
+    others = (
+        replace(claim, least=0.02),
+        replace(claim, quote="another"),
+        replace(claim, endpoint="speed"),
+        replace(claim, contrast={**claim.contrast, "Server only": -1.0}),
+    )
+    assert len({tab2.hash_of(one) for one in (claim, *others)}) == 5
+    assert tab2.hash_of(replace(claim, name="said otherwise", made=None)) == tab2.hash_of(claim)
+    cells = (replace(tab2.cells[0], experiment=replace(tab2.cells[0].experiment, profile="custom")), *tab2.cells[1:])
+    assert replace(tab2, cells=cells).hash_of(claim) == tab2.hash_of(claim)  # no part of the cell's key
+    method = replace(tab2.cells[0].experiment.method, warm_start_rounds=1)
+    cells = (replace(tab2.cells[0], experiment=replace(tab2.cells[0].experiment, method=method)), *tab2.cells[1:])
+    assert replace(tab2, cells=cells).hash_of(claim) != tab2.hash_of(claim)
+
+
+@pytest.mark.parametrize("profile", ["demo", "laptop", "paper"])
+def test_one_claim_a_contrast(profile: str):
+    """Every claim of every item has a date; each contrast has one owner, which alone is in the family."""
+    for item in items(["all"], profile):
+        family = declared(item)
+        for claim in item.claims:
+            place, one = owner(item, claim)
+            assert claim.made is not None
+            assert owner(place, one) == (place, one)
+            assert hash_of(item, claim) in family or claim.endpoint == "arithmetic"
+            assert item.contrasts_of(claim) == place.contrasts_of(one)
+
+
+@pytest.fixture
+def no_cache() -> Iterator[None]:
+    families._owners_of.cache_clear()
+    yield
+    families._owners_of.cache_clear()
+
+
+def test_main_claims_stand_in_one_item(no_cache: None, tab2: Item, monkeypatch: pytest.MonkeyPatch):
+    def main(name: str) -> Item:
+        claim = Claim(name=name, quote="", source="", contrast={name: 1.0}, form="improves", least=0.0, main=True)
+        return replace(tab2, name=name, claims=(claim,))
+
+    monkeypatch.setattr(families, "_items_of", lambda family: (main("ssfl/tab1"), main("ssfl/tab2")))
+    with pytest.raises(ConfigError, match="choose one item"):
+        declared(tab2)
