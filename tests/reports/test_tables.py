@@ -16,7 +16,7 @@ from reports.paper_table import claims_table, grid, item_tables, ladder_table
 from reports.tables import Table, csv_of, files_of, latex_of, markdown_of
 from reports.terminal import print_item
 from tests.reports.arena_fakes import small
-from tests.reports.fakes import accuracies, make_cell, make_record, pair, printed
+from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair, printed
 
 HOSTILE = ("<script>alert(1)</script>", "=cmd()", "a_b & 50% $x", "| a | b |\nnext", "[x](http://y)", "+a1", "@SUM(1)")
 
@@ -215,7 +215,7 @@ def test_claims_by_hand() -> None:
         cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed in range(100, 109)}
         for cell, value in zip(item.cells, (0.9, 0.8), strict=True)
     }
-    text = markdown_of(claims_table(item, judge(item, confirmed)))
+    text = markdown_of(claims_table(item, judge(item, begun_under(item, confirmed))))
     assert "| a beats b | above zero | +10.00 points | \\[+10.00, +10.00\\] | 98.0 % | 9 | holds |" in text
 
 
