@@ -1,0 +1,27 @@
+"""The parts of a run's CPU time are all of it, and measuring them moves no number."""
+
+import time
+
+from benchmark.records.record import read_run
+from benchmark.records.run import run
+from tests.conftest import tiny_experiment
+from tests.performance.whole_runs import seconds_of
+
+
+def test_the_parts_are_the_whole(tmp_path) -> None:
+    began = time.process_time()
+    seconds = seconds_of(tiny_experiment(), tmp_path / "timed")
+    whole = time.process_time() - began
+    assert 0.2 * whole < sum(seconds.values()) < whole  # less by what was measured beside
+    assert min(seconds.values()) > -0.02 * whole and seconds["bare steps"] > 0.0 < seconds["evaluation"]
+
+
+def test_measuring_moves_no_number(tmp_path) -> None:
+    """Equal to six digits: the fast local step is another than the reference engine's in its last bits."""
+    seconds_of(tiny_experiment(), tmp_path / "timed")
+    run(tiny_experiment(), tmp_path / "plain", engine="reference")
+    timed, plain = (next((tmp_path / name).glob("runs/*/*")) for name in ("timed", "plain"))
+    found, wanted = read_run(timed).result["last"], read_run(plain).result["last"]
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert abs(found[name] - value) < 1e-4 * max(1.0, abs(value)), name
