@@ -1,6 +1,6 @@
 """The arena's table: methods under one environment, compared at equal rounds, equal local steps and equal bytes.
 
-A column of the arena holds the cells that differ in nothing but their method (hyperparameters "own", or alpha = 0.1).
+A column of the arena holds the cells that differ in nothing but their method (untuned, or alpha = 0.1).
 All its means are over the seeds that every compared method has; a method without a finished run, or with a diverged
 one, is listed beside the others and never averaged. The budget of local steps (and of bytes) is the least that a
 compared method spends in a whole run; others are scored at the last evaluation that this budget pays for.
@@ -8,17 +8,21 @@ compared method spends in a whole run; others are scored at the last evaluation 
 Methods are sorted by mean. With RANK_SEEDS common seeds they have ranks and the interval of their difference to the
 best; with fewer, letters: down the order, a new letter begins where the interval of the difference to the best method
 of the current letter lies above zero. Each method but the first is compared once, at level 1 - 0.05 / (methods - 1).
+A method that learned nothing from unlabelled images comes last, and has neither rank nor letter: it kept no
+pseudo-label in the last round of any run, or its typical run ends no better than labels alone on the same seeds.
 """
 
 import math
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
+from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import FAMILY_ERROR
@@ -46,6 +50,7 @@ COSTS: Mapping[Basis, tuple[str, ...]] = {"steps": ("local_steps",), "bytes": ("
 UNITS = (thousands, megabytes)  # of COSTS
 NAMES: Mapping[Basis, str] = {"rounds": "Equal rounds", "steps": "Equal local steps", "bytes": "Equal bytes"}
 RANK_SEEDS = 5
+KEPT_NONE, NO_BETTER = "kept no pseudo-label in the last round", "typically no better than labels alone"
 BUDGET = (
     "The budget is what the cheapest method spends. Costlier methods are scored at the round where they reach it, "
     "before their learning-rate schedule ends."
@@ -54,7 +59,7 @@ BUDGET = (
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """A method's place on one basis. Where seeds are common, exactly one of rank and letter is set."""
+    """A method's place on one basis. Where seeds are common, a method that learned has either a rank or a letter."""
 
     values: Mapping[int, float]  # seed -> accuracy, a fraction
     summary: Summary
@@ -70,6 +75,7 @@ class Compared:
     result: CellResult
     places: Mapping[Basis, Placing]  # a basis is absent where a seed had no evaluation within the budget
     costs: Mapping[Basis, float]  # "steps" and "bytes" of a whole run, mean over the seeds
+    nothing: str = ""  # why it is not ranked: KEPT_NONE or NO_BETTER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +83,7 @@ class Arena:
     """The methods of one value of the setting that varies."""
 
     key: str  # "hyperparameters"
-    value: str | int | float | None  # "own"; None: the methods are all that varies
+    value: str | int | float | None  # "untuned"; None: the methods are all that varies
     seeds: tuple[int, ...]  # common to all compared methods; empty: neither ranks nor letters
     rounds: int | None  # of every compared run; None where they differ
     budget: Mapping[Basis, float]
@@ -88,7 +94,7 @@ class Arena:
 
     @property
     def title(self) -> str:
-        """ "own hyperparameters", "alpha = 0.1"."""
+        """ "untuned hyperparameters", "alpha = 0.1"."""
         if self.value is None:
             return "all methods"
         return f"{self.value} {self.key}" if isinstance(self.value, str) else f"{self.key} = {self.value:g}"
@@ -142,18 +148,32 @@ def _arena(
     budget, lengths = _budget(every), {len(run.rounds) for run in every}
     bounds = [result for result in results if result.cell.role == "bound"]
     times = Counter(method_of(result.cell) for result in bounds)
+    # its own bounds, and those that the item has only once, which stand beside every column
+    bounds = [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
+    alone = next((r.values for r in bounds if isinstance(r.cell.experiment.method, ServerOnly)), {})
+    nothing = {r.cell.label: _nothing(r, runs[r.cell.label], alone) for r in compared}
     return Arena(
         key=key,
         value=value,
         seeds=tuple(sorted(common)),
         rounds=lengths.pop() if len(lengths) == 1 else None,
         budget=budget,
-        compared=_compared(compared, runs, sorted(common), budget),
+        compared=_compared(compared, runs, sorted(common), budget, nothing),
         apart=tuple(result for result in mine if result not in compared),
         waiting=tuple(c for c in choices if c.setting.get(key, value) == value),
-        # its own bounds, and those that the item has only once, which stand beside every column
-        bounds=tuple(r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1),
+        bounds=tuple(bounds),
     )
+
+
+def _nothing(result: CellResult, runs: Sequence[RunRecord], alone: Mapping[int, float]) -> str:
+    """Why the method learned nothing from unlabelled images; empty where it did, and where nothing says so."""
+    kept = [run.last(KEPT) for run in runs]
+    if kept and all(value == 0 for value in kept):
+        return KEPT_NONE
+    shared = [run.seed for run in runs if run.seed in alone]
+    if shared and median(result.values[s] for s in shared) <= median(alone[s] for s in shared):
+        return NO_BETTER
+    return ""
 
 
 def _compared(
@@ -161,17 +181,20 @@ def _compared(
     runs: Mapping[str, Sequence[RunRecord]],
     seeds: Sequence[int],
     budget: Mapping[Basis, float],
+    nothing: Mapping[str, str],
 ) -> tuple[Compared, ...]:
     reached: dict[Basis, dict[str, Mapping[int, float]]] = {"rounds": {r.cell.label: r.values for r in results}}
     for basis, most in budget.items():
         reached[basis] = {label: _within(found, basis, most) for label, found in runs.items()}
-    places = {basis: place(values, seeds) for basis, values in reached.items()}
+    unranked = {label for label, why in nothing.items() if why}
+    places = {basis: place(values, seeds, unranked) for basis, values in reached.items()}
     order = list(places["rounds"])
     return tuple(
         Compared(
             result=result,
             places={basis: found[result.cell.label] for basis, found in places.items() if result.cell.label in found},
             costs={basis: summary(sum(spent(r, basis)) for r in runs[result.cell.label]).mean for basis in COSTS},
+            nothing=nothing[result.cell.label],
         )
         for result in sorted(results, key=lambda result: order.index(result.cell.label))
     )
@@ -209,25 +232,27 @@ def _budget(runs: Sequence[RunRecord]) -> dict[Basis, float]:
     return {basis: min(found) for basis, found in totals.items() if found}
 
 
-def place(values: Mapping[str, Mapping[int, float]], seeds: Sequence[int]) -> dict[str, Placing]:
+def place(
+    values: Mapping[str, Mapping[int, float]], seeds: Sequence[int], unranked: Collection[str] = ()
+) -> dict[str, Placing]:
     """Label -> its place, best mean first; `values` is label -> seed -> accuracy, each with every one of `seeds`.
-    Without common seeds the means are of other seeds each, so there is neither rank nor letter."""
+    Without common seeds the means are of other seeds each, so there is neither rank nor letter. `unranked`: labels that
+    have neither, after the others."""
     known = {label: {s: found[s] for s in seeds} if seeds else dict(found) for label, found in values.items() if found}
     means = {label: summary(found.values()) for label, found in known.items()}
-    order = sorted(known, key=lambda label: -means[label].mean)
+    order = sorted(known, key=lambda label: (label in unranked, -means[label].mean))
+    found = {label: Placing(values=known[label], summary=means[label]) for label in order}
+    order = [label for label in order if label not in unranked]
     level = 1 - FAMILY_ERROR / max(1, len(order) - 1)
-    ranked = len(seeds) >= RANK_SEEDS
-    letters = _letters([known[label] for label in order], level) if seeds and not ranked else [""] * len(order)
-    return {
-        label: Placing(
-            values=known[label],
-            summary=means[label],
-            rank=1 + sum(means[other].mean > means[label].mean for other in order) if ranked else None,
-            letter=letters[position],
-            difference=paired(known[label], known[order[0]], level) if ranked and position else None,
-        )
-        for position, label in enumerate(order)
-    }
+    if len(seeds) >= RANK_SEEDS:
+        for label in order:
+            rank = 1 + sum(means[other].mean > means[label].mean for other in order)
+            difference = paired(known[label], known[order[0]], level) if label != order[0] else None
+            found[label] = replace(found[label], rank=rank, difference=difference)
+    elif seeds:
+        for label, letter in zip(order, _letters([known[label] for label in order], level), strict=True):
+            found[label] = replace(found[label], letter=letter)
+    return found
 
 
 def _letters(ordered: Sequence[Mapping[int, float]], level: float) -> list[str]:
@@ -247,6 +272,8 @@ def standing(arena: Arena, n_wanted: int) -> str:
         return "No finished run yet."
     if not arena.seeds:
         return "Sorted by mean; no seed is common to all methods, so that they are not compared."
+    if all(one.nothing for one in arena.compared):
+        return "Sorted by mean; no method learned from unlabelled images, so none is ranked."
     n = len(arena.seeds)
     seeds = count(n, "common seed") + (f" of {n_wanted} wanted" if n < n_wanted else "")
     if n == 1:
@@ -259,16 +286,14 @@ def standing(arena: Arena, n_wanted: int) -> str:
     )
 
 
-def learned_nothing(arena: Arena, records: Records) -> str:
-    """Said where methods kept no pseudo-label at the end: they learned from labels alone."""
-    names = []
-    for one in arena.compared:
-        kept = [run.last(KEPT) for run in seeds_of(records, one.result.cell) if run.seed in one.result.values]
-        if kept and all(value == 0 for value in kept):
-            names.append(method_of(one.result.cell))
-    if not names:
-        return ""
-    return f"{len(names)} of {len(arena.compared)} methods kept no pseudo-label in the last round: {', '.join(names)}."
+def learned_nothing(arena: Arena) -> str:
+    """Said where methods learned from labels alone."""
+    names = {
+        why: [method_of(one.result.cell) for one in arena.compared if one.nothing == why]
+        for why in (KEPT_NONE, NO_BETTER)
+    }
+    of = len(arena.compared)
+    return " ".join(f"Not ranked: {len(n)} of {of} methods {why}: {', '.join(n)}." for why, n in names.items() if n)
 
 
 def footnotes(item: Item) -> dict[str, int]:
@@ -281,11 +306,11 @@ def arena_tables(item: Item, records: Records) -> list[Table]:
     """A table for each value of the setting that varies; the first one's data is that of all."""
     frame, numbers = arena_frame(item, records), footnotes(item)
     notes = [f"[{number}] {note}" for note, number in numbers.items()]
-    *others, last = (_table(item, arena, numbers, frame, records) for arena in arenas(item, records))
+    *others, last = (_table(item, arena, numbers, frame) for arena in arenas(item, records))
     return [*others, replace(last, notes=tuple(notes))]
 
 
-def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataFrame, records: Records) -> Table:
+def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataFrame) -> Table:
     steps, sent = arena.budget.get("steps"), arena.budget.get("bytes")
     at = {
         "rounds": "last round" if arena.rounds is None else f"{arena.rounds:,} rounds",
@@ -309,7 +334,7 @@ def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataF
         entries = [named(one.result.cell), *(_placed(one.places.get(basis), basis == "rounds") for basis in BASES)]
         entries += [_to_best(one.places["rounds"])] if arena.ranked else []
         entries += [Entry(text=cost(one.costs[b]), sort=one.costs[b]) for b, cost in zip(COSTS, UNITS, strict=True)]
-        rows.append(Row(section="compared", entries=tuple(entries)))
+        rows.append(Row(section="unranked" if one.nothing else "compared", entries=tuple(entries)))
     beside: list[tuple[str, Cell | Choice, Entry]] = [
         *(("apart", r.cell, Entry(text=r.counts, look=r.status)) for r in arena.apart),
         *(
@@ -320,7 +345,7 @@ def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataF
     ]
     for section, entry, said in sorted(beside, key=lambda line: line[0]):
         rows.append(Row(section=section, entries=(named(entry), said, *[Entry(text="")] * (len(columns) - 2))))
-    remarks = [standing(arena, item.seeds), learned_nothing(arena, records), BUDGET]
+    remarks = [standing(arena, item.seeds), learned_nothing(arena), BUDGET]
     remarks += ["Last rows: bounds, not in the ranking."] if arena.bounds else []
     return Table(
         name="table",

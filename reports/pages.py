@@ -152,7 +152,7 @@ def front_values(results: Sequence[Result], rows: Sequence[Mapping[str, Any]]) -
     for (item, records), row in zip(results, rows, strict=True):
         first = next((one for one in arenas(item, records) if one.compared), None) if is_arena(item) else None
         if first is not None:
-            boards.append({"row": row, "arena": first, "said": learned_nothing(first, records)})
+            boards.append({"row": row, "arena": first, "said": learned_nothing(first)})
     begun = [card["short"] for card in cards if card["lines"]]
     full = any(line["profile"] == "paper" for card in cards for line in card["lines"])
     state = f"So far: {', '.join(begun) or 'none'}{'' if full else ', at reduced scale'}."

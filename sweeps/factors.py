@@ -15,13 +15,14 @@ from benchmark.config import nearest
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
+from benchmark.papers.arena import UNTUNED
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
 
 DEFAULT_PROFILE = "laptop"
 ENVIRONMENTS: Mapping[str, str] = {"digits": "arena/digits", "mnist": "arena/mnist", "cifar10": "arena/cifar10"}
-# How the arena's methods are called in a grid; each at its own paper's hyperparameters.
+# How the arena's methods are called in a grid; each untuned.
 METHODS: Mapping[str, str] = {
     "crl": "SSFL, FedAvg",
     "grouping": "SSFL, grouping",
@@ -142,7 +143,7 @@ def _cell(item: Item, label: str) -> Experiment:
 
 def _environment(values: Mapping[str, Any], profile: str) -> Experiment:
     item = _item(ENVIRONMENTS[values.get("data", "digits")], profile)
-    return _cell(item, f"{METHODS[values.get('method', 'crl')]}/own")
+    return _cell(item, f"{METHODS[values.get('method', 'crl')]}/{UNTUNED}")
 
 
 def _sizes(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:

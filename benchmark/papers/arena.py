@@ -1,16 +1,14 @@
-"""The arena: every method in one environment, at its paper's own hyperparameters and at the best of an equal budget.
+"""The arena: every method in one environment, untuned and at the best of an equal budget.
 
 No paper has this table. The environment (images, who holds them, labels, network, K, C, T, seeds, length, batch sizes,
-warm start) is the same for all; the rest is each paper's, cited beside the entry. "tuned": of the same six settings of
-learning rate and threshold (or what stands for it), the one with the best accuracy on labels held out at the server,
-on seeds apart from the table's.
+warm start) is the same for all, and none of the papers'. "untuned": what the environment leaves open is as the paper
+has it, or stands beside the entry. "tuned": of six settings, three learning rates by two values of the method's own
+hyperparameter, the one with the best accuracy on labels held out at the server, on seeds apart from the table's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
-from benchmark.data.datasets import known
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.models.build import Model
@@ -19,6 +17,7 @@ from benchmark.papers.item import Cell, Choice, Item
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, with_field, with_fields
 
 WORDS = {"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u", "beta": "beta"}
+UNTUNED = "untuned"
 TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
 ALPHAS = (0.05, 0.1, 1.0, 100.0)
 
@@ -36,10 +35,10 @@ class Environment:
     notes: tuple[str, ...] = ()
 
     def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
-        """The entry in this environment, at its own hyperparameters where none are given."""
+        """The entry in this environment, untuned where nothing is given; `second` as it is in `settings`."""
         method = entry.method
-        if second is None and entry.second and entry.images:
-            second = self.in_images(entry, attrgetter(entry.second)(method))
+        if entry.beta_here:
+            method = replace(method, beta=entry.beta_here(method.beta, self.base))
         if second is not None and entry.second:
             method = with_field(method, entry.second, second)
         sizes = dict.fromkeys(("batch_size", "server_batch_size", "labelled_batch_size"), self.batch_size)
@@ -51,15 +50,6 @@ class Environment:
             optimizer=sgd,
         )
 
-    def in_images(self, entry: Entry, value: float) -> float:
-        """A value whose unit is images / distance, scaled with a client's images (those that are not the server's, over
-        K): RSCFed's beta / N_i is then the paper's."""
-        if not entry.images:
-            return value
-        data = self.base.data
-        images = (known(data.name).train - data.N_s - data.N_validation) / self.base.federation.K
-        return value * images / entry.images
-
     def settings(self, entry: Entry) -> dict[str, tuple[float, float | None]]:
         """The six settings of the equal budget, by what is said of them."""
         if entry.second is None:
@@ -67,7 +57,8 @@ class Environment:
             rates = (low / 4, low / 2, low, middle, high, 2 * high)
             return {f"lr {lr:g}": (lr, None) for lr in rates}
         word = WORDS[entry.second]
-        values = [self.in_images(entry, value) for value in entry.values]
+        here = entry.beta_here if entry.second == "beta" else None
+        values = [here(value, self.base) if here else value for value in entry.values]
         return {f"lr {lr:g}, {word} {v:.4g}": (lr, v) for lr in self.learning_rates for v in values}
 
 
@@ -91,9 +82,9 @@ def choice(entry: Entry, scale: Environment) -> Choice:
 
 
 def compared(name: str, title: str, scale: Environment, also: Sequence[Entry]) -> Item:
-    """Methods as rows, own and tuned hyperparameters as columns."""
+    """Methods as rows, untuned and tuned hyperparameters as columns."""
     entries = (*ENTRIES, *also)
-    cells = [_cell(entry, "hyperparameters", "own", scale.experiment(entry)) for entry in entries]
+    cells = [_cell(entry, "hyperparameters", UNTUNED, scale.experiment(entry)) for entry in entries]
     tuned = tuple(choice(entry, scale) for entry in entries if scale.trial_rounds and not entry.bound)
     return Item(
         name=name,
@@ -131,12 +122,13 @@ def cifar10(profile: str, also: Sequence[Entry] = ()) -> Item:
 
 
 def alpha(profile: str, also: Sequence[Entry] = ()) -> Item:
-    """All methods over Dirichlet concentrations, on the digits, at their own hyperparameters."""
+    """All methods over Dirichlet concentrations, on the digits, untuned."""
     scale = digits_scale(profile)
+    places = {a: replace(scale, base=replace(scale.base, partition=Dirichlet(alpha=a, min_size=2))) for a in ALPHAS}
     cells = [
-        _cell(entry, "alpha", value, replace(scale.experiment(entry), partition=Dirichlet(alpha=value, min_size=2)))
+        _cell(entry, "alpha", value, place.experiment(entry))
         for entry in (*ENTRIES, *also)
-        for value in ALPHAS
+        for value, place in places.items()
     ]
     return Item(
         name="arena/alpha",
@@ -144,7 +136,7 @@ def alpha(profile: str, also: Sequence[Entry] = ()) -> Item:
         profile=profile,
         cells=tuple(cells),
         seeds=scale.seeds,
-        notes=(*scale.notes, "Own hyperparameters.", "Selection: the last round's model. Test data chose nothing."),
+        notes=(*scale.notes, "Nothing is tuned.", "Selection: the last round's model. Test data chose nothing."),
         rows=("method",),
         columns=("hyperparameters",),
     )

@@ -1,10 +1,12 @@
-"""The arena's methods, each as its own paper has it, every number with its source."""
+"""The arena's methods, each as its own paper has it where the environment leaves that open, with the source."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from benchmark.data.datasets import known
 from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
 from benchmark.methods.catalogue import method_class
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
@@ -18,6 +20,7 @@ from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine
+from benchmark.papers.fedswitch import prior_of
 
 # FixMatch's optimizer; SSFL's as Table A.1 has it for EMNIST.
 SSFL_SGD = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=1e-4, schedule=Cosine(c=0.4375))
@@ -38,7 +41,21 @@ SHORT_RUN_RATIO = 0.9
 # The released code's follows from the start (local_unsupervised.py:24-27).
 RSCFED_RELEASED: Mapping[str, Any] = {"ema_warm_up": "released_code", "teacher_start": "released_code"}
 
+def by_images(beta: float, environment: Experiment) -> float:
+    """RSCFed's beta has the unit images / distance; with a client's images over those of a client in its SVHN (73,257
+    over ten), beta / N_i is the paper's."""
+    data = environment.data
+    return beta * ((known(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326
+
+
+def by_prior(beta: float, environment: Experiment) -> float:
+    """FedSwitch's beta, "the amount of expected imbalance", as a multiple of the clients' true one."""
+    return beta * prior_of(environment)
+
+
 AS_CLIENT = "the server's labelled images are one more client's: the method trains nothing at the server"
+NOT_SBN = "in its paper with static batch norms and five epochs a round; here with the others' network and steps"
+NOT_PRINTED = "its paper prints no hyperparameters: FixMatch's optimizer and threshold"
 
 
 Setting = Literal["server", "one_more_client", "everywhere"]
@@ -54,8 +71,8 @@ class Entry:
     sgd: SGD
     second: str | None = "threshold"  # the field tried beside the learning rate; None: six learning rates
     values: tuple[float, float] = (0.8, 0.95)
-    # Images of a client in the paper, where `second` and its values have the unit images / distance (RSCFed's beta).
-    images: int | None = None
+    # A beta whose unit depends on the clients' images, in the environment at hand.
+    beta_here: Callable[[float, Experiment], float] | None = None
     setting: Setting = "server"
     bound: bool = False
     note: str = ""
@@ -69,16 +86,16 @@ ENTRIES = (
         sgd=SSFL_SGD,
         second="objective.threshold",
     ),
-    Entry(name="SemiFL", method=SemiFL(), sgd=SEMIFL_SGD),
+    Entry(name="SemiFL", method=SemiFL(), sgd=SEMIFL_SGD, note=NOT_SBN),
     Entry(
         name="RSCFed",
         # README's lambda_u; section 4.2's half of a round for the labelled client, which with so few images has no
         # weight under Eq. 6.
         method=RSCFed(unlabelled_weight=0.02, labelled_weight="per_round", **RSCFED_RELEASED),
         sgd=RSCFED_SGD,
-        second="beta",
-        values=(10.0, 10_000.0),
-        images=7326,  # SVHN's 73,257 over ten clients
+        second="unlabelled_weight",
+        values=(0.02, 1.0),
+        beta_here=by_images,
         setting="one_more_client",
         note=f"{AS_CLIENT}, with half of the weight of a round",
     ),
@@ -91,10 +108,18 @@ ENTRIES = (
         setting="one_more_client",
         note=AS_CLIENT,
     ),
-    Entry(name="FedProx-FixMatch", method=FedProxFixMatch(), sgd=FEDSWITCH_SGD),
-    Entry(name="TS-Server EMA", method=TSServerEMA(ratio=SHORT_RUN_RATIO), sgd=FEDSWITCH_SGD),
-    Entry(name="TS-Client EMA", method=TSClientEMA(ratio=SHORT_RUN_RATIO), sgd=FEDSWITCH_SGD),
-    Entry(name="FedSwitch", method=FedSwitch(ratio=SHORT_RUN_RATIO), sgd=FEDSWITCH_SGD),
+    Entry(name="FedProx-FixMatch", method=FedProxFixMatch(), sgd=FEDSWITCH_SGD, note=NOT_PRINTED),
+    Entry(name="TS-Server EMA", method=TSServerEMA(ratio=SHORT_RUN_RATIO), sgd=FEDSWITCH_SGD, note=NOT_PRINTED),
+    Entry(name="TS-Client EMA", method=TSClientEMA(ratio=SHORT_RUN_RATIO), sgd=FEDSWITCH_SGD, note=NOT_PRINTED),
+    Entry(
+        name="FedSwitch",
+        method=FedSwitch(ratio=SHORT_RUN_RATIO, beta=1.0),
+        sgd=FEDSWITCH_SGD,
+        second="beta",
+        values=(0.0, 1.0),
+        beta_here=by_prior,
+        note=f"{NOT_PRINTED}; beta is the clients' true divergence from equal classes",
+    ),
     Entry(
         name="Server only",
         method=ServerOnly(),

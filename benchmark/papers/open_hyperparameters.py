@@ -7,6 +7,7 @@ teacher that can follow within a short run, beta = 0.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
@@ -21,4 +22,5 @@ def fedswitch(profile: str) -> Experiment:
     if profile not in FEDSWITCH:
         raise ConfigError(f"--profile: no study of FedSwitch for {profile!r}; choose {' or '.join(FEDSWITCH)}")
     (entry,) = [entry for entry in ENTRIES if entry.name == "FedSwitch"]
-    return FEDSWITCH[profile](profile).experiment(entry)
+    start = FEDSWITCH[profile](profile).experiment(entry)
+    return replace(start, method=replace(start.method, beta=0.0))

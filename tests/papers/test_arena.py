@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy.stats import entropy
 
 from benchmark.data.partition import Dirichlet
+from benchmark.federated.environment import prepare
 from benchmark.papers import arena
 from benchmark.papers.arena import ALPHAS, TRIAL_SEED
 from benchmark.papers.arena_entries import ENTRIES
@@ -46,7 +49,7 @@ def test_batch_sizes_and_warm_start_are_the_environment_s():
         assert getattr(method, "warm_start_rounds", 20) == 20
 
 
-def test_own_hyperparameters_are_the_papers():
+def test_untuned_hyperparameters_are_the_papers():
     """SSFL Table A.1 (EMNIST), SemiFL Table 5, RSCFed section 4.1."""
     own = {cell.setting["method"]: cell.experiment for cell in items(["arena/mnist"], "laptop")[0].cells}
     assert (own["SSFL, FedAvg"].optimizer.lr, own["SSFL, FedAvg"].method.objective.threshold) == (0.03, 0.95)
@@ -58,8 +61,25 @@ def test_own_hyperparameters_are_the_papers():
     # 59,400 images over ten clients, where the paper has 73,257; the labelled client has few, and half of a round.
     assert rscfed.method.beta == pytest.approx(10_000 * 59_400 / 73_257, rel=1e-3)
     assert (rscfed.method.labelled_weight, rscfed.method.labelled_share) == ("per_round", 0.5)
-    digits = items(["arena/alpha"], "laptop")[0].cell("RSCFed/alpha=0.05").experiment
+    alpha = items(["arena/alpha"], "laptop")[0]
+    digits = alpha.cell("RSCFed/alpha=0.05").experiment
     assert digits.method.beta == pytest.approx(10_000 * (1397 - 50 - 100) / 73_257, rel=1e-3)
+
+
+def test_fedswitch_s_beta_is_the_divergence_of_its_clients_in_each_environment():
+    """Nearly ln 10 = 2.3 where each client has hardly more than one class, nearly 0 where all have all; tried: none."""
+    betas = [
+        cell.experiment.method.beta for cell in items(["arena/alpha"], "laptop")[0].cells if "FedSwitch" in cell.label
+    ]
+    assert betas == sorted(betas, reverse=True) and 1.5 < betas[0] < 2.31 and betas[-1] < 0.01
+    (mnist,) = items(["arena/mnist"], "laptop")
+    e = mnist.cell("FedSwitch/untuned").experiment
+    beta, environment = e.method.beta, prepare(e)
+    parts = [environment.part(client, "unlabelled") for client in range(e.federation.K)]
+    classes = [np.bincount(np.asarray(part.truth_N)[part.positions_N], minlength=10) for part in parts]
+    assert beta == pytest.approx(np.mean([entropy(counts_d, np.ones(10)) for counts_d in classes]), abs=0.02)
+    (choice,) = [choice for choice in mnist.choices if choice.setting["method"] == "FedSwitch"]
+    assert {t.method.beta for t in choice.trials.values()} == {0.0, beta}
 
 
 @pytest.mark.parametrize("name", ["arena/digits", "arena/mnist"])

@@ -39,10 +39,10 @@ DIGESTS = {
     "ssfl/figd2": "8b6139b840c5 b32c93087943 d0d2a6879985 b5d62af098ba",
     "ssfl/figd3": "8b6139b840c5 b32c93087943 d0d2a6879985 b5d62af098ba",
     "ssfl/figd4": "8b6139b840c5 b32c93087943 d0d2a6879985 b5d62af098ba",
-    "arena/digits": "ed2f92883f8b 34e67d907ec5 34e67d907ec5 34e67d907ec5",
-    "arena/mnist": "4a93ce3989ba 4a93ce3989ba 4a93ce3989ba 4a93ce3989ba",
-    "arena/cifar10": "07921c16ce4b 07921c16ce4b 7d68f9fce030 7d68f9fce030",
-    "arena/alpha": "ebdc0ea9e727 455625b6b5cc 455625b6b5cc 455625b6b5cc",
+    "arena/digits": "c6e6098488ff 244046485448 244046485448 244046485448",
+    "arena/mnist": "15e87af215f5 15e87af215f5 15e87af215f5 15e87af215f5",
+    "arena/cifar10": "7ebc37e7e964 7ebc37e7e964 8713e11dcaa8 8713e11dcaa8",
+    "arena/alpha": "bfed61fe09de 9676995bdcec 9676995bdcec 9676995bdcec",
     "ssfl/departures": "aa0aebf54539 0f4b455e85b7 034fdec24055 603d96b07b00",
 }
 # A few of them one by one: ssfl/tabd1 at the laptop, with records in results/reference/.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item, Printed
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records, counted
@@ -274,7 +275,25 @@ def test_methods_that_kept_no_pseudo_label_are_named() -> None:
     lines = [{**line(0.5, 10, 1e6), "pseudo/kept": 0.0}]
     records = {A.cell_key: {0: run_of(A, 0, lines)}, **ends((B, {0: 0.6}))}
     (column,) = arenas(item_of([A, B]), records)
-    assert learned_nothing(column, records) == "1 of 2 methods kept no pseudo-label in the last round: A."
+    assert learned_nothing(column) == "Not ranked: 1 of 2 methods kept no pseudo-label in the last round: A."
+    assert [(one.result.cell.label, one.places["rounds"].letter) for one in column.compared] == [
+        ("B/own", "a"),
+        ("A/own", ""),
+    ]
+
+
+@pytest.mark.parametrize(("ends_of_c", "ranked"), [([0.62, 0.9, 0.9], True), ([0.5, 0.6, 0.9], False)])
+def test_what_is_typically_no_better_than_labels_alone_is_not_ranked(ends_of_c: list[float], ranked: bool) -> None:
+    """Labels alone end at .6, .6 and .7, their median is .6. One bad run of three leaves C ranked; a median of .6 does
+    not, although its mean is above theirs."""
+    bound = replace(arena_cell("S", "own", 951, role="bound"), experiment=replace(A.experiment, method=ServerOnly()))
+    records = ends(
+        (A, dict.fromkeys(range(3), 0.8)), (C, dict(enumerate(ends_of_c))), (bound, {0: 0.6, 1: 0.6, 2: 0.7})
+    )
+    (column,) = arenas(item_of([C, A, bound]), records)
+    letters = {one.result.cell.label: one.places["rounds"].letter for one in column.compared}
+    assert letters["A/own"] == "a" and bool(letters["C/own"]) == ranked
+    assert ("C" in learned_nothing(column)) == (not ranked)
 
 
 def test_json_has_every_place_in_fractions() -> None:

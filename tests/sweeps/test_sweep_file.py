@@ -51,7 +51,7 @@ def test_factors_land_where_the_papers_letters_mean():
         {"R": 0.8, "T": 4, "N_s": 100, "K": 8, "C": 3, "S": 3, "method": "grouping", "data": "mnist", "seed": 5}
     )
     (item,) = items(["arena/mnist"], "laptop")
-    start = item.cell("SSFL, grouping/own").experiment
+    start = item.cell("SSFL, grouping/untuned").experiment
     assert made.partition == ClassSkew(R=0.8) and made.federation == replace(start.federation, K=8, C=3, T=4)
     assert made.method == replace(start.method, averaging=replace(start.method.averaging, S=3))
     assert made.data == replace(start.data, N_s=100) and made.seed == 5 and made.optimizer == start.optimizer
@@ -60,8 +60,8 @@ def test_factors_land_where_the_papers_letters_mean():
 
 def test_nothing_given_is_the_arena_itself():
     (item,) = items(["arena/digits"], "demo")
-    assert experiment_of({"profile": "demo"}) == item.cell("SSFL, FedAvg/own").experiment
-    assert experiment_of({"method": "rscfed", "profile": "demo"}) == item.cell("RSCFed/own").experiment
+    assert experiment_of({"profile": "demo"}) == item.cell("SSFL, FedAvg/untuned").experiment
+    assert experiment_of({"method": "rscfed", "profile": "demo"}) == item.cell("RSCFed/untuned").experiment
 
 
 def test_whole_and_decimal_numbers_are_one_cell():
