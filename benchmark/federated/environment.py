@@ -147,7 +147,7 @@ class Environment:
     def setup(self) -> Setup:
         federation = self.experiment.federation
         return Setup(
-            initial_weights=lambda: weights_of(self.network()),
+            initial_weights=lambda model=None: weights_of(self.network(model)),
             model=self.experiment.model,
             K=self.K,
             C=federation.C,

@@ -19,6 +19,7 @@ from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.protocol import Round, Setup, State, Weights, World
@@ -40,6 +41,7 @@ METHODS: Mapping[str, type] = {
     "fedprox_fixmatch": FedProxFixMatch,
     "fedswitch": FedSwitch,
     "fixmatch": FixMatch,
+    "heterofl": HeteroFL,
     "lg_fedavg": LGFedAvg,
     "overlap_sgd": OverlapSGD,
     "rscfed": RSCFed,

@@ -216,7 +216,8 @@ Round = tuple[State, Mapping[str, float]]  # the state after a round, and number
 class Setup:
     """What a method may know before the first round."""
 
-    initial_weights: Callable[[], Weights]  # the same for the same seed
+    # The same for the same seed; initial_weights(model): those of another network than the experiment's.
+    initial_weights: Callable[..., Weights]
     model: Model
     K: int  # clients, also one that holds the server's labelled images
     C: int

@@ -12,13 +12,15 @@ Departures. 1. The released file averages over a fixed 4x4 window; this one aver
 the same for 32x32 images and also takes others.
 2. Where a block changes the shape, ResNet-8's shortcut is a 1x1 convolution and a norm, too (option B of He et al.,
 section 3.3); the paper's CIFAR networks pad with zero channels (option A).
-3. RSCFed names no place for a ReLU in the head: after the first layer alone, as in the head of its CNN.
+3. A width below 1 makes HeteroFL's sub-network, as in `small_cnn`.
+4. RSCFed names no place for a ReLU in the head: after the first layer alone, as in the head of its CNN.
 """
 
 import torch
 from torch import Tensor, nn
 
 from benchmark.models.norms import Norm
+from benchmark.models.small_cnn import narrowed
 
 # N images, C channels, H rows, W columns, D classes
 
@@ -54,13 +56,21 @@ class ResNet18(nn.Module):
     smallest_side = 1
     blocks_per_stage = 2
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        norm: Norm,
+        width: float = 1.0,
+        channel_multiple: int = 1,
+    ) -> None:
         super().__init__()
-        channels_in = self.norm_channels[0]
+        stages = [narrowed(channels, width, channel_multiple) for channels in self.norm_channels]
+        channels_in = stages[0]
         self.conv1 = nn.Conv2d(image_shape[0], channels_in, kernel_size=3, padding=1, bias=False)
         self.norm1 = norm(channels_in)
         blocks = []
-        for stage, channels in enumerate(self.norm_channels):
+        for stage, channels in enumerate(stages):
             for block in range(self.blocks_per_stage):
                 blocks.append(ResidualBlock(channels_in, channels, 2 if stage and not block else 1, norm))
                 channels_in = channels

@@ -11,7 +11,6 @@ Before the norm it is not the same function: that order is part of these network
 A width below 1 makes HeteroFL's sub-network (Diao et al. 2021, section 3): that share of the hidden channels and of
 the hidden layer, rounded up, and to a multiple that the groups of a group norm divide. Features are flattened channel
 by channel, so that every tensor of a narrower network has the shape of a leading slice of the full one's.
-HeteroFL's scaler, which divides a sub-network's activations in training by its width, is not in here.
 """
 
 import math

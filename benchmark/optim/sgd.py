@@ -80,6 +80,21 @@ class RoundCosine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Steps(Checked):
+    """A tenth from each of these shares of the run on, one rate for all steps of a round.
+
+    HeteroFL as released on CIFAR-10: after rounds 300 and 500 of 800 (its utils.py, process_control).
+    """
+
+    per_round: ClassVar[bool] = True
+
+    at: tuple[float, ...] = (0.375, 0.625)
+
+    def factor(self, step: float, total_steps: int) -> float:
+        return 0.1 ** sum(step >= share * total_steps for share in self.at)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SGD(Checked):
     """One optimizer for server and clients; `server_lr` where they differ."""
 
@@ -88,7 +103,7 @@ class SGD(Checked):
     momentum: ShareBelow1 = 0.9
     nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
     weight_decay: NotNegative = 1e-4
-    schedule: Constant | Cosine | RoundCosine = Cosine()
+    schedule: Constant | Cosine | RoundCosine | Steps = Cosine()
     clip: Positive | None = added(None)  # largest norm of a step's gradient; SemiFL's code: 1, RSCFed's: 5
 
     def __post_init__(self) -> None:

@@ -13,12 +13,13 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine
+from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine, Steps
 from benchmark.papers import ssfl
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
@@ -77,6 +78,8 @@ def experiment(line: Line) -> Experiment:
             return lg_fedavg(setting)
         case "FedDyn":
             return feddyn(setting)
+        case "HeteroFL":
+            return heterofl(setting)
         case "FedMatch" | "FedRGD":
             return of_ssfl(setting)
     raise ConfigError(f"method: {setting.method!r} is in no table of SemiFL")
@@ -192,6 +195,21 @@ def feddyn(setting: Setting) -> Experiment:
     )
 
 
+def heterofl(setting: Setting) -> Experiment:
+    """The quoted HeteroFL as released on CIFAR-10 (utils.py:process_control of diaoenmao/HeteroFL-...: B = 10, five
+    passes, rate .1, momentum .9 without Nesterov, weight decay .0005, tenths after rounds 300 and 500 of 800; clipped
+    at 1, train_classifier_fed.py), in the levels a to e. With i.i.d. clients the release has 400 rounds."""
+    return Experiment(
+        data=data_of(setting),
+        partition=PARTITIONS[setting.partition],
+        model=Model(network="resnet18", norm="sbn"),
+        method=HeteroFL(batch_size=10),
+        federation=Federation(K=100, C=10, T=1, epochs=5, rounds=800),
+        optimizer=SGD(lr=0.1, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Steps(), clip=1.0),
+        evaluation=EVALUATION,
+    )
+
+
 def of_ssfl(setting: Setting) -> Experiment:
     """FedMatch and FedRGD: SSFL's own Table 3, whose "non-iid" is one class a client, in cohorts of 5."""
     here = ssfl.Setting(
@@ -234,6 +252,8 @@ def scale(line: Line, profile: str) -> Scale:
         case "FedMatch" | "FedRGD":  # as in SSFL's own stand-ins
             model, T = Model(network=network, norm="gn", norm_groups=4), found.T or 16
             return replace(found, model=model, T=T, optimizer=SGD(lr=0.02, schedule=Cosine(c=0.4375)))
+        case "HeteroFL":
+            return found
     # A network without norm, and the print's share of SemiFL's rounds.
     rounds = line["rounds"] * (found.rounds or 1) // 800
     found = replace(found, model=Model(network=network, norm="none"), rounds=rounds, shown={"rounds": str(rounds)})

@@ -16,6 +16,7 @@ from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
@@ -72,6 +73,7 @@ AT_CLIENTS: dict[str, tuple[Any, Any]] = {
     "supervised, every client": (SupervisedFL(batch_size=8), "every_client"),
     "supervised, some clients": (SupervisedFL(batch_size=8), "some_clients"),
     "feddyn, every client": (FedDyn(batch_size=8), "every_client"),
+    "heterofl, every client": (HeteroFL(batch_size=8, widths=(1.0,)), "every_client"),
     "lg-fedavg, every client": (LGFedAvg(batch_size=8, private_layers=1), "every_client"),
     "easgd, every client": (EASGD(batch_size=8), "every_client"),
     "overlap-sgd, share": (OverlapSGD(batch_size=8), "share"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmark.data.partition import Dirichlet
+from benchmark.data.partition import Dirichlet, Shards
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.data_sharing import DataSharing
@@ -20,6 +20,7 @@ from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
@@ -188,6 +189,12 @@ TRACES = {
     "feddyn": _at_clients(FedDyn(batch_size=8, alpha=0.5), "everywhere"),
     "feddyn-share-batch-norm": _at_clients(
         FedDyn(batch_size=8, alpha=0.1), "share", model=replace(BASE.model, norm="bn")
+    ),
+    "heterofl": _at_clients(
+        HeteroFL(batch_size=8, widths=(1.0, 0.5, 0.25)),
+        "everywhere",
+        model=replace(BASE.model, norm="sbn"),
+        partition=Shards(classes_per_client=3),
     ),
     "lg-fedavg": _at_clients(LGFedAvg(batch_size=8, private_layers=1), "everywhere"),
     "easgd-some-labels": _at_clients(EASGD(batch_size=8, momentum="reset"), "share"),

@@ -13,7 +13,7 @@ from benchmark.methods.protocol import CENTRAL, SERVER, Job, Key, Limit, Local, 
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import FastHere, difference
 from tests.methods.golden import TRACES
-from tests.methods.toys import UNLABELLED, Counting, Slices, ToConstant, Toy, equal_trees, leading
+from tests.methods.toys import UNLABELLED, Counting, ToConstant, Toy, equal_trees
 
 BASE = tiny_experiment()
 # Labels at the server and at every client: each toy finds what it needs.
@@ -72,10 +72,7 @@ def kept_by(outcome: Outcome) -> Tree:
 
 # Sat out and steps known after pseudo-labelling; a client twice, with a teacher and momentum that stay; two losses in
 # turn and helpers; a sub-network.
-SHAPES = {
-    **{name: TRACES[name] for name in ("semifl", "rscfed-released", "fedmatch")},
-    "sub-network": replace(EXPERIMENT, method=Slices()),
-}
+SHAPES = {name: TRACES[name] for name in ("semifl", "rscfed-released", "fedmatch", "heterofl")}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -103,39 +100,6 @@ def test_the_same_client_twice_draws_other_batches_and_sees_what_it_left(environ
     again = list(ReferenceEngine(environment).fit(counts, 1, kept))
     assert [kept_by(o)["times"] for o in again] == [1, 2] and kept["0"]["times"] == 2
     assert difference(kept_by(again[0])["student"], kept_by(again[1])["student"]) > 0
-
-
-def test_a_sub_network_changes_only_its_leading_slices(environment):
-    """All clients at half width: the rest of the server's weights keeps every bit. Widths 1 and .5 in turn: the rest
-    is the mean of clients 0 and 2 alone, the leading slice of all four."""
-
-    def after(widths):
-        own = replace(environment, experiment=replace(EXPERIMENT, method=Slices(widths=widths)))
-        spy = _Spy(own)
-        return run(own, spy, rounds=1).state.server["student"], spy
-
-    half, _ = after((0.5, 0.5))
-    start = weights_of(environment.network())
-    narrow = Slices().narrowed(start, replace(EXPERIMENT.model, width=0.5))
-    assert narrow["conv2.weight"].shape == (16, 8, 3, 3) and narrow["fc1.weight"].shape == (32, 256)
-    for name, value in half.items():
-        touched = torch.zeros_like(value, dtype=torch.bool)
-        touched[leading(narrow[name])] = True
-        assert torch.equal(value[~touched], start[name][~touched])
-    assert difference(half, start) > 0
-    mixed, spy = after((1.0, 0.5))
-    returned = {outcome.key.client: outcome.sends["student"]["conv2.weight"] for outcome in spy.seen}
-    assert torch.allclose(mixed["conv2.weight"][-1], (returned[0] + returned[2])[-1] / 2, atol=1e-7)
-    first = torch.stack([returned[k][0, 0] for k in range(4)])
-    assert torch.allclose(mixed["conv2.weight"][0, 0], first.mean(dim=0), atol=1e-7)
-
-
-class _Spy(ReferenceEngine):
-    """Notes what comes back."""
-
-    def fit(self, jobs, round_number, kept):
-        self.seen = list(super().fit(jobs, round_number, kept))
-        yield from self.seen
 
 
 def test_predict_looks_at_every_image_in_order(environment):

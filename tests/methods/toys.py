@@ -1,11 +1,10 @@
-"""Local work for tests, in a module of its own so that other processes can import it, and a method whose clients train
-sub-networks (HeteroFL), a shape that none of the methods of the package has.
+"""Local work for tests, in a module of its own so that other processes can import it.
 
 Legend: N images of a batch, D classes.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ from benchmark.methods.protocol import (
     World,
 )
 from benchmark.methods.shared import StudentUpdate, mean
-from benchmark.models.build import Model, build
 
 LABELLED = Stream(part="labelled", batch_size=4, views=("weak",))
 UNLABELLED = Stream(part="unlabelled", batch_size=8, views=("weak",))
@@ -88,41 +86,3 @@ class Counting(ToConstant):
     def finish(self, local):
         local.private = {"times": local.private["times"] + 1, "student": local.trainable["student"]}
         return {"student": local.trainable["student"], "times": local.private["times"]}
-
-
-# Upload of a sub-network (HeteroFL): leading slices go down, come back, and are averaged where they overlap.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slices(Toy):
-    widths: tuple[float, ...] = (1.0, 0.5)  # of client k: widths[k % 2]
-    image_shape: tuple[int, int, int] = (1, 8, 8)
-    num_classes: int = 10
-
-    def round(self, state, world):
-        student, jobs = state.server["student"], []
-        for client in world.cohort():
-            model = replace(world.model, width=self.widths[client % len(self.widths)])
-            jobs.append(work(world, ToConstant(), client, network=model, student=self.narrowed(student, model)))
-        weights = averaged_where_they_overlap(student, (outcome.sends["student"] for outcome in world.fit(jobs)))
-        return State(server={"student": weights}), {}
-
-    def narrowed(self, weights: Weights, model: Model) -> Weights:
-        shapes = build(model, self.image_shape, self.num_classes, seed=0).state_dict()
-        return {name: value[leading(shapes[name])] for name, value in weights.items()}
-
-
-def leading(tensor: Tensor) -> tuple[slice, ...]:
-    return tuple(slice(size) for size in tensor.shape)
-
-
-def averaged_where_they_overlap(weights: Weights, returned: Iterable[Weights]) -> Weights:
-    """Each entry: the mean over those that returned it; as it was where nobody did."""
-    sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
-    counts = {name: torch.zeros_like(value) for name, value in weights.items()}
-    for narrow in returned:
-        for name, value in narrow.items():
-            sums[name][leading(value)] += value
-            counts[name][leading(value)] += 1
-    means = {name: (value / counts[name].clamp(min=1)).to(weights[name].dtype) for name, value in sums.items()}
-    return {name: torch.where(counts[name] > 0, means[name], value) for name, value in weights.items()}

@@ -14,7 +14,7 @@ from benchmark.models.small_cnn import narrowed
 
 # N images, C channels, H rows, W columns
 
-SHAPES: dict[str, ImageShape] = {"small_cnn": (1, 28, 28), "tiny_cnn": (1, 8, 8)}
+SHAPES: dict[str, ImageShape] = {"small_cnn": (1, 28, 28), "tiny_cnn": (1, 8, 8), "resnet8": (3, 16, 16)}
 
 
 def leading(full: Tensor, shape: torch.Size) -> tuple[slice, ...]:
@@ -99,7 +99,7 @@ def test_narrowed_is_the_least_multiple_that_is_enough(full: int, width: float, 
         ("tiny_cnn", 0.0, "width: 0.0; choose a number in .0, 1."),
         ("tiny_cnn", 1.5, "width: 1.5; choose"),
         ("tiny_cnn", float("nan"), "width: nan; choose"),
-        ("resnet18", 0.5, "width: 0.5, but resnet18 has one width; choose 1"),
+        ("wresnet28x2", 0.5, "width: 0.5, but wresnet28x2 has one width; choose 1"),
     ],
 )
 def test_a_wrong_width_says_what_would_be_right(network, width: float, message: str) -> None:

@@ -1,0 +1,188 @@
+"""HeteroFL: supervised federated averaging of clients whose networks have several widths, each a leading slice.
+
+Diao, Ding, Tarokh. HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients.
+ICLR 2021, Algorithm 1. Released code: diaoenmao/HeteroFL-..., paths under src/.
+
+A client of width r trains the first r of each hidden layer's units. The server averages every entry over those that
+have it; what nobody had stays. Three devices: static batch norms; a scaler, which divides by r behind each layer in
+training; masked cross-entropy, in which the logits of classes that a client does not hold are 0, and of the last layer
+only the rows of its classes are averaged (fed.py:132-160).
+
+Departures and choices:
+1. A client's width is drawn anew each round, uniformly of `widths` (released: model_split_mode "dynamic", fed.py:15-23;
+   "fix" gives a client one for good).
+2. The server asks a client for its classes when it first takes part; the released code knows them.
+3. The scaler stands behind every convolution and linear layer but the last; the released ResNet has it before each norm
+   (models/resnet.py:40-54), which in front of a batch norm is the same but for the norm's epsilon.
+4. The released ResNet has its norms before the convolutions and none in shortcuts; ours is that of the suite, which
+   fits the printed size as well.
+5. The statistics of static batch norms are asked from all holders after averaging, of the whole network.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.config import Count
+from benchmark.errors import ConfigError
+from benchmark.losses import supervised_loss
+from benchmark.methods.protocol import (
+    Batches,
+    Job,
+    Key,
+    Loss,
+    Method,
+    Networks,
+    Reader,
+    Round,
+    Setup,
+    State,
+    Tree,
+    Weights,
+    World,
+)  # fmt: skip
+from benchmark.methods.shared import (
+    ReadOnlyUpdate,
+    StudentUpdate,
+    fit_each,
+    labelled_cohort,
+    labelled_stream,
+    with_static_statistics,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeteroFL(Method):
+    """Algorithm 1."""
+
+    widths: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)  # r  levels a to e (utils.py:process_control)
+    batch_size: Count = 10  # B
+
+    needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
+    takes_missing_updates = True  # a round goes on with whoever sent something
+
+    def check(self, setup: Setup) -> None:
+        if setup.model.norm == "bn":
+            raise ConfigError(
+                "model.norm: 'bn' counts batches, which networks of several widths do not share; choose sbn"
+            )
+        whole = setup.initial_weights()
+        for width in self.widths:
+            own = setup.initial_weights(replace(setup.model, width=width))
+            if any(own[name].shape != value.shape for name, value in leading_slices(whole, width).items()):
+                raise ConfigError(
+                    f"method.widths: {width:g} of {setup.model.network} with norm {setup.model.norm!r} leaves parts of "
+                    "channels or groups; choose widths such as 1, 0.5, 0.25, and norm sbn"
+                )
+
+    def init(self, setup: Setup) -> State:
+        return State(server={"student": setup.initial_weights(), "classes": {}})
+
+    def round(self, state: State, world: World) -> Round:
+        student, classes = state.server["student"], dict(state.server["classes"])
+        cohort = labelled_cohort(world)
+        unknown = [client for client in cohort if str(client) not in classes]
+        for outcome in fit_each(world, unknown, ClassesUpdate(), {}, {}):
+            classes[str(outcome.key.client)] = outcome.sends["classes"]
+        drawn = world.generator("widths").choice(self.widths, size=len(cohort))
+        jobs = [
+            Job(
+                key=Key(client=client),
+                update=ClientUpdate(width=width, classes=tuple(classes[str(client)].tolist())),
+                receives={"student": leading_slices(student, width)},
+                data={"labelled": labelled_stream(self.batch_size)},
+                limit=world.limit,
+                network=replace(world.model, width=width),
+            )
+            for client, width in zip(cohort, map(float, drawn), strict=True)
+        ]
+        outcomes = (outcome for outcome in world.fit(jobs) if not outcome.sat_out)
+        sent = ((outcome.sends["student"], classes[str(outcome.key.client)]) for outcome in outcomes)
+        student = with_static_statistics(averaged(student, sent), world, range(world.K))
+        return State(server={"student": student, "classes": classes}), {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassesUpdate(ReadOnlyUpdate):
+    """Trains nothing: the classes of which the client holds labels."""
+
+    def read(self, received: Tree, reader: Reader) -> Tree:
+        labels_N = reader.labels("labelled")
+        assert labels_N is not None
+        return {"classes": labels_N.unique()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientUpdate(StudentUpdate):
+    """The client's lines of Algorithm 1."""
+
+    width: float
+    classes: tuple[int, ...] = field(repr=False)  # that the client holds; plans tell kinds of jobs apart by `repr`
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        labelled = batch["labelled"]
+        assert labelled.labels_N is not None
+        with scaler(trainable["student"], self.width):
+            logits_ND = trainable["student"](labelled.views["weak"])
+        loss = supervised_loss(masked(logits_ND, self.classes), labelled.labels_N)
+        return loss, {"client/supervised_loss": loss.detach()}
+
+
+def masked(logits_ND: Tensor, classes: Iterable[int]) -> Tensor:
+    """0 in place of the logits of all other classes."""
+    held_D = torch.zeros(logits_ND.shape[1], device=logits_ND.device)
+    held_D[list(classes)] = 1.0
+    return logits_ND * held_D
+
+
+@contextmanager
+def scaler(network: nn.Module, width: float) -> Iterator[None]:
+    """Within it, what each layer but the last gives is divided by the width."""
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | nn.Linear)][:-1]
+    hooks = [layer.register_forward_hook(lambda layer, given, out: out / width) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def leading_slices(weights: Weights, width: float) -> Weights:
+    """The leading slices of the weights that a network of that width has: of the first layer all inputs, of the last
+    all outputs."""
+    first, last = layer_of(next(iter(weights))), layer_of(list(weights)[-1])
+    narrow = {}
+    for name, value in weights.items():
+        whole = layer_of(name) == last, layer_of(name) == first  # outputs, inputs
+        sizes = zip(value.shape, whole, strict=False)
+        narrow[name] = value[tuple(slice(size if all_ else math.ceil(size * width)) for size, all_ in sizes)].clone()
+    return narrow
+
+
+def averaged(weights: Weights, returned: Iterable[tuple[Weights, Tensor]]) -> Weights:
+    """Each entry: the mean over the clients that returned it, in float64, or as it was where nobody did. A client
+    returns narrower weights, and counts in the last layer for the classes (int64) that it holds."""
+    last = layer_of(list(weights)[-1])
+    sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
+    counts = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
+    for narrow, classes in returned:
+        for name, value in narrow.items():
+            rows = torch.arange(len(value))
+            if layer_of(name) == last:
+                rows = rows[torch.isin(rows, classes)]
+            here: tuple[Any, ...] = (rows, *(slice(size) for size in value.shape[1:]))
+            sums[name][here] += value[rows]
+            counts[name][here] += 1
+    return {
+        name: torch.where(counts[name] > 0, sums[name] / counts[name].clamp(min=1), value.double()).to(value.dtype)
+        for name, value in weights.items()
+    }
+
+
+def layer_of(name: str) -> str:
+    return name.rpartition(".")[0]

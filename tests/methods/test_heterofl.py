@@ -1,0 +1,113 @@
+"""HeteroFL: slices and means by hand, its limit FedAvg, scaler and mask, and what nobody held stays."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmark.data.partition import Shards
+from benchmark.errors import ConfigError
+from benchmark.federated.environment import prepare, weights_of
+from benchmark.methods.heterofl import ClientUpdate, HeteroFL, averaged, leading_slices, masked, scaler
+from benchmark.methods.supervised_fl import SupervisedFL
+from tests.federated.helpers import equal, weights_after
+from tests.methods.watch import tiny_with, watched
+
+# Two hidden units, three inputs, two classes.
+WEIGHTS = {
+    "fc1.weight": torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]),
+    "fc1.bias": torch.tensor([7.0, 8.0]),
+    "fc2.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+    "fc2.bias": torch.tensor([5.0, 6.0]),
+}
+
+
+def experiment(widths=(1.0, 0.5, 0.25), **factors):
+    e = tiny_with(HeteroFL(batch_size=8, widths=widths), "everywhere", **factors)
+    return replace(e, model=replace(e.model, norm="sbn"))
+
+
+def test_at_width_1_it_is_fedavg():
+    """Bit by bit, two rounds, with equal weights of clients, all of which hold all classes."""
+    fedavg = replace(experiment(), method=SupervisedFL(batch_size=8, weighting="uniform"))
+    assert equal(weights_after(experiment((1.0,)), 2), weights_after(fedavg, 2))
+
+
+def test_half_a_network_by_hand():
+    half = leading_slices(WEIGHTS, 0.5)
+    assert half["fc1.weight"].tolist() == [[1.0, 2.0, 3.0]] and half["fc1.bias"].tolist() == [7.0]
+    assert half["fc2.weight"].tolist() == [[1.0], [3.0]] and half["fc2.bias"].tolist() == [5.0, 6.0]
+    assert equal(leading_slices(WEIGHTS, 1.0), WEIGHTS)
+
+
+def test_means_where_slices_overlap_by_hand():
+    """A whole network of 10 from a client of class 0, and half a one of 20 from a client of class 0: the shared unit is
+    15, the other 10; class 1 stays. With class 1 held by the second: its row's shared entry is 20."""
+    ten = {name: torch.full_like(value, 10.0) for name, value in WEIGHTS.items()}
+    twenty = {name: torch.full_like(value, 20.0) for name, value in leading_slices(WEIGHTS, 0.5).items()}
+    zero, one = torch.tensor([0]), torch.tensor([1])
+    mean = averaged(WEIGHTS, [(ten, zero), (twenty, zero)])
+    assert mean["fc1.weight"].tolist() == [[15.0] * 3, [10.0] * 3] and mean["fc1.bias"].tolist() == [15.0, 10.0]
+    assert mean["fc2.weight"].tolist() == [[15.0, 10.0], [3.0, 4.0]] and mean["fc2.bias"].tolist() == [15.0, 6.0]
+    mean = averaged(WEIGHTS, [(ten, zero), (twenty, one)])
+    assert mean["fc2.weight"].tolist() == [[10.0, 10.0], [20.0, 4.0]] and mean["fc2.bias"].tolist() == [10.0, 20.0]
+    assert equal(averaged(WEIGHTS, []), WEIGHTS)
+
+
+def test_classes_that_a_client_lacks_have_logits_of_zero():
+    """exp(2) / (exp(2) + exp(0) + exp(-1)), whatever the network says of class 1."""
+    logits_ND = masked(torch.tensor([[2.0, 9.0, -1.0]]), (0, 2))
+    assert logits_ND.tolist() == [[2.0, 0.0, -1.0]]
+    assert float(F.cross_entropy(logits_ND, torch.tensor([0]))) == pytest.approx(0.1698, abs=1e-4)
+
+
+def test_the_scaler_divides_behind_every_layer_but_the_last():
+    """Two linear layers without bias: at width 1/4 the output is four times as large, and afterwards what it was."""
+    network = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 2, bias=False))
+    images = torch.ones(1, 3)
+    with torch.no_grad():
+        plain = network(images)
+        with scaler(network, 0.25):
+            scaled = network(images)
+        torch.testing.assert_close(scaled, 4 * plain)
+        assert torch.equal(network(images), plain)
+
+
+def test_a_round_is_the_mean_of_what_clients_of_three_widths_sent():
+    """Clients of three classes: each sends the slices of its width, and of the last layer its classes count."""
+    e = replace(experiment(), partition=Shards(classes_per_client=3))
+    module, watch = watched(e, rounds=1)
+    start = weights_of(prepare(e).network())
+    trained = []
+    for job, outcome in watch.seen[1]:
+        if isinstance(job.update, ClientUpdate):
+            sent = outcome.sends["student"]
+            assert equal(job.receives["student"], leading_slices(start, job.update.width))
+            own = module.environment.network(job.network).state_dict()
+            assert {name: value.shape for name, value in sent.items()} == {n: v.shape for n, v in own.items()}
+            trained.append((job.update, sent))
+    assert len({update.width for update, _ in trained}) > 1
+    for name in ("conv2.weight", "fc2.weight"):
+        for row in (0, 7):
+            found = [
+                sent[name][row, 0].double()
+                for update, sent in trained
+                if (row < len(sent[name]) if name == "conv2.weight" else row in update.classes)
+            ]
+            expected = sum(found) / len(found) if found else start[name][row, 0].double()
+            torch.testing.assert_close(module.state.server["student"][name][row, 0].double(), expected)
+
+
+def test_classes_are_asked_for_once():
+    _, watch = watched(experiment(C=4), rounds=2)
+    asked = {number: sum("classes" in outcome.sends for _, outcome in watch.seen[number]) for number in (1, 2)}
+    assert asked == {1: 4, 2: 0}
+
+
+@pytest.mark.parametrize(("norm", "told"), [("gn", "leaves parts of channels or groups"), ("bn", "choose sbn")])
+def test_what_cannot_be_sliced_is_refused(norm, told):
+    e = experiment((0.0625,))
+    with pytest.raises(ConfigError, match=told):
+        prepare(replace(e, model=replace(e.model, norm=norm)))
