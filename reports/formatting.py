@@ -3,7 +3,9 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
+from benchmark.papers.item import Item
 from benchmark.verdicts.statistics import Summary
 from benchmark.verdicts.units import in_unit as in_unit
 from benchmark.verdicts.units import is_fraction as is_fraction
@@ -149,6 +151,11 @@ def sentence(text: str) -> str:
 def without_dollars(quote: str) -> str:
     """A quote whose symbols stand between dollars: "a large $C$" -> "a large C". Formulas with commands stay."""
     return re.sub(r"\$([^$\\\s][^$\\]{0,19})\$", r"\1", quote)
+
+
+def item_page(item: Item) -> Path:
+    """The item's page, from the site's root: ssfl/tab2/laptop/index.html."""
+    return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
 
 
 def slug(name: str) -> str:

@@ -22,6 +22,7 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
 from reports.articles import departures, performance
 from reports.exports import item_files, item_pictures, tables_of
+from reports.formatting import item_page as item_page
 from reports.formatting import mean_spread, metric_name, percent, sentence, slug, without_dollars
 from reports.pages import (
     MARKS,
@@ -50,11 +51,6 @@ HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
 RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
-
-
-def item_page(item: Item) -> Path:
-    """The item's page, from the site's root: ssfl/tab2/laptop/index.html."""
-    return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
 
 
 def build(

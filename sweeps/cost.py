@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -54,8 +54,8 @@ from benchmark.streams import numpy_stream, torch_stream
 
 MOST_ROUNDS = 16  # rounds of a run that are played
 STEPS_TIMED = 5
-STEP_FLOPS = 5e9  # of a step that is trained for its cost: a longer one is trained with fewer images
-LONG_STEP = 0.5  # seconds; a longer one is told well enough by itself
+STEP_FLOPS = 2e9  # of a step that is trained for its cost: a longer one is trained with fewer images
+LONG_STEP = 0.2  # seconds; a longer one is told well enough by itself
 ROUND_SECONDS = 0.003  # the Trainer's own, the record's line and the observers' share of a round, as measured
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, checkpoints, weights on disk, as measured
 MILD = 1e-3  # a learning rate
@@ -275,7 +275,7 @@ class SamplingEngine:
         experiment = self.environment.experiment
         method, federation = experiment.method, experiment.federation
         first = self.environment.setup()
-        setup = replace(first, initial_weights=lambda: self._small(first.initial_weights(), None))
+        setup = replace(first, initial_weights=lambda: self._small(network_of(self.environment)[0], None))
         state: State = method.init(setup)
         kept: dict[str, Tree] = dict(state.clients)
 
@@ -347,8 +347,9 @@ class SamplingEngine:
             return found
         if not local.trainable:  # the job only reads
             return replace(found, outcome=self._left(job, job.update.finish(local), local.private))
-        kind = kind_of(replace(job, limit=Limit()), private)
-        key = (kind, self._full, run.data.name, run.data.augmentation, run.model, run.optimizer, run.precision)
+        kind, data = kind_of(replace(job, limit=Limit()), None), environment.data  # a step's work, kept state or not
+        of_run = (data.image_shape, data.num_classes, run.data.augmentation, alike(run.optimizer), run.precision)
+        key = (kind, self._full, run.model, of_run)
         if key not in _trained:
             outcome, flops, seconds = trained(job, private, environment)
             _trained[key] = self._left(job, outcome.sends, outcome.private), flops, seconds
@@ -368,30 +369,34 @@ def trained(job: Job, private: Tree | None, environment: Environment) -> tuple[O
     """The job's outcome after one local step with real weights and confident pseudo-labels; a step's FLOPs, and its CPU
     seconds on one core. A long step is trained with fewer images."""
     initial, forward = network_of(environment, job.network)
-    images = sum(stream.batch_size * len(stream.views) for stream in job.data.values())
-    least = min(stream.batch_size for stream in job.data.values())
-    parts = max(1.0, min(3 * images * forward / STEP_FLOPS, least / 2))  # two products in the backward pass
+    images, least = images_a_step(job), min(stream.batch_size for stream in job.data.values())
+    share = max(min(1.0, STEP_FLOPS / (3 * images * forward)), 2 / least)  # two products in the backward pass
+    sizes = {name: max(1, round(stream.batch_size * share)) for name, stream in job.data.items()}
+    data = {name: replace(stream, batch_size=sizes[name]) for name, stream in job.data.items()}
     sure = _Confident(job.update, SureReader(environment, job, 1))
-    data = {name: replace(stream, batch_size=round(stream.batch_size / parts)) for name, stream in job.data.items()}
     short = replace(job, update=cast(LocalUpdate, sure), receives=real(job.receives, initial), data=data)
+    runner = JobRunner(environment)
 
     def timed(steps: int) -> tuple[Outcome, float]:
-        started = time.process_time()
         own = private and real(private, initial)
-        outcome = JobRunner(environment).run(replace(short, limit=Limit(steps=steps)), 1, own)
+        started = time.process_time()
+        outcome = runner.run(replace(short, limit=Limit(steps=steps)), 1, own)
         return outcome, (time.process_time() - started) / steps
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with FlopCounterMode(display=False) as counter:
-            outcome, seconds = timed(1)
-        if seconds < LONG_STEP:  # else the counting does not matter
-            _, seconds = timed(STEPS_TIMED)
+            outcome, seconds = timed(1)  # with the network made and the first step's memory
+        _, seconds = timed(1 if seconds > LONG_STEP else STEPS_TIMED)
     finally:
         torch.set_num_threads(threads)
-    of_a_step = parts / len(job.update.phases)
+    of_a_step = images / images_a_step(short) / len(job.update.phases)
     return outcome, counter.get_total_flops() * of_a_step, seconds * of_a_step
+
+
+def images_a_step(job: Job) -> int:
+    return sum(stream.batch_size * len(stream.views) for stream in job.data.values())
 
 
 def kind_of(job: Job, private: Tree | None) -> Hashable:
@@ -401,7 +406,16 @@ def kind_of(job: Job, private: Tree | None) -> Hashable:
         for tree in (job.receives, private or {})
     )
     streams = tuple(sorted(job.data.items()))
-    return repr(job.update), job.network, job.limit, job.key.client == SERVER, streams, *trees
+    return alike(job.update), job.network, job.limit, job.key.client == SERVER, streams, *trees
+
+
+def alike(value: Any) -> Hashable:
+    """What of a setting decides how much work it is: whether a rate or threshold is 0, and how many of something."""
+    if is_dataclass(value):
+        return type(value), *(alike(getattr(value, f.name)) for f in fields(value))
+    if isinstance(value, float):
+        return value == 0.0
+    return len(value) if isinstance(value, tuple) else repr(value)
 
 
 def real(tree: Mapping[str, Any], initial: Weights) -> Tree:

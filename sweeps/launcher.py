@@ -88,28 +88,11 @@ class Gate(Protocol):
 
 
 def launch(
-    runs: Sequence[Experiment],
-    results: Path,
-    *,
-    data_root: Path | None,
-    workers: int,
-    watch: Watch,
-    wait: bool = True,
-    patience: float = PATIENCE,
-    devices: Sequence[str] = (CPU,),
-    gate: Gate | None = None,
-) -> Standing:
-    """Train all runs on this machine, by at most so many `workers`, shared among `devices`; see `launch_by`."""
-    own = LocalWorkers(min(workers, len(runs)), results, data_root, patience, devices)
-    return launch_by(own, runs, results, watch=watch, wait=wait, patience=patience, gate=gate)
-
-
-def launch_by(
     workers: Workers,
     runs: Sequence[Experiment],
     results: Path,
     *,
-    watch: Watch,
+    watch: Watch = lambda standing: None,
     wait: bool = True,
     patience: float = PATIENCE,
     gate: Gate | None = None,
@@ -271,7 +254,12 @@ class LocalWorkers:
     leaves its place to the next."""
 
     def __init__(
-        self, size: int, results: Path, data_root: Path | None, patience: float, devices: Sequence[str] = (CPU,)
+        self,
+        size: int,
+        results: Path,
+        data_root: Path | None = None,
+        patience: float = PATIENCE,
+        devices: Sequence[str] = (CPU,),
     ) -> None:
         self.size = size
         self._with, self._devices = (results, data_root, patience), tuple(devices)

@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 from benchmark.config import nearest
 from benchmark.errors import ConfigError, FsslError, Stopped
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # the checkout; of an installed package, the folder that it lies in
+HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # where records and pages go: else the working folder
+DEFAULT_SITE = HOME / "reports" / "site"
 
 EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged, 70 diverged, 73 cannot write,
 75 being run elsewhere, 76 stopped with a checkpoint"""
@@ -84,7 +86,7 @@ def add_places(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--results",
         type=Path,
-        default=Path(os.environ.get("FSSL_RESULTS") or ROOT / "results"),
+        default=Path(os.environ.get("FSSL_RESULTS") or HOME / "results"),
         help="folder of records (default: $FSSL_RESULTS, then results/)",
     )
     command.add_argument(

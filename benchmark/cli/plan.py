@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.cli.budgeted import as_json, nothing_fits, tell
 from benchmark.cli.main import add_places
-from benchmark.cli.reproduce import as_json, nothing_fits, tell
 from benchmark.cli.scope import add_budget, add_quoted, add_scope, budget_of, seeds_of, uses_reference
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items

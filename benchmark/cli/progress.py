@@ -1,18 +1,18 @@
-"""Progress of a table and of a single run on standard error: runs, rounds, accuracy, time left; plain lines where there
-is no terminal."""
+"""Progress on standard error: runs, rounds, accuracy, time left; plain lines where there is no terminal.
+
+Loads nothing that trains: a table's runs are trained in other processes.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytorch_lightning as pl
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from benchmark.experiment import Experiment
-from benchmark.federated.module import FederatedModule
-from benchmark.records.record import AGAINST_A_FALL, fall_in_words, fall_of, last_round, run_folder
+from benchmark.records.record import last_round, run_folder
 from sweeps.launcher import Standing
 from sweeps.status import in_words, work
 
@@ -99,48 +99,3 @@ class TableProgress:
         if "test/accuracy" in last:
             self._progress.update(self._lines[run], note=f"accuracy {100 * last['test/accuracy']:.2f} %")
         return completed
-
-
-class RunProgress(pl.Callback):
-    """The bar of a single run."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self._rounds = experiment.federation.rounds
-        self._console = Console(stderr=True)
-        self._progress = bar(self._console)
-        self._task: TaskID | None = None
-        self._seen: list[dict[str, float]] = []  # rounds with an accuracy, until a fall is told
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert isinstance(pl_module, FederatedModule)
-        if self._console.is_terminal:
-            self._progress.start()
-        done = pl_module.rounds_done
-        self._task = self._progress.add_task(
-            "training", total=self._rounds, completed=done, note="", rounds=f"{done}/{self._rounds}"
-        )
-
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
-        assert isinstance(pl_module, FederatedModule) and self._task is not None
-        done, metrics = pl_module.rounds_done, pl_module.metrics
-        self._progress.update(self._task, completed=done, rounds=f"{done}/{self._rounds}")
-        accuracy = metrics.get("test/accuracy", metrics.get("validation/accuracy"))
-        if accuracy is not None:
-            note = f"accuracy {100 * accuracy:.2f} %"
-            self._progress.update(self._task, note=note)
-            if not self._console.is_terminal:
-                self._console.print(f"round {done}/{self._rounds} {note}")
-            self._tell_of_a_fall({"round": done, "test/accuracy": accuracy})
-
-    def _tell_of_a_fall(self, line: dict[str, float]) -> None:
-        """Once, when it is seen."""
-        told = fall_of(self._seen) is not None
-        self._seen.append(line)
-        if not told and (fall := fall_of(self._seen)):
-            self._console.print(f"{fall_in_words(fall)}: {AGAINST_A_FALL}", highlight=False, soft_wrap=True)
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        stop(self._progress)
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        stop(self._progress)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmark.cli.main import ROOT, add_places
+from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, PRINTED, items
 from benchmark.papers.item import Item
@@ -17,7 +17,6 @@ from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
 from sweeps.plan import plan, restricted
 
-DEFAULT_SITE = ROOT / "reports" / "site"
 PICTURES = ROOT / "reports" / "pictures"
 SHOWN = ("ssfl/tab2",)  # whose figure the README shows
 

@@ -1,12 +1,12 @@
 """`fssl reproduce`: plan, run only what is missing, print the table with published, ours, n, verdict.
 
-`fssl work` does the same without the table: one more worker at what is missing. With `--budget` the missing runs that
-tell most are run, as far as they fit into a time: in waves, each cell's first seed, then what the verdicts ask for as
-they then stand. What is chosen is told before anything starts.
+`fssl work` does the same without the table: one more worker at what is missing. What trains, tells the cost of runs or
+draws pages is loaded where it is needed: a table of which nothing is missing is printed at once.
 """
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -14,12 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from benchmark.cli.main import add_places
-from benchmark.cli.progress import TableProgress
+from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
 from benchmark.cli.scope import (
     add_budget,
     add_launch,
@@ -32,23 +30,21 @@ from benchmark.cli.scope import (
     side_by_side,
     uses_reference,
 )
-from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.errors import ConfigError, DataError, Diverged, RunningElsewhere
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
 from benchmark.records.files import read_json
-from benchmark.records.record import AGAINST_A_FALL, fall_in_words, run_folder
-from benchmark.verdicts.next_runs import left_out
-from sweeps.budget import SECONDS_TO_START, SECONDS_TO_STOP, Budget, Chosen, Spending
+from benchmark.records.record import AGAINST_A_FALL, Records, fall_in_words, run_folder
+from reports.formatting import item_page
 from sweeps.grid import checked
-from sweeps.launcher import Gate, LocalWorkers, Standing, Watch, Workers, launch_by
+from sweeps.launcher import Gate, LocalWorkers, Standing, Watch, Workers, launch
 from sweeps.plan import Plan, Seeds, plan, plan_of_runs, restricted
-from sweeps.status import in_words
 from sweeps.sweep_file import read
 
 TABLE_WIDTH = 100  # columns
-MOST_NAMED = 12  # cells that are listed
+BUILT_FROM = ".built-from"  # beside a page
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -59,8 +55,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def _add_reproduce(command: argparse.ArgumentParser) -> None:
-    from benchmark.cli.report import DEFAULT_SITE
-
     command.description = (
         "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing. With --budget "
         "it ends in time with 0, tells what is missing, and the next call goes on from the checkpoints."
@@ -98,13 +92,10 @@ def reproduce(options: argparse.Namespace) -> int:
     def look() -> Plan:
         return data.of(plan(chosen, options.results, seeds=seeds, with_reference=with_reference))
 
-    from benchmark.cli.report import Reader, on_disk
-    from reports.exports import item_result
-    from reports.site import build, item_page
-    from reports.terminal import print_item
-
     console = Console(stderr=True)
     if budget is not None:
+        from benchmark.cli.budgeted import spend
+
         planned = spend(budget, look, options, console, start=start)
     else:
         planned = look()
@@ -114,18 +105,49 @@ def reproduce(options: argparse.Namespace) -> int:
     results = [
         (replace(item, seeds=seeds.number(item)), restricted(planned.records, planned.shown)) for item in planned.items
     ]
-    mine = {(item.name, item.profile) for item, _ in results}
-    reader = Reader()
-    found = on_disk(ITEMS, PROFILES, options.results, reader)
-    others = [pair for pair in found if (pair[0].name, pair[0].profile) not in mine]
-    build(results, options.site, others=others, troubles=reader.troubles)
-    for item, records in results:
-        report = options.site / item_page(item)
+    for (item, records), page in zip(results, pages_of(results, seeds, options), strict=True):
         if options.json:
-            print(json.dumps(item_result(item, records, report=str(report))))
+            from reports.exports import item_result
+
+            print(json.dumps(item_result(item, records, report=str(page))))
         else:
-            print_item(item, records, output(), report=str(report))
+            from reports.terminal import print_item
+
+            print_item(item, records, output(), report=str(page))
     return Diverged.exit_code if diverged(planned) else data.exit_code()
+
+
+def pages_of(results: Sequence[tuple[Item, Records]], seeds: Seeds, options: argparse.Namespace) -> Sequence[Path]:
+    """Where each item's page lies in the site, which is built where records, seeds or code are not those of the last
+    time."""
+    pages = [options.site / item_page(item) for item, _ in results]
+    seen = f"{seeds} {state_of(options.results)}"
+    if any(not page.is_file() or _seen_by(page) != seen for page in pages):
+        from benchmark.cli.report import Reader, on_disk
+        from reports.site import build
+
+        mine, reader = {(item.name, item.profile) for item, _ in results}, Reader()
+        found = on_disk(ITEMS, PROFILES, options.results, reader)
+        others = [pair for pair in found if (pair[0].name, pair[0].profile) not in mine]
+        build(results, options.site, others=others, troubles=reader.troubles)
+        for page in pages:
+            page.with_name(BUILT_FROM).write_text(seen)
+    return pages
+
+
+def _seen_by(page: Path) -> str:
+    """What the page was built from, if `reproduce` built it."""
+    path = page.with_name(BUILT_FROM)
+    return path.read_text() if path.is_file() else ""
+
+
+def state_of(results: Path) -> str:
+    """Differs where a record was written, went on or was removed, or where the code or a printed number changed."""
+    records = ("reference", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
+    code = ("benchmark/**/*.py", "reports/*.*", "reports/templates/*", "reports/*/*.md", "results/published/*/*.toml")
+    paths = [path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)]
+    seen = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(paths)]
+    return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
 def output() -> Console:
@@ -170,8 +192,10 @@ def train(
     gate: Gate | None = None,
     noted: Watch = lambda standing: None,
 ) -> Standing:
-    """Train the plan's missing runs; those that others are at are waited for, or left to them. `gate`: see `launch_by`;
+    """Train the plan's missing runs; those that others are at are waited for, or left to them. `gate`: see `launch`;
     `noted` is told how far it is, as the progress on standard error is."""
+    from benchmark.cli.progress import TableProgress
+
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     done = len(planned.runs) - len(planned.missing)
     names = ", ".join(f"{item.name} ({item.profile})" for item in planned.items) or "sweep"
@@ -186,7 +210,7 @@ def train(
                 progress.watch(standing)
                 noted(standing)
 
-            standing = launch_by(
+            standing = launch(
                 workers,
                 planned.missing,
                 options.results,
@@ -280,90 +304,3 @@ def workers_for(options: argparse.Namespace, runs: int) -> Iterator[Workers]:
             gpus=options.gpus_per_run or 0.0,
             at_most=options.jobs,
         )
-
-
-def spend(
-    budget: Budget, look: Callable[[], Plan], options: argparse.Namespace, console: Console, *, start: float
-) -> Plan:
-    """Train what fits and return the plan as it then stands. `start`: when the command was begun (`time.monotonic`).
-
-    Raises ConfigError where not one run fits. A run that fails costs the others nothing: its error is raised in the
-    end, after the outcome is written down.
-    """
-    planned, jobs = look(), side_by_side(options)
-    if not planned.missing:
-        return planned
-    spending = Spending(budget, options.results, options.data_root, jobs, start)
-    chosen = spending.choose(planned)
-    if not chosen.fit.taken:
-        raise ConfigError(nothing_fits(options.budget, chosen))
-    tell(budget, chosen, planned.items, console)
-    record = spending.write_plan(planned.items, chosen)
-    asked, failures = set(planned.missing), list[FsslError]()
-    try:
-        while chosen.wave and not spending.gate.is_closed():
-            wave = replace(planned, missing=chosen.wave)
-            try:
-                train(
-                    wave, options, console, gate=spending.gate, noted=lambda standing: spending.note(standing.finished)
-                )
-            except Stopped:
-                raise
-            except FsslError as error:
-                failures.append(error)
-                spending.gate.refused.update(chosen.wave)  # no second time in this call
-            planned = look()
-            asked.update(planned.missing)
-            chosen = spending.choose(planned)
-    finally:
-        spending.write_outcome(record, asked)
-    used = f"{in_words(spending.gate.used)} of {in_words(budget.seconds)} used"
-    console.print(f"budget: {used}, {len(planned.missing)} runs are left; record: {record}", soft_wrap=True)
-    for line in _names(planned.items, planned.missing):
-        console.print(f"  missing: {line}", highlight=False, soft_wrap=True)
-    if failures:
-        raise failures[0]
-    return planned
-
-
-def nothing_fits(word: str, chosen: Chosen) -> str:
-    least = min(chosen.seconds.values()) + SECONDS_TO_START + SECONDS_TO_STOP
-    return f"--budget: {word!r} is too short: the least missing run takes about {in_words(least)}"
-
-
-def tell(budget: Budget, chosen: Chosen, items: Sequence[Item], console: Console) -> None:
-    """What fits and what is left out."""
-    fit = chosen.fit
-    number = len(fit.taken) + len(fit.left_out)
-    console.print(f"budget: {budget}; {len(fit.taken)} of {number} missing runs fit, in about {in_words(fit.seconds)}")
-    for line in _names(items, fit.left_out):
-        console.print(f"  left out: {line}", highlight=False, soft_wrap=True)
-
-
-def _names(items: Sequence[Item], runs: Sequence[Experiment]) -> list[str]:
-    found = left_out(items, runs)
-    lines = [f"{name}, seed{'s' * (len(seeds) > 1)} {_span(seeds)}" for name, seeds in found.items()]
-    more = len(lines) - MOST_NAMED
-    return lines if more <= 1 else [*lines[:MOST_NAMED], f"and runs of {more} more cells"]
-
-
-def _span(seeds: Sequence[int]) -> str:
-    """[0, 1, 2, 5] -> "0 to 2, 5"."""
-    parts: list[list[int]] = []
-    for seed in seeds:
-        if parts and seed == parts[-1][-1] + 1:
-            parts[-1].append(seed)
-        else:
-            parts.append([seed])
-    return ", ".join(f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
-
-
-def as_json(chosen: Chosen, budget: Budget, items: Sequence[Item]) -> dict[str, Any]:
-    """For `fssl plan --budget --json`."""
-    return {
-        "budget_seconds": budget.seconds,
-        "budget_kind": budget.kind,
-        "fitting_runs": len(chosen.fit.taken),
-        "fitting_seconds": round(chosen.fit.seconds, 1),
-        "left_out": {name: list(seeds) for name, seeds in left_out(items, chosen.fit.left_out).items()},
-    }

@@ -75,7 +75,7 @@ def act(options: argparse.Namespace) -> int:
 
 def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
     from benchmark.cli.mirroring import mirrored
-    from benchmark.cli.progress import RunProgress
+    from benchmark.cli.run_progress import RunProgress
     from benchmark.records.run import run
 
     progress = [] if options.json else [RunProgress(experiment)]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from benchmark.cli.budgeted import spend
 from benchmark.cli.main import main
-from benchmark.cli.reproduce import spend
 from benchmark.cli.scope import budget_of
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
@@ -25,7 +25,7 @@ from benchmark.records.files import read_json
 from benchmark.records.lease import PATIENCE
 from benchmark.records.record import read_rounds, run_folder
 from sweeps.budget import Gate
-from sweeps.launcher import launch
+from sweeps.launcher import LocalWorkers, launch
 from sweeps.plan import Plan, plan
 from sweeps.status import newest_budget
 from tests.conftest import tiny_experiment
@@ -106,7 +106,7 @@ class ClosesOnceBegun:
 
 def test_a_run_that_overruns_is_stopped_at_a_finished_round_with_its_checkpoint(tmp_path):
     folder = run_folder(tmp_path, LONG)
-    end = launch([LONG], tmp_path, data_root=None, workers=1, watch=lambda standing: None, gate=ClosesOnceBegun(folder))
+    end = launch(LocalWorkers(1, tmp_path), [LONG], tmp_path, gate=ClosesOnceBegun(folder))
     assert (end.trained, end.failed) == (0, 0) and not (folder / "result.json").exists()
     rounds = len(read_rounds(folder / "rounds.jsonl"))
     kept = newest(folder / "checkpoints", f"{LONG.cell_key}/seed=0").checkpoint
@@ -116,7 +116,7 @@ def test_a_run_that_overruns_is_stopped_at_a_finished_round_with_its_checkpoint(
 
 def test_a_run_that_the_gate_refuses_is_not_started_and_is_no_failure(tiny, tmp_path):
     gate = Gate(budget=budget("5s"), start=time.monotonic() - 60)
-    end = launch([tiny], tmp_path, data_root=None, workers=1, watch=lambda standing: None, gate=gate)
+    end = launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, gate=gate)
     assert (end.trained, end.failed, gate.refused) == (0, 0, {tiny}) and not (tmp_path / "runs").exists()
 
 

@@ -8,7 +8,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import Choice, Item
 from benchmark.records.record import run_folder
 from reports.exports import item_result
-from sweeps.launcher import launch
+from sweeps.launcher import LocalWorkers, launch
 from sweeps.plan import plan
 from tests.conftest import record_of
 
@@ -51,7 +51,7 @@ def test_it_is_compared_in_the_arena_in_worker_processes(tmp_path):
     assert len(first.missing) == 6 + 2 and first.waiting == 2
 
     def train(runs):
-        launch(runs, tmp_path, data_root=None, workers=2, watch=lambda standing: None)
+        launch(LocalWorkers(2, tmp_path), runs, tmp_path)
 
     train(first.missing)
     scores = {

@@ -16,7 +16,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.ssfl import tab2
 from benchmark.records.record import run_folder
 from benchmark.verdicts.statistics import paired
-from sweeps.launcher import launch
+from sweeps.launcher import LocalWorkers, launch
 
 CELL, SEEDS, LEVEL, MARGIN = "Grouping/full", range(5), 0.90, 0.005
 
@@ -33,7 +33,7 @@ def main() -> None:
         precision: [replace(cell, precision=precision, seed=seed) for seed in SEEDS] for precision in ("fp32", "bf16")
     }
     in_turn = [run for pair in zip(*runs.values(), strict=True) for run in pair]
-    launch(in_turn, options.folder, data_root=options.data_root, workers=options.jobs, watch=lambda standing: None)
+    launch(LocalWorkers(options.jobs, options.folder, options.data_root), in_turn, options.folder)
     found = compared({name: [result_of(options.folder, run) for run in each] for name, each in runs.items()})
     print(json.dumps(found, indent=1))
     if options.json:

@@ -24,7 +24,7 @@ from typing import Any
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.record import read_run, run_folder
 from benchmark.records.verify import troubles_of
-from sweeps.launcher import Standing, launch
+from sweeps.launcher import LocalWorkers, Standing, launch
 from tests.conftest import tiny_experiment
 
 
@@ -40,7 +40,7 @@ def race(results: Path, *, workers: int, number: int, rounds: int = 3, kills: in
     runs = cells(number, rounds)
 
     def work() -> Standing:
-        return launch(runs, results, data_root=None, workers=1, watch=lambda standing: None)
+        return launch(LocalWorkers(1, results), runs, results)
 
     with ThreadPoolExecutor(workers) as pool:
         started = [pool.submit(work) for _ in range(workers)]

@@ -18,7 +18,7 @@ from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.launcher import MOST_DEATHS, launch
+from sweeps.launcher import MOST_DEATHS, LocalWorkers, launch
 from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import written
 from tests.conftest import record_of
@@ -67,7 +67,7 @@ def test_a_run_that_is_killed_three_times_and_one_that_diverges_cost_the_others_
     deadly = replace(tiny, method=EndsItsProcess())
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
     with pytest.raises(FsslError, match=f"{deadly.cell_key}, seed 0: .*{MOST_DEATHS} times.*SIGKILL") as found:
-        launch([deadly, wild, tiny], tmp_path, data_root=None, workers=1, watch=lambda standing: None)
+        launch(LocalWorkers(1, tmp_path), [deadly, wild, tiny], tmp_path)
     assert found.value.exit_code == 1
     assert record_of(run_folder(tmp_path, tiny)).status == "done"
     assert record_of(run_folder(tmp_path, wild)).status == "diverged"
@@ -87,7 +87,7 @@ def test_a_full_disk_is_73_and_with_room_again_nothing_is_in_the_way(tiny, disk)
             except OSError:
                 continue
     with pytest.raises(CannotWrite, match="No space left on device") as found:
-        launch(runs, disk, data_root=None, workers=1, watch=lambda standing: None)
+        launch(LocalWorkers(1, disk), runs, disk)
     assert found.value.exit_code == 73
     filler.unlink()
     assert [run(experiment, disk)["status"] for experiment in runs] == ["done", "done"]

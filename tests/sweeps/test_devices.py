@@ -115,7 +115,7 @@ def test_a_run_whose_process_dies_three_times_is_given_up(tmp_path):
             os.kill(killed[-1], SIGKILL)
 
     with pytest.raises(RunFailed, match="ended 3 times, last by SIGKILL"):
-        launch([run], tmp_path, data_root=None, workers=1, watch=kill)
+        launch(LocalWorkers(1, tmp_path), [run], tmp_path, watch=kill)
     found = status_of(folder, name="", rounds=2)
     assert (found.state, found.attempt, len(killed)) == ("given up", 3, 3)
     assert summary([found]).line() == "1 runs: 1 given up; 1/2 rounds"

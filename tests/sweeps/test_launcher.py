@@ -8,7 +8,7 @@ import pytest
 from benchmark.errors import DataError
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.launcher import Standing, launch
+from sweeps.launcher import LocalWorkers, Standing, launch
 from tests.conftest import record_of
 from tests.sweeps.gates import Gated
 
@@ -26,7 +26,7 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
         if len(standing.running) == 2:
             (tmp_path / "GATE.2").touch()
 
-    launch(runs, tmp_path / "workers", data_root=None, workers=2, watch=watch)
+    launch(LocalWorkers(2, tmp_path / "workers"), runs, tmp_path / "workers", watch=watch)
     assert seen[-1] == (0, 6)
     assert record_of(run_folder(tmp_path / "workers", wild)).status == "diverged"
     for seed in range(3):
@@ -38,5 +38,5 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
 def test_an_error_of_one_run_is_raised_in_the_end(tiny, tmp_path):
     missing = replace(tiny, data=replace(tiny.data, name="folder:" + str(tmp_path / "nowhere")))
     with pytest.raises(DataError, match="nowhere"):
-        launch([missing, tiny], tmp_path, data_root=None, workers=1, watch=lambda standing: None)
+        launch(LocalWorkers(1, tmp_path), [missing, tiny], tmp_path)
     assert record_of(run_folder(tmp_path, tiny)).status == "done"

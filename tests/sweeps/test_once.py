@@ -4,7 +4,7 @@ from benchmark.cli.main import main
 from benchmark.records.lease import claimed
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
-from sweeps.launcher import Standing, launch
+from sweeps.launcher import LocalWorkers, Standing, launch
 from sweeps.sweep_file import read, written
 from tests.conftest import record_of
 from tests.soak.once import race
@@ -20,7 +20,7 @@ def test_what_another_process_is_at_is_left_to_it(tiny, tmp_path):
     """Without waiting: the launch ends, having started no process and touched nothing."""
     folder, seen = run_folder(tmp_path, tiny), list[Standing]()
     with claimed(folder):
-        end = launch([tiny], tmp_path, data_root=None, workers=1, watch=seen.append, wait=False)
+        end = launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=seen.append, wait=False)
         assert (end.trained, list(end.finished)) == (0, [])
         assert [path.name for path in folder.iterdir()] == ["leases"]
     assert seen[-1].running == {tiny}

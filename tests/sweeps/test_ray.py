@@ -24,7 +24,7 @@ from benchmark.records.provenance import commit
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.grid import checked as checked_grid
-from sweeps.launcher import Standing, launch_by
+from sweeps.launcher import Standing, launch
 from sweeps.ray_launcher import STORE, Orders, RayWorkers, fit_in, joined, unfit
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
@@ -90,7 +90,7 @@ def leases(results: Path, experiment: Experiment) -> list[dict[str, Any]]:
 def launched(results: Path, runs: list[Experiment], watch: Callable[[Standing], None]) -> Standing:
     workers = RayWorkers(results, None, PATIENCE)
     assert workers.size == 2
-    return launch_by(workers, runs, results, watch=watch)
+    return launch(workers, runs, results, watch=watch)
 
 
 def first(runs: list[Experiment], results: Path) -> Callable[[Standing], None]:
@@ -206,7 +206,7 @@ def test_without_any_node_left_the_launch_ends_and_can_go_on(cluster, tmp_path):
     with joined(cluster.address):
         workers = RayWorkers(results, None, PATIENCE, seconds_without_nodes=1.0)
         with pytest.raises(Stopped, match="no node of the cluster takes a run of 1 CPUs any more"):
-            launch_by(workers, [one], results, watch=watch)
+            launch(workers, [one], results, watch=watch)
     assert not list(results.glob(".*"))
 
 
