@@ -2,9 +2,8 @@
 
 import time
 
-from benchmark.records.record import read_run
 from benchmark.records.run import run
-from tests.conftest import tiny_experiment
+from tests.conftest import record_of, tiny_experiment
 from tests.performance.whole_runs import seconds_of
 
 
@@ -21,7 +20,7 @@ def test_measuring_moves_no_number(tmp_path) -> None:
     seconds_of(tiny_experiment(), tmp_path / "timed")
     run(tiny_experiment(), tmp_path / "plain", engine="reference")
     timed, plain = (next((tmp_path / name).glob("runs/*/*")) for name in ("timed", "plain"))
-    found, wanted = read_run(timed).result["last"], read_run(plain).result["last"]
+    found, wanted = record_of(timed).result["last"], record_of(plain).result["last"]
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         assert abs(found[name] - value) < 1e-4 * max(1.0, abs(value)), name
