@@ -41,6 +41,7 @@ SHORT_RUN_RATIO = 0.9
 # The released code's follows from the start (local_unsupervised.py:24-27).
 RSCFED_RELEASED: Mapping[str, Any] = {"ema_warm_up": "released_code", "teacher_start": "released_code"}
 
+
 def by_images(beta: float, environment: Experiment) -> float:
     """RSCFed's beta has the unit images / distance; with a client's images over those of a client in its SVHN (73,257
     over ten), beta / N_i is the paper's."""
