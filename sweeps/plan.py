@@ -6,9 +6,9 @@ from pathlib import Path
 
 from benchmark.experiment import Experiment
 from benchmark.papers.item import CONFIRMING, Item
+from benchmark.papers.table import bound_of
 from benchmark.records.families import closed, first_seed, hash_of
 from benchmark.records.record import Records, covers, read_records
-from benchmark.verdicts.evidence import bound_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def _first_seeds(item: Item, results: Path) -> Mapping[str, list[int]]:
     firsts: dict[str, set[int]] = {}
     for claim in item.claims:
         for cell in (cell for cell in item.cells if cell.label in claim.labels):
-            bound = bound_of(item, cell)
+            bound = bound_of(cell, item.cells)
             for one in (cell, bound) if bound is not None else (cell,):
                 firsts.setdefault(one.cell_key, set()).add(first_seed(hash_of(item, claim), families))
     return {cell.cell_key: sorted(firsts.get(cell.cell_key, {CONFIRMING.start})) for cell in item.cells}

@@ -11,13 +11,13 @@ class Census:
     """Distinct cells by what they are for; a cell of two kinds counts as the first of them."""
 
     published: int  # behind a number, a curve or an announced run of the paper
-    controls: int  # ours, beside the paper's
+    controls: int  # ours, beside the paper's, bounds too
     rungs: int  # of a ladder
     quoted: int  # shown, and run on request alone
 
 
 def census(items: Iterable[Item]) -> Census:
-    kinds = {"published": ("published", "bound"), "controls": ("control",), "rungs": ("ladder",), "quoted": ("quoted",)}
+    kinds = {"published": ("published",), "controls": ("control", "bound"), "rungs": ("ladder",), "quoted": ("quoted",)}
     cells = [cell for item in items for cell in item.cells]
     seen: set[str] = set()
     counts = {}

@@ -273,10 +273,11 @@ def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     with as many steps a round as the cells have, which begin anew with their labels until all images are through."""
     if name not in BOUNDED:
         return
-    firsts: dict[Data, Cell] = {}
+    firsts: dict[object, Cell] = {}
     for cell in cells:
-        if cell.role == "published":
-            firsts.setdefault(cell.experiment.data, cell)
+        e = cell.experiment
+        if cell.role == "published":  # labels at clients: of the same clients
+            firsts.setdefault((e.data, e.partition if e.data.label_setting == "every_client" else None), cell)
     for cell in firsts.values():
         alone = labels_alone(cell)
         if cell.experiment.data.label_setting == "every_client":

@@ -317,14 +317,16 @@ def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """One for each number of labels, with the statistics of sBN from everyone's images as in the other cells."""
-    last = {cell.experiment.data.N_s: cell.experiment for cell in cells}  # N_s of both amounts, or of one
-    for amount, (N_s, full) in zip(("fewer", "more"), sorted(last.items()), strict=False):
+    """One for each number of labels and of steps on them, with the statistics of sBN from everyone's images as in the
+    other cells."""
+    last = {(cell.experiment.data.N_s, cell.setting.get("E")): cell.experiment for cell in cells}
+    amounts = dict(zip(sorted({N_s for N_s, _ in last}), ("fewer", "more"), strict=False))
+    for (N_s, E), full in sorted(last.items(), key=lambda entry: entry[0][0]):
         method = replace(full.method, warm_start_rounds=full.federation.rounds)
         cell = bound(replace(full, method=method))
-        if len(last) > 1:
-            cell = replace(cell, label=f"{ALONE}/{amount}", setting={**cell.setting, "N_s": N_s})
-        yield cell
+        if len(amounts) > 1:
+            cell = replace(cell, label=f"{ALONE}/{amounts[N_s]}", setting={**cell.setting, "N_s": N_s})
+        yield cell if E is None else replace(cell, label=f"{ALONE}/E={E}", setting={**cell.setting, "E": E})
 
 
 def controls(cells: Sequence[Cell]) -> Iterable[Cell]:

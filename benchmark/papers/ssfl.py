@@ -549,6 +549,7 @@ PAPER = Paper(
     scale=scale,
     usual=lambda line: {"E": EPOCHS[line["data"]]},
     beside=beside,
+    bounded=True,
     changes={
         "printed_schedule": lambda e: stretched(e, "paper"),
         "released_schedule": lambda e: stretched(e, "released_code"),

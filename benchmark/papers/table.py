@@ -12,12 +12,14 @@ from typing import Any, Literal
 
 from benchmark.config import nearest
 from benchmark.data.datasets import image_shape_of
+from benchmark.data.partition import ClassSkew
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
+from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import build, count_parameters, forward_flops
-from benchmark.papers.item import Cell, Item, Printed, Shown
+from benchmark.papers.item import ACCURACY, UNTRAINED, Cell, Item, Printed, Shown
 from benchmark.papers.published import claims_of, drawing_of, read_published
 from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth
 
@@ -63,6 +65,7 @@ class Paper:
     # Cells of ours beside an item's, made from them: controls, rungs of a ladder.
     beside: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # further columns
+    bounded: bool = False  # whether `bounds` stand beside the cells of items that show accuracies
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
 
@@ -92,11 +95,14 @@ def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") ->
     selections = dict.fromkeys(cell.experiment.evaluation.selection for cell in cells.values())
     pairs = zip(trained, scales, strict=True)
     data = {line["data"]: _word("data", line["data"], scale) for line, scale in pairs if "data" in line}
+    all_cells = (*cells.values(), *paper.beside(name, tuple(cells.values())))
+    if paper.bounded and file["metrics"][0] == ACCURACY and "cells_of" not in file:  # else bounded there
+        all_cells = (*all_cells, *bounds(all_cells))
     return Item(
         name=f"{paper.name}/{name}",
         title=file["title"] + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
         profile=profile,
-        cells=(*cells.values(), *paper.beside(name, tuple(cells.values()))),
+        cells=all_cells,
         shown=tuple(_shown(file, line) for line in lines if "not_yet" in line),
         claims=claims_of(file, data),
         seeds=paper.seeds.get(profile, file["seeds"]),
@@ -153,15 +159,19 @@ def _rule_notes(paper: Paper, lines: Iterable[Line]) -> tuple[str, ...]:
     )
 
 
+def steps_on_labels(e: Experiment) -> int:
+    """Of the server, a round."""
+    size = getattr(e.method, "server_batch_size", e.method.batch_size)
+    return (e.federation.epochs or 0) * math.ceil(e.data.N_s / size) or e.federation.T
+
+
 def labels_alone(cell: Cell) -> Cell:
     """The bound beside a cell: its labels alone, in as many steps on them a round; ours, and in no paper's table."""
     e = cell.experiment
     size = getattr(e.method, "server_batch_size", e.method.batch_size)
     if e.data.label_setting == "server":
-        passes = e.federation.epochs or 0
-        steps = passes * math.ceil(e.data.N_s / size) or e.federation.T
         method: Any = ServerOnly(batch_size=size)
-        federation = replace(e.federation, T=steps, epochs=None)
+        federation = replace(e.federation, T=steps_on_labels(e), epochs=None)
     else:
         size = getattr(e.method, "labelled_batch_size", size)  # of a client, where it is another
         method, federation = SupervisedFL(batch_size=size), e.federation
@@ -172,6 +182,55 @@ def labels_alone(cell: Cell) -> Cell:
 
 def bound(alone: Experiment) -> Cell:
     return Cell(label=ALONE, setting={"method": ALONE}, experiment=alone, role="bound", note=ALONE_NOTE)
+
+
+def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """The server's labels alone, once for each way of training on them that no cell has yet. No client takes part: one
+    that has all images stands for them, so that items share these runs."""
+    found: dict[str, tuple[Cell, Cell]] = {}
+    for cell in cells:
+        e = cell.experiment
+        if cell.role in UNTRAINED or e.data.label_setting != "server" or isinstance(e.method, FixMatch):
+            continue
+        if not is_bound(cell) and bound_of(cell, cells) is None:
+            one = labels_alone(cell).experiment
+            federation = replace(one.federation, K=1, C=1)
+            evaluation = replace(one.evaluation, gradient_diversity_every=0)
+            one = replace(one, federation=federation, evaluation=evaluation, partition=ClassSkew(R=0.0))
+            found.setdefault(one.cell_key, (bound(one), cell))
+    for alone, cell in found.values():
+        name = ALONE if len(found) == 1 else f"{ALONE}, beside {cell.label}"
+        yield replace(alone, label=name, setting={**cell.setting, "method": ALONE} if len(found) > 1 else alone.setting)
+
+
+def is_bound(cell: Cell) -> bool:
+    e = cell.experiment
+    server = isinstance(e.method, ServerOnly) and e.method.images == "servers"
+    clients = isinstance(e.method, SupervisedFL) and e.data.label_setting not in ("server", "everywhere")
+    return cell.setting.get("method") == ALONE or (e.data.label_setting != "everywhere" and (server or clients))
+
+
+def bound_of(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
+    """Labels alone beside a cell, in as many steps on them; None for the bounds themselves, and where there is none of
+    its labels. Labels at clients: of the same clients; all labels at one more client are the server's."""
+    mine = cell.experiment
+    if is_bound(cell):
+        return None
+    at_server = mine.data.label_setting in ("server", "one_more_client")
+    for alone in filter(is_bound, cells):
+        its = alone.experiment
+        if at_server:
+            same_steps = _steps(its) == _steps(mine) or mine.data.label_setting == "one_more_client"
+            alike = (its.data.name, its.data.N_s, its.model) == (mine.data.name, mine.data.N_s, mine.model)
+            if its.data.label_setting == "server" and alike and same_steps:
+                return alone
+        elif (its.data, its.partition, its.federation.K) == (mine.data, mine.partition, mine.federation.K):
+            return alone
+    return None
+
+
+def _steps(e: Experiment) -> int:
+    return e.federation.rounds * steps_on_labels(e)
 
 
 def _check_lines(paper: Paper, file: Mapping[str, Any], lines: Iterable[Line]) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Cell, Claim, Item
-from benchmark.papers.table import ALONE
+from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Claim, Item
+from benchmark.papers.table import bound_of
 from benchmark.records.families import SEEDS, Family, families_in, first_seed_of, hash_of, name_of
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import LAST_ROUNDS, STILL_RISING, gain_at_end
@@ -163,7 +162,7 @@ def _against_bounds(
     below: list[str] = []
     for label in claim.labels:
         cell = item.cell(label)
-        bound = bound_of(item, cell)
+        bound = bound_of(cell, item.cells)
         if bound is None:
             continue
         ends, least = (cell_result(one, records, item.seeds, ACCURACY, "end") for one in (cell, bound))
@@ -173,26 +172,3 @@ def _against_bounds(
         if shared and median(ended[seed] for seed in shared) < median(least.values[seed] for seed in shared):
             below.append(label)
     return stands, (f"rests on runs that typically end below labels alone: {', '.join(below)}",) if below else ()
-
-
-def bound_of(item: Item, cell: Cell) -> Cell | None:
-    """Labels alone beside a cell; None for the bounds themselves, and where the item has none of the cell's labels.
-    Labels at clients: of the same clients."""
-    if _is_bound(cell):
-        return None
-    mine = cell.experiment
-    for bound in filter(_is_bound, item.cells):
-        its = bound.experiment
-        same_clients = mine.data.label_setting == "server" or (its.partition, its.federation.K) == (
-            mine.partition,
-            mine.federation.K,
-        )
-        if its.data == mine.data and same_clients:
-            return bound
-    return None
-
-
-def _is_bound(cell: Cell) -> bool:
-    method = cell.experiment.method
-    alone = isinstance(method, ServerOnly) and method.images == "servers"
-    return cell.setting.get("method") == ALONE or (alone and cell.role in ("bound", "ladder"))
