@@ -23,7 +23,7 @@ from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine, Steps
 from benchmark.papers import ssfl
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
-from benchmark.papers.table import ALONE, Line, Paper, bound, items
+from benchmark.papers.table import ALONE, Line, Paper, bound, items, steps_on_labels
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
 # "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).
@@ -319,14 +319,17 @@ def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
     """One for each number of labels and of steps on them, with the statistics of sBN from everyone's images as in the
     other cells."""
-    last = {(cell.experiment.data.N_s, cell.setting.get("E")): cell.experiment for cell in cells}
+    last = {(cell.experiment.data.N_s, steps_on_labels(cell.experiment)): cell for cell in cells}
     amounts = dict(zip(sorted({N_s for N_s, _ in last}), ("fewer", "more"), strict=False))
-    for (N_s, E), full in sorted(last.items(), key=lambda entry: entry[0][0]):
-        method = replace(full.method, warm_start_rounds=full.federation.rounds)
-        cell = bound(replace(full, method=method))
+    most = max(steps for _, steps in last)
+    for (N_s, steps), beside in sorted(last.items(), key=lambda entry: entry[0]):
+        full = beside.experiment
+        cell = bound(replace(full, method=replace(full.method, warm_start_rounds=full.federation.rounds)))
         if len(amounts) > 1:
             cell = replace(cell, label=f"{ALONE}/{amounts[N_s]}", setting={**cell.setting, "N_s": N_s})
-        yield cell if E is None else replace(cell, label=f"{ALONE}/E={E}", setting={**cell.setting, "E": E})
+        elif steps < most:
+            cell = replace(cell, label=f"{ALONE}/fewer steps", setting={"E": beside.setting["E"], **cell.setting})
+        yield cell
 
 
 def controls(cells: Sequence[Cell]) -> Iterable[Cell]:

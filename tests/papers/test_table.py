@@ -7,11 +7,13 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment
+from benchmark.methods.server_only import ServerOnly
 from benchmark.models.build import Model
 from benchmark.papers import published, ssfl
-from benchmark.papers.item import Printed
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import ACCURACY, Printed
 from benchmark.papers.scale import Scale
-from benchmark.papers.table import COMPUTED, Paper, item
+from benchmark.papers.table import COMPUTED, Paper, bound_of, is_bound, item
 
 FILE = """
 paper = "toy"
@@ -129,3 +131,23 @@ def test_figures_share_the_runs_of_the_item_that_they_name():
         shared = [cell for cell in cells if cell.role != "ladder" and cell.label != "Own group/full"]
         runs.append({cell.label: cell.cell_key for cell in shared})
     assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.mark.parametrize("profile", ["demo", "laptop", "gpu"])
+def test_every_accuracy_by_labels_at_the_server_has_its_bound(profile):
+    """In as many server steps, on as many of the same labels, by the same network; items share what is alike."""
+    found = set()
+    for one in items(["ssfl"], profile):
+        for cell in one.trained:
+            if cell.experiment.data.label_setting != "server" or is_bound(cell):
+                continue
+            alone = bound_of(cell, one.cells)
+            if alone is None:
+                borrowed = one.name.startswith(("ssfl/fig6", "ssfl/figd"))
+                assert borrowed or "FixMatch" in cell.label or one.metrics[0] != ACCURACY
+                continue
+            e, its = cell.experiment, alone.experiment
+            assert isinstance(its.method, ServerOnly) and its.model == e.model and its.data == e.data
+            assert its.federation.T * its.federation.rounds == e.federation.T * e.federation.rounds
+            found.add(alone.cell_key)
+    assert len(found) < 40

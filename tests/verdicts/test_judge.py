@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Claim, Item, Shown
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import Judged
@@ -222,8 +223,11 @@ def test_a_diverged_run_counts_with_the_worst_accuracy():
 def with_bound(a: list[float], alone: list[float], **claim: Any) -> Judged:
     """a against b, which is always .5, beside labels alone."""
     item = pair(**claim)
-    bound = replace(make_cell("Labels alone", {"method": "Labels alone"}, 13), role="bound")
-    item = replace(item, cells=(*item.cells, bound))
+    rounds = item.cells[0].experiment.federation.rounds
+    bound = make_cell("Labels alone", {"method": "Labels alone"}, rounds, role="bound")
+    bound = replace(bound, experiment=replace(bound.experiment, method=ServerOnly(batch_size=64)))
+    same = replace(item.cells[1].experiment, federation=item.cells[0].experiment.federation, precision="bf16")
+    item = replace(item, cells=(item.cells[0], replace(item.cells[1], experiment=same), bound))
     n = len(a)
     return judge(item, records_of([(item.cells[0], a), (item.cells[1], [0.5] * n), (bound, alone)]))[0]
 
