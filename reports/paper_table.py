@@ -240,7 +240,7 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
         seen,
         metric,
         bar=metric == item.metrics[0],
-        below=(result.counts, *compared),
+        below=(result.counts, *(["below labels alone"] if result.collapsed and metric == ACCURACY else []), *compared),
         look=result.status,
         href=href,
     )

@@ -23,7 +23,7 @@ from scipy import stats
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.papers.item import Item
-from benchmark.verdicts.results import ACCURACY, Records, counted, seeds_of
+from benchmark.verdicts.results import ACCURACY, Records, collapsed, counted, seeds_of
 from benchmark.verdicts.statistics import LEVEL, Paired, Summary, paired, summary
 from reports.figures import Dots, Picture, scatter
 from reports.formatting import NONE, count, percent, points, points_interval
@@ -39,7 +39,7 @@ MEASURES = {
     UPDATES: "diversity of the local updates",
     "diversity/gradient/l2/squared/clients": "diversity of exact gradients",
 }
-OF_CELL = ["cell", "averaging", "setting", "data", "labelled", "server_weight"]
+OF_CELL = ["cell", "averaging", "setting", "data", "labelled", "collapsed", "server_weight"]
 SAMPLES, SEED = 2000, 20080
 FEWEST_CLUSTERS = 8  # a percentile interval over fewer says little
 MOST_UNDEFINED = 0.05  # share of samples without a correlation, above which there is no interval
@@ -64,10 +64,11 @@ def runs_of(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
     to nothing moves, must not decide. A cell that stands in several items has the name of the first.
 
     `setting`: what a cell shares with its counterparts, all but the averaging. `labelled`: clients train on labels, too
-    (supervised bounds).
+    (supervised bounds). `collapsed`: the cell's typical run ends below labels alone.
     """
     rows = []
     for item, records in results:
+        below = collapsed(item, records)
         for cell in item.cells:
             weight = server_weight(cell.experiment)
             if weight is None:
@@ -80,6 +81,7 @@ def runs_of(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
                 "setting": replace(cell.experiment, method=method, evaluation=Evaluation()).cell_key,
                 "data": cell.experiment.data.name,
                 "labelled": cell.experiment.data.label_setting == "everywhere",
+                "collapsed": cell.label in below,
                 "server_weight": weight,
             }
             for run in seeds_of(records, cell):
@@ -88,6 +90,7 @@ def runs_of(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
                     rows.append({**known, "seed": run.seed, "accuracy": run.selected(ACCURACY), **medians})
     frame = pd.DataFrame(rows, columns=["cell_key", *OF_CELL, "seed", "accuracy", *MEASURES])
     frame["cell"] = frame.groupby("cell_key")["cell"].transform("first")
+    frame["collapsed"] = frame.groupby("cell_key")["collapsed"].transform("any").astype(bool)
     return frame.drop_duplicates(["cell_key", "seed"]).astype(dict.fromkeys(MEASURES, float))
 
 
@@ -337,8 +340,20 @@ def item_section(item: Item, records: Records) -> dict[str, Any] | None:
         f"{item.name}: {cell.label}": setting_text({k: v for k, v in cell.setting.items() if k != "method"}) or "all"
         for cell in item.cells
     }
-    gains = [replace(one, name=places[one.name]) for one in gains_over(runs_of([(item, records)]))]
-    return {"title": "What explains the gain", "text": on_gain(gains), "table": gains_table(gains)} if gains else None
+    runs = runs_of([(item, records)])
+    gains = [replace(one, name=places[one.name]) for one in gains_over(standing(runs))]
+    text = f"{on_gain(gains)} {on_collapsed(runs)}".rstrip()
+    return {"title": "What explains the gain", "text": text, "table": gains_table(gains)} if gains else None
+
+
+def standing(runs: pd.DataFrame) -> pd.DataFrame:
+    """Without the cells that collapsed: diversity and gains say nothing where nothing is learned."""
+    return runs[~runs["collapsed"]]
+
+
+def on_collapsed(runs: pd.DataFrame) -> str:
+    left_out = runs[runs["collapsed"]]["cell"].nunique()
+    return f"Left out: {count(left_out, 'cell')} whose typical run ends below labels alone." if left_out else ""
 
 
 def _own(item: Item) -> bool:
@@ -357,15 +372,16 @@ def page(results: Sequence[tuple[Item, Records]]) -> dict[str, Any] | None:
 
 
 def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
-    cells = cells_of(runs)
-    measures = [explained(cells, measure) for measure in MEASURES]
-    gains = gains_over(runs[~runs["labelled"]])
-    picture = _scatter(measures[0], runs)
+    up = standing(runs)
+    measures = [explained(cells_of(up), measure) for measure in MEASURES]
+    gains = gains_over(up[~up["labelled"]])
+    picture = _scatter(measures[0], up)
+    sentences = [on_gain(gains), on_diversity(measures[0]), on_twins(twins(up)), on_collapsed(runs)]
     return {
         "profile": profile,
-        "sentences": [on_gain(gains), on_diversity(measures[0]), on_twins(twins(runs))],
+        "sentences": [sentence for sentence in sentences if sentence],
         "pictures": [(picture, TEXTS["scatter"])] if picture else [],
-        "tables": [_correlations(measures), *([gains_table(gains)] if gains else []), _cells(cells)],
+        "tables": [_correlations(measures), *([gains_table(gains)] if gains else []), _cells(cells_of(runs))],
     }
 
 
@@ -377,11 +393,12 @@ def _correlations(measures: Sequence[Explained]) -> Table:
 
 def _cells(cells: pd.DataFrame) -> Table:
     """Accuracies in the CSV are fractions."""
-    heads = ("Cell", "Averaging", "Server's weight", "Accuracy (%)", "Diversity of updates", "Runs")
+    heads = ("Cell", "Averaging", "Server's weight", "Accuracy (%)", "Diversity of updates", "Runs", "")
     rows = [
         (name, way, f"{weight:.3f}", percent(accuracy), NONE if math.isnan(diversity) else f"{diversity:.3f}", n)
-        for name, way, weight, accuracy, diversity, n in cells[
-            ["cell", "averaging", "server_weight", "accuracy", UPDATES, "n"]
+        + ("collapsed" if below else "",)
+        for name, way, weight, accuracy, diversity, n, below in cells[
+            ["cell", "averaging", "server_weight", "accuracy", UPDATES, "n", "collapsed"]
         ].itertuples(index=False)
     ]
     caption = "The cells; accuracies in the CSV are fractions."

@@ -198,9 +198,12 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
             evaluation = replace(one.evaluation, gradient_diversity_every=0)
             one = replace(one, federation=federation, evaluation=evaluation, partition=ClassSkew(R=0.0))
             found.setdefault(one.cell_key, (bound(one), cell))
+    norms = {alone.experiment.model.norm for alone, _ in found.values()}
     for alone, cell in found.values():
-        name = ALONE if len(found) == 1 else f"{ALONE}, beside {cell.label}"
-        yield replace(alone, label=name, setting={**cell.setting, "method": ALONE} if len(found) > 1 else alone.setting)
+        name = ALONE if len(norms) == 1 else f"{ALONE}, {alone.experiment.model.norm.upper()}"
+        place = cell.setting if len(found) > 1 else {}
+        label = name if len(found) == 1 else f"{name}, beside {cell.label}"
+        yield replace(alone, label=label, setting={**place, "method": name})
 
 
 def is_bound(cell: Cell) -> bool:

@@ -6,14 +6,13 @@ it has collapsed, and so has one that diverged, which counts with the worst that
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean
 
 from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Claim, Item
-from benchmark.papers.table import bound_of
 from benchmark.records.families import SEEDS, Family, families_in, first_seed_of, hash_of, name_of
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import LAST_ROUNDS, STILL_RISING, gain_at_end
-from benchmark.verdicts.results import CellResult, Records, cell_result
+from benchmark.verdicts.results import CellResult, Records, cell_result, ends_beside_bound, typically_below
 from benchmark.verdicts.statistics import contrast
 
 HIGHER_IS_BETTER = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/accuracy")
@@ -30,6 +29,7 @@ class Evidence:
     survival: tuple[Mapping[int, float], ...] = ()
     collapsed: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)  # cell -> seed -> whether; none: no bound
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
+    below: tuple[str, ...] = ()  # cells whose typical run ends below labels alone
     said_first: tuple[str, ...] = ()  # what a reader has to know before the verdict
     unjudged: str = ""  # why no rule judges it
     hash: str = ""
@@ -98,7 +98,11 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         survival=tuple(contrast(one, standing) for one in contrasts(claim)) if known else (),
         collapsed=collapsed if known else {},
         diverged=diverged,
-        said_first=(*_still_rising(item, records, claim, judged), *below),
+        below=below,
+        said_first=(
+            *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
+            *_still_rising(item, records, claim, judged),
+        ),
         hash=mine,
         family=family,
         first=first,
@@ -161,14 +165,9 @@ def _against_bounds(
     stands: dict[str, dict[int, bool]] = {}
     below: list[str] = []
     for label in claim.labels:
-        cell = item.cell(label)
-        bound = bound_of(cell, item.cells)
-        if bound is None:
-            continue
-        ends, least = (cell_result(one, records, item.seeds, ACCURACY, "end") for one in (cell, bound))
-        ended = {**ends.values, **dict.fromkeys(ends.diverged, WORST)}
-        stands[label] = {seed: ended[seed] >= least.values[seed] for seed in sorted(ended.keys() & least.values.keys())}
-        shared = [seed for seed in seeds if seed in stands[label]]
-        if shared and median(ended[seed] for seed in shared) < median(least.values[seed] for seed in shared):
+        ends = ends_beside_bound(item, records, item.cell(label))
+        if ends:
+            stands[label] = {seed: mine >= alone for seed, (mine, alone) in ends.items()}
+        if typically_below({seed: both for seed, both in ends.items() if seed in seeds}):
             below.append(label)
-    return stands, (f"rests on runs that typically end below labels alone: {', '.join(below)}",) if below else ()
+    return stands, tuple(below)

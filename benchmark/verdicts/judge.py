@@ -177,6 +177,8 @@ def _on_differences(
         if low > claim.least or high < -claim.least:
             return decision("contradicted", f"the interval lies outside +-{margin}")
         if -claim.least < low and high < claim.least:
+            if one.below:
+                return decision("undecided", "cells below labels alone are not called alike")
             if n >= EQUIVALENCE:
                 return decision("holds", f"the interval lies within +-{margin}")
             return decision("undecided", f"the interval lies within +-{margin}, by {n} seeds of at least {EQUIVALENCE}")

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Literal, TypeAlias
 
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
+from benchmark.papers.table import bound_of
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import value_at
 from benchmark.verdicts.statistics import Summary, summary
@@ -24,6 +26,7 @@ class CellResult:
     diverged: tuple[int, ...]  # seeds
     unfinished: tuple[int, ...]  # seeds that were started, and failed or have not ended
     n_wanted: int
+    collapsed: bool = False  # its typical run ends below labels alone: shown, and kept out of averages
     selected_on_test: bool = False  # some value is that of the round that was best on the test set
 
     @property
@@ -89,7 +92,28 @@ def cell_result(
 
 def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, CellResult]:
     """Every cell of the item by label, in the item's order; none is left out."""
-    return {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
+    below = collapsed(item, records)
+    found = {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
+    return {label: replace(result, collapsed=label in below) for label, result in found.items()}
+
+
+def collapsed(item: Item, records: Records) -> frozenset[str]:
+    """The cells whose typical run ends below labels alone."""
+    return frozenset(cell.label for cell in item.cells if typically_below(ends_beside_bound(item, records, cell)))
+
+
+def ends_beside_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
+    """Seed -> where its run and that of labels alone end; a diverged run ends at 0. Empty without a bound."""
+    bound = bound_of(cell, item.cells)
+    if bound is None:
+        return {}
+    mine, least = (cell_result(one, records, item.seeds, ACCURACY, "end") for one in (cell, bound))
+    ended = {**mine.values, **dict.fromkeys(mine.diverged, 0.0)}
+    return {seed: (ended[seed], least.values[seed]) for seed in sorted(ended.keys() & least.values.keys())}
+
+
+def typically_below(ends: Mapping[int, tuple[float, float]]) -> bool:
+    return bool(ends) and median(mine for mine, _ in ends.values()) < median(alone for _, alone in ends.values())
 
 
 def counted(item: Item, records: Records) -> Records:

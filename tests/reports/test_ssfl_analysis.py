@@ -13,6 +13,7 @@ from scipy import stats
 from benchmark.data.partition import ClassSkew
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.semifl import SemiFL
+from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
 from benchmark.papers.item import Cell, Item
 from reports.ssfl_analysis import (
@@ -165,7 +166,8 @@ def test_gains_by_hand() -> None:
 def row(way: Way, setting: str, weight: float, diversity: float, accuracy: float, data: str = "mnist") -> dict:
     return {
         "cell": f"{setting} {way}", "averaging": way, "setting": setting, "data": data, "labelled": False,
-        "server_weight": weight, "seed": 0, "accuracy": accuracy, DIVERSITY: diversity, EXACT: np.nan,
+        "collapsed": False, "server_weight": weight, "seed": 0, "accuracy": accuracy, DIVERSITY: diversity,
+        EXACT: np.nan,
     }  # fmt: skip
 
 
@@ -229,5 +231,13 @@ def test_page_and_item_from_the_same_records() -> None:
     assert sum(len(one["points"]) for one in picture.data[1]["lines"]) == 27 and "Each dot is a cell" in caption
     shown = item_section(one, records)
     assert shown is not None and shown["table"].rows[0].entries[1].text == "+4.00"
+    # Labels alone at .825 beside FedAvg's .811, .822 and .833 at R = .8: that setting is shown, and not averaged.
+    alone = Cell(label="alone", setting={}, role="bound", experiment=replace(cells[0].experiment, method=ServerOnly()))
+    with_bound = replace(one, cells=(*one.cells, alone))
+    found = page([(with_bound, {**records, alone.cell_key: runs(alone, [0.825] * 3, 0.0)})])
+    assert found is not None
+    (section,) = found["sections"]
+    assert "Over 8 settings" in section["sentences"][0] and "Left out: 1 cell" in section["sentences"][-1]
+    assert [len(table.rows) for table in section["tables"]] == [2, 8, 27]
     assert item_section(item(cells[:2]), records) is None
     assert page([(item([], "ssfl/tab1"), {})]) is None

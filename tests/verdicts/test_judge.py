@@ -13,8 +13,10 @@ import pytest
 
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Claim, Item, Shown
+from benchmark.records.families import Family
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.evidence import Evidence
+from benchmark.verdicts.judge import Judged, decide
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.signed_ranks import walsh_averages
@@ -236,6 +238,15 @@ def test_a_cell_below_labels_alone_is_named_first():
     seen = with_bound([0.5 + d for d in GOOD[:9]], [0.6] * 9, form="improves")
     assert seen.reason.startswith("rests on runs that typically end below labels alone: a, b; ")
     assert with_bound([0.5 + d for d in GOOD[:9]], [0.4] * 9).reason.startswith("the interval lies above zero")
+
+
+def test_cells_below_labels_alone_are_not_called_alike():
+    """The bounds have not run at all seeds, so that collapse is not judged; where they have, b lies below them."""
+    item = pair(form="comparable")
+    evidence = Evidence(claim=item.claims[0], differences=({100 + n: 0.0001 * n for n in range(24)},), below=("b",))
+    (((decision, _),), ((alike, _),)) = (decide([one], Family()) for one in (evidence, replace(evidence, below=())))
+    assert (decision.verdict, alike.verdict) == ("undecided", "holds")
+    assert decision.why == "cells below labels alone are not called alike"
 
 
 def test_above_a_fifth_of_collapsed_runs_collapse_alone_is_judged():
