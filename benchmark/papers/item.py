@@ -15,7 +15,8 @@ from benchmark.experiment import Experiment
 ACCURACY = "test/accuracy"
 UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
 FORMS = ("improves", "comparable", "every", "trend", "order")  # of claims
-ENDPOINTS = ("last", "end", "speed", "spread", "arithmetic", "last_100")  # verdicts/endpoints.py; any number of rounds
+# verdicts/endpoints.py; of last_100 any number of rounds
+ENDPOINTS = ("last", "end", "speed", "throughout", "spread", "arithmetic", "last_100")
 PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
 
 

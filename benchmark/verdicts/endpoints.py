@@ -4,6 +4,7 @@ last       the value under the run's selection rule, in general after the last r
 end        the mean of the evaluations in the last tenth of the run
 last_100   the mean over the last 100 rounds, and over no more than the last eighth (FedSwitch: 100 of 800 epochs)
 speed      the mean log-odds of accuracy over the rounds since clients take part, given back as an accuracy
+throughout the mean of the evaluations since clients take part
 spread     the standard deviation over the last third of the run's evaluations
 arithmetic what needs no training, or is the same in every run: counts and sizes
 """
@@ -30,9 +31,9 @@ def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:
     if last_rounds:
         rounds = _length(record)
         return _mean(_between(record, metric, rounds - min(int(last_rounds[1]), rounds / LAST_PART), rounds))
-    return {"last": value_of, "arithmetic": value_of, "end": end, "speed": speed, "spread": spread}[endpoint](
-        record, metric
-    )
+    made = {"last": value_of, "arithmetic": value_of, "end": end}
+    made |= {"speed": speed, "throughout": throughout, "spread": spread}
+    return made[endpoint](record, metric)
 
 
 def end(record: RunRecord, metric: str) -> float | None:
@@ -56,7 +57,7 @@ def gain_at_end(record: RunRecord, metric: str) -> float | None:
 
 def speed(record: RunRecord, metric: str) -> float | None:
     """The area under the log-odds, trapezoids between evaluations, over the rounds that it spans."""
-    joined = (record.experiment.get("method") or {}).get("warm_start_rounds", 0)
+    joined = _joined(record)
     found = [(line["round"], line[metric]) for line in record.rounds if metric in line and line["round"] >= joined]
     if len(found) < 2:
         return None
@@ -65,10 +66,19 @@ def speed(record: RunRecord, metric: str) -> float | None:
     return float(expit(np.trapezoid(odds, rounds) / (rounds[-1] - rounds[0])))
 
 
+def throughout(record: RunRecord, metric: str) -> float | None:
+    return _mean(_between(record, metric, _joined(record), _length(record)))
+
+
 def spread(record: RunRecord, metric: str) -> float | None:
     values = _between(record, metric, 0, _length(record))
     values = values[-max(2, len(values) // 3) :]
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def _joined(record: RunRecord) -> int:
+    """The rounds in which the server is alone."""
+    return int((record.experiment.get("method") or {}).get("warm_start_rounds", 0))
 
 
 def _length(record: RunRecord) -> int:

@@ -24,7 +24,8 @@ FIGURE_TEXT = {
 
 
 def plain(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
+    """Without white space: the text has some around each formula."""
+    return re.sub(r"\s+", "", text)
 
 
 @pytest.fixture(scope="module")

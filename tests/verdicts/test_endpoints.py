@@ -46,6 +46,12 @@ def test_speed_is_an_area_under_log_odds_given_back_as_an_accuracy():
     assert uneven is not None and 0.75 < uneven < odds / 4 / (1 + odds / 4)
 
 
+def test_throughout_is_a_mean_since_clients_take_part():
+    """Of .2, .4 and .9 the first is of the warm start of 10 rounds: (.4 + .9) / 2, each once, however far apart."""
+    found = value_at(run({10: 0.2, 11: 0.4, 30: 0.9}, 30, joined=10), "test/accuracy", "throughout")
+    assert found == pytest.approx(0.65)
+
+
 def test_a_faster_run_with_the_same_end_has_more_speed():
     slow, fast = (
         value_at(run({5: first, 10: second, 15: 0.9}, 15), "test/accuracy", "speed")
