@@ -24,7 +24,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
-from benchmark.papers.table import Line, Paper, Rule, item, items
+from benchmark.papers.table import ALONE, Line, Paper, Rule, item, items, labels_alone
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
@@ -461,6 +461,7 @@ OWN_GROUP = "Own group"  # grouping with section 3.3's start of a client
 
 def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     yield from controls(cells)
+    yield from labelled_clients(cells)
     if name == "tab2":
         yield from own_group(next(cell for cell in cells if cell.label == "Grouping/full"))
         yield from ladder(next(cell.experiment for cell in cells if cell.label == "FedAvg/full"))
@@ -480,6 +481,14 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
             published={},
             role="control",
         )
+
+
+def labelled_clients(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Where clients have labels: what they learn from those alone."""
+    for cell in cells:
+        if cell.role == "published" and cell.experiment.data.label_setting in ("every_client", "share"):
+            label, setting = cell.label.replace("Grouping", ALONE), {**cell.setting, "method": ALONE}
+            yield replace(labels_alone(cell), label=label, setting=setting)
 
 
 def own_group(grouping: Cell) -> Iterator[Cell]:

@@ -24,11 +24,11 @@ def test_the_paper_has_131_runs_and_135_with_the_quoted_ones():
 
 
 def test_quoted_cells_run_on_request_alone_and_show_where_somebody_ran_them(tmp_path):
-    """Table 3: 4 cells of grouping and a bound are trained, 4 of FedMatch shown; a record of one of those is there."""
+    """Table 3: 4 cells of grouping and 3 bounds are trained, 4 of FedMatch shown; a record of one of those is there."""
     (plain,), (asked,) = (items(["ssfl/tab3"], "demo", also_quoted=also) for also in (False, True))
     two = Seeds(pilots=2)
-    assert len(plan([plain], tmp_path, seeds=two).runs) == 2 * plan([plain], tmp_path, seeds=two).cells == 2 * 5
-    assert plan([asked], tmp_path, seeds=two).cells == 9
+    assert len(plan([plain], tmp_path, seeds=two).runs) == 2 * plan([plain], tmp_path, seeds=two).cells == 2 * 7
+    assert plan([asked], tmp_path, seeds=two).cells == 11
     assert all("FedMatch" not in cell for cell in grid_of_item(plain)["cell"])
     quoted = next(cell for cell in plain.cells if cell.role == "quoted")
 
@@ -38,7 +38,7 @@ def test_quoted_cells_run_on_request_alone_and_show_where_somebody_ran_them(tmp_
     planned = plan([plain], tmp_path, seeds=Seeds(pilots=1), read=found)
     one = replace(plain, seeds=1)
     shown = {c["cell_key"]: c for c in item_result(one, {})["cells"]}
-    assert len(shown) == 9 and sum(cell["published"] is not None for cell in shown.values()) == 8
+    assert len(shown) == 11 and sum(cell["published"] is not None for cell in shown.values()) == 8
     told = item_result(one, restricted(planned.records, planned.shown))["cells"]
     assert [cell["mean"] for cell in told if cell["cell_key"] == quoted.cell_key] == pytest.approx([0.5])
 
