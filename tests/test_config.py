@@ -12,7 +12,7 @@ from benchmark.config import override, scalar
 from benchmark.data.partition import Dirichlet, Iid
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, from_json, to_json
-from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping, SelfTraining
 

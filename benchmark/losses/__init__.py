@@ -4,11 +4,13 @@ from benchmark.losses.confident import leave_out_rejected, loss_of_kept
 from benchmark.losses.terms import (
     PseudoLabels,
     consistency_loss,
+    divergence_loss,
     mix_loss,
     mixup,
     proximal_term,
     pseudo_labels,
     sharpen,
+    soft_label_loss,
     squared_error_loss,
     supervised_loss,
 )
@@ -16,6 +18,7 @@ from benchmark.losses.terms import (
 __all__ = [
     "PseudoLabels",
     "consistency_loss",
+    "divergence_loss",
     "leave_out_rejected",
     "loss_of_kept",
     "mix_loss",
@@ -23,6 +26,7 @@ __all__ = [
     "proximal_term",
     "pseudo_labels",
     "sharpen",
+    "soft_label_loss",
     "squared_error_loss",
     "supervised_loss",
 ]

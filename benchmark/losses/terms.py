@@ -1,7 +1,8 @@
 """Losses and what they are made of: pure functions of tensors, each with the number of its equation.
 
 Sources: SSFL Eqs. 3 to 6; SemiFL Eqs. 1, 3 and 5 to 7 (mixing after mixup, Zhang et al. 2018); RSCFed Eqs. 2 and 3
-(sharpening after MixMatch, Berthelot et al. 2019); FedProx (Li et al. 2020), Eq. 2.
+(sharpening after MixMatch, Berthelot et al. 2019, Eqs. 3 and 7); UDA (Xie et al. 2020), Eq. 1; FedProx (Li et al.
+2020), Eq. 2.
 """
 
 from typing import NamedTuple
@@ -69,6 +70,17 @@ def squared_error_loss(student_ND: Tensor, target_ND: Tensor) -> Tensor:
     return (student_ND - target_ND.detach()).square().sum() / len(student_ND)
 
 
+def soft_label_loss(logits_ND: Tensor, target_ND: Tensor) -> Tensor:
+    """Mean over the batch of -sum target log p (MixMatch Eq. 3); a scalar. The target takes no gradient."""
+    return F.cross_entropy(logits_ND, target_ND.detach())
+
+
+def divergence_loss(logits_ND: Tensor, target_ND: Tensor, kept_N: Tensor) -> Tensor:
+    """KL(target || p) summed over the kept images, over all N (UDA Eq. 1); a scalar. The target takes no gradient."""
+    target_ND, log_ND = target_ND.detach(), torch.log_softmax(logits_ND, dim=-1)
+    return ((torch.xlogy(target_ND, target_ND) - target_ND * log_ND).sum(dim=-1) * kept_N).sum() / len(logits_ND)
+
+
 @torch.no_grad()
 def sharpen(probs_ND: Tensor, temperature: float) -> Tensor:
     """p_i^(1/T) / sum_j p_j^(1/T), row by row (RSCFed Eq. 2), outside the gradient: it is a target.
@@ -79,10 +91,11 @@ def sharpen(probs_ND: Tensor, temperature: float) -> Tensor:
     return torch.softmax(probs_ND.log() / temperature, dim=-1)
 
 
-def mixup(images_NCHW: Tensor, other_images_NCHW: Tensor, lam: float) -> Tensor:
+def mixup(images_NCHW: Tensor, other_images_NCHW: Tensor, lam: float | Tensor) -> Tensor:
     """lambda x + (1 - lambda) x' (SemiFL Eq. 5), image by image; floating point, same shape and type.
 
-    lambda, in [0, 1], is one number a batch, and is not replaced by max(lambda, 1 - lambda). 1 gives `images_NCHW` and
+    lambda, in [0, 1], is one number a batch, or one an image (N, 1, 1, 1); it is not replaced by
+    max(lambda, 1 - lambda). 1 gives `images_NCHW` and
     0 the others, both exactly. Raises ValueError unless the shapes agree: one image would be mixed into all.
     """
     if images_NCHW.shape != other_images_NCHW.shape:

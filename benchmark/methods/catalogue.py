@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmark.config import from_plain, nearest
 from benchmark.errors import ConfigError
+from benchmark.methods.central import UDA, FixMatch, MeanTeacher, MixMatch, PiModel, PseudoLabeling, ReMixMatch
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
@@ -18,7 +19,6 @@ from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
@@ -43,7 +43,12 @@ METHODS: Mapping[str, type] = {
     "fixmatch": FixMatch,
     "heterofl": HeteroFL,
     "lg_fedavg": LGFedAvg,
+    "mean_teacher": MeanTeacher,
+    "mixmatch": MixMatch,
     "overlap_sgd": OverlapSGD,
+    "pi_model": PiModel,
+    "pseudo_labeling": PseudoLabeling,
+    "remixmatch": ReMixMatch,
     "rscfed": RSCFed,
     "semifl": SemiFL,
     "server_only": ServerOnly,
@@ -51,6 +56,7 @@ METHODS: Mapping[str, type] = {
     "supervised_fl": SupervisedFL,
     "ts_client_ema": TSClientEMA,
     "ts_server_ema": TSServerEMA,
+    "uda": UDA,
 }
 
 

@@ -8,10 +8,10 @@ from benchmark.data.datasets import known
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.catalogue import method_class
+from benchmark.methods.central import FixMatch
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly

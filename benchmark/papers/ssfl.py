@@ -12,10 +12,10 @@ from benchmark.data.augment import Augmentation, RandAugment, Weak
 from benchmark.data.partition import ClassSkew
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.methods.central import FixMatch
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fedmatch import FedMatch, Lambdas
-from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised

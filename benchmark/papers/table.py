@@ -15,7 +15,7 @@ from benchmark.data.datasets import image_shape_of
 from benchmark.data.partition import ClassSkew
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
-from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import build, count_parameters, forward_flops
@@ -190,7 +190,7 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
     found: dict[str, tuple[Cell, Cell]] = {}
     for cell in cells:
         e = cell.experiment
-        if cell.role in UNTRAINED or e.data.label_setting != "server" or isinstance(e.method, FixMatch):
+        if cell.role in UNTRAINED or e.data.label_setting != "server" or isinstance(e.method, Central):
             continue
         if not is_bound(cell) and bound_of(cell, cells) is None:
             one = labels_alone(cell).experiment
@@ -343,7 +343,7 @@ def _notes(line: Line, experiment: Experiment) -> Iterator[str]:
         yield line["note"]
     if line.get("quoted"):
         yield f"the paper quotes its number from {line['source']}"
-    if line["method"] == "FixMatch":
+    if isinstance(experiment.method, Central):
         return  # one holder of all images: K, C and T say nothing
     here = actual(experiment)
     other = {key: line[key] for key in ("T", "N_s", "K", "C") if key in line and here[key] != line[key]}

@@ -8,7 +8,7 @@ import torch
 
 from benchmark.diagnostics.exchange import Exchange
 from benchmark.errors import Stopped
-from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.central import FixMatch
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmark.federated.environment import Environment, prepare
+from benchmark.methods.central import UDA, FixMatch, MeanTeacher, MixMatch, PiModel, PseudoLabeling, ReMixMatch
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
@@ -15,7 +16,6 @@ from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
@@ -48,6 +48,12 @@ METHODS = {
     "released": replace(BASE.method, momentum="released_code", server_models="released_code"),
     "semifl": SemiFL(threshold=0.13, batch_size=8, server_batch_size=8),
     "server only": ServerOnly(batch_size=8),
+    "pi-model": PiModel(batch_size=8),
+    "pseudo-labeling": PseudoLabeling(batch_size=8, threshold=0.14),
+    "mean teacher": MeanTeacher(batch_size=8),
+    "mixmatch": MixMatch(batch_size=8),
+    "uda": UDA(batch_size=8, unlabelled_ratio=1, threshold=0.14),
+    "remixmatch": ReMixMatch(batch_size=8),
     "fixmatch": FixMatch(batch_size=8, unlabelled_ratio=1, threshold=0.14),
 }
 

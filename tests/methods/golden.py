@@ -11,6 +11,7 @@ from typing import Any
 from benchmark.data.partition import Dirichlet, Shards
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
+from benchmark.methods.central import UDA, FixMatch, MeanTeacher, MixMatch, PiModel, PseudoLabeling, ReMixMatch
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
@@ -19,7 +20,6 @@ from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
@@ -199,6 +199,13 @@ TRACES = {
     "lg-fedavg": _at_clients(LGFedAvg(batch_size=8, private_layers=1), "everywhere"),
     "easgd-some-labels": _at_clients(EASGD(batch_size=8, momentum="reset"), "share"),
     "overlap-sgd": _at_clients(OverlapSGD(batch_size=8), "everywhere"),
+    "fixmatch-average": replace(BASE, method=FixMatch(batch_size=8, unlabelled_ratio=2, threshold=0.14, ema=0.9)),
+    "pi-model": replace(BASE, method=PiModel(batch_size=8, ema=0.9)),
+    "pseudo-labeling": replace(BASE, method=PseudoLabeling(batch_size=8, ema=0.9, threshold=0.14)),
+    "mean-teacher": replace(BASE, method=MeanTeacher(batch_size=8, ema=0.9)),
+    "mixmatch": replace(BASE, method=MixMatch(batch_size=8, ema=0.9)),
+    "uda": replace(BASE, method=UDA(batch_size=8, unlabelled_ratio=2, ema=0.9, threshold=0.14, temperature=0.5)),
+    "remixmatch": replace(BASE, method=ReMixMatch(batch_size=8, ema=0.9)),
     "fixmatch": replace(BASE, method=FixMatch(batch_size=8, unlabelled_ratio=2, threshold=0.14)),
 }
 

@@ -7,10 +7,10 @@ import yaml
 
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
+from benchmark.methods.central import FixMatch
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fedmatch import FedMatch
-from benchmark.methods.fixmatch import FixMatch
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
 from benchmark.methods.supervised_fl import SupervisedFL

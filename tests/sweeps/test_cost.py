@@ -9,7 +9,7 @@ import pytest
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
-from benchmark.methods.fixmatch import FixMatch
+from benchmark.methods.central import FixMatch
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import Grouping

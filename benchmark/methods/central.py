@@ -1,0 +1,368 @@
+"""Central semi-supervised methods: one holder of all the data trains on labels and on unlabelled images in each step.
+
+They stand in SemiFL's Table 1 with the numbers of FixMatch's paper, in whose code (google-research/fixmatch, files
+named below) all were trained alike; defaults are that code's. SSFL compares with FixMatch in Table G.1. None is
+federated.
+
+Departures and choices:
+1. A round is a reporting unit of T steps; momentum is kept. What is tested is an average of the weights over steps
+   (`ema`), running statistics included; FixMatch's default has none, since SSFL's rows 38-40 of Table A.2 name none.
+2. `ramp_share` of the run: weights of unlabelled terms rise linearly over it, by one factor a round. Released:
+   Pi-Model, Pseudo-Labeling and Mean Teacher .4 (--warmup_pos); MixMatch and ReMixMatch 1,024 of 65,536 kimg.
+3. Batch norms see each forward pass of ours as a batch (weak, strong, mixed), and count all of them; the released code
+   passes weak and strong together (UDA, FixMatch), or interleaves, and counts one. Mean Teacher's average predicts in
+   evaluation mode; released, with batch statistics.
+4. ReMixMatch has one strong view of the experiment's kind in the place of CTAugment's eight, and no rotation loss: no
+   network here has a second head. Its running means are taken once a round, over all images.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmark.config import Count, NotNegative, Positive, Share, Whole, added
+from benchmark.losses import (
+    consistency_loss,
+    divergence_loss,
+    loss_of_kept,
+    mixup,
+    pseudo_labels,
+    sharpen,
+    soft_label_loss,
+    squared_error_loss,
+)
+from benchmark.methods.protocol import (
+    CENTRAL,
+    Batch,
+    Batches,
+    Job,
+    Key,
+    Limit,
+    Local,
+    Loss,
+    Method,
+    Networks,
+    Reader,
+    Round,
+    Setup,
+    State,
+    Stream,
+    Training,
+    Tree,
+    Weights,
+    World,
+)
+from benchmark.methods.shared import (
+    ReadOnlyUpdate,
+    ServerUpdate,
+    StudentUpdate,
+    ema_,
+    fit_each,
+    labelled_loss,
+    predict_weak,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Central(Method):
+    """One job a round that holds all the data. A method of it has a `loss`."""
+
+    batch_size: Count = 64  # B
+    unlabelled_ratio: Count = 1  # mu  unlabelled images for each labelled one
+    warm_start_rounds: Whole = 0  # rounds on labels alone first, to compare with SSFL's reduced profiles
+    ema: Share = 0.999  # the average's share of itself in a step; 0: the weights themselves are tested
+
+    needs = frozenset({"server", "everywhere"})
+    views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # of unlabelled images
+    ramp_share: ClassVar[float] = 0.0
+
+    def loss(self, step: "Step") -> Loss:
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    def init(self, setup: Setup) -> State:
+        start = setup.initial_weights()
+        return State(server={"student": start, **({"average": start} if self.ema else {})})
+
+    def round(self, state: State, world: World) -> Round:
+        size = self.batch_size * self.unlabelled_ratio
+        labelled = {"labelled": Stream(part="labelled", batch_size=self.batch_size, views=("weak",))}
+        unlabelled = {"unlabelled": Stream(part="unlabelled", batch_size=size, views=self.views)}
+        warm = world.round <= self.warm_start_rounds
+        asked = {} if warm else self.asked(state, world)
+        update = CentralUpdate(method=self, keeps_momentum=True, ramp=self.ramp(world), **asked)
+        job = Job(
+            key=Key(client=CENTRAL),
+            update=ServerUpdate(keeps_momentum=True) if warm else update,
+            receives=dict(state.server),
+            data=labelled if warm else labelled | unlabelled,
+            limit=Limit(steps=world.T),
+            keeps="central",
+        )
+        (outcome,) = world.fit([job])
+        sent = outcome.sends
+        return State(server={name: sent.get(name, sent["student"]) for name in state.server}), {}
+
+    def ramp(self, world: World) -> float:
+        """The share that unlabelled terms have of their weight in this round."""
+        rounds = self.ramp_share * world.rounds
+        return min(1.0, (world.round - 1) / rounds) if rounds else 1.0
+
+    def asked(self, state: State, world: World) -> Tree:
+        """What a step needs beside its batches."""
+        return {}
+
+    def models(self, state: State) -> dict[str, Weights]:
+        return {name: state.server[name] for name in ("average", "student") if name in state.server}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralUpdate(StudentUpdate):
+    """A round's steps, and the average of their weights."""
+
+    method: Central
+    ramp: float = field(default=1.0, repr=False)
+    # Shares of the classes among the labels, and in the predictions on unlabelled images.
+    shares_2D: Tensor | None = field(default=None, compare=False, repr=False)
+
+    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+        local = super().start(received, private, reader)
+        if self.method.ema and local is not None:
+            local.frozen = {"average": received["average"]}
+        return local
+
+    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+        average = frozen["average"] if self.method.ema else trainable["student"]
+        return self.method.loss(
+            Step(
+                network=trainable["student"],
+                average=average,
+                labelled=batch["labelled"],
+                views=dict(batch["unlabelled"].views),
+                draw=draw,
+                ramp=self.ramp,
+                shares_2D=self.shares_2D,
+            )
+        )
+
+    def after_step(self, training: Training) -> None:
+        if self.method.ema:
+            ema_(training.frozen["average"], training.trainable["student"], self.method.ema)
+
+    def finish(self, local: Local) -> Tree:
+        return {**super().finish(local), **local.frozen}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a loss may look at."""
+
+    network: nn.Module
+    average: nn.Module  # predicts in evaluation mode, and takes no gradient
+    labelled: Batch
+    views: dict[str, Tensor]  # images_NCHW of the unlabelled batch
+    draw: torch.Generator
+    ramp: float
+    shares_2D: Tensor | None
+
+    def probabilities(self, view: str) -> Tensor:
+        """probs_ND of that view without a gradient."""
+        return torch.softmax(predict_weak(self.network, self.views[view], "train"), dim=-1)
+
+    def total(self, supervised: Tensor, unlabelled: Tensor, weight: float, **pseudo: Tensor) -> Loss:
+        aux = {"server/loss": supervised.detach(), "client/loss": unlabelled.detach(), **pseudo}
+        return supervised + weight * self.ramp * unlabelled, aux
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixMatch(Central):
+    """Cross-entropy of the strong view with the weak view's label, where that is sure (fixmatch.py).
+
+    Sohn et al. FixMatch: Simplifying Semi-supervised Learning with Consistency and Confidence. NeurIPS 2020, section
+    2.2, Eqs. 3 and 4.
+    """
+
+    threshold: Share = 0.95  # tau
+    unlabelled_weight: NotNegative = 1.0  # lambda_u
+    unlabelled_ratio: Count = 7
+    ema: Share = added(0.0)
+
+    def loss(self, step: Step) -> Loss:
+        weak_ND = predict_weak(step.network, step.views["weak"], "train")
+        labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
+        supervised = labelled_loss(step.network, step.labelled)
+        consistency = loss_of_kept(step.network, step.views["strong"], labels_N, kept_N)
+        return step.total(supervised, consistency, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UDA(Central):
+    """Divergence of the strong view's prediction from the weak view's sharpened one, where that is sure (uda.py: no
+    annealing of labels, no entropy term).
+
+    Xie et al. Unsupervised Data Augmentation for Consistency Training. NeurIPS 2020, Eq. 1 and section 2.4.
+    """
+
+    threshold: Share = 0.95  # beta  of the prediction before it is sharpened (--confidence)
+    temperature: Positive = 1.0  # tau
+    unlabelled_weight: NotNegative = 1.0  # lambda
+    unlabelled_ratio: Count = 7
+
+    def loss(self, step: Step) -> Loss:
+        weak_ND = predict_weak(step.network, step.views["weak"], "train")
+        labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
+        supervised = labelled_loss(step.network, step.labelled)
+        target_ND = torch.softmax(weak_ND / self.temperature, dim=-1)
+        divergence = divergence_loss(step.network(step.views["strong"]), target_ND, kept_N)
+        return step.total(supervised, divergence, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoLabeling(Central):
+    """Cross-entropy of an image's prediction with its own largest class, where that is sure (pseudo_label.py).
+
+    Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML Workshop 2013, Eq. 15.
+    """
+
+    threshold: Share = 0.95  # (--threshold)
+    unlabelled_weight: NotNegative = 1.0  # alpha_f
+
+    views = ("weak",)
+    ramp_share = 0.4
+
+    def loss(self, step: Step) -> Loss:
+        logits_ND = step.network(step.views["weak"])
+        labels_N, _, kept_N = pseudo_labels(logits_ND, self.threshold)
+        consistency = consistency_loss(logits_ND, labels_N, kept_N)
+        supervised = labelled_loss(step.network, step.labelled)
+        return step.total(supervised, consistency, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PiModel(Central):
+    """Squared difference of the predictions on two weak views; one takes no gradient (pi_model.py).
+
+    Laine and Aila. Temporal Ensembling for Semi-Supervised Learning. ICLR 2017, Algorithm 1.
+    """
+
+    unlabelled_weight: NotNegative = 10.0  # w_max
+
+    views = ("weak", "weak2")
+    ramp_share = 0.4
+
+    def loss(self, step: Step) -> Loss:
+        student_ND = torch.softmax(step.network(step.views["weak2"]), dim=-1)
+        difference = squared_error_loss(student_ND, self.target(step)) / student_ND.shape[1]
+        return step.total(labelled_loss(step.network, step.labelled), difference, self.unlabelled_weight)
+
+    def target(self, step: Step) -> Tensor:
+        return step.probabilities("weak")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTeacher(PiModel):
+    """The same, with the average's prediction as the target (mean_teacher.py).
+
+    Tarvainen and Valpola. Mean teachers are better role models. NeurIPS 2017, section 2, Eqs. 1 and 2.
+    """
+
+    unlabelled_weight: NotNegative = 50.0  # J's weight
+
+    @torch.no_grad()
+    def target(self, step: Step) -> Tensor:
+        return torch.softmax(step.average(step.views["weak"]), dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixMatch(Central):
+    """All images are mixed with each other; unlabelled ones under the sharpened mean of two predictions (mixmatch.py).
+
+    Berthelot et al. MixMatch: A Holistic Approach to Semi-Supervised Learning. NeurIPS 2019, Algorithm 1, Eqs. 3 to 11.
+    """
+
+    temperature: Positive = 0.5  # T
+    alpha: Positive = 0.5  # of Beta(alpha, alpha) (--beta)
+    unlabelled_weight: NotNegative = 100.0  # lambda_U (--w_match)
+
+    views = ("weak", "weak2")
+    ramp_share = 1 / 64
+
+    def loss(self, step: Step) -> Loss:
+        guess_ND = sharpen((step.probabilities("weak") + step.probabilities("weak2")) / 2, self.temperature)
+        supervised, logits_MD, targets_MD = mixed(step, guess_ND, self.alpha)
+        difference = squared_error_loss(torch.softmax(logits_MD, dim=-1), targets_MD) / guess_ND.shape[1]
+        return step.total(supervised, difference, self.unlabelled_weight, **all_kept(guess_ND))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReMixMatch(Central):
+    """As MixMatch; the guess is the weak view's, aligned with the labels' classes, and strong views are held to it
+    (remixmatch_no_cta.py, cross-entropies in the place of squares).
+
+    Berthelot et al. ReMixMatch: Semi-Supervised Learning with Distribution Alignment and Augmentation Anchoring.
+    ICLR 2020, Algorithm 1, Eqs. 3 to 5.
+    """
+
+    temperature: Positive = 0.5  # T
+    alpha: Positive = 0.75  # of Beta(alpha, alpha) (--beta)
+    unlabelled_weight: NotNegative = 1.5  # lambda_U (--w_match)
+    anchor_weight: NotNegative = 0.5  # lambda_U1, of strong views before mixing (--w_kl)
+
+    ramp_share = 1 / 64
+
+    def asked(self, state: State, world: World) -> Tree:
+        receives = {"student": state.server["student"]}
+        (outcome,) = fit_each(world, [CENTRAL], SharesUpdate(), receives, {})
+        return {"shares_2D": outcome.sends["shares"]}
+
+    def loss(self, step: Step) -> Loss:
+        assert step.shares_2D is not None
+        guess_ND = sharpen(aligned(step.probabilities("weak"), *step.shares_2D), self.temperature)
+        supervised, logits_MD, targets_MD = mixed(step, guess_ND, self.alpha)
+        anchored = soft_label_loss(step.network(step.views["strong"]), guess_ND)
+        unlabelled = self.unlabelled_weight * soft_label_loss(logits_MD, targets_MD) + self.anchor_weight * anchored
+        return step.total(supervised, unlabelled, 1.0, **all_kept(guess_ND))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharesUpdate(ReadOnlyUpdate):
+    """Shares of the classes among the labels, and in the mean prediction on the unlabelled images: shares_2D."""
+
+    def read(self, received: Tree, reader: Reader) -> Tree:
+        logits_ND = reader.predict(received["student"], "unlabelled", "weak")
+        labels_N = reader.labels("labelled")
+        assert labels_N is not None
+        known_D = torch.bincount(labels_N, minlength=logits_ND.shape[1]) / len(labels_N)
+        return {"shares": torch.stack([known_D, torch.softmax(logits_ND, dim=-1).mean(dim=0)])}
+
+
+def aligned(probs_ND: Tensor, known_D: Tensor, predicted_D: Tensor) -> Tensor:
+    """probs x known / predicted, each row of sum 1 (ReMixMatch, section 3.1)."""
+    weighted_ND = probs_ND * ((known_D + 1e-6) / (predicted_D + 1e-6)).to(probs_ND)
+    return weighted_ND / weighted_ND.sum(dim=-1, keepdim=True)
+
+
+def mixed(step: Step, guess_ND: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    """MixMatch's Eqs. 8 to 14: labelled images and both views of the unlabelled ones, each mixed with one of all by
+    max(lambda, 1 - lambda). The loss of the labelled ones, and logits_MD and targets_MD of the others."""
+    assert step.labelled.labels_N is not None
+    images_NCHW = torch.cat([step.labelled.views["weak"], *step.views.values()])
+    known_ND = F.one_hot(step.labelled.labels_N, guess_ND.shape[1]).to(guess_ND)
+    targets_ND = torch.cat([known_ND, *[guess_ND] * len(step.views)])
+    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=step.draw)))
+    lam_N = rng.beta(alpha, alpha, size=len(images_NCHW))
+    lam_N1 = torch.from_numpy(np.maximum(lam_N, 1 - lam_N)).to(targets_ND)[:, None]
+    other_N = torch.from_numpy(rng.permutation(len(images_NCHW))).to(images_NCHW.device)
+    targets_ND = torch.lerp(targets_ND[other_N], targets_ND, lam_N1)
+    logits_ND = step.network(mixup(images_NCHW, images_NCHW[other_N], lam_N1[:, :, None, None]))
+    n = len(known_ND)
+    return soft_label_loss(logits_ND[:n], targets_ND[:n]), logits_ND[n:], targets_ND[n:]
+
+
+def all_kept(guess_ND: Tensor) -> dict[str, Tensor]:
+    """The guesses as pseudo-labels, whose quality is measured."""
+    labels_N = guess_ND.argmax(dim=-1)
+    return {"labels_N": labels_N, "kept_N": torch.ones_like(labels_N, dtype=torch.bool)}

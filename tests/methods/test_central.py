@@ -1,0 +1,205 @@
+"""Central methods: each loss in NumPy on a linear network, the average of weights, the ramp, and their limit cases."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, softmax
+from torch import nn
+
+from benchmark.federated.environment import prepare, weights_of
+from benchmark.methods.central import (
+    UDA,
+    CentralUpdate,
+    FixMatch,
+    MeanTeacher,
+    MixMatch,
+    PiModel,
+    PseudoLabeling,
+    ReMixMatch,
+    Step,
+    aligned,
+)
+from benchmark.methods.protocol import CENTRAL, Batch
+from tests.federated.helpers import equal, weights_after
+from tests.methods.watch import tiny_with, watched
+
+RAMP = 0.25
+RNG = np.random.default_rng(3)
+X, U, V = (RNG.normal(size=(n, 1, 2, 2)) for n in (3, 5, 5))  # labelled images, and two views of unlabelled ones
+LABELS = np.array([0, 2, 1])
+W, AVERAGE = RNG.normal(size=(2, 3, 4))  # of the network and of its average, without bias
+SHARES = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+
+
+def linear(weight):
+    layer = nn.Linear(4, 3, bias=False).double()
+    layer.weight.data.copy_(torch.from_numpy(weight))
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def step(method):
+    return Step(
+        network=linear(W),
+        average=linear(AVERAGE).eval(),
+        labelled=Batch(views={"weak": torch.from_numpy(X)}, labels_N=torch.from_numpy(LABELS)),
+        views={name: torch.from_numpy(images) for name, images in zip(method.views, (U, V), strict=False)},
+        draw=torch.Generator().manual_seed(7),
+        ramp=RAMP,
+        shares_2D=torch.from_numpy(SHARES),
+    )
+
+
+def logits(images, weight=W):
+    return images.reshape(len(images), -1) @ weight.T
+
+
+def cross_entropy(images, targets):
+    return -(targets * log_softmax(logits(images), axis=1)).sum(axis=1)
+
+
+def one_hot(labels):
+    return np.eye(3)[labels]
+
+
+PROBS = softmax(logits(U), axis=1)  # of the weak view
+KEPT = PROBS.max(axis=1) >= 0.7
+SURE = one_hot(PROBS.argmax(axis=1))
+
+
+def sharpened(probs, temperature):
+    powers = probs ** (1 / temperature)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def mixed(guess, alpha):
+    """x' = l x + (1 - l) other, l = max(lambda, 1 - lambda), of images and labels: of all 13 each with one of all."""
+    images, targets = np.concatenate([X, U, V]), np.concatenate([one_hot(LABELS), guess, guess])
+    seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(7)))
+    rng = np.random.default_rng(seed)
+    lam = rng.beta(alpha, alpha, size=13)
+    lam, other = np.maximum(lam, 1 - lam), rng.permutation(13)
+    part = lam[:, None, None, None]
+    return part * images + (1 - part) * images[other], lam[:, None] * targets + (1 - lam[:, None]) * targets[other]
+
+
+def uda():
+    target = softmax(logits(U) / 0.4, axis=1)
+    divergence = (target * (np.log(target) - log_softmax(logits(V), axis=1))).sum(axis=1)
+    return 2.0 * (divergence * KEPT).mean()
+
+
+def mixmatch():
+    images, targets = mixed(sharpened((PROBS + softmax(logits(V), axis=1)) / 2, 0.5), 0.5)
+    unlabelled = ((softmax(logits(images[3:]), axis=1) - targets[3:]) ** 2).mean()
+    return cross_entropy(images[:3], targets[:3]).mean(), 100 * unlabelled
+
+
+def remixmatch():
+    weighted = PROBS * (SHARES[0] + 1e-6) / (SHARES[1] + 1e-6)
+    guess = sharpened(weighted / weighted.sum(axis=1, keepdims=True), 0.5)
+    images, targets = mixed(guess, 0.75)
+    unlabelled = 1.5 * cross_entropy(images[3:], targets[3:]).mean() + 0.5 * cross_entropy(V, guess).mean()
+    return cross_entropy(images[:3], targets[:3]).mean(), unlabelled
+
+
+def both(unlabelled):
+    return cross_entropy(X, one_hot(LABELS)).mean(), unlabelled
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (FixMatch(threshold=0.7), both((cross_entropy(V, SURE) * KEPT).mean())),
+        (UDA(threshold=0.7, temperature=0.4, unlabelled_weight=2.0), both(uda())),
+        (PseudoLabeling(threshold=0.7), both((cross_entropy(U, SURE) * KEPT).mean())),
+        (PiModel(), both(10 * ((softmax(logits(V), axis=1) - PROBS) ** 2).mean())),
+        (
+            MeanTeacher(),
+            both(50 * ((softmax(logits(V), axis=1) - softmax(logits(U, AVERAGE), axis=1)) ** 2).mean()),
+        ),
+        (MixMatch(), mixmatch()),
+        (ReMixMatch(), remixmatch()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_loss_in_numpy(method, expected):
+    """Labelled part + ramp x unlabelled part."""
+    assert 0 < KEPT.sum() < 5
+    supervised, unlabelled = expected
+    loss, aux = method.loss(step(method))
+    assert loss.item() == pytest.approx(supervised + RAMP * unlabelled, rel=1e-6)
+    assert float(aux["server/loss"]) == pytest.approx(supervised, rel=1e-6)
+
+
+def test_targets_take_no_gradient():
+    """Pi-Model: d/dW of the mean of (p(V) - const)^2, by finite differences with the target held."""
+    method, work = PiModel(), step(PiModel())
+    method.loss(work)[0].backward()
+    found, target, h = work.network[1].weight.grad[1, 2].item(), PROBS, 1e-6
+
+    def value(weight):
+        difference = ((softmax(logits(V, weight), axis=1) - target) ** 2).mean()
+        supervised = -log_softmax(logits(X, weight), axis=1)[np.arange(3), LABELS].mean()
+        return supervised + RAMP * 10 * difference
+
+    up, down = W.copy(), W.copy()
+    up[1, 2] += h
+    down[1, 2] -= h
+    assert found == pytest.approx((value(up) - value(down)) / (2 * h), rel=1e-5)
+
+
+def test_alignment_by_hand():
+    """(.5, .5) with known (.75, .25) of predicted (.5, .5): (.75, .25)."""
+    found = aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.75, 0.25]), torch.tensor([0.5, 0.5]))
+    torch.testing.assert_close(found, torch.tensor([[0.75, 0.25]]), atol=1e-5, rtol=0)
+
+
+METHODS = (FixMatch, UDA, PseudoLabeling, PiModel, MeanTeacher, MixMatch, ReMixMatch)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_average_of_weights_is_tested(method):
+    """a <- .9 a + .1 w after each step, two rounds of one step; the first model of `models` is a."""
+    e = tiny_with(method(batch_size=8, unlabelled_ratio=1, ema=0.9), T=1)
+    average = weights_of(prepare(e).network())
+    for rounds in (1, 2):
+        module, _ = watched(e, rounds)
+        average = {name: 0.9 * average[name] + 0.1 * w for name, w in module.state.server["student"].items()}
+    (first, *_) = module.models().values()
+    for name, value in first.items():
+        torch.testing.assert_close(value, average[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if "MixMatch" not in m.__name__])
+def test_without_weight_only_labels_are_learned_from(method):
+    """Bit by bit as in the rounds of labels alone; group norm, so that unlabelled images leave no statistics."""
+    plain = tiny_with(method(batch_size=8, unlabelled_weight=0.0, ema=0.9))
+    labels = replace(plain, method=replace(plain.method, warm_start_rounds=2, ema=0.0))
+    students = [watched(e, 2)[0].state.server["student"] for e in (plain, labels)]
+    assert equal(*students)
+
+
+def test_an_average_of_nothing_else_is_the_student():
+    e = tiny_with(FixMatch(batch_size=8, threshold=0.14))
+    assert equal(weights_after(e, 2), weights_after(replace(e, method=replace(e.method, ema=1e-12)), 2))
+
+
+def test_the_ramp_rises_over_its_share_of_the_run():
+    """.4 of 10 rounds: 0, 1/4, 1/2, 3/4, 1, 1; methods without one begin at 1."""
+    ramps = {}
+    for method in (PiModel(batch_size=8), UDA(batch_size=8)):
+        _, watch = watched(tiny_with(method, rounds=10, T=1), 6)
+        updates = [job.update for number in watch.seen for job in watch.jobs(number)]
+        ramps[type(method)] = [update.ramp for update in updates if isinstance(update, CentralUpdate)]
+    assert ramps == {PiModel: pytest.approx([0, 0.25, 0.5, 0.75, 1, 1]), UDA: [1.0] * 6}
+
+
+def test_remixmatch_s_shares_are_of_all_images():
+    """Two of each of the ten classes among the labels; the mean softmax of the first weights over unlabelled images."""
+    module, watch = watched(tiny_with(ReMixMatch(batch_size=8)))
+    (shares,) = [outcome.sends["shares"] for job, outcome in watch.seen[1] if "shares" in outcome.sends]
+    assert watch.jobs()[0].key.client == CENTRAL and shares.shape == (2, 10)
+    assert shares[0].tolist() == pytest.approx([0.1] * 10)
+    assert float(shares[1].sum()) == pytest.approx(1.0) and float(shares[1].std()) > 0
