@@ -234,7 +234,7 @@ def test_no_secret_of_the_environment_is_written_anywhere(tmp_path, monkeypatch,
     places = ["--results", str(results)]
     write_reference(results, record_of(run_folder(results, done)))
     assert main(["report", "--profile", "demo", *places, "--site", str(tmp_path / "site")]) == 0
-    assert main(["verify", "--replay", "2", "--json", *places]) == 0
+    assert main(["verify", "--retrain", "2", "--json", *places]) == 0
     assert main(["doctor", *places]) in (0, 1)
     printed = capfd.readouterr()
     written = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -10,39 +10,44 @@ from typing import TYPE_CHECKING
 
 from benchmark.cli.main import add_places
 from benchmark.errors import ConfigError, DataError
+from benchmark.experiment import NUMERICS
 from benchmark.papers.catalogue import items
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.verify import (
     disagreements,
+    equal_rounds,
     is_copy,
     records_in,
     troubles_of,
+    troubles_of_claims,
+    troubles_of_data,
     troubles_of_index,
     troubles_of_item,
 )
 from sweeps.plan import plan
 
 if TYPE_CHECKING:
-    from benchmark.records.replay import Replay
+    from benchmark.records.retrain import Retrained
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Reads every record, those of this machine and the committed copies: schema, sums, checksums, digests, hashes "
-        "of data and partitions, and whether a copy was changed, renamed, deleted or added. With ITEMs also whether "
-        "each of these tables is complete and by one version of the code. Exit 66 if anything does not add up."
+        "Reads every record, those of this machine and the committed copies: schema, sums, checksums, digests, claims, "
+        "equal rounds under two seeds, and whether a copy was changed, renamed, deleted or added; hashes of data and "
+        "partitions are computed again where the data set is here. With ITEMs also whether each of these tables is "
+        "complete and by one version of the code. Exit 66 if anything does not add up."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument(
-        "--replay",
+        "--retrain",
         type=int,
         default=0,
         metavar="N",
         help="train N finished runs again, chosen among all, and compare: bit by bit where the machine is the same, "
         "else (and committed copies) to six digits",
     )
-    command.add_argument("--seed", type=int, default=0, help="of the choice of --replay (default: 0)")
+    command.add_argument("--seed", type=int, default=0, help="of the choice of --retrain (default: 0)")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     add_places(command)
     command.set_defaults(act=act)
@@ -50,26 +55,31 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     """Read every record and say what does not add up; exit 66 if anything does not."""
-    if options.replay < 0:
-        raise ConfigError(f"--replay: {options.replay}, but it takes a number of runs, 0 or more")
+    if options.retrain < 0:
+        raise ConfigError(f"--retrain: {options.retrain}, but it takes a number of runs, 0 or more")
     chosen = items(options.items, options.profile)
     troubles: list[str] = []
     records = list(records_in(options.results, troubles))
     for record, path in records:
         troubles += troubles_of(record, path)
     troubles += troubles_of_index(options.results, options.results.glob("reference/*/seed=*.json.gz"))
-    troubles += disagreements(records)
+    found, absent = troubles_of_data(records, options.data_root)
+    troubles += [*disagreements(records), *found, *equal_rounds(records), *troubles_of_claims(records)]
     for item in chosen:
         planned = plan([item], options.results, with_reference=options.profile != "demo")
         troubles += [trouble for resolved in planned.items for trouble in troubles_of_item(resolved, planned.records)]
-    replays = _replayed(records, options)
-    troubles += [f"{path}: {found.trouble}" for path, found in replays.items() if found.trouble is not None]
+    retrained = _trained_again(records, options)
+    troubles += [f"{path}: {one.trouble}" for path, one in retrained.items() if one.trouble is not None]
+    if retrained and all(one.skipped is not None for one in retrained.values()):
+        troubles.append(f"--retrain: nothing was compared: {next(iter(retrained.values())).skipped}")
     undigested = sum(bool(record.result) and "digest" not in record.result and not is_copy(p) for record, p in records)
     if options.json:
-        told = {"records": len(records), "troubles": troubles, "without_digest": undigested}
-        print(json.dumps({**told, "replayed": {str(path): vars(found) for path, found in replays.items()}}))
+        told = {"records": len(records), "troubles": troubles, "without_digest": undigested, "absent": sorted(absent)}
+        print(json.dumps({**told, "retrained": {str(path): vars(found) for path, found in retrained.items()}}))
     else:
         print(*troubles, sep="\n", end="\n" if troubles else "")
+        if absent:
+            print(f"not computed again, as the data are not here: {', '.join(sorted(absent))}", file=sys.stderr)
         if undigested:
             words = "runs are older than digests: an edit shows only where sums no longer fit"
             print(f"{undigested} {words}", file=sys.stderr)
@@ -77,17 +87,20 @@ def act(options: argparse.Namespace) -> int:
     return DataError.exit_code if troubles else 0
 
 
-def _replayed(records: Sequence[tuple[RunRecord, Path]], options: argparse.Namespace) -> dict[Path, "Replay"]:
+def _trained_again(records: Sequence[tuple[RunRecord, Path]], options: argparse.Namespace) -> dict[Path, "Retrained"]:
     """N finished runs, any of them with equal chance; what came of each is told at once, since training takes time."""
-    able = [(record, path) for record, path in records if record.status in FINISHED]
-    chosen = random.Random(options.seed).sample(able, min(options.replay, len(able)))
+    finished = ((record, path) for record, path in records if record.status in FINISHED)
+    able = [(record, path) for record, path in finished if record.result.get("numerics") == NUMERICS]
+    chosen = random.Random(options.seed).sample(able, min(options.retrain, len(able)))
     if not chosen:
+        if options.retrain:
+            raise ConfigError(f"--retrain: {options.results} has no finished run of this version to train again")
         return {}
-    from benchmark.records.replay import replay  # trains, and takes seconds to load
+    from benchmark.records.retrain import retrain  # trains, and takes seconds to load
 
     found = {}
     for record, path in chosen:
-        found[path] = replay(record, options.data_root, copied=is_copy(path))
+        found[path] = retrain(record, options.data_root, copied=is_copy(path))
         if not options.json:
             print(f"{path}: {found[path].words()}", flush=True)
     return found

@@ -128,12 +128,16 @@ def begun_under(experiment: Experiment, results: Path) -> dict[str, dict[str, li
         return {}
     first = first_seed_of(experiment.seed)
     found = {}
-    for name, keys in _families(experiment.profile).items():
-        if experiment.cell_key in keys:
-            there = _closed(results, name, keys)
-            family = there[first] if first in there else _left(declared(_items_of(name)[0]), there, first)
-            found[name] = {"main": list(family.main), "others": list(family.others)}
+    for name in sorted(families_of(experiment.cell_key, experiment.profile)):
+        there = _closed(results, name, _families(experiment.profile)[name])
+        family = there[first] if first in there else _left(declared(_items_of(name)[0]), there, first)
+        found[name] = {"main": list(family.main), "others": list(family.others)}
     return found
+
+
+def families_of(cell_key: str, profile: str) -> set[str]:
+    """The families whose papers have the cell."""
+    return {name for name, keys in _families(profile).items() if cell_key in keys}
 
 
 def first_seed_of(seed: int) -> int:

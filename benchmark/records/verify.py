@@ -1,6 +1,6 @@
 """Whether records are whole, say what they said when they were written, and agree with each other.
 
-Pure functions of files: nothing is repaired and nothing is trained (`replay` does that). Each trouble names the file
+Pure functions of files: nothing is repaired and nothing is trained (`retrain` does that). Each trouble names the file
 and the field. A run made before digests existed is checked in every other way.
 """
 
@@ -10,13 +10,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import NUMERICS, from_json, to_json
-from benchmark.papers.item import Item
+from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.client_files import FOLDER as CLIENTS
 from benchmark.records.client_files import is_whole
+from benchmark.records.families import Family, families_in, families_of, first_seed_of
 from benchmark.records.record import (
     INDEX,
     ROUNDING,
@@ -31,6 +32,10 @@ from benchmark.records.record import (
     stated_digest,
 )
 
+if TYPE_CHECKING:
+    from benchmark.data.datasets import DataSet
+
+Pair: TypeAlias = tuple[RunRecord, Path]
 STATUSES = ("done", "diverged", "failed")
 # What every manifest and every result has, as the path to it and the types of its value.
 MANIFEST: Mapping[tuple[str, ...], tuple[type, ...]] = {
@@ -56,7 +61,7 @@ FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance"
 COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 
 
-def records_in(results: Path, troubles: list[str]) -> Iterator[tuple[RunRecord, Path]]:
+def records_in(results: Path, troubles: list[str]) -> Iterator[Pair]:
     """Every run and every committed copy, each with its folder or file; one that cannot be read is a trouble."""
     for path in sorted([*results.glob("runs/*/seed=*"), *results.glob("reference/*/seed=*.json.gz")]):
         try:
@@ -140,6 +145,10 @@ def _of_experiment(record: RunRecord) -> Iterator[str]:
     ):
         if key in result and result[key] != right:
             yield f"result.json: {key} {result[key]!r}, but experiment.json has {right!r}"
+    if result.get("status") == "done" and result.get("rounds") != experiment.federation.rounds:
+        yield f"result.json: done after {result.get('rounds')} rounds of {experiment.federation.rounds}"
+    if result.get("status") == "diverged" and "error" not in result:
+        yield "result.json: status 'diverged', but no error is told"
 
 
 def _named(table: Any, key: str) -> Any:
@@ -234,7 +243,7 @@ def _of_checkpoints(folder: Path) -> Iterator[str]:
             yield f"checkpoints/{path.relative_to(place)}: is damaged, its content has another hash"
 
 
-def disagreements(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
+def disagreements(records: Iterable[Pair]) -> list[str]:
     """Records of equal data that saw other data: one hash for each data setting, and one for each partition of it."""
     data: dict[str, dict[str, Path]] = defaultdict(dict)
     partitions: dict[str, dict[str, Path]] = defaultdict(dict)
@@ -254,6 +263,69 @@ def disagreements(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
         for hashes in by_setting.values()
         for other, first in zip(list(hashes.values()), list(hashes.values())[1:], strict=False)
     ]
+
+
+def troubles_of_data(records: Iterable[Pair], root: Path | None) -> tuple[list[str], set[str]]:
+    """Hashes of data and partitions, computed again; and the data sets that are not here, whose are not."""
+    from benchmark.data.datasets import at_hand, load
+    from benchmark.federated.environment import prepare
+
+    found, absent = [], set()
+    sets: dict[str, DataSet] = {}
+    now: dict[object, Mapping[str, str]] = {}
+    for record, path in records:
+        with contextlib.suppress(FsslError):  # of a record that cannot be read it is told elsewhere
+            experiment, name = from_json(record.experiment), str(record.experiment["data"]["name"])
+            if name.startswith("folder:") or not at_hand(name, root):
+                absent.add(name)
+                continue
+            key = (experiment.data, experiment.partition, experiment.federation.K, record.seed)
+            if key not in now:
+                sets[name] = sets[name] if name in sets else load(name, root)
+                environment = prepare(experiment.with_seed(record.seed), root, data=sets[name])
+                now[key] = {"hash": environment.data.content_hash, "partition": environment.split.hash()}
+            told = record.manifest.get("data")
+            for what, right in now[key].items():
+                if record.manifest and _named(told, what) != right:
+                    found.append(f"{path}: manifest.json: data.{what} is {_named(told, what)}; computed again {right}")
+    return found, absent
+
+
+def equal_rounds(records: Iterable[Pair]) -> list[str]:
+    """Runs of one cell under two seeds that measured the same in every round: one is a copy of the other."""
+    first: dict[str, tuple[int, Path]] = {}
+    found = []
+    for record, path in records:
+        lines = [
+            {name: value for name, value in line.items() if name not in ("cell_key", "seed") and "time/" not in name}
+            for line in record.rounds
+        ]
+        key = json.dumps([record.cell_key, is_copy(path), lines], sort_keys=True, default=str)
+        seed, other = first.setdefault(key, (record.seed, path))
+        if lines and seed != record.seed:
+            found.append(f"{path}: rounds.jsonl: every round is that of {other}, of another seed")
+    return found
+
+
+def troubles_of_claims(records: Iterable[Pair]) -> list[str]:
+    """Runs that confirm: each was begun under its papers' claims, and all of a hundred of seeds under the same."""
+    found = []
+    families: dict[tuple[str, int], tuple[Family, Path]] = {}
+    for record, path in records:
+        if record.seed not in CONFIRMING or not record.manifest:
+            continue
+        try:
+            told = families_in(record.manifest)
+        except (LookupError, TypeError, AttributeError):
+            found.append(f"{path}: manifest.json: claims cannot be read")
+            continue
+        for name in sorted(families_of(record.cell_key, str(record.experiment.get("profile"))) - told.keys()):
+            found.append(f"{path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm")
+        for name, family in told.items():
+            right, other = families.setdefault((name, first_seed_of(record.seed)), (family, path))
+            if family != right:
+                found.append(f"{path}: manifest.json: other claims of {name} than {other} was begun under")
+    return found
 
 
 def _resolved(experiment: Mapping[str, Any]) -> dict[str, Any]:

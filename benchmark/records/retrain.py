@@ -8,12 +8,12 @@ from pathlib import Path
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import NUMERICS, from_json
 from benchmark.records.provenance import equal_bits_expected
-from benchmark.records.record import RunRecord, disagreement, read_run, run_folder
+from benchmark.records.record import ROUNDING, RunRecord, disagreement, equal, read_run, run_folder
 from benchmark.records.run import run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class Retrained:
     """What came of it: `trouble` where something differs; `skipped`, the reason, where nothing could be compared."""
 
     exact: bool = False  # compared bit by bit; else to six digits
@@ -27,15 +27,15 @@ class Replay:
         return f"trained again, equal {how}" if self.trouble is None else f"trained again, not equal {how}"
 
 
-def replay(record: RunRecord, data_root: Path | None = None, *, copied: bool) -> Replay:
+def retrain(record: RunRecord, data_root: Path | None = None, *, copied: bool) -> Retrained:
     """Train the record's run again, by an engine of its settings, and compare all numbers that both have.
 
     Bit by bit where engine, processor and packages are equal; to six digits elsewhere, and for a committed copy
     (`copied`), which has no more. Data and partition must have the hashes of the manifest.
     """
     if record.result.get("numerics") != NUMERICS:
-        return Replay(skipped=f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}")
-    with tempfile.TemporaryDirectory(prefix="fssl-replay-") as place:
+        return Retrained(skipped=f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}")
+    with tempfile.TemporaryDirectory(prefix="fssl-retrain-") as place:
         try:
             experiment = from_json(record.experiment)
             with contextlib.suppress(Diverged):  # the record of it is compared
@@ -44,13 +44,13 @@ def replay(record: RunRecord, data_root: Path | None = None, *, copied: bool) ->
         except Stopped:  # Ctrl-C: the user's, and no word on the record
             raise
         except DataError as error:
-            return Replay(skipped=str(error))
+            return Retrained(skipped=str(error))
         except FsslError as error:
-            return Replay(trouble=str(error))
+            return Retrained(trouble=str(error))
         assert again is not None
         exact = not copied and equal_bits_expected(record.manifest, again.manifest)
-        trouble = _other_data(record, again) or disagreement(record, again, exact=exact)
-        return Replay(exact=exact, trouble=trouble)
+        trouble = _other_data(record, again) or disagreement(record, again, exact=exact) or _other_sums(record, again)
+        return Retrained(exact=exact, trouble=trouble)
 
 
 def _other_data(record: RunRecord, again: RunRecord) -> str | None:
@@ -58,4 +58,13 @@ def _other_data(record: RunRecord, again: RunRecord) -> str | None:
     for name in ("hash", "partition"):
         if there.get(name) != here[name]:
             return f"manifest.json: data.{name} is {there.get(name)}, it is now {here[name]}"
+    return None
+
+
+def _other_sums(record: RunRecord, again: RunRecord) -> str | None:
+    """A committed copy's means and medians, which are of rounds that it has not kept."""
+    for name in record.summaries:
+        for what, old, new in (("mean", record.mean, again.mean), ("median", record.median, again.median)):
+            if new(name) is not None and not equal(old(name), new(name), ROUNDING):
+                return f"{what} of {name} is {new(name)}, it was {old(name)}"
     return None
