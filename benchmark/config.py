@@ -255,6 +255,10 @@ def _bool(raw: Any, path: str) -> bool:
 
 
 def _int(raw: Any, path: str) -> int:
+    if isinstance(raw, str):
+        raw = scalar(raw)
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw  # through float, 2**53 + 1 would be another number
     number = _float(raw, path)
     if number != int(number):
         raise ConfigError(f"{path}: {raw!r} is not a whole number")

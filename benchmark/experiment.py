@@ -78,7 +78,7 @@ class Federation(Checked):
     K: Count = 10  # clients
     C: Count = 10  # cohort size
     T: Count = 16  # local steps per round
-    rounds: Count = 100
+    rounds: Count = 100  # of communication
     epochs: Count | None = added(None)  # E  local passes over a holder's images per round, in place of T local steps
     # A loss or an update that is not finite ends the run ("stop"; no paper says what to do), or that client counts as
     # one that sat the round out, and under comm/dropped ("drop"). The server's own ends it in either case.

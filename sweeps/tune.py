@@ -202,6 +202,8 @@ def checked_storage(text: str | None, default: Path) -> str:
     if not is_url:
         if Path(text).suffix in (".db", ".sqlite", ".sqlite3"):
             raise ConfigError(f"--storage: {text!r} looks like a database; write sqlite:///{text}")
+        if ":" in text or "@" in text:  # a URL with a typo, whose password is not to be seen
+            raise ConfigError("--storage: neither a path nor a URL; write postgresql+psycopg://USER@HOST/DATABASE")
         return str(Path(text).absolute())
     if scheme == "sqlite" and rest.strip("/"):
         return text

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.cli.run import merge, pairs, read_config, resolve
+from benchmark.cli.run import DEFAULT, merge, pairs, read_config, resolve
 from benchmark.config import override, scalar
 from benchmark.data.partition import Dirichlet, Iid
 from benchmark.errors import ConfigError
@@ -83,7 +83,12 @@ def test_a_wrong_word_is_named(words, names):
 def test_what_sweep_agents_write_is_understood():
     """Python's None, True and dict forms, `--_wandb`, and a JSON file: one experiment, one key."""
     words = ["--method.averaging={'kind': 'fedavg', 'server_weight': None}", "--optimizer.nesterov=True", "--_wandb=x"]
-    assert resolve(None, words).cell_key == Experiment().cell_key
+    assert resolve(None, words).cell_key == DEFAULT.cell_key
+
+
+def test_whole_numbers_never_pass_through_a_float():
+    """2**53 + 1 is none."""
+    assert resolve(None, ["--seed=9007199254740993"]).seed == 9007199254740993
 
 
 def test_a_kind_can_be_changed_by_its_name():

@@ -3,8 +3,11 @@
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -134,3 +137,50 @@ def test_an_interrupted_setup_is_taken_up_again(checkout: Path) -> None:
         assert outcome.returncode != 0
         assert "Invalid requirement" in outcome.stderr
         assert not (checkout / ".venv" / ".installed").exists()
+
+
+@pytest.mark.slow
+def test_a_wheel_works_from_an_unrelated_folder(tmp_path: Path) -> None:
+    """Built and installed as a user would, with the locked packages but not the checkout in sight: what is run and
+    shown goes to the working folder, and nothing to where the package lies. The sdist has the tests and the lock."""
+    source, target, work = (tmp_path / name for name in ("source", "target", "work"))
+    for folder in (source, work):
+        folder.mkdir()
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.splitlines():
+        if not name.startswith("results/reference/"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, "."], cwd=source, check=True, timeout=100
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True, timeout=100)
+    build = "from setuptools.build_meta import build_sdist; build_sdist('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, check=True, timeout=100)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {"tests/test_packaging.py", ".lock/requirements.txt", "results/published/ssfl/tab2.toml"} <= names
+
+    # The interpreter below the virtual environment, whose packages are given by name: its link to the checkout is not.
+    packages = sysconfig.get_paths()["purelib"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), packages])}
+    python = Path(sys.base_prefix) / "bin" / Path(sys.executable).resolve().name
+
+    def fssl(*words: str) -> str:
+        command = [str(python), "-m", "benchmark.cli.main", *words]
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    installed = {path for path in target.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"}
+    item = ["fedswitch/tab1", "--profile", "demo"]
+    assert fssl("--version") == f"fssl {metadata.version('fssl-bench')}\n"
+    assert "fedswitch/tab1:" in fssl("sweep", *item)
+    assert "3 (0 done already)" in fssl("plan", *item, "--pilots", "1")
+    assert "report: reports/site/fedswitch/tab1/demo/index.html" in fssl("reproduce", *item, "--pilots", "1")
+    assert len(list((work / "results" / "runs").glob("*/seed=0/result.json"))) == 3
+    assert fssl("report") == "reports/site/index.html\n"
+    assert "departures" in (work / "reports" / "site" / "ssfl" / "index.html").read_text()
+    assert installed == {path for path in target.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"}

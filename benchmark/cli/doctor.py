@@ -18,7 +18,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from benchmark.cli.main import add_places
+from benchmark.cli.main import add_places, clash
 from benchmark.records.provenance import hardware
 
 PYTHONS = ((3, 11), (3, 13))  # the first and the last that are supported
@@ -201,8 +201,6 @@ def ray() -> str:
 
 def sweeps() -> str:
     """W&B has a package of that name, too."""
-    spec = importlib.util.find_spec("sweeps")
-    origin = spec.origin if spec is not None else None
-    if origin is None or Path(origin).resolve() != Path(__file__).resolve().parents[2] / "sweeps" / "__init__.py":
-        raise Trouble(f"{origin} hides ours: `pip uninstall sweeps`")
+    if (trouble := clash()) is not None:
+        raise Trouble(trouble)
     return "ours"

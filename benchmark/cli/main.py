@@ -4,12 +4,14 @@ import argparse
 import dataclasses
 import difflib
 import importlib
+import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from benchmark import __version__
 from benchmark.config import nearest
 from benchmark.errors import ConfigError, FsslError, Stopped
 
@@ -26,7 +28,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "allow_abbrev": False})
+        self.more: Callable[[], str] | None = None  # makes what stands below the help, where that takes time
         self.set_defaults(parser=self)  # of the innermost command, once the words are read
+
+    def format_help(self) -> str:
+        return super().format_help() + ("" if self.more is None else f"\n{self.more()}\n")
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
@@ -73,6 +79,7 @@ VERBS = {
 def parser(verb: str | None = None) -> Parser:
     """The command line; of the commands, only `verb` with its own options."""
     top = Parser(prog="fssl", description="Federated semi-supervised learning, reproduced.", epilog=EPILOG)
+    top.add_argument("--version", action="version", version=f"fssl {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
     for name, (module, text) in VERBS.items():
         command = verbs.add_parser(name, help=text)
@@ -94,13 +101,25 @@ def add_places(command: argparse.ArgumentParser) -> None:
     )
 
 
+def clash() -> str | None:
+    """What is imported in the place of a package of ours, and what to type; None: nothing. W&B has a `sweeps`, too."""
+    for name in ("sweeps", "reports"):
+        spec = importlib.util.find_spec(name)
+        place = spec.origin if spec is not None else None
+        if place is None or Path(place).resolve() != ROOT / name / "__init__.py":
+            return f"{place} hides our {name}: `pip uninstall {name}`"
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Errors a user can act on become one line and an exit code."""
     if os.getcwd() not in sys.path:  # a user's own module:Class lies there; behind all else, so that it hides nothing
         sys.path.append(os.getcwd())
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
-        if words and words[0].startswith("-") and words[0] not in ("-h", "--help"):
+        if words[:1] != ["doctor"] and (trouble := clash()) is not None:  # which tells of it among the rest
+            raise ConfigError(trouble)
+        if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
             raise ConfigError(
                 f"unknown option {words[0].partition('=')[0]!r}; options follow a command, see `fssl --help`"
             )

@@ -10,11 +10,22 @@ from typing import Any
 
 import yaml
 
-from benchmark.cli.main import add_places
+from benchmark.cli.main import Parser, add_places
 from benchmark.config import override
 from benchmark.errors import ConfigError, Diverged
-from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.experiment import Data, Experiment, Federation, from_json, to_json
+from benchmark.methods.ssfl import SSFL
+from benchmark.optim.sgd import SGD
+from benchmark.papers.ssfl import DIGITS_AUGMENTATION
 from sweeps.factors import cell_named, experiment_of
+
+# What `fssl run` begins with: learns from clients without labels on data that installs with the package, in a minute.
+DEFAULT = Experiment(
+    data=Data(augmentation=DIGITS_AUGMENTATION),
+    method=SSFL(batch_size=16, server_batch_size=16, warm_start_rounds=20),
+    federation=Federation(C=5, rounds=60),
+    optimizer=SGD(lr=0.02),
+)
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -53,6 +64,14 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     )
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)
+    if isinstance(command, Parser):
+        command.more = _fields
+
+
+def _fields() -> str:
+    from benchmark.cli.fields import listed
+
+    return f"fields of an experiment and their defaults (of another method: --print-config):\n{listed(DEFAULT)}"
 
 
 def act(options: argparse.Namespace) -> int:
@@ -107,7 +126,7 @@ def _start(options: argparse.Namespace) -> Experiment | None:
 
 def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment | None = None) -> Experiment:
     """What to start from (default: the defaults), then a file's fields, then `--a.b=c` words. Raises ConfigError."""
-    data = to_json(start or Experiment())
+    data = to_json(start or DEFAULT)
     if config is not None:
         merge(data, read_config(config))
     for key, text in pairs(overrides):

@@ -67,8 +67,8 @@ class ClassSkew(Checked):
         equal and K is a multiple of d the two are the same.
     """
 
-    R: Share
-    sizes: Literal["paper", "equal"] = "paper"
+    R: Share  # mixing: 0 stratified, 1 sorted by class
+    sizes: Literal["paper", "equal"] = "paper"  # of clients
 
     @property
     def R_nominal(self) -> float | None:

@@ -230,7 +230,7 @@ class SSFL(Method):
     client_start: Literal["released_code", "paper", "average"] = "released_code"
     # Running statistics of batch normalisation: never averaged in the released code (comm_helpers.py:178-186).
     bn_statistics: Literal["released_code", "averaged"] = "released_code"
-    warm_start_rounds: Whole = 0
+    warm_start_rounds: Whole = 0  # in which the server trains alone
     # Clients with labels of their own: Eq. 3 beside the objective, or each of two views on its own argmax
     # (train_LocalSGD.py:483-507). Default: the paper, whose two-view loss would be no CRL.
     client_labels: Literal["paper", "released_code"] = added("paper")

@@ -100,9 +100,9 @@ class SGD(Checked):
 
     lr: Positive = 0.03  # gamma
     server_lr: Positive | None = None  # None: gamma
-    momentum: ShareBelow1 = 0.9
+    momentum: ShareBelow1 = 0.9  # share of the last step's direction
     nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
-    weight_decay: NotNegative = 1e-4
+    weight_decay: NotNegative = 1e-4  # L2, a step's share of the weights
     schedule: Constant | Cosine | RoundCosine | Steps = Cosine()
     clip: Positive | None = added(None)  # largest norm of a step's gradient; SemiFL's code: 1, RSCFed's: 5
 

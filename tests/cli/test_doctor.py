@@ -69,7 +69,8 @@ def test_a_torchvision_for_another_torch_is_named_in_words(tmp_path):
     here = metadata.version("torch")
     pair = f"!!  torch and torchvision: no pair: torch {here}, torchvision 0.20.0, which was made for torch 2.5.0; "
     assert f"{pair}Lightning does not even import then; `make setup` installs both from the lock file" in lines
-    assert f"!!  package sweeps: {tmp_path / 'sweeps' / '__init__.py'} hides ours: `pip uninstall sweeps`" in lines
+    other = tmp_path / "sweeps" / "__init__.py"
+    assert f"!!  package sweeps: {other} hides our sweeps: `pip uninstall sweeps`" in lines
     assert len(lines) == len(LINES) - 3 and "accelerator" not in found.stdout
 
 

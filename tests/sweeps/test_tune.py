@@ -191,6 +191,7 @@ def test_the_committed_study_is_of_declared_fields_and_its_default():
         ([NAME, "--jobs", "0"], 65, "--jobs: 0"),
         ([NAME, "--timeout", "0"], 65, "--timeout: 0"),
         ([NAME, "--storage", "study.db"], 65, "write sqlite:///study.db"),
+        ([NAME, "--storage", "postgres:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
         ([NAME, "--storage", "postgresql://ann:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
         ([NAME, "--storage", "postgresql+psycopg://ann:hunter2@127.0.0.1:1/d"], 73, "ann:***@127.0.0.1"),
         ([NAME, "--storige", "x"], 65, "--storige"),
