@@ -20,7 +20,7 @@ class Plan:
     missing: tuple[Experiment, ...]  # not finished; diverged runs are finished
     records: Records
     shown: tuple[Experiment, ...] = ()  # the runs, and those of quoted cells: they are shown where somebody made them
-    waiting: int = 0  # runs of cells that are known only when their trials are done
+    waiting: tuple[Experiment, ...] = ()  # of cells that their trials choose: the first setting in place of the best
 
     @property
     def cells(self) -> int:
@@ -105,7 +105,12 @@ def plan(
         missing=tuple(run for run in runs if not _finished(records, run)),
         records=records,
         shown=shown,
-        waiting=sum(len(item.choices) * seeds.number(item) for item in resolved),
+        waiting=tuple(
+            next(iter(choice.finals.values())).with_seed(number)
+            for item in resolved
+            for choice in item.choices
+            for number in range(seeds.number(item))
+        ),
     )
 
 

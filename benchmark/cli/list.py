@@ -42,7 +42,12 @@ def act(options: argparse.Namespace) -> int:
     lists = {
         "items": lambda: all_items(options.results, options.profile),
         "methods": lambda: [
-            {"method": name, "what": _summary(sys.modules[method.__module__])} for name, method in METHODS.items()
+            {
+                "method": name,
+                "labels": ", ".join(sorted(method.needs)),
+                "what": _summary(sys.modules[method.__module__]),
+            }
+            for name, method in METHODS.items()
         ],
         "data": lambda: data_sets(options.data_root),
         "networks": lambda: [{"network": name, "what": _summary(network)} for name, network in NETWORKS.items()],
@@ -72,6 +77,7 @@ def _item(item: Item, records: Records) -> Row:
     hours = (wanted - len(runs)) * sum(seconds) / len(seconds) / 3600 if seconds else None
     return {
         "item": item.name,
+        "cells": len(keys) + len(item.choices),
         "runs": wanted,
         "done": len(runs),
         "hours left": hours if hours is None else round(hours, 2),

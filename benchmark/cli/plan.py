@@ -21,6 +21,7 @@ from benchmark.papers.item import Item
 from sweeps.budget import Budget, Spending
 from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
+from sweeps.status import in_words
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -58,13 +59,14 @@ def _counted(chosen: Sequence[Item], options: argparse.Namespace) -> int:
         parts.append((", ".join(options.items), list(chosen)))
     for name, part in parts:
         planned = plan(part, options.results, seeds=seeds, with_reference=uses_reference(options))
-        runs = planned.runs if options.all else planned.missing
+        runs = (*(planned.runs if options.all else planned.missing), *planned.waiting)
         total = sum((cost_of(run, options.results, options.data_root) for run in runs), Cost())
         counted = {
             "item": name,
             "profile": options.profile,
-            "cells": planned.cells,
+            "cells": planned.cells + sum(len(item.choices) for item in planned.items),
             "runs": len(runs),
+            "tuned": len(planned.waiting),
             **total.to_json(),
             **(asdict(census(planned.items)) if len(part) > 1 else {}),
         }
@@ -90,19 +92,17 @@ def _budgeted(chosen: Sequence[Item], budget: Budget, options: argparse.Namespac
 
 
 def _print(counted: dict[str, Any], done: int, console: Console) -> None:
+    tuned = f", {counted['tuned']} of them of settings that trials choose" if counted["tuned"] else ""
     table = Table(title=f"{counted['item']}, profile {counted['profile']}", show_header=False, title_justify="left")
     rows = [
         ("cells", f"{counted['cells']}"),
         *(_kinds(counted) if "published" in counted else ()),
-        ("runs", f"{counted['runs']} ({done} done already)"),
+        ("runs", f"{counted['runs']}{tuned} ({done} done already)"),
         ("local steps", f"{counted['local_steps']:,}"),
         ("FLOPs", f"{counted['flops']:.3g}"),
         ("bytes up", f"{counted['bytes_up'] / 1e9:,.2f} GB"),
         ("bytes down", f"{counted['bytes_down'] / 1e9:,.2f} GB"),
-        (
-            "hours here",
-            f"{counted['hours']:,.2f} on {counted['cores']} cores (by finished runs, or a few jobs of each kind)",
-        ),
+        ("time here", f"{in_words(3600 * counted['hours'])} on {counted['cores']} cores, all at work"),
         *(("note", note) for note in counted["notes"]),
     ]
     for row in rows:

@@ -199,7 +199,7 @@ def train(
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     done = len(planned.runs) - len(planned.missing)
     names = ", ".join(f"{item.name} ({item.profile})" for item in planned.items) or "sweep"
-    later = f", {planned.waiting} more when the trials among them are done" if planned.waiting else ""
+    later = f", {len(planned.waiting)} more when the trials among them are done" if planned.waiting else ""
     started = time.monotonic()
     with workers_for(options, len(planned.missing)) as workers:
         side = min(workers.size, len(planned.missing))

@@ -31,7 +31,7 @@ from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 
-METHODS: Mapping[str, type] = {
+METHODS: Mapping[str, type[Any]] = {
     "data_sharing": DataSharing,
     "easgd": EASGD,
     "fed_consist": FedConsist,

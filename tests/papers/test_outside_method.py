@@ -48,7 +48,7 @@ def test_it_is_compared_in_the_arena_in_worker_processes(tmp_path):
     """Six trials and two seeds of its own hyperparameters first; then two seeds of the setting chosen."""
     item = shortened(items(["arena/digits"], "demo", [NAME])[0])
     first = plan([item], tmp_path)
-    assert len(first.missing) == 6 + 2 and first.waiting == 2
+    assert len(first.missing) == 6 + 2 and len(first.waiting) == 2
 
     def train(runs):
         launch(LocalWorkers(2, tmp_path), runs, tmp_path)
@@ -59,7 +59,7 @@ def test_it_is_compared_in_the_arena_in_worker_processes(tmp_path):
         for name, trial in item.choices[0].trials.items()
     }
     second = plan([item], tmp_path)
-    assert second.waiting == 0
+    assert second.waiting == ()
     best = max(scores, key=lambda name: scores[name] or 0.0)
     assert {run.cell_key for run in second.missing} <= {item.choices[0].finals[best].cell_key}
     train(second.missing)
