@@ -60,7 +60,7 @@ ROUND_SECONDS = 0.003  # the Trainer's own, the record's line and the observers'
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, checkpoints, weights on disk, as measured
 MILD = 1e-3  # a learning rate
 SURE = 50.0  # a logit beside zeros: probability 1 in float32
-ENGINE = "reference"  # what launchers train with
+ENGINE = "pool"  # what launchers train with, in one process
 
 AT_MOST = "all pseudo-labels are taken as confident: where steps, bytes or time depend on them, this is the most"
 ESTIMATED = "the rounds differ: counted on a sample of them, so the totals are estimates"
@@ -375,9 +375,8 @@ def trained(job: Job, private: Tree | None, environment: Environment) -> tuple[O
     data = {name: replace(stream, batch_size=sizes[name]) for name, stream in job.data.items()}
     sure = _Confident(job.update, SureReader(environment, job, 1))
     short = replace(job, update=cast(LocalUpdate, sure), receives=real(job.receives, initial), data=data)
-    runner = JobRunner(environment)
 
-    def timed(steps: int) -> tuple[Outcome, float]:
+    def timed(runner: JobRunner, steps: int) -> tuple[Outcome, float]:
         own = private and real(private, initial)
         started = time.process_time()
         outcome = runner.run(replace(short, limit=Limit(steps=steps)), 1, own)
@@ -386,9 +385,17 @@ def trained(job: Job, private: Tree | None, environment: Environment) -> tuple[O
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        # Each runner first makes its network and takes its memory. Not every kernel of the fast local step is one
+        # whose FLOPs are counted.
+        runner = JobRunner(environment)
         with FlopCounterMode(display=False) as counter:
-            outcome, seconds = timed(1)  # with the network made and the first step's memory
-        _, seconds = timed(1 if seconds > LONG_STEP else STEPS_TIMED)
+            outcome, seconds = timed(runner, 1)
+        if seconds > LONG_STEP:
+            _, seconds = timed(runner, 1)
+        else:
+            runner = JobRunner(environment, fast=True)
+            timed(runner, 1)
+            _, seconds = timed(runner, STEPS_TIMED)
     finally:
         torch.set_num_threads(threads)
     of_a_step = images / images_a_step(short) / len(job.update.phases)

@@ -378,7 +378,8 @@ def attempted(
                 results,
                 data_root=data_root,
                 callbacks=[begun],
-                engine="reference",
+                engine="pool" if device == CPU else "reference",
+                workers=1 if device == CPU else None,
                 device=None if device == CPU else device,
                 patience=patience,
             )

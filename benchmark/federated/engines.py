@@ -41,18 +41,22 @@ class Engine(Protocol):
 
 
 class ReferenceEngine:
-    """One job after another on one device, one reused module for each kind of local work."""
+    """One job after another on one device, one reused module for each kind of local work.
 
-    name = "reference"
+    `fast`: what a pool of one process would do, without that process: the same bits, and the same name in the record.
+    """
 
-    def __init__(self, environment: Environment, device: str = "cpu") -> None:
+    def __init__(self, environment: Environment, device: str = "cpu", *, fast: bool = False) -> None:
         self.device = device_named(device)
+        self.name = "pool" if fast else "reference"
         careful(self.device)
-        self._work = JobRunner(environment, device=str(self.device))
+        self._work = JobRunner(environment, device=str(self.device), fast=fast)
 
     @property
     def settings(self) -> Mapping[str, Any]:
         found = {"name": self.name, "threads": torch.get_num_threads(), "bit_equal": True}
+        if self.name == "pool":
+            return {**found, **FAST, "workers": 1}
         if self.device.type == "cpu":
             return found
         # Not all of CUDA's kernels give equal bits twice (`careful`).
@@ -147,7 +151,7 @@ def build_engine(
     device: str | None = None,
 ) -> Engine:
     """The engine of that name. "auto": the reference engine on a CUDA device where there is one, else the process pool
-    where there are cores and enough jobs for it.
+    where there are cores and enough jobs for it. A pool of one worker is this process.
 
     `threads` and `device` ("cuda", "cuda:1", "cpu") are the reference engine's; the threads of workers follow from
     `layout`. Raises ConfigError.
@@ -156,10 +160,8 @@ def build_engine(
     if name == "ray":
         torch.set_num_threads(1)  # this process averages and evaluates
         return ray_engine(environment, workers, threads=1)
-    if needs_workers(name, environment.experiment, workers, threads, device=device):
-        torch.set_num_threads(1)
-        count, each = layout(environment.experiment.federation.C, workers)
-        return ProcessPool(environment, count, threads=each)
+    if name == "pool" or needs_workers(name, environment.experiment, workers, threads, device=device):
+        return pool(environment, *layout(environment.experiment.federation.C, workers))
     torch.set_num_threads(threads)
     if device is None:
         device = "cuda" if name == "auto" and torch.cuda.is_available() else "cpu"
@@ -190,7 +192,15 @@ def engine_again(
     torch.set_num_threads(1)
     if name == "ray":
         return ray_engine(environment, workers, threads=threads)
-    workers = workers or (None if began == "ray" else recorded.get("workers"))
+    return pool(environment, workers or (None if began == "ray" else recorded.get("workers")), threads)
+
+
+def pool(environment: Environment, workers: int | None, threads: int) -> Engine:
+    """Processes; for a single one this one does its work."""
+    if workers == 1:
+        torch.set_num_threads(threads)
+        return ReferenceEngine(environment, fast=True)
+    torch.set_num_threads(1)
     return ProcessPool(environment, workers, threads=threads)
 
 
@@ -203,11 +213,11 @@ def ray_engine(environment: Environment, workers: int | None, *, threads: int) -
 def needs_workers(
     name: str, experiment: Experiment, workers: int | None, threads: int, *, device: str | None = None
 ) -> bool:
-    """Whether `build_engine` gives the process pool, told before there is an environment."""
+    """Whether `build_engine` starts processes, told before there is an environment."""
     if name == "auto":
         on_cuda = torch.cuda.is_available() if device is None else device != "cpu"
         return threads == 1 and not on_cuda and suits_workers(experiment, workers)
-    return name == "pool"
+    return name == "pool" and workers != 1
 
 
 def suits_workers(experiment: Experiment, workers: int | None) -> bool:

@@ -17,8 +17,11 @@ from benchmark.federated.engines import (
     suits_workers,
 )
 from benchmark.federated.environment import prepare
+from benchmark.federated.process_pool import ProcessPool
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
+from tests.records.equality import differences
 from tests.records.test_run import Interrupt
 
 
@@ -37,20 +40,32 @@ def test_workers_where_they_pay(federation, workers, suits):
 
 
 @pytest.mark.parametrize(
-    ("name", "rounds", "device", "pool"),
+    ("name", "workers", "rounds", "device", "starts"),
     [
-        ("auto", 1, None, False),
-        ("auto", 10_000, "cpu", True),  # 20,000 local steps are enough of them
-        ("reference", 10_000, None, False),
-        ("pool", 1, None, True),
+        ("auto", 2, 1, None, False),
+        ("auto", 2, 10_000, "cpu", True),  # 20,000 local steps are enough of them
+        ("reference", 2, 10_000, None, False),
+        ("pool", 2, 1, None, True),
+        ("pool", 1, 10_000, None, False),  # this process does one worker's work
     ],
 )
-def test_whether_workers_are_needed_is_known_before_there_is_data(tiny, name, rounds, device, pool):
+def test_whether_workers_are_needed_is_known_before_there_is_data(tiny, name, workers, rounds, device, starts):
     """What is told of an experiment is what `build_engine` then makes of it."""
     federation = Federation(K=2, C=2, T=1, rounds=rounds)
     environment = prepare(replace(tiny, federation=federation))
-    with contextlib.closing(build_engine(name, environment, 2, 1, device=device)) as engine:
-        assert (engine.name == "pool") == needs_workers(name, environment.experiment, 2, 1, device=device) == pool
+    with contextlib.closing(build_engine(name, environment, workers, 1, device=device)) as engine:
+        found = needs_workers(name, environment.experiment, workers, 1, device=device)
+        assert isinstance(engine, ProcessPool) == found == starts
+
+
+def test_a_pool_of_one_gives_the_bits_of_two(tiny, tmp_path):
+    """One worker is this process. The record calls it by what decides its bits."""
+    for workers in (1, 2):
+        run(tiny, tmp_path / str(workers), engine="pool", workers=workers)
+    assert differences(tmp_path / "1", tmp_path / "2", tiny) == []
+    manifests = [json.loads((run_folder(tmp_path / str(n), tiny) / "manifest.json").read_text()) for n in (1, 2)]
+    one, two = (manifest["engine"] for manifest in manifests)
+    assert one == {**two, "workers": 1} and one["name"] == "pool"
 
 
 @pytest.mark.parametrize(
