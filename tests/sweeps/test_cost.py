@@ -185,7 +185,7 @@ def test_a_long_step_is_trained_with_fewer_images(tiny, monkeypatch):
 
 
 def test_a_finished_run_knows_better(tiny, tmp_path):
-    before, result = cost_of(tiny, tmp_path), run(tiny, tmp_path)
+    before, result = cost_of(tiny, tmp_path), run(tiny, tmp_path, engine="pool", workers=1)
     assert cost_of(tiny.with_seed(1), tmp_path) == replace(before, core_seconds=result["cpu_seconds"])
 
 
@@ -193,7 +193,7 @@ def test_a_finished_run_knows_better(tiny, tmp_path):
     ("file", "change"),
     [
         ("manifest.json", {"hardware": {"cores": 999}}),
-        ("manifest.json", {"engine": {"name": "pool"}}),
+        ("manifest.json", {"engine": {"name": "reference"}}),
         ("result.json", {"status": "diverged"}),
     ],
     ids=["other hardware", "other engine", "diverged"],
