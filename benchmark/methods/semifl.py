@@ -78,12 +78,15 @@ class SemiFL(Method):
     # Algorithm 1 trains the server first and once more in the end; the released code clients first
     # (train_classifier_ssfl.py:83-96), from untrained weights in round 1. Default: the paper.
     order: Literal["paper", "released_code"] = "paper"
-    # Whose images give the statistics of static batch norms (Table 6); only for model.norm = sbn.
-    statistics: Literal["server", "server_and_clients"] = "server_and_clients"
+    # Whose images give the statistics of static batch norms (Table 6); only for model.norm = sbn. "server_and_clients":
+    # of all clients, also those that are not active in the round; "server_and_cohort": of those that are.
+    statistics: Literal["server", "server_and_clients", "server_and_cohort"] = "server_and_clients"
     # "pooled": mean and variance of the whole data, section 3.4. "released_code": means over batches of their means and
     # variances (data.py:242-254), smaller than the variance where clients differ. Default: the paper.
     moments: Literal["pooled", "released_code"] = added("pooled")
     warm_start_rounds: Whole = 0  # rounds of the server alone first; reduced profiles need them
+    # The server's E for each of a client's. Table 5 has one E for both; Table 4's E = 1 names no server.
+    server_epochs_each: Count = added(1)
 
     needs = frozenset({"server", "everywhere"})
     takes_missing_updates = True  # a round goes on with whoever sent something
@@ -116,11 +119,12 @@ class SemiFL(Method):
 
     def _server_update(self, weights: Weights, world: World, draw: int) -> Weights:
         """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""
-        return self._with_statistics(trained_at_server(weights, world, self.server_batch_size, draw), world)
+        trained = trained_at_server(weights, world, self.server_batch_size, draw, self.server_epochs_each)
+        return self._with_statistics(trained, world)
 
     def _with_statistics(self, weights: Weights, world: World) -> Weights:
-        asked = range(world.K) if self.statistics == "server_and_clients" else ()
-        return with_static_statistics(weights, world, asked, pooled=self.moments == "pooled")
+        asked = {"server": (), "server_and_clients": range(world.K), "server_and_cohort": world.cohort()}
+        return with_static_statistics(weights, world, asked[self.statistics], pooled=self.moments == "pooled")
 
     def _clients(self, weights: Weights, velocity: Weights | None, world: World) -> tuple[Weights, Weights | None]:
         """The cohort's ClientUpdates and Eq. 9, as a step of global momentum."""

@@ -237,14 +237,15 @@ def labelled_stream(batch_size: int, view: str = "weak") -> Stream:
     return Stream(part="labelled", batch_size=batch_size, views=(view,), drop_last=False)
 
 
-def trained_at_server(student: Weights, world: World, batch_size: int, draw: int = 0) -> Weights:
-    """The student after local work on the server's labelled images."""
+def trained_at_server(student: Weights, world: World, batch_size: int, draw: int = 0, times: int = 1) -> Weights:
+    """The student after local work on the server's labelled images, `times` as long as a client's."""
+    length = {name: times * value for name, value in vars(world.limit).items() if value is not None}
     job = Job(
         key=Key(client=SERVER, draw=draw),
         update=ServerUpdate(),
         receives={"student": student},
         data={"labelled": labelled_stream(batch_size)},
-        limit=world.limit,
+        limit=Limit(**length),
     )
     (outcome,) = world.fit([job])
     return outcome.sends["student"]

@@ -162,7 +162,8 @@ def _rule_notes(paper: Paper, lines: Iterable[Line]) -> tuple[str, ...]:
 def steps_on_labels(e: Experiment) -> int:
     """Of the server, a round."""
     size = getattr(e.method, "server_batch_size", e.method.batch_size)
-    return (e.federation.epochs or 0) * math.ceil(e.data.N_s / size) or e.federation.T
+    steps = (e.federation.epochs or 0) * math.ceil(e.data.N_s / size) or e.federation.T
+    return steps * getattr(e.method, "server_epochs_each", 1)
 
 
 def labels_alone(cell: Cell) -> Cell:

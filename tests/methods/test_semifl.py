@@ -20,6 +20,7 @@ from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.semifl import NO_LABEL, ClientUpdate, SemiFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
+from benchmark.streams import numpy_stream
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, module_of
 from tests.methods.watch import Watch
@@ -177,6 +178,15 @@ def test_the_server_comes_first_and_last():
     assert order_of_work(tiny(), 3) == [["server", "clients"], ["server", "clients"], ["server", "clients", "server"]]
 
 
+def test_the_server_s_epochs_may_be_others():
+    """T = 2 local steps of a client, and three times as many of the server."""
+    module = module_of(tiny(server_epochs_each=3))
+    watch = Watch(module)
+    module.training_step(1, 0)
+    steps = {job.key.client == SERVER: outcome.steps for job, outcome in watch.seen[1] if outcome.steps}
+    assert steps == {True: 6, False: 2}
+
+
 def test_the_released_order_and_the_warm_start():
     assert order_of_work(tiny(order="released_code", warm_start_rounds=1), 2) == [["server"], ["clients", "server"]]
 
@@ -212,12 +222,15 @@ def test_static_statistics_come_from_everyone_or_from_the_server():
     """The first layer's, whose input no weight changes, by hand: conv over plain images, pooled over all of them, or as
     released the means of holders' means and variances."""
     experiment = replace(tiny(), model=Model(network="tiny_cnn", norm="sbn"))
-    for who, moments in product(("server", "server_and_clients"), ("pooled", "released_code")):
+    for who, moments in product(("server", "server_and_clients", "server_and_cohort"), ("pooled", "released_code")):
         method = replace(experiment.method, statistics=who, moments=moments, warm_start_rounds=1)
-        module = module_of(replace(experiment, method=method))
+        few = replace(experiment.federation, C=2)
+        module = module_of(replace(experiment, method=method, federation=few))
         module.training_step(1, 0)
         weights, environment = module.models()["student"], module.environment
-        holders = [(SERVER, "labelled"), *((k, "unlabelled") for k in range(4) if who != "server")]
+        cohort = [int(k) for k in numpy_stream(0, "round", 1, "cohort").permutation(4)[:2]]
+        asked = {"server": [], "server_and_clients": range(4), "server_and_cohort": cohort}[who]
+        holders = [(SERVER, "labelled"), *((k, "unlabelled") for k in asked)]
         outs = []
         for holder, name in holders:
             part, data = environment.part(holder, name), environment.data

@@ -19,6 +19,8 @@ MOVED = {
     "clip": {"optimizer.clip"},
     "moments": {"method.moments"},
     "statistics": {"method.statistics"},
+    "inactive": {"method.statistics"},
+    "server-epochs": {"method.server_epochs_each"},
     "augmentation": {"data.augmentation.strong"},
     "warm-start": {"method.warm_start_rounds"},
 }
