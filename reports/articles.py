@@ -15,11 +15,12 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from benchmark.papers.item import Item
-from benchmark.verdicts.results import CellResult, Records, collect, counted
+from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import paired
 from reports.formatting import count, mean_spread, points, points_interval
 from reports.paper_table import cell_page
 from reports.provenance import flat
+from reports.results import Reported
 from reports.tables import Entry, Table, table_of
 
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
@@ -70,9 +71,9 @@ def _work_table(name: str, work: Mapping[str, Any]) -> Table:
     return table_of("work", caption, ("Engine", "Seconds a round", "Ratio", "Ratio of CPU time"), rows)
 
 
-def departures(text: str, results: Sequence[tuple[Item, Records]]) -> Markup:
+def departures(text: str, mine: Sequence[Reported]) -> Markup:
     """The page, with what was measured in place of each switch's name."""
-    found = effects(results)
+    found = effects(mine)
 
     def measured(name: re.Match[str]) -> str:
         lines = Markup("; ").join(found.get((name[1], name[2]), ["not run"]))
@@ -82,11 +83,11 @@ def departures(text: str, results: Sequence[tuple[Item, Records]]) -> Markup:
     return Markup(NAMED.sub(measured, article(text)))
 
 
-def effects(results: Sequence[tuple[Item, Records]]) -> Mapping[tuple[str, str], list[Markup]]:
+def effects(mine: Sequence[Reported]) -> Mapping[tuple[str, str], list[Markup]]:
     """(item, switch) -> a line for each profile that has one of its runs."""
     found: dict[tuple[str, str], list[Markup]] = {}
-    for item, records in results:
-        cells = collect(item, counted(item, records)) if item.name.endswith("/departures") else {}
+    for one in mine:
+        item, cells = one.item, one.results if one.item.name.endswith("/departures") else {}
         for label, other in cells.items():
             name, way = label.rsplit("/", 1)
             if way == "other" and f"{name}/default" in cells:

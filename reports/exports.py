@@ -9,11 +9,12 @@ from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import CellResult, Records, collect, counted
 from reports.arena import arena_object, arena_tables, arenas, dots, is_arena
+from reports.claims import claim_values, claims_table
 from reports.figures import Picture
 from reports.formatting import slug
 from reports.item_figures import figure_csv, item_picture
-from reports.paper_table import claim_values, claims_table, item_tables, metrics_of, notes_of
-from reports.results import csv_text
+from reports.paper_table import item_tables, metrics_of, notes_of
+from reports.results import Reported, csv_text
 from reports.tables import Table, files_of
 
 UNITS = {
@@ -76,15 +77,13 @@ def tables_of(item: Item, records: Records) -> list[Table]:
     return arena_tables(item, records) if is_arena(item) else item_tables(item, records)
 
 
-def item_files(
-    item: Item, records: Records, tables: Sequence[Table], pictures: Mapping[str, Picture]
-) -> dict[str, bytes]:
+def item_files(one: Reported, tables: Sequence[Table], pictures: Mapping[str, Picture]) -> dict[str, bytes]:
     """Tables and claims as Markdown, LaTeX and CSV; pictures as SVG and PDF; the numbers behind the figure as CSV."""
-    files = files_of([*tables, *([claims_table(item, judge(item, records))] if item.claims else [])])
+    files = files_of([*tables, *([claims_table([(one.item, one.judged)])] if one.item.claims else [])])
     for name, picture in pictures.items():
         files |= {f"{name}.svg": picture.svg().encode(), f"{name}.pdf": picture.pdf()}
-    if any(records.values()):
-        files["figure.csv"] = csv_text(figure_csv(item, records)).encode()
+    if one.runs:
+        files["figure.csv"] = csv_text(figure_csv(one.item, one.records)).encode()
     return files
 
 
@@ -98,10 +97,10 @@ def item_pictures(item: Item, records: Records) -> dict[str, Picture]:
 
 def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
     """Everything of one item into `folder`, named after it: ssfl-fig3-laptop-figure.pdf. Raises CannotWrite."""
-    records = counted(item, records)
+    one = Reported(item, records)
     start = "-".join(slug(part) for part in (*item.name.split("/"), item.profile))
     folder.mkdir(parents=True, exist_ok=True)
-    files = item_files(item, records, tables_of(item, records), item_pictures(item, records))
+    files = item_files(one, tables_of(item, one.records), item_pictures(item, one.records))
     paths = []
     for name, content in files.items():
         paths.append(folder / f"{start}-{name}")

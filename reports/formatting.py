@@ -111,10 +111,12 @@ def points_interval(interval: tuple[float, float] | None) -> str:
 
 
 def interval_text(metric: str, seen: Summary | None) -> str:
-    """The interval of a mean, "[95.13, 96.42]"; empty where one run or equal runs leave none."""
+    """The interval of a mean, "[95.13, 96.42]", as far as a fraction reaches; empty where one run or equal runs leave
+    none."""
     if seen is None or seen.told is None:
         return ""
-    return "[" + ", ".join(shown(metric, edge) for edge in seen.told) + "]"
+    ends = (min(1.0, max(0.0, edge)) if is_fraction(metric) else edge for edge in seen.told)
+    return "[" + ", ".join(shown(metric, edge) for edge in ends) + "]"
 
 
 def spread_text(metric: str, seen: Summary | None) -> str:

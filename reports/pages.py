@@ -9,23 +9,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
-from benchmark.papers.catalogue import ITEMS
-from benchmark.papers.item import Item
+from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import read_published
 from benchmark.records.record import RunRecord, fall_in_words
-from benchmark.verdicts.judge import Judged, judge
-from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap
-from reports.arena import arenas, is_arena, learned_nothing
-from reports.figures import IntervalRow, Panel, Picture, curves, intervals
+from reports.arena import arena_tables, is_arena
+from reports.claims import DECIDED, claim_page, claims_pictures, claims_table, finding_text, findings, forest
+from reports.figures import Panel, Picture, curves
 from reports.formatting import (
     NONE,
+    count,
     is_fraction,
     megabytes,
     metric_name,
@@ -37,20 +38,14 @@ from reports.formatting import (
     unit_of,
 )
 from reports.item_figures import DIVERSITY, caption_of, joins
-from reports.paper_table import (
-    cell_page,
-    ladder_table,
-    method_of,
-    notes_of,
-    ours_entry,
-)
+from reports.methods import exchange_table, kind_of, method_page
+from reports.paper_table import ladder_table, method_of, notes_of, ours_entry
 from reports.properties import property_tables
 from reports.provenance import commit_of, flat, marks_of, provenance, remarks
-from reports.results import KEPT, KEPT_ACCURACY, is_number, series_of
-from reports.style import Look, looks
-from reports.tables import Entry, Table, table_of
+from reports.results import KEPT, KEPT_ACCURACY, Reported, is_number, series_of
+from reports.style import looks
+from reports.tables import Column, Entry, Row, Table, table_of
 
-Result: TypeAlias = tuple[Item, Records]
 PROFILES = {
     "demo": "A whole table in minutes on two CPU cores, on scikit-learn's handwritten digits.",
     "laptop": "Real images at reduced size and length, a few minutes a run on two CPU cores.",
@@ -65,19 +60,15 @@ MARKS = {
     "no effect of interest": "\u2248",
     "undecided": "?",
     "not judged yet": "\u2026",
+    "not run": "\u2013",
 }
-CURVES = (ACCURACY, KEPT, KEPT_ACCURACY, "pseudo/kl_uniform", DIVERSITY, "test/loss")
+CURVES = (ACCURACY, KEPT, KEPT_ACCURACY, DIVERSITY)
 CURVE_POINTS = 160
-HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}
 
 
 @functools.cache
 def papers() -> Mapping[str, Mapping[str, str]]:
     return tomllib.loads((Path(__file__).parent / "papers.toml").read_text())
-
-
-def paper_of(item: Item) -> str:
-    return item.name.split("/")[0]
 
 
 def analysis_of(paper: str) -> Any:
@@ -86,117 +77,177 @@ def analysis_of(paper: str) -> Any:
     return import_module(module) if module else None
 
 
-def declared(paper: str) -> int:
-    """How many tables and figures of the paper the suite can run."""
-    return sum(name.split("/")[0] == paper for name in ITEMS)
+def of_paper(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
+    """The tables and figures of the paper that the suite can run."""
+    return [name for name in names if name.split("/")[0] == paper]
 
 
-def item_row(item: Item, records: Records, href: str) -> dict[str, Any]:
-    """What lists say of an item: cells and runs done, verdicts, the largest gap to print (profile paper alone)."""
-    results = [result for result in collect(item, records).values() if result.awaited]
-    judged = judge(item, records)
-    agreed = [seen.verdict for result in results if (seen := agreement(item, result))]
-    verdicts = [*agreed, *(one.verdict for one in judged)]
-    gap = largest_gap(item, results)
-    done, total = sum(result.status == "done" for result in results), len(results) + len(item.choices)
+def progress(one: Reported) -> dict[str, Any]:
+    """Cells and runs done of an item, and its verdicts."""
+    results = [result for result in one.results.values() if result.awaited]
+    agreed = [seen.verdict for result in results if (seen := agreement(one.item, result))]
+    total = len(results) + len(one.item.choices)
     return {
-        "item": item,
-        "paper": paper_of(item),
-        "href": href,
-        "judged": judged,
-        "done": done,
+        "done": sum(result.status == "done" for result in results),
         "total": total,
-        "runs_done": sum(min(result.n, item.seeds) for result in results),
-        "runs_wanted": item.seeds * total,
+        "runs_done": sum(min(result.n, one.item.seeds) for result in results),
+        "runs_wanted": one.item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally(verdicts),
-        "remarks": remarks((run for runs in records.values() for run in runs.values()), item.profile),
-        "methods": _in_order(str(c.setting["method"]) for c in item.cells if "method" in c.setting),
-        "data": _in_order(cell.experiment.data.name for cell in item.cells),
-        "gap": f"{points(gap[1].difference)} ({gap[0].cell.label})" if gap else "",
+        "verdicts": _tally([*agreed, *(judged.verdict for judged in one.judged)]),
     }
 
 
 def _tally(verdicts: Iterable[str]) -> dict[str, int]:
     """How often each verdict occurs, in the order of MARKS."""
     counts = Counter(verdicts)
-    return {verdict: counts[verdict] for verdict in (*MARKS, *counts) if verdict in counts}
+    return {verdict: counts[verdict] for verdict in MARKS if verdict in counts}
 
 
-def _in_order(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+def items_table(shown: Sequence[Reported], root: str) -> Table:
+    """A row an item, with what is done of it. `root`: the site's root from the page that the table stands on."""
+    rows = []
+    for one in shown:
+        seen, item = progress(one), one.item
+        gap = largest_gap(item, [result for result in one.results.values() if result.awaited])
+        broken = (count(seen["diverged"], "run") + " diverged",) if seen["diverged"] else ()
+        entries = (
+            Entry(
+                text=item.name,
+                detail=(item.title,),
+                below=tuple(remarks(one.runs, item.profile)),
+                href=root + one.page.as_posix(),
+            ),
+            Entry(text=item.profile),
+            Entry(text=f"{seen['done']} of {seen['total']}", sort=seen["done"] / max(1, seen["total"])),
+            Entry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
+            Entry(
+                text=", ".join(f"{n} {verdict}" for verdict, n in seen["verdicts"].items()) or NONE,
+                below=(f"largest gap to print: {points(gap[1].difference)} ({gap[0].cell.label})",) if gap else (),
+                sort=seen["verdicts"].get("holds", 0),
+            ),
+        )
+        known = {
+            "profile": item.profile,
+            "method": list(dict.fromkeys(map(method_of, (c for c in item.cells if "method" in c.setting)))),
+            "data": list(dict.fromkeys(cell.experiment.data.name for cell in item.cells)),
+        }
+        rows.append(Row(entries=entries, values=known))
+    heads = (("Table or figure", True), ("Profile", True), ("Cells done", False), ("Runs", False), ("Verdicts", True))
+    columns = tuple(Column(name=name, left=left) for name, left in heads)
+    return Table(name="items", caption="Tables and figures", columns=columns, rows=tuple(rows))
 
 
-def filters(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """What a list of items can be filtered by."""
+def front_values(every: Sequence[Reported]) -> dict[str, Any]:
+    """What was found, the board of all claims, and what is done of each paper."""
+    judged = [one for reported in every for one in reported.judged]
+    seen = {reported.item.name for reported in every}
+    waiting = [(item, claim) for item, claim in declared_claims() if item.name not in seen]
+    decided = sum(one.verdict in DECIDED for one in judged)
+    undecided = sum(one.verdict == "undecided" and one.estimate is not None for one in judged)
+    pilots = sum(one.verdict == "not judged yet" and one.estimate is not None for one in judged)
     return {
-        "profile": _in_order(row["item"].profile for row in rows),
-        "methods": _in_order(method for row in rows for method in row["methods"]),
-        "data": _in_order(data for row in rows for data in row["data"]),
+        "found": [
+            (reported, one, finding_text(one), forest(reported, one, seeds=False)) for reported, one in findings(every)
+        ],
+        "state": _state(decided, undecided, pilots, len(judged) + len(waiting), every),
+        "decided": decided,
+        "board": claims_table(
+            [(one.item, one.judged) for one in every],
+            lambda item, claim: _claim_href(every, item, claim),
+            waiting,
+        ),
+        "cards": [_card(name, [one for one in every if one.paper == name]) for name in papers()],
+        "items": items_table(every, ""),
     }
 
 
-def front_values(results: Sequence[Result], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`results`: of the items' own seeds; `rows`: their `item_row`."""
-    cards: list[dict[str, Any]] = []
-    for name, paper in papers().items():
-        mine = [row for row in rows if row["paper"] == name]
-        lines = []
-        for profile in _in_order(row["item"].profile for row in mine):
-            of_profile = [row for row in mine if row["item"].profile == profile]
-            done, total = (sum(row[key] for row in of_profile) for key in ("done", "total"))
-            verdicts = _tally(v for row in of_profile for v, n in row["verdicts"].items() for _ in range(n))
-            lines.append({"profile": profile, "done": done, "total": total, "verdicts": verdicts})
-        cards.append({**paper, "name": name, "lines": lines, "declared": declared(name)})
-    boards = []
-    for (item, records), row in zip(results, rows, strict=True):
-        first = next((one for one in arenas(item, records) if one.compared), None) if is_arena(item) else None
-        if first is not None:
-            boards.append({"row": row, "arena": first, "said": learned_nothing(first)})
-    begun = [card["short"] for card in cards if card["lines"]]
-    full = any(line["profile"] == "paper" for card in cards for line in card["lines"])
-    state = f"So far: {', '.join(begun) or 'none'}{'' if full else ', at reduced scale'}."
-    return {"cards": cards, "boards": boards, "rows": rows, "filters": filters(rows), "state": state}
+def _claim_href(every: Sequence[Reported], item: Item, claim: Claim) -> str:
+    page = next(one.page for one in every if one.item is item)
+    return (page.parent / claim_page(claim)).as_posix()
 
 
-def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
-    """Every claim's interval, those of one unit on one axis; none of claims without an estimate."""
-    units: dict[str, list[IntervalRow]] = {}
-    for one in judged:
-        metric, name = one.claim.metric, one.claim.name
-        scale, unit = (100.0, "points") if is_fraction(metric) else (1.0, unit_of(metric))
-        row = IntervalRow(
-            name=f"{name if len(name) < 46 else name[:44] + '...'} {MARKS.get(one.verdict, '')}",
-            mean=None if one.estimate is None else scale * one.estimate,
-            interval=(scale * one.interval[0], scale * one.interval[1]) if one.interval else None,
-            margin=scale * one.claim.least,
+def _state(decided: int, undecided: int, pilots: int, claims: int, every: Sequence[Reported]) -> str:
+    scale = "" if any(one.item.profile == "paper" for one in every) else " All runs so far are at reduced scale."
+    waiting = f"{pilots} have pilot runs only, which show a direction and decide nothing"
+    if not decided:
+        looked = f", {undecided} have confirming runs and are undecided" if undecided else ""
+        return f"No claim is decided yet. Of {claims} claims, {waiting}{looked}; the others wait for runs.{scale}"
+    return f"Of {claims} claims, {decided} are decided and {undecided} undecided by confirming runs; {waiting}.{scale}"
+
+
+@functools.cache
+def declared_claims() -> tuple[tuple[Item, Claim], ...]:
+    """Every claim of the papers, with its item at the smallest profile."""
+    return tuple((item, claim) for item in items(list(ITEMS), "demo") for claim in item.claims)
+
+
+def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
+    lines = []
+    for profile in dict.fromkeys(one.item.profile for one in mine):
+        seen = [progress(one) for one in mine if one.item.profile == profile]
+        verdicts = sum((Counter(one["verdicts"]) for one in seen), Counter())
+        lines.append(
+            {
+                "profile": profile,
+                "items": len(seen),
+                "done": sum(one["done"] for one in seen),
+                "total": sum(one["total"] for one in seen),
+                "verdicts": _tally(verdicts.elements()),
+            }
         )
-        units.setdefault(f"{metric_name(metric)}: difference" + (f", {unit}" if unit else ""), []).append(row)
-    known = {title: rows for title, rows in units.items() if any(row.mean is not None for row in rows)}
-    return [intervals(rows, title, zero=True, names=3.4) for title, rows in known.items()]
+    not_run = [item for item in of_paper(name) if item not in {one.item.name for one in mine}]
+    return {**papers()[name], "name": name, "lines": lines, "declared": len(of_paper(name)), "not_run": not_run}
 
 
-def item_values(item: Item, records: Records, row: Mapping[str, Any], departures: str) -> dict[str, Any]:
-    """`records`: of the item's own seeds; `departures`: the paper's handwritten ones."""
-    results = collect(item, records)
-    runs = [run for cell in item.cells for run in seeds_of(records, cell)]
+def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
+    """A paper's page, or the arena's: items, claims, and of an arena the first ranking of each item."""
+    rankings = [(one, _ranking(one)) for one in mine if is_arena(one.item)]
     return {
-        **row,
+        "name": name,
+        "about": papers().get(name),
+        "items": items_table(mine, "../"),
+        "claims": claims_table(
+            [(one.item, one.judged) for one in mine], lambda item, claim: "../" + _claim_href(mine, item, claim)
+        ),
+        "rankings": rankings,
+        "not_run": [item for item in of_paper(name) if item not in {one.item.name for one in mine}],
+    }
+
+
+def _ranking(one: Reported) -> Table:
+    """The arena's first table, without costs; links from the arena's page."""
+    table = arena_tables(one.item, one.records)[0]
+    folder = "../" + one.page.parent.as_posix() + "/"
+    rows = []
+    for row in table.rows:
+        first, *others = row.entries[:2]
+        rows.append(replace(row, entries=(replace(first, href=folder + first.href if first.href else ""), *others)))
+    return replace(table, columns=table.columns[:2], rows=tuple(rows))
+
+
+def item_values(one: Reported, departures: str) -> dict[str, Any]:
+    """`departures`: the paper's handwritten ones."""
+    item, records = one.item, one.records
+    return {
+        **progress(one),
+        "item": item,
+        "paper": one.paper,
         "profile_text": PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
+        "remarks": remarks(one.runs, item.profile),
         "properties": property_tables(item, records) if is_arena(item) or "exchange/privacy" in item.metrics else [],
-        "notes": item.notes if is_arena(item) else notes_of(item, results.values()),
+        "notes": item.notes if is_arena(item) else notes_of(item, one.results.values()),
         "ladder": ladder_table(item, records),
-        "forests": claims_pictures(row["judged"]),
-        "pages": {label: cell_page(label) for label in results},
+        "claims": claims_table([(item, one.judged)]),
+        "forests": claims_pictures(one.judged),
         "margin": _margin(item),
         "caption": caption_of(item),
         "ambiguities": ambiguities(item, departures),
         "open_questions": open_questions(item),
         "command": f"fssl reproduce {item.name} --profile {item.profile}",
         "alone": f"fssl report {item.name} --profile {item.profile} --out FOLDER",
-        "provenance": provenance(runs),
-        "n_runs": len(runs),
+        "provenance": provenance(one.runs),
+        "n_runs": len(one.runs),
     }
 
 
@@ -239,29 +290,26 @@ def open_questions(item: Item) -> list[str]:
     return [str(note) for note in found.get("notes", ()) if note not in item.notes]
 
 
-def look_of(result: CellResult) -> Look:
-    method = method_of(result.cell)
-    return looks([method])[method]
-
-
 def cell_pictures(result: CellResult, records: Records) -> list[tuple[str, Picture]]:
     """A picture for each measured metric: every run thin, their mean and its band over it."""
-    found = []
+    method, found = method_of(result.cell), []
+    look = {"": looks([method])[method]}
     for metric in CURVES:
         series = series_of(result, records, metric, CURVE_POINTS)
         if series:
             panel = Panel(title="", metric=metric, lines={"": series}, joins=joins([result.cell]))
-            found.append((metric_name(metric), curves([[panel]], {"": look_of(result)}, width=4.2, height=2.1)))
+            found.append((metric_name(metric), curves([[panel]], look, width=4.2, height=2.1)))
     return found
 
 
-def cell_values(item: Item, result: CellResult, records: Records) -> dict[str, Any]:
+def cell_values(one: Reported, result: CellResult) -> dict[str, Any]:
     """All but the pictures and the names of files."""
-    runs = seeds_of(records, result.cell)
+    item, runs = one.item, seeds_of(one.records, result.cell)
     return {
         "item": item,
-        "paper": paper_of(item),
+        "paper": one.paper,
         "result": result,
+        "method": method_page(kind_of(result.cell)),
         "entry": ours_entry(item, result, item.metrics[0]),
         "agreement": agreement(item, result),
         "runs": _runs_table(item, runs),
@@ -328,28 +376,6 @@ def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
         if known:
             found.append((name, text(summary(known).mean)))
     return found
-
-
-def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
-    """Who received, sent and kept what, by the names that the method gives it; from the first run that says so."""
-    exchange = next((found for run in runs if (found := run.result.get("exchange"))), None)
-    if exchange is None:
-        return None
-    rows = [
-        (HOLDERS.get(name, name), *(_names(ways.get(way)) for way in ("received", "sent", "kept")))
-        for name, ways in exchange["holders"].items()
-    ]
-    heads = ("Who", "Received", "Sent", "Kept between rounds")
-    return table_of("exchange", "What was handed over", heads, rows, words=4)
-
-
-def _names(sizes: Mapping[str, float] | None) -> str:
-    """ "student (154 kB), sigma (1.2 MB)"; records hold name -> bytes."""
-    found = (
-        f"{name} ({f'{megabytes(size)} MB' if size >= 1e6 else f'{size / 1e3:.3g} kB'})"
-        for name, size in (sizes or {}).items()
-    )
-    return ", ".join(found) or "nothing"
 
 
 def run_values(run: RunRecord) -> dict[str, Any]:

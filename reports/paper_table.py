@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from benchmark.papers.item import Cell, Choice, Item, Shown
-from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
 from benchmark.verdicts.statistics import Paired, Summary, paired
 from reports.agreement import agreement
@@ -21,7 +20,6 @@ from reports.formatting import (
     axis_title,
     difference,
     difference_interval,
-    in_unit,
     interval_text,
     is_fraction,
     number,
@@ -31,7 +29,6 @@ from reports.formatting import (
     slug,
     spread_text,
     unit_of,
-    without_dollars,
 )
 from reports.results import KEPT, KEPT_ACCURACY
 from reports.tables import Column, Entry, Row, Table, table_of
@@ -40,6 +37,7 @@ QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 WIDEST = 8  # columns of one metric beside each other; a list reads better than a wider table
 MOST_COLUMNS = 10  # with the differences; where there are more, they are a table of their own
+ALL_LABELS = "sees all labels"
 LABELS = {
     "server": "the server has the labels",
     "every_client": "each client has a few labels",
@@ -170,10 +168,11 @@ def _table(
     """A block of columns for each metric of `results`, what is computed without runs, and `more`."""
     drawn = [column for metric in results for column in _block(item, found, metric, results[metric], len(results) == 1)]
     drawn += [*(_computed(found) if results else []), *more]
-    rows = []
+    rows, mixed = [], not all(_sees_every_label(entry) for _, row in found.rows for entry in row.values())
     for name, row in found.rows:
         listed = {key: str(value) for key, value in row[""].setting.items()} if "" in row else {}
-        rows.append(Row(entries=(Entry(text=name), *(entry(row) for _, entry in drawn)), values=listed))
+        below = (ALL_LABELS,) if "" in row and mixed and _sees_every_label(row[""]) else ()
+        rows.append(Row(entries=(Entry(text=name, below=below), *(entry(row) for _, entry in drawn)), values=listed))
     what = ", ".join(axis_title(metric) for metric in metrics_of(item))
     what = f"; {what}, mean ± standard deviation over seeds" if found.trained else ""
     grey = "" if item.profile == "paper" else "; published numbers are for orientation only"
@@ -197,14 +196,26 @@ def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResul
     def ours(row: Mapping[str, Shown], name: str) -> Entry:
         return ours_entry(item, results.get(row[name].label) if name in row else None, metric)
 
-    title = axis_title(metric)
+    title, every = axis_title(metric), _see_every_label(found)
     printed = found.columns_with(lambda entry: metric in entry.published)
     for kind, names, entry in (("Published", printed, published), ("Ours", found.trained, ours)):
         for name in names:
             head = Column(name=kind, group="" if alone else title)
             if name:
-                head = Column(name=name, group=kind if alone else f"{title}: {kind.lower()}")
+                group = kind if alone else f"{title}: {kind.lower()}"
+                head = Column(name=name, group=group, below=ALL_LABELS if name in every else "")
             yield head, partial(entry, name=name)
+
+
+def _see_every_label(found: Grid) -> list[str]:
+    """The columns whose methods learn from the labels of all images, in a table where others do not."""
+    seeing = found.columns_with(_sees_every_label)
+    others = found.columns_with(lambda entry: isinstance(entry, Cell) and not _sees_every_label(entry))
+    return [name for name in seeing if name not in others] if others else []
+
+
+def _sees_every_label(entry: Shown) -> bool:
+    return isinstance(entry, Cell) and entry.experiment.data.label_setting == "everywhere"
 
 
 def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
@@ -294,7 +305,10 @@ def _differences(item: Item, found: Grid, metric: str, results: Mapping[str, Cel
         return Entry() if seen is None else paired_entry(seen, metric)
 
     group = f"Difference to {first}" + (f", {unit}" if unit else "")
-    return [(Column(name=name, group=group), partial(entry, name=name)) for name in others]
+    every = _see_every_label(found)
+    group += f", which {ALL_LABELS}" if first in every else ""
+    heads = [Column(name=name, group=group, below=ALL_LABELS if name in every else "") for name in others]
+    return [(head, partial(entry, name=head.name)) for head in heads]
 
 
 def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
@@ -412,85 +426,3 @@ def ladder_table(item: Item, records: Records) -> Table | None:
     ]
     heads = ("Rung", "Accuracy (%)", "Share kept (%)", "Accuracy of kept (%)")
     return table_of("ladder", "Ladder: what each step adds", heads, rows) if rows else None
-
-
-def contrast_text(claim: Any) -> str:
-    """ "FedAvg/small - FedAvg/full"; several contrasts stand one after another."""
-    contrasts = [claim.contrast] if claim.contrast else list(claim.contrasts)
-    return "; ".join(
-        " ".join(
-            f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):.3g} '}{label}" for label, f in one.items()
-        ).removeprefix("+ ")
-        for one in contrasts
-    )
-
-
-def rule_text(claim: Any) -> str:
-    """What has to be seen for the claim to hold."""
-    least = in_unit(claim.metric, claim.least)
-    return {
-        "improves": "above zero",
-        "trend": "above zero, over the ordered factor",
-        "comparable": f"within ±{least}",
-        "every": "each of them above zero",
-        "order": "each of them above zero, one after another",
-    }.get(claim.form, claim.form)
-
-
-def estimate_text(judged: Judged) -> str:
-    unit = "points" if is_fraction(judged.claim.metric) else unit_of(judged.claim.metric)
-    text = difference(judged.claim.metric, judged.estimate)
-    return f"{text} {unit}".rstrip() if judged.estimate is not None else text
-
-
-def claim_values(judged: Judged) -> dict[str, Any]:
-    """A claim as plain JSON values; estimate, interval and `least` in the metric's unit."""
-    claim = judged.claim
-    return {
-        "name": claim.name,
-        "text": claim.quote or claim.name,
-        "source": claim.source,
-        "metric": claim.metric,
-        "unit": "fraction" if is_fraction(claim.metric) else unit_of(claim.metric) or "none",
-        "form": claim.form,
-        "least": float(claim.least),
-        "verdict": judged.verdict,
-        "estimate": judged.estimate,
-        "interval": None if judged.interval is None else list(judged.interval),
-        "level": judged.level,
-        "n": judged.n,
-        "seeds_needed": judged.seeds_needed,
-        "reason": judged.reason,
-    }
-
-
-def claims_table(item: Item, judged: Sequence[Judged]) -> Table:
-    """A row a claim; its data is what the JSON says, with the contrast."""
-    rows, data = [], []
-    for one in judged:
-        line = (
-            one.claim.name,
-            rule_text(one.claim),
-            estimate_text(one),
-            difference_interval(one.claim.metric, one.interval) or NONE,
-        )
-        verdict = Entry(text=one.verdict, look=slug(one.verdict))
-        rows.append((*line, f"{100 * one.level:.1f} %", str(one.n), verdict))
-        values = {"item": item.name, "profile": item.profile, **claim_values(one), "contrast": contrast_text(one.claim)}
-        low, high = values.pop("interval") or (None, None)
-        data.append({**values, "low": low, "high": high})
-    return table_of(
-        "claims",
-        f"Claims of {item.name}, profile {item.profile}; intervals paired by seed, at a level for all of them",
-        ("Claim", "Rule", "Estimate", "Interval", "Level", "n", "Verdict"),
-        rows,
-        words=2,
-        data=pd.DataFrame(data),
-        notes=[f"{one.claim.name}: {quote_text(one)}" for one in judged],
-    )
-
-
-def quote_text(judged: Judged) -> str:
-    claim = judged.claim
-    quote = f"\u201c{without_dollars(claim.quote)}\u201d" if claim.quote else "a question of ours"
-    return f"{quote} ({claim.source})"

@@ -1,4 +1,4 @@
-"""The static site: a front page, a page a paper, an item, a cell and a run, with tables and figures as files.
+"""The static site: what was found, a page a paper, item, claim, method, cell and run, with tables and figures as files.
 
 A pure function of items and records: no clock, no machine, no random name, so that building twice gives the same
 bytes. Pages open from a file, load nothing from anywhere, and carry a content policy that forbids them to.
@@ -19,30 +19,38 @@ from markupsafe import Markup
 from benchmark.errors import CannotWrite
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
+from benchmark.verdicts.results import CellResult, Records, seeds_of
 from reports.articles import departures, performance
+from reports.claims import (
+    claim_page,
+    claim_page_values,
+    contrast_text,
+    estimate_text,
+    interval_text,
+    quote_text,
+    reason_text,
+    rule_text,
+)
 from reports.exports import item_files, item_pictures, tables_of
 from reports.formatting import item_page as item_page
 from reports.formatting import mean_spread, metric_name, percent, sentence, slug, without_dollars
+from reports.methods import by_kind, method_page, method_values, overview
 from reports.pages import (
     MARKS,
-    Result,
     analysis_of,
     cell_pictures,
     cell_values,
-    filters,
     front_values,
-    item_row,
     item_values,
-    paper_of,
+    paper_values,
     papers,
     run_page,
     run_values,
     settings_of,
 )
-from reports.paper_table import SELECTED_ON_TEST, cell_page, contrast_text, estimate_text, method_of, rule_text
+from reports.paper_table import LABELS, SELECTED_ON_TEST, cell_page, method_of
 from reports.provenance import made_from
-from reports.results import csv_text, curves_frame
+from reports.results import Reported, csv_text, curves_frame
 from reports.style import DARK, PALETTE
 from reports.tables import csv_of
 from reports.tuning import study_pages
@@ -51,13 +59,14 @@ HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
 RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
+ARENA = "arena"  # has a page as papers have
 
 
 def build(
-    results: Sequence[Result],
+    results: Sequence[tuple[Item, Records]],
     out: Path,
     *,
-    others: Sequence[Result] = (),
+    others: Sequence[tuple[Item, Records]] = (),
     troubles: Sequence[str] = (),
     benchmarks: Path | None = None,
     studies: Path | None = None,
@@ -66,60 +75,65 @@ def build(
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
 
-    Pages of items that are not in `results` stay as they are; of `others` the index lists those that have one. An item
+    Pages of items that are not in `results` stay as they are; of `others` the lists have those that have one. An item
     whose cells are the same experiments under several profiles is shown once. With `whole`, files that an earlier
     build of everything wrote and this one did not are removed. `written` has a handwritten `<paper>/departures.md` for
     each paper, and `performance.md`. `troubles`: what could not be read, for the front page. Raises CannotWrite.
     """
     site = _Site(out)
-    results, others = _distinct(results), _distinct(others)
-    known = [*results, *(other for other in others if (out / item_page(other[0])).is_file())]
-    own = {id(item): counted(item, records) for item, records in known}
-    rows = {id(item): item_row(item, own[id(item)], item_page(item).as_posix()) for item, _ in known}
-    texts = {paper: _text(written / slug(paper) / "departures.md") for paper in _papers(known)}
-    places = _places(known)
-    for item, _ in results:
-        site.item(item, own[id(item)], rows[id(item)], texts[paper_of(item)], places)
-    shown = [(item, own[id(item)]) for item, _ in known]
+    mine = _distinct(results)
+    every = [*mine, *(one for one in _distinct(others) if (out / one.page).is_file())]
+    names = list(dict.fromkeys((*papers(), ARENA, *(one.paper for one in every))))
+    texts = {name: _text(written / slug(name) / "departures.md") for name in names}
+    places = _places(every)
+    for one in mine:
+        site.item(one, texts[one.paper], places)
+    for name, text in texts.items():
+        site.paper(name, [one for one in every if one.paper == name], text)
+    site.methods(every)
     tuned, unread = study_pages(studies or RESULTS / "studies")
-    site.studies(tuned)
-    site.papers(known, list(rows.values()), texts)
+    for name, (values, files) in tuned.items():
+        page = Path("tune", slug(name), "index.html")
+        for file, content in files.items():
+            site.put(page.parent / file, content)
+        site.page(page, "tuning.html", **values)
     site.page("glossary.html", "glossary.html")
     speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site.page("performance.html", "performance.html", **speed)
-    runs = [run for _, records in shown for seeds in records.values() for run in seeds.values()]
-    front = front_values(shown, list(rows.values()))
-    studied = {name: f"tune/{slug(name)}/index.html" for name in tuned}
-    site.page("index.html", "index.html", **front, made=made_from(runs), troubles=[*troubles, *unread], studied=studied)
+    site.page(
+        "index.html",
+        "index.html",
+        **front_values(every),
+        made=made_from(run for one in every for run in one.runs),
+        troubles=[*troubles, *unread],
+        studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
+    )
     site.put(Path(".nojekyll"), b"")  # GitHub Pages serves the folder as it is
     if whole:
         site.remove_what_is_gone()
     return out / "index.html"
 
 
-def _distinct(results: Sequence[Result]) -> list[Result]:
+def _distinct(results: Sequence[tuple[Item, Records]]) -> list[Reported]:
     """Each set of experiments once, under its first profile: the same runs are no further evidence."""
-    first: dict[tuple[str, tuple[str, ...]], Result] = {}
+    first: dict[tuple[str, tuple[str, ...]], tuple[Item, Records]] = {}
     for item, records in results:
         first.setdefault((item.name, tuple(cell.cell_key for cell in item.cells)), (item, records))
-    return list(first.values())
-
-
-def _papers(known: Sequence[Result]) -> list[str]:
-    return list(dict.fromkeys((*papers(), *(paper_of(item) for item, _ in known))))
+    return [Reported(item, records) for item, records in first.values()]
 
 
 def _text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
 
-def _places(known: Sequence[Result]) -> dict[str, list[tuple[str, str]]]:
+def _places(every: Sequence[Reported]) -> dict[str, list[tuple[str, str]]]:
     """Cell key -> address and name of the pages of the cells that its runs stand in."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for item, _ in known:
-        for cell in item.cells:
-            page = item_page(item).parent / cell_page(cell.label)
-            found.setdefault(cell.cell_key, []).append((page.as_posix(), f"{item.name}, {item.profile}: {cell.label}"))
+    for one in every:
+        for cell in one.item.cells:
+            page = one.page.parent / cell_page(cell.label)
+            name = f"{one.item.name}, {one.item.profile}: {cell.label}"
+            found.setdefault(cell.cell_key, []).append((page.as_posix(), name))
     return found
 
 
@@ -128,8 +142,7 @@ class _Site:
 
     def __init__(self, out: Path) -> None:
         self.out, self.files = out, set[str]()
-        self._cells: dict[str, list[tuple[str, Markup]]] = {}  # the curves of a cell
-        self._runs: set[str] = set()
+        self._cells: dict[str, list[tuple[str, Markup]]] = {}  # the curves of a cell: several items may have it
 
     def put(self, path: Path, content: bytes) -> None:
         """The file whole or as it was. A file that has this content already is left alone."""
@@ -149,60 +162,44 @@ class _Site:
 
     def page(self, path: str | Path, template: str, **values: Any) -> None:
         page = Path(path)
-        root = "../" * (len(page.parts) - 1)
-        self.put(page, render(template, root=root, **values).encode())
+        self.put(page, render(template, root="../" * (len(page.parts) - 1), **values).encode())
 
-    def item(
-        self,
-        item: Item,
-        records: Records,
-        row: Mapping[str, Any],
-        text: str,
-        places: Mapping[str, list[tuple[str, str]]],
-    ) -> None:
-        """The item's page, and those of its cells and runs."""
-        page = item_page(item)
+    def item(self, one: Reported, departures: str, places: Mapping[str, list[tuple[str, str]]]) -> None:
+        """The item's page, and those of its claims, cells and runs."""
+        item, records, folder = one.item, one.records, one.page.parent
         tables, pictures = tables_of(item, records), item_pictures(item, records)
-        for name, content in item_files(item, records, tables, pictures).items():
-            self.put(page.parent / name, content)
-        analysis = analysis_of(paper_of(item))
+        for name, content in item_files(one, tables, pictures).items():
+            self.put(folder / name, content)
+        analysis = analysis_of(one.paper)
         self.page(
-            page,
+            one.page,
             "item.html",
-            **item_values(item, records, row, text),
+            **item_values(one, departures),
             tables=tables,
             drawn={name: picture.inline(name) for name, picture in pictures.items()},
             section=analysis.item_section(item, records) if analysis else None,
         )
-        for result in collect(item, records).values():
-            self.cell(item, result, records, page.parent)
-        for run in (run for cell in item.cells for run in seeds_of(records, cell)):
+        for judged in one.judged:
+            self.page(folder / claim_page(judged.claim), "claim.html", **claim_page_values(one, judged))
+        for result in one.results.values():
+            self.cell(one, result)
+        for run in one.runs:
             self.run(run, places.get(run.cell_key, ()))
 
-    def cell(self, item: Item, result: CellResult, records: Records, folder: Path) -> None:
-        page = folder / cell_page(result.cell.label)
-        runs = seeds_of(records, result.cell)
+    def cell(self, one: Reported, result: CellResult) -> None:
+        page = one.page.parent / cell_page(result.cell.label)
         config = page.with_suffix(".json")
-        self.put(config, _json(settings_of(result, runs)))
+        self.put(config, _json(settings_of(result, seeds_of(one.records, result.cell))))
         key = result.cell.cell_key
-        if key not in self._cells:  # several items have the same cell
-            self._cells[key] = [
-                (name, picture.inline(f"curve-{place}"))
-                for place, (name, picture) in enumerate(cell_pictures(result, records))
-            ]
-        self.page(
-            page,
-            "cell.html",
-            **cell_values(item, result, records),
-            pictures=self._cells[key],
-            config=config.name,
-        )
+        if key not in self._cells:
+            drawn = cell_pictures(result, one.records)
+            self._cells[key] = [(name, picture.inline(f"curve-{n}")) for n, (name, picture) in enumerate(drawn)]
+        self.page(page, "cell.html", **cell_values(one, result), pictures=self._cells[key], config=config.name)
 
     def run(self, run: RunRecord, places: Sequence[tuple[str, str]]) -> None:
         page = Path(run_page(run))
-        if page.as_posix() in self._runs:
+        if page.as_posix() in self.files:
             return
-        self._runs.add(page.as_posix())
         self.put(page.with_suffix(".json"), _json({**run.experiment, "seed": run.seed}))
         metrics = sorted({name for line in run.rounds for name in line} - {"round"})
         frame = curves_frame([run], metrics)[["round", "metric", "value"]]
@@ -210,36 +207,28 @@ class _Site:
         drawn = self._cells.get(run.cell_key, [])[:1]  # the accuracy of all runs of the cell
         self.page(page, "run.html", **run_values(run), places=places, drawn=drawn, name=page.stem)
 
-    def papers(self, known: Sequence[Result], rows: Sequence[Mapping[str, Any]], texts: Mapping[str, str]) -> None:
-        """A paper's page, its departures, and its own analysis."""
-        for paper, text in texts.items():
-            mine = [row for row in rows if row["paper"] == paper]
-            page = Path(slug(paper), "explained", "index.html")
-            found = [result for result in known if paper_of(result[0]) == paper]
-            module = analysis_of(paper)
-            analysis = module.page(found) if module else None
-            if analysis:
-                for section in analysis["sections"]:
-                    for table in section["tables"]:
-                        if len(table.data):
-                            self.put(page.parent / f"{section['profile']}-{table.name}.csv", csv_of(table).encode())
-                self.page(page, "analysis.html", paper=paper, **analysis)
-            about = {"name": paper, "about": papers().get(paper), "rows": mine, "filters": filters(mine)}
-            runs = [
-                run for item, records in found for seeds in counted(item, records).values() for run in seeds.values()
-            ]
-            self.page(
-                Path(slug(paper), "index.html"), "paper.html", **about, analysis=bool(analysis), made=made_from(runs)
-            )
-            article = departures(text, known) if text else None
-            self.page(Path(slug(paper), "departures.html"), "departures.html", paper=paper, article=article)
+    def paper(self, name: str, mine: Sequence[Reported], text: str) -> None:
+        """Its page, its departures, and its own analysis."""
+        folder, module = Path(slug(name)), analysis_of(name)
+        analysis = module.page([(one.item, one.records) for one in mine]) if module else None
+        if analysis:
+            for section in analysis["sections"]:
+                for table in section["tables"]:
+                    if len(table.data):
+                        file = f"{section['profile']}-{table.name}.csv"
+                        self.put(folder / "explained" / file, csv_of(table).encode())
+            self.page(folder / "explained" / "index.html", "analysis.html", paper=name, **analysis)
+        made = made_from(run for one in mine for run in one.runs)
+        values = paper_values(name, mine)
+        self.page(folder / "index.html", "paper.html", **values, analysis=bool(analysis), made=made)
+        article = departures(text, mine) if text else None
+        self.page(folder / "departures.html", "departures.html", paper=name, article=article)
 
-    def studies(self, found: Mapping[str, tuple[dict[str, Any], dict[str, bytes]]]) -> None:
-        for name, (values, files) in found.items():
-            page = Path("tune", slug(name), "index.html")
-            for file, content in files.items():
-                self.put(page.parent / file, content)
-            self.page(page, "tuning.html", **values)
+    def methods(self, every: Sequence[Reported]) -> None:
+        found = by_kind(every)
+        self.page("methods/index.html", "methods.html", overview=overview(found))
+        for kind, cells in found.items():
+            self.page(method_page(kind), "method.html", **method_values(kind, cells))
 
     def remove_what_is_gone(self) -> None:
         """What an earlier build wrote and this one did not; no file that it did not write."""
@@ -286,8 +275,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.globals["selected_on_test"] = SELECTED_ON_TEST
-    texts: list[Any] = [sentence, percent, slug, without_dollars, mean_spread, metric_name]
-    texts += [cell_page, contrast_text, estimate_text, method_of, rule_text]
+    found.globals["labels"] = LABELS
+    texts: list[Any] = [sentence, percent, slug, without_dollars, mean_spread, metric_name, cell_page, method_of]
+    texts += [claim_page, contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
     found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
     return found
 

@@ -68,7 +68,7 @@ class Row:
 
     entries: tuple[Entry, ...]
     section: str = ""  # rows of one section stand together, with a rule above
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +106,8 @@ class Table:
         values: dict[str, dict[str, None]] = {}
         for row in self.rows:
             for key, value in row.values.items():
-                values.setdefault(key, {})[value] = None
-        return {key: list(found) for key, found in values.items() if 2 <= len(found) <= 30}
+                values.setdefault(key, {}).update(dict.fromkeys([value] if isinstance(value, str) else value))
+        return {key: list(found) for key, found in values.items() if 2 <= len(found) <= 60}
 
     def heads(self, separator: str = " ") -> list[str]:
         """The columns' names with what their group adds: "FedAvg, published"."""

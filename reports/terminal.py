@@ -10,8 +10,8 @@ from benchmark.papers.item import Item
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import Records, collect, counted
 from reports.arena import arena_tables, is_arena
-from reports.formatting import difference_interval
-from reports.paper_table import estimate_text, item_tables, ladder_table, notes_of, quote_text
+from reports.claims import estimate_text, interval_text, quote_text, reason_text
+from reports.paper_table import item_tables, ladder_table, notes_of
 from reports.tables import TERMINAL_STYLES, WIDTH, Table, plain, print_table, say, width_of
 
 LAYOUTS = ((8, 12), (8, 0), (0, 0))  # most methods, and most columns with the differences: the first that fits
@@ -62,10 +62,6 @@ def _print_claim(judged: Judged, number: int, console: Console) -> None:
     heading.append(judged.verdict, style=TERMINAL_STYLES.get(judged.verdict, "bold"))
     heading.append(plain(f"  {judged.claim.name}", console))
     console.print(heading, soft_wrap=True)
-    interval = difference_interval(judged.claim.metric, judged.interval)
-    level = f"{100 * judged.level:.1f} % interval {interval}" if interval else "no interval"
-    needed = judged.seeds_needed
-    more = f"; at this variance about {needed} confirming seeds would settle it (power 80 %)" if needed else ""
-    say(console, quote_text(judged), indent="  ")
-    reason = judged.reason.replace("+-", "±")
-    say(console, f"{estimate_text(judged)}, {level}, n={judged.n}: {reason}{more}", indent="  ")
+    say(console, quote_text(judged.claim), indent="  ")
+    text = f"{estimate_text(judged)}, {interval_text(judged)}, n={judged.n}: {reason_text(judged)}"
+    say(console, text, indent="  ")

@@ -4,6 +4,12 @@ Zhang, Yang, Yao, Yan, Gonzalez, Mahoney. Improving Semi-supervised Federated Le
 Diversity of Models. arXiv:2008.11364. Sections 2.1 and 3; Eqs. 3-8.
 Released code: jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
 
+A round: the server takes T steps on its labels from its model. Each client of the cohort takes T steps from the model
+that it received: it labels a weak view, and where it is at least tau sure, learns that label on a strong view (CRL).
+FedAvg: the mean of the server's and all clients' models is the next model of everybody. Grouping: the cohort is split
+into S groups by chance; each group's next model is the mean of its clients' models and the server's; the server's next
+model is the mean of all groups'.
+
 Departures and switches (each a field below; `reports/ssfl/departures.md` tells what it does to the numbers):
 1. One server model trained from the average (Eq. 7); the released code trains a replica per group.
 2. Momentum buffers start at zero in every round; the released code keeps them with the slot, whoever fills it.

@@ -52,6 +52,7 @@ class Judged:
     interval: Interval | None = None
     n: int = 0  # seeds that have all cells of the claim: those of the last look; before it, all that confirm, or pilots
     level: float = 1 - FAMILY_ERROR  # of the interval
+    error: float = FAMILY_ERROR  # of all its looks together
     reason: str
     seeds_needed: int | None = None  # the first look that would decide it with a power of 80 %, as far as is seen
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1": runs the claim needs and that diverged
@@ -276,7 +277,7 @@ def _told(one: Evidence, decision: Decision, error: float) -> Judged:
     if one.diverged:
         counts = "counted as accuracy 0" if one.claim.metric in HIGHER_IS_BETTER else "left out"
         reason += f"; diverged and {counts}: {', '.join(one.diverged)}"
-    return replace(judged, reason=reason, diverged=one.diverged)
+    return replace(judged, reason=reason, diverged=one.diverged, error=error)
 
 
 def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:

@@ -1,27 +1,18 @@
 "use strict";
 // Filters lists, sorts tables, reads values off figures and hides their lines. Without it the pages are complete.
-const filters = [...document.querySelectorAll("[data-filter], [data-filter-key]")];
-const entries = [...document.querySelectorAll("[data-entry]")];
-
-function matches(entry) {
-  return filters.every((input) => {
-    const { filterKey: key, part } = input.dataset;
-    const wanted = input.value.trim();
-    if (!key) return (entry.textContent + (entry.dataset.methods ?? "")).toLowerCase().includes(wanted.toLowerCase());
+for (const list of document.querySelectorAll(".listing")) {
+  const filters = [...list.querySelectorAll("[data-filter], [data-filter-key]")];
+  const entries = [...list.querySelectorAll("[data-entry]")];
+  const matches = (entry) => filters.every((input) => {
+    const wanted = input.value.trim(), key = input.dataset.filterKey;
     if (!wanted) return true;
-    if (part) return JSON.parse(entry.dataset[key])[part] === wanted;
-    const found = entry.dataset[key];
-    return found.startsWith("[") ? JSON.parse(found).includes(wanted) : found === wanted;
+    if (!key) return (entry.textContent + entry.dataset.entry).toLowerCase().includes(wanted.toLowerCase());
+    return [JSON.parse(entry.dataset.entry)[key]].flat().includes(wanted);
   });
-}
-
-for (const input of filters) {
-  input.addEventListener("input", () => {
+  list.addEventListener("input", () => {
     for (const entry of entries) entry.hidden = !matches(entry);
     const shown = entries.filter((entry) => !entry.hidden).length;
-    for (const count of document.querySelectorAll("[data-count]")) {
-      count.textContent = shown === entries.length ? "" : `${shown} of ${entries.length}`;
-    }
+    list.querySelector("[data-count]").textContent = shown === entries.length ? "" : `${shown} of ${entries.length}`;
   });
 }
 
@@ -111,16 +102,19 @@ function figure(svg, panels) {
   });
   svg.addEventListener("pointerleave", hide);
   svg.addEventListener("blur", hide);
-  for (const key of svg.querySelectorAll(`[id^="${ident}-legend-"]`)) {
-    const number = Number(key.id.slice(`${ident}-legend-`.length).split("-")[0]);
-    key.style.cursor = "pointer";
-    key.addEventListener("click", () => {
-      if (!hidden.delete(number)) hidden.add(number);
-      const off = hidden.has(number);
-      for (const part of svg.querySelectorAll(`[id^="${ident}-line-${number}-"]`)) part.style.display = off ? "none" : "";
-      for (const part of svg.querySelectorAll(`[id^="${ident}-legend-${number}-"]`)) part.style.opacity = off ? ".35" : "";
-    });
+  function toggle(number) {
+    if (!hidden.delete(number)) hidden.add(number);
+    const off = hidden.has(number);
+    for (const part of svg.querySelectorAll(`[id^="${ident}-line-${number}-"]`)) part.style.display = off ? "none" : "";
+    for (const part of svg.querySelectorAll(`[id^="${ident}-legend-${number}-"]`)) part.style.opacity = off ? ".35" : "";
   }
+  for (const key of svg.querySelectorAll(`[id^="${ident}-legend-"]`)) {
+    key.style.cursor = "pointer";
+    key.addEventListener("click", () => toggle(Number(key.id.slice(`${ident}-legend-`.length).split("-")[0])));
+  }
+  svg.addEventListener("keydown", (event) => {
+    if (/^[1-9]$/.test(event.key) && svg.querySelector(`[id^="${ident}-legend-${event.key - 1}-"]`)) toggle(event.key - 1);
+  });
 }
 
 for (const svg of document.querySelectorAll("svg[data-figure]")) {

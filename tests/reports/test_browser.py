@@ -27,9 +27,10 @@ def show(page: Any, path: Path) -> None:
 
 def kinds(site: Path) -> list[Path]:
     folder = site / item_page(table2()[0])
-    pages = [site / f"{name}.html" for name in ("index", "glossary", "performance", "ssfl/index")]
+    pages = [site / f"{name}.html" for name in ("index", "glossary", "ssfl/index", "methods/index", "methods/ssfl")]
     arena = site / item_page(small()[0])
     return [*pages, site / "ssfl/departures.html", folder, arena, next(folder.parent.glob("cell-fedavg-full*.html")),
+            next(folder.parent.glob("claim-*.html")),
             next((site / "runs").rglob("*.html"))]  # fmt: skip
 
 
@@ -71,14 +72,18 @@ def test_a_figure_is_read_with_keys_and_pointer_and_its_lines_hide(site: Path, p
 
 
 def test_lists_filter_and_tables_sort(site: Path, page: Any) -> None:
+    """The board of claims and the list of items have filters of their own."""
     show(page, site / "index.html")
-    page.locator("input[data-filter]").fill("grouping")
-    assert page.locator("[data-entry]:visible").count() == 1 and "1 of 3" in page.locator("[data-count]").inner_text()
-    page.locator("input[data-filter]").fill("")
-    page.locator("th button", has_text="Runs").click()
-    first = page.locator("[data-entry] .name").first.inner_text()
-    page.locator("th button", has_text="Runs").click()
-    assert page.locator("[data-entry] .name").first.inner_text() != first
+    board, items = page.locator(".listing").all()
+    board.locator("input").fill("hardly falls")
+    assert board.locator("[data-entry]:visible").count() == 1 and items.locator("[data-entry]:visible").count() == 3
+    board.locator("input").fill("")
+    board.locator("select[data-filter-key=paper]").select_option("toy")
+    assert board.locator("[data-entry]:visible").count() == 1
+    items.locator("th button", has_text="Runs").click()
+    first = items.locator("tbody th").first.inner_text()
+    items.locator("th button", has_text="Runs").click()
+    assert items.locator("tbody th").first.inner_text() != first
 
 
 def test_the_theme_is_the_system_s_until_it_is_chosen(site: Path, page: Any) -> None:

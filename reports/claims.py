@@ -1,0 +1,321 @@
+"""Claims for readers: the board of all of them, a page each with its seeds and looks, and what was found in sentences.
+
+What a sentence says comes from the verdict alone. Where nothing is judged yet, the main claims are shown with what
+pilot seeds say, under that name: they are chosen by their place and their number of seeds, not by what came out.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.verdicts.evidence import contrasts, evidence
+from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.looks import LOOKS, errors
+from benchmark.verdicts.results import Records, cell_result
+from benchmark.verdicts.signed_ranks import interval, typical
+from reports.figures import IntervalRow, Picture, intervals
+from reports.formatting import (
+    NONE,
+    count,
+    difference,
+    difference_interval,
+    in_unit,
+    is_fraction,
+    metric_name,
+    shown,
+    slug,
+    unit_of,
+    without_dollars,
+)
+from reports.results import Reported
+from reports.tables import Column, Entry, Row, Table, table_of
+
+DECIDED = ("holds", "contradicted", "no effect of interest")
+TOPICS = {
+    "test": "accuracy",
+    "diversity": "gradient diversity",
+    "pseudo": "pseudo-labels",
+    "aggregation": "weights of clients",
+    "exchange": "what is sent",
+    "comm": "traffic",
+    "partition": "partitions",
+}
+OF_ENDPOINTS = {"speed": "speed", "spread": "stability", "arithmetic": "counts and sizes"}
+ENDPOINTS = {
+    "last": "after the last round",
+    "end": "mean over the last tenth of the rounds",
+    "speed": "mean log-odds over the rounds, given as an accuracy",
+    "spread": "standard deviation over the last third of a run",
+    "arithmetic": "counted",
+}
+MOST_FINDINGS = 4
+
+
+def topic_of(claim: Claim) -> str:
+    start = claim.metric.split("/")[0]
+    return OF_ENDPOINTS.get(claim.endpoint) or TOPICS.get(start, start)
+
+
+def claim_page(claim: Claim) -> str:
+    """The file name of its page, beside the item's."""
+    return f"claim-{slug(claim.name)}.html"
+
+
+def contrast_text(claim: Claim) -> str:
+    """ "FedAvg/small - FedAvg/full"; several contrasts stand one after another."""
+    return "; ".join(map(_sum_text, contrasts(claim)))
+
+
+def _sum_text(one: Any) -> str:
+    terms = (f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):.3g} '}{label}" for label, f in one.items())
+    return " ".join(terms).removeprefix("+ ")
+
+
+def rule_text(claim: Claim) -> str:
+    """What has to be seen for the claim to hold."""
+    return {
+        "improves": "above zero",
+        "trend": "above zero, over the ordered factor",
+        "comparable": f"within ±{in_unit(claim.metric, claim.least)}",
+        "every": "each of them above zero",
+        "order": "each of them above zero, one after another",
+    }[claim.form]
+
+
+def unit_text(claim: Claim) -> str:
+    return "points" if is_fraction(claim.metric) else unit_of(claim.metric)
+
+
+def estimate_text(judged: Judged) -> str:
+    text = difference(judged.claim.metric, judged.estimate)
+    return f"{text} {unit_text(judged.claim)}".rstrip() if judged.estimate is not None else text
+
+
+def interval_text(judged: Judged) -> str:
+    """ "95.0 % interval [+0.3, +1.2]", or that there is none."""
+    found = difference_interval(judged.claim.metric, judged.interval)
+    return f"{100 * judged.level:.1f} % interval {found}" if found else "no interval"
+
+
+def quote_text(claim: Claim) -> str:
+    quote = f"\u201c{without_dollars(claim.quote)}\u201d" if claim.quote else "a question of ours"
+    return f"{quote} ({claim.source})"
+
+
+def reason_text(judged: Judged) -> str:
+    """Why the verdict is what it is, and how many seeds would settle it."""
+    needed = judged.seeds_needed
+    more = f"; at this variance about {needed} confirming seeds would settle it (power 80 %)" if needed else ""
+    return judged.reason.replace("+-", "±") + more
+
+
+def finding_text(judged: Judged) -> str:
+    """One or two sentences for the front page."""
+    if judged.estimate is None:
+        return "No seed has all of its cells yet."
+    what = f"{estimate_text(judged)}, {interval_text(judged)}"
+    if judged.verdict in DECIDED:
+        return f"The typical difference is {what}, over {count(judged.n, 'confirming seed')}."
+    seeds = "confirming seed" if judged.verdict == "undecided" else "pilot seed"
+    start = f"Not decided. Over {count(judged.n, seeds)} the typical difference is {what}."
+    return f"{start} Pilot seeds are not judged." if seeds == "pilot seed" else start
+
+
+def findings(shown: Sequence[Reported]) -> list[tuple[Reported, Judged]]:
+    """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds."""
+    every = [(one, judged) for one in shown for judged in one.judged]
+    begun = [pair for pair in every if pair[1].estimate is not None]
+    decided = [pair for pair in begun if pair[1].verdict in DECIDED]
+    found: dict[tuple[str, str], tuple[Reported, Judged]] = {}
+    for one, judged in sorted(decided or begun, key=lambda pair: (not pair[1].claim.main, -pair[1].n)):
+        found.setdefault((one.paper, judged.claim.name), (one, judged))
+    by_paper: dict[str, list[tuple[Reported, Judged]]] = {}
+    for pair in found.values():
+        by_paper.setdefault(pair[0].paper, []).append(pair)
+    turns = [pairs[turn] for turn in range(MOST_FINDINGS) for pairs in by_paper.values() if turn < len(pairs)]
+    return turns[:MOST_FINDINGS]  # the papers take turns
+
+
+def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
+    """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed. Of several contrasts: the
+    one whose typical difference is the least. None without a seed."""
+    claim, seen = judged.claim, evidence(one.item, one.records, judged.claim)
+    if not (seen.pilots or seen.confirming):
+        return None
+    scale = 100.0 if is_fraction(claim.metric) else 1.0
+    values = min(seen.differences, key=lambda values: typical([values[s] for s in seen.confirming or seen.pilots]))
+    rows = []
+    if seen.pilots:
+        known = [scale * values[seed] for seed in seen.pilots]
+        told = judged.interval if not seen.confirming else None
+        rows.append(_row(f"{count(len(known), 'pilot')}, not judged", claim, known, _scaled(told, scale), hollow=True))
+    for look, n in enumerate(LOOKS[: judged.looks]):
+        known = [scale * values[seed] for seed in seen.confirming[:n]]
+        rows.append(_row(f"look {look + 1}: {n} seeds", claim, known, interval(known, errors(judged.error)[look])))
+    if seen.confirming and not judged.looks:
+        known = [scale * values[seed] for seed in seen.confirming]
+        rows.append(_row(f"{count(len(known), 'seed')} of {LOOKS[0]}", claim, known, None))
+    if seeds:
+        every = [*seen.pilots, *seen.confirming]
+        rows += [_row(f"seed {s}", claim, [scale * values[s]], None, hollow=s not in CONFIRMING) for s in every]
+    unit = unit_text(claim)
+    title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
+    return intervals(rows, title, zero=True, names=1.7)
+
+
+def _scaled(found: tuple[float, float] | None, scale: float) -> tuple[float, float] | None:
+    return None if found is None else (scale * found[0], scale * found[1])
+
+
+def _row(name: str, claim: Claim, values: list[float], told: Any, hollow: bool = False) -> IntervalRow:
+    scale = 100.0 if is_fraction(claim.metric) else 1.0
+    mean = typical(values) if len(values) > 1 else None
+    return IntervalRow(name=name, mean=mean, interval=told, dots=values, margin=scale * claim.least, hollow=hollow)
+
+
+def claim_frame(item: Item, judged: Sequence[Judged]) -> pd.DataFrame:
+    """A row a claim, in the metric's unit."""
+    rows = []
+    for one in judged:
+        values = {"item": item.name, "profile": item.profile, **claim_values(one), "contrast": contrast_text(one.claim)}
+        low, high = values.pop("interval") or (None, None)
+        rows.append({**values, "low": low, "high": high})
+    return pd.DataFrame(rows)
+
+
+def claim_values(judged: Judged) -> dict[str, Any]:
+    """A claim as plain JSON values; estimate, interval and `least` in the metric's unit."""
+    claim = judged.claim
+    return {
+        "name": claim.name,
+        "text": claim.quote or claim.name,
+        "source": claim.source,
+        "metric": claim.metric,
+        "unit": "fraction" if is_fraction(claim.metric) else unit_of(claim.metric) or "none",
+        "form": claim.form,
+        "least": float(claim.least),
+        "verdict": judged.verdict,
+        "estimate": judged.estimate,
+        "interval": None if judged.interval is None else list(judged.interval),
+        "level": judged.level,
+        "n": judged.n,
+        "seeds_needed": judged.seeds_needed,
+        "reason": judged.reason,
+    }
+
+
+def claims_table(
+    shown: Iterable[tuple[Item, Sequence[Judged]]],
+    href: Callable[[Item, Claim], str] = lambda item, claim: claim_page(claim),
+    more: Iterable[tuple[Item, Claim]] = (),
+) -> Table:
+    """A row a claim, which leads to its page. `more`: claims of items without a run, which have no page."""
+    shown = list(shown)
+    rows = [_claim_row(item, one.claim, one, href(item, one.claim)) for item, judged in shown for one in judged]
+    rows += [_claim_row(item, claim, None, "") for item, claim in more]
+    frames = [claim_frame(item, judged) for item, judged in shown if judged]
+    return Table(
+        name="claims",
+        caption="Claims; differences are paired by seed, their intervals at the level of the look",
+        columns=(
+            *(Column(name=name, left=True) for name in ("Claim", "Of", "Profile", "Topic", "Verdict")),
+            Column(name="Typical difference"),
+            Column(name="n"),
+        ),
+        rows=tuple(rows),
+        data=pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(),
+        notes=tuple(f"{one.claim.name}: {quote_text(one.claim)}" for _, judged in shown for one in judged),
+    )
+
+
+def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str) -> Row:
+    verdict = judged.verdict if judged else "not run"
+    profile = item.profile if judged else NONE
+    told = difference_interval(claim.metric, judged.interval) if judged else ""
+    typical_one = Entry(
+        text=estimate_text(judged) if judged else NONE,
+        below=(told,) if told else (),
+        sort=judged.estimate if judged else None,
+    )
+    entries = (
+        Entry(text=claim.name, href=href),
+        Entry(text=item.name),
+        Entry(text=profile),
+        Entry(text=topic_of(claim)),
+        Entry(text=verdict, look=slug(verdict)),
+        typical_one,
+        Entry(text=str(judged.n) if judged else "0"),
+    )
+    paper = item.name.split("/")[0]
+    return Row(
+        entries=entries, values={"paper": paper, "profile": profile, "verdict": verdict, "topic": topic_of(claim)}
+    )
+
+
+def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
+    """Every claim's interval, those of one unit on one axis; none of claims without an estimate."""
+    units: dict[str, list[IntervalRow]] = {}
+    for one in judged:
+        if one.estimate is None:
+            continue
+        metric, name, unit = one.claim.metric, one.claim.name, unit_text(one.claim)
+        scale = 100.0 if is_fraction(metric) else 1.0
+        row = IntervalRow(
+            name=f"{name if len(name) < 50 else name[:48] + '...'}",
+            mean=scale * one.estimate,
+            interval=_scaled(one.interval, scale),
+            margin=scale * one.claim.least,
+        )
+        units.setdefault(f"{metric_name(metric)}: difference" + (f", {unit}" if unit else ""), []).append(row)
+    return [intervals(rows, title, zero=True, names=3.4) for title, rows in units.items()]
+
+
+def seeds_table(item: Item, records: Records, claim: Claim) -> Table:
+    """A row a seed: the value of each cell, and the contrasts."""
+    found = {
+        label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint).values
+        for label in claim.labels
+        if label in {cell.label for cell in item.cells}
+    }
+    seen = evidence(item, records, claim)
+    seeds = [*seen.pilots, *seen.confirming]
+    several = len(seen.differences) > 1
+    heads = [
+        "Seed",
+        *found,
+        *(f"Difference {n}" if several else "Difference" for n in range(1, len(seen.differences) + 1)),
+    ]
+    rows = [
+        (
+            f"seed {seed}" + ("" if seed in CONFIRMING else ", pilot"),
+            *(shown(claim.metric, values.get(seed)) for values in found.values()),
+            *(difference(claim.metric, values[seed]) for values in seen.differences),
+        )
+        for seed in seeds
+    ]
+    return table_of("seeds", f"{metric_name(claim.metric)}, {endpoint_text(claim)}", heads, rows)
+
+
+def endpoint_text(claim: Claim) -> str:
+    rounds = claim.endpoint.removeprefix("last_")
+    return ENDPOINTS.get(claim.endpoint, f"mean over the last {rounds} rounds")
+
+
+def claim_page_values(one: Reported, judged: Judged) -> dict[str, Any]:
+    """What the claim's template shows."""
+    claim = judged.claim
+    return {
+        "one": judged,
+        "item": one.item,
+        "paper": one.paper,
+        "picture": forest(one, judged, seeds=True),
+        "seeds": seeds_table(one.item, one.records, claim),
+        "contrasts": [_sum_text(contrast) for contrast in contrasts(claim)],
+        "endpoint": endpoint_text(claim),
+        "topic": topic_of(claim),
+        "least": in_unit(claim.metric, claim.least),
+        "hash": one.item.hash_of(claim),
+        "pages": {cell.label: cell.label for cell in one.item.cells},
+    }

@@ -1,0 +1,86 @@
+"""Findings, the board and a claim's page: they say what the verdicts say, and nothing where there is none."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmark.papers.item import Item
+from benchmark.verdicts.results import Records
+from reports.claims import claim_page, findings, forest
+from reports.results import Reported
+from reports.site import build
+from tests.reports.fakes import accuracies, begun_under, make_record, pair
+from tests.reports.test_site import Page, words
+
+
+def pilots() -> tuple[Item, Records]:
+    item = pair()
+    return item, accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])])
+
+
+def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
+    """Each seed s gives a: .8 + gain + s / 10,000, b: .8."""
+    item = pair()
+    ends = {"a": lambda seed: 0.8 + gain + (seed - 100) / 1e4, "b": lambda seed: 0.8}
+    records = {
+        cell.cell_key: {
+            s: make_record(cell, s, {"test/accuracy": ends[cell.label](s)}) for s in range(100, 100 + seeds)
+        }
+        for cell in item.cells
+    }
+    return item, begun_under(item, records)
+
+
+def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> None:
+    text = words(build([pilots()], tmp_path))
+    assert "No claim is decided yet" in text and "What pilot runs show" in text and "What was found" not in text
+    assert "Not decided. Over 3 pilot seeds the typical difference is +10.00 points" in text
+
+
+def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
+    """Differences .1000 to .1008: the middle is 10.04 points."""
+    text = words(build([confirmed()], tmp_path))
+    assert "What was found" in text and "1 are decided" in text
+    assert "The typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
+
+
+def test_decided_claims_come_before_pending_ones() -> None:
+    item, records = confirmed()
+    other = replace(pilots()[0], name="other/tab1")
+    found = findings([Reported(other, pilots()[1]), Reported(item, records)])
+    assert [(one.paper, judged.verdict) for one, judged in found] == [("toy", "holds")]
+
+
+def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:
+    page = Page(build([pilots()], tmp_path))
+    assert "not run" in page.text and "fedswitch" in page.source
+    assert "toy/tab1/demo/" + claim_page(pair().claims[0]) in page.files()
+
+
+def test_a_forest_has_a_row_a_look_and_a_row_a_seed() -> None:
+    item, records = confirmed(seeds=9)
+    one = Reported(item, records)
+    picture = forest(one, one.judged[0], seeds=True)
+    assert picture is not None
+    (ax,) = picture.figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()][:2] == ["look 1: 9 seeds", "seed 100"]
+    assert len(ax.get_yticks()) == 10
+    lines = (np.asarray(line.get_xdata(), dtype=float) for line in ax.get_lines())
+    assert next(xs for xs in lines if len(xs) == 9) == pytest.approx([10 + n / 100 for n in range(9)])
+    assert "points" in ax.get_xlabel()
+
+
+def test_a_claim_s_page_has_its_sentence_its_rule_and_every_seed(tmp_path: Path) -> None:
+    build([confirmed()], tmp_path)
+    text = words(tmp_path / "toy/tab1/demo" / claim_page(pair().claims[0]))
+    for said in (
+        "holds",
+        "+10.04 points",
+        "reached at look 1 of 4",
+        "above zero",
+        "1.0 points",
+        "seed 108 90.08 80.00",
+    ):
+        assert said in text, said

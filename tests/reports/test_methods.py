@@ -1,0 +1,49 @@
+"""A method's page says what its file says, and shows what its runs gave."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from benchmark.methods.catalogue import METHODS
+from benchmark.methods.semifl import SemiFL
+from reports.methods import by_kind, described, overview
+from reports.results import Reported
+from reports.site import build
+from reports.tables import markdown_of
+from tests.reports.fakes import accuracies, make_cell, pair
+from tests.reports.test_site import words
+
+
+def reported() -> Reported:
+    cell = make_cell("SemiFL/2", {"method": "SemiFL", "C": 2}, 50)
+    cell = replace(cell, experiment=replace(cell.experiment, method=SemiFL()))
+    item = replace(pair(), cells=(cell,), claims=())
+    return Reported(item, accuracies([(cell, [0.5, 0.6, 0.7])]))
+
+
+def test_every_method_s_file_gives_a_name_a_sentence_and_a_citation_where_it_has_one() -> None:
+    for kind in METHODS:
+        told = described(kind)
+        assert told["name"] and told["what"] and told["needs"], kind
+        assert not told["box"].startswith("Departures") and "\nLegend" not in told["box"], kind
+    assert described("ssfl")["arxiv"] == "2008.11364" and "SGD" not in described("semifl")["citation"]
+    assert described("server_only")["citation"] == "" and described("no_module:Method")["what"] == ""
+
+
+def test_a_page_has_results_departures_and_how_to_run(tmp_path: Path) -> None:
+    one = reported()
+    build([(one.item, one.records)], tmp_path)
+    text = words(tmp_path / "methods/semifl.html")
+    for said in (
+        "Server and clients train in turn",
+        "60.00 ±10.00",
+        "Holes of Algorithm 1",
+        "fssl run --method semifl",
+    ):
+        assert said in text, said
+    assert "Not run yet." in words(tmp_path / "methods/rscfed.html")
+
+
+def test_the_overview_counts_runs_by_labels_and_data() -> None:
+    text = markdown_of(overview(by_kind([reported()])))
+    assert "digits, the server has the labels" in text
+    assert "| SemiFL | 3 |" in text and "| SSFL | can |" in text and "| RSCFed | – |" in text
