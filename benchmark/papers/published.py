@@ -1,7 +1,8 @@
 """What the papers print: the files `results/published/PAPER/ITEM.toml`, and the claims fixed beside it.
 
 README.md of this folder has the keys of a file. A claim that names `data` sets is one claim for each of them, "{data}"
-in its cells' labels standing for the data set; with `mean_over` data sets it is one claim on the mean over them.
+in its cells' labels standing for the data set; with `mean_over` data sets it is one claim on the mean over them, and
+with `each_of` one that has its contrasts in each.
 """
 
 import re
@@ -23,7 +24,7 @@ KEYS = {
     *("claims", "claims_made", "figure", "computed", "measured", "printed", "cells_of"),
 }
 NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
-CLAIM_KEYS = {f.name for f in fields(Claim)} | {"data", "mean_over"}
+CLAIM_KEYS = {f.name for f in fields(Claim)} | {"data", "mean_over", "each_of"}
 
 
 def read_published(item: str) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
 
 
 def _one_a_data_set(raw: Mapping[str, Any], data_names: Mapping[str, str]) -> list[Claim]:
-    plain = {key: value for key, value in raw.items() if key not in ("data", "mean_over", "contrasts")}
+    plain = {key: value for key, value in raw.items() if key not in ("data", "mean_over", "each_of", "contrasts")}
     contrasts = tuple(raw.get("contrasts", ()))
     several = len(set(data_names.values())) > 1
 
@@ -110,6 +111,9 @@ def _one_a_data_set(raw: Mapping[str, Any], data_names: Mapping[str, str]) -> li
     if "mean_over" in raw:
         plain["contrast"] = mean(raw.get("contrast", {}))
         return [Claim(**plain, contrasts=tuple(map(mean, contrasts)))]
+    if "each_of" in raw:
+        each = dict.fromkeys(data_names[data] for data in raw["each_of"])
+        return [Claim(**plain, contrasts=tuple(named(one, name) for name in each for one in contrasts))]
     if "data" not in raw:
         return [Claim(**plain, contrasts=contrasts)]
     names = list(dict.fromkeys(data_names[data] for data in raw["data"]))

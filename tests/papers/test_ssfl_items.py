@@ -230,11 +230,11 @@ def test_every_client_of_the_demo_holds_eight_images():
 
 
 def test_a_stand_in_appears_once_and_says_what_it_stands_for():
-    """Two data sets become one: no place is there twice, no claim is corrected for twice, and the notes tell."""
+    """Two data sets become one: no place is there twice, no claim is there twice, and the notes tell."""
     full, reduced = item_of("tab1", "gpu"), item_of("tab1", "laptop")
     assert {cell.setting["data"] for cell in full.cells} == {NAMES["cifar10"], NAMES["svhn"]}
     assert {cell.setting["data"] for cell in reduced.cells} == {"MNIST"}
-    assert len(full.claims) == 6 and len(reduced.claims) == 4
+    assert len(full.claims) == 5 and len(reduced.claims) == 4
     assert any("MNIST stands in" in note and "first" in note for note in reduced.notes)
     assert any("capped at 470" in note for note in reduced.notes)
     large = item_of("tabj1", "demo").cell("Grouping/C=30")

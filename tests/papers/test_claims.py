@@ -1,0 +1,63 @@
+"""Claims of all papers: verbatim sentences, on cells that exist."""
+
+import re
+
+import pytest
+
+from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.item import Claim
+from benchmark.papers.published import PUBLISHED, read_published
+from benchmark.papers.scale import PROFILES
+from benchmark.verdicts.derived import DIFFERENCES
+from tests.conftest import ROOT
+
+TEXTS = {name: name for name in ("semifl", "rscfed", "fedswitch")} | {"ssfl": "ssfl_gradient_diversity"}
+NAMES = [f"{paper}/{path.stem}" for paper in TEXTS for path in sorted((PUBLISHED / paper).glob("*.toml"))]
+
+
+def plain(text: str) -> str:
+    """Without white space: the text has some around each formula."""
+    return re.sub(r"\s+", "", text)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("/departures")])
+def test_every_quote_is_in_the_paper(name):
+    path = ROOT.parent / "shared" / "papers" / f"{TEXTS[name.split('/')[0]]}.md"
+    if not path.exists():
+        pytest.skip("the paper's text is not here")
+    text = plain(path.read_text())
+    for claim in read_published(name).get("claims", ()):
+        assert plain(claim["quote"]) in text
+        assert claim["quote"] or claim["source"].startswith("our ")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", ITEMS)
+def test_items_are_whole(name, profile):
+    """Every claim refers to cells that exist, sums its coefficients to zero (unless its metric is a difference itself),
+    and every label is there once."""
+    (item,) = items([name], profile)
+    labels = [cell.label for cell in item.cells]
+    assert len(set(labels)) == len(labels)
+    for claim in item.claims:
+        assert claim.labels and set(claim.labels) <= set(labels)
+        for contrast in (claim.contrast, *claim.contrasts):
+            assert claim.metric in DIFFERENCES or sum(contrast.values()) == pytest.approx(0.0)
+    assert {cell.experiment.profile for cell in item.cells} == {item.profile}
+
+
+def claim_of(item: str, name: str, profile: str) -> Claim:
+    return next(claim for claim in items([item], profile)[0].claims if claim.name == name)
+
+
+def test_several_data_sets():
+    """On their mean, or in each of them; on the digits, which stand in for all, the difference itself."""
+    data = ("CIFAR-10", "CIFAR-100", "HAM10000")
+    mean, each = "Sub-sampling helps, mean of the data sets: accuracy", "Better than FedIRM on each data set: accuracy"
+    assert claim_of("rscfed/tab2", mean, "demo").contrast == {"8x8 digits/Basic + SSO": 1, "8x8 digits/Basic": -1}
+    thirds = {f"{d}/{m}": pytest.approx(sign / 3) for d in data for m, sign in (("Basic + SSO", 1), ("Basic", -1))}
+    assert claim_of("rscfed/tab2", mean, "laptop").contrast == thirds
+    assert claim_of("rscfed/tab1", each, "demo").contrasts == ({"8x8 digits/RSCFed": 1, "8x8 digits/FedIRM": -1},)
+    assert claim_of("rscfed/tab1", each, "laptop").contrasts == tuple(
+        {f"{name}/RSCFed": 1, f"{name}/FedIRM": -1} for name in data
+    )
