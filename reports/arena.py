@@ -5,15 +5,12 @@ All its means are over the seeds that every compared method has; a method withou
 one, is listed beside the others and never averaged. The budget of local steps (and of bytes) is the least that a
 compared method spends in a whole run; others are scored at the last evaluation that this budget pays for.
 
-Methods are sorted by mean. With RANK_SEEDS common seeds they have ranks and the interval of their difference to the
-best; with fewer, letters: down the order, a new letter begins where the interval of the difference to the best method
-of the current letter lies above zero. Each method but the first is compared once, at level 1 - 0.05 / (methods - 1).
-A method that learned nothing from unlabelled images comes last, and has neither rank nor letter: it kept no
+Methods are sorted by mean, with the interval of their difference to the best one at level 1 - 0.05 / (methods - 1).
+A method that learned nothing from unlabelled images comes last, and is not compared with the best: it kept no
 pseudo-label in the last round of any run, or its typical run ends no better than labels alone on the same seeds.
 """
 
 import math
-import string
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,11 +31,9 @@ from reports.formatting import (
     count,
     megabytes,
     percent,
-    points,
-    points_interval,
     thousands,
 )
-from reports.paper_table import cell_page, entry_values, mean_entry, method_of
+from reports.paper_table import cell_page, entry_values, mean_entry, method_of, paired_entry
 from reports.properties import item_properties
 from reports.results import KEPT
 from reports.style import Look, looks
@@ -49,7 +44,6 @@ BASES: tuple[Basis, ...] = ("rounds", "steps", "bytes")
 COSTS: Mapping[Basis, tuple[str, ...]] = {"steps": ("local_steps",), "bytes": ("comm/bytes_up", "comm/bytes_down")}
 UNITS = (thousands, megabytes)  # of COSTS
 NAMES: Mapping[Basis, str] = {"rounds": "Equal rounds", "steps": "Equal local steps", "bytes": "Equal bytes"}
-RANK_SEEDS = 5
 KEPT_NONE, NO_BETTER = "kept no pseudo-label in the last round", "typically no better than labels alone"
 BUDGET = (
     "The budget is what the cheapest method spends. Costlier methods are scored at the round where they reach it, "
@@ -59,13 +53,11 @@ BUDGET = (
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """A method's place on one basis. Where seeds are common, a method that learned has either a rank or a letter."""
+    """A method's place on one basis."""
 
     values: Mapping[int, float]  # seed -> accuracy, a fraction
     summary: Summary
-    rank: int | None = None  # 1 is best; equal means share a rank
-    letter: str = ""  # "a" is the best method's
-    difference: Paired | None = None  # to the best, at the corrected level; None for the best, and without ranks
+    difference: Paired | None = None  # to the best, at the corrected level; None for the best, and without common seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +76,7 @@ class Arena:
 
     key: str  # "hyperparameters"
     value: str | int | float | None  # "untuned"; None: the methods are all that varies
-    seeds: tuple[int, ...]  # common to all compared methods; empty: neither ranks nor letters
+    seeds: tuple[int, ...]  # common to all compared methods; empty: they are not compared
     rounds: int | None  # of every compared run; None where they differ
     budget: Mapping[Basis, float]
     compared: tuple[Compared, ...]  # best at equal rounds first
@@ -98,10 +90,6 @@ class Arena:
         if self.value is None:
             return "all methods"
         return f"{self.value} {self.key}" if isinstance(self.value, str) else f"{self.key} = {self.value:g}"
-
-    @property
-    def ranked(self) -> bool:
-        return len(self.seeds) >= RANK_SEEDS
 
 
 def is_arena(item: Item) -> bool:
@@ -236,34 +224,14 @@ def place(
     values: Mapping[str, Mapping[int, float]], seeds: Sequence[int], unranked: Collection[str] = ()
 ) -> dict[str, Placing]:
     """Label -> its place, best mean first; `values` is label -> seed -> accuracy, each with every one of `seeds`.
-    Without common seeds the means are of other seeds each, so there is neither rank nor letter. `unranked`: labels that
-    have neither, after the others."""
+    `unranked`: labels that are not compared, after the others."""
     known = {label: {s: found[s] for s in seeds} if seeds else dict(found) for label, found in values.items() if found}
     means = {label: summary(found.values()) for label, found in known.items()}
     order = sorted(known, key=lambda label: (label in unranked, -means[label].mean))
-    found = {label: Placing(values=known[label], summary=means[label]) for label in order}
-    order = [label for label in order if label not in unranked]
-    level = 1 - FAMILY_ERROR / max(1, len(order) - 1)
-    if len(seeds) >= RANK_SEEDS:
-        for label in order:
-            rank = 1 + sum(means[other].mean > means[label].mean for other in order)
-            difference = paired(known[label], known[order[0]], level) if label != order[0] else None
-            found[label] = replace(found[label], rank=rank, difference=difference)
-    elif seeds:
-        for label, letter in zip(order, _letters([known[label] for label in order], level), strict=True):
-            found[label] = replace(found[label], letter=letter)
-    return found
-
-
-def _letters(ordered: Sequence[Mapping[int, float]], level: float) -> list[str]:
-    letters: list[str] = []
-    first, number = ordered[0] if ordered else {}, 0
-    for values in ordered:
-        seen = paired(first, values, level)
-        if seen is not None and seen.told is not None and seen.told[0] > 0:
-            first, number = values, number + 1
-        letters.append(string.ascii_lowercase[number % 26] * (number // 26 + 1))
-    return letters
+    others = [label for label in order[1:] if seeds and label not in unranked]
+    level = 1 - FAMILY_ERROR / max(1, len(others))
+    to_best = {label: paired(known[label], known[order[0]], level) for label in others}
+    return {label: Placing(values=known[label], summary=means[label], difference=to_best.get(label)) for label in order}
 
 
 def standing(arena: Arena, n_wanted: int) -> str:
@@ -278,12 +246,7 @@ def standing(arena: Arena, n_wanted: int) -> str:
     seeds = count(n, "common seed") + (f" of {n_wanted} wanted" if n < n_wanted else "")
     if n == 1:
         return f"Sorted by mean; {seeds}: no interval, so no method is told from another."
-    if arena.ranked:
-        return f"Ranks by mean over {seeds}, with the difference to the best (paired 95 % interval, Bonferroni)."
-    return (
-        f"Sorted by mean over {seeds}. Methods with the same letter are not significantly different from the best one "
-        "carrying it (paired 95 % interval, Bonferroni)."
-    )
+    return f"Sorted by mean over {seeds}, with the difference to the best (paired 95 % interval, Bonferroni)."
 
 
 def learned_nothing(arena: Arena) -> str:
@@ -318,8 +281,11 @@ def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataF
         "bytes": "" if sent is None else f"{megabytes(sent)} MB",
     }
     columns = [Column(name="Method", left=True), *(Column(name=NAMES[basis], below=at[basis]) for basis in BASES)]
-    columns += [Column(name="To the best")] if arena.ranked else []
-    columns += [Column(name="Local steps", below="a run"), Column(name="MB up + down", below="a run")]
+    columns += [
+        Column(name="To the best", below="points"),
+        Column(name="Local steps", below="a run"),
+        Column(name="MB up + down", below="a run"),
+    ]
 
     def named(entry: Cell | Choice) -> Entry:
         marks = sorted(numbers[part] for part in entry.note.split("; ") if part)
@@ -332,7 +298,7 @@ def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataF
     rows = []
     for one in arena.compared:
         entries = [named(one.result.cell), *(_placed(one.places.get(basis), basis == "rounds") for basis in BASES)]
-        entries += [_to_best(one.places["rounds"])] if arena.ranked else []
+        entries += [_to_best(one.places["rounds"], best=one is arena.compared[0])]
         entries += [Entry(text=cost(one.costs[b]), sort=one.costs[b]) for b, cost in zip(COSTS, UNITS, strict=True)]
         rows.append(Row(section="unranked" if one.nothing else "compared", entries=tuple(entries)))
     beside: list[tuple[str, Cell | Choice, Entry]] = [
@@ -365,14 +331,11 @@ def _placed(placing: Placing | None, with_seeds: bool) -> Entry:
     seeds: tuple[str, ...] = ()
     if with_seeds and seen.n > 1:
         seeds = (" ".join(percent(value, 1) for _, value in sorted(placing.values.items())),)
-    return mean_entry(seen, mark=f"{placing.rank}." if placing.rank else placing.letter, detail=seeds)
+    return mean_entry(seen, detail=seeds)
 
 
-def _to_best(placing: Placing) -> Entry:
-    seen = placing.difference
-    if seen is None:
-        return Entry(text="best" if placing.rank == 1 else NONE)
-    return Entry(text=points(seen.mean), below=(points_interval(seen.told) or "no spread",))
+def _to_best(placing: Placing, best: bool) -> Entry:
+    return paired_entry(placing.difference) if placing.difference else Entry(text="best" if best else NONE)
 
 
 def _bound(result: CellResult) -> Entry:
@@ -403,11 +366,11 @@ def arena_frame(item: Item, records: Records) -> pd.DataFrame:
 
 def _place_values(placing: Placing | None) -> dict[str, Any]:
     if placing is None:
-        return dict.fromkeys(("mean", "std", "n", "rank", "letter", "to_best", "to_best_low", "to_best_high"))
+        return dict.fromkeys(("mean", "std", "n", "to_best", "to_best_low", "to_best_high"))
     seen, to_best = placing.summary, placing.difference
     low, high = (to_best.interval if to_best else None) or (None, None)
     return {
-        **{"mean": seen.mean, "std": seen.std, "n": seen.n, "rank": placing.rank, "letter": placing.letter},
+        **{"mean": seen.mean, "std": seen.std, "n": seen.n},
         **{"to_best": to_best.mean if to_best else None, "to_best_low": low, "to_best_high": high},
     }
 

@@ -46,6 +46,7 @@ OF_ENDPOINTS = {"speed": "speed", "spread": "stability", "arithmetic": "counts a
 ENDPOINTS = {
     "last": "after the last round",
     "end": "mean over the last tenth of the rounds",
+    "throughout": "mean of the evaluations since clients take part",
     "speed": "mean log-odds over the rounds, given as an accuracy",
     "spread": "standard deviation over the last third of a run",
     "arithmetic": "counted",

@@ -72,6 +72,7 @@ class Panel:
     truth: Mapping[str, Series] = field(default_factory=dict)  # the same lines' true values, dotted
     joins: int | None = None  # the round after which clients take part
     steps: Mapping[str, int] = field(default_factory=dict)  # local steps a round, where x is local steps
+    y_title: str = ""  # where it is not the metric's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +255,10 @@ def curves(
                     ax.set_xlim(*ends)
                 ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
                 what = "Local steps of a client" if panel.steps else "Round"
-                below, beside = what if place == len(rows) - 1 else "", "" if column else axis_title(panel.metric)
+                below, beside = (
+                    what if place == len(rows) - 1 else "",
+                    "" if column else panel.y_title or axis_title(panel.metric),
+                )
                 _label(ax, below, beside, "" if place else panel.title)
                 if column:
                     ax.yaxis.set_major_formatter(NullFormatter())

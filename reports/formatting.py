@@ -169,26 +169,10 @@ def slug(name: str) -> str:
     return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}".lstrip("-")
 
 
-LATEX = {
-    **{character: "\\" + character for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-    NONE: "--",
-    "\n": " ",
-    "\r": " ",
-}
 MARKDOWN: Mapping[str, str] = {
     **{character: "\\" + character for character in "\\|*_`[]"},
     **{"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"},
 }
-
-
-def latex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)
 
 
 def markdown(text: str) -> str:

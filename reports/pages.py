@@ -62,7 +62,7 @@ MARKS = {
     "not judged yet": "\u2026",
     "not run": "\u2013",
 }
-CURVES = (ACCURACY, KEPT, KEPT_ACCURACY, DIVERSITY)
+CURVES = (ACCURACY, KEPT, KEPT_ACCURACY, DIVERSITY)  # on a cell's page
 CURVE_POINTS = 160
 
 
@@ -292,13 +292,22 @@ def open_questions(item: Item) -> list[str]:
 
 def cell_pictures(result: CellResult, records: Records) -> list[tuple[str, Picture]]:
     """A picture for each measured metric: every run thin, their mean and its band over it."""
-    method, found = method_of(result.cell), []
-    look = {"": looks([method])[method]}
-    for metric in CURVES:
-        series = series_of(result, records, metric, CURVE_POINTS)
-        if series:
-            panel = Panel(title="", metric=metric, lines={"": series}, joins=joins([result.cell]))
-            found.append((metric_name(metric), curves([[panel]], look, width=4.2, height=2.1)))
+    method = method_of(result.cell)
+    look, known = (
+        looks([method])[method],
+        {metric: series_of(result, records, metric, CURVE_POINTS) for metric in CURVES},
+    )
+    panels = [
+        (metric_name(ACCURACY), ACCURACY, "", {"": known[ACCURACY]}),
+        ("Pseudo-labels", KEPT, "Pseudo-labels (%)", {"kept": known[KEPT], "right among kept": known[KEPT_ACCURACY]}),
+        (metric_name(DIVERSITY), DIVERSITY, "", {"": known[DIVERSITY]}),
+    ]
+    found = []
+    for name, metric, y_title, lines in panels:
+        if any(lines.values()):
+            panel = Panel(title="", metric=metric, y_title=y_title, lines=lines, joins=joins([result.cell]))
+            styles = {line: replace(look, dash=place) for place, line in enumerate(lines)}
+            found.append((name, curves([[panel]], styles, width=4.2, height=2.1)))
     return found
 
 

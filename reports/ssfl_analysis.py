@@ -29,7 +29,7 @@ from reports.figures import Dots, Picture, scatter
 from reports.formatting import NONE, count, percent, points, points_interval
 from reports.paper_table import paired_entry, setting_text
 from reports.style import looks
-from reports.tables import Entry, Table, table_of
+from reports.tables import Table, table_of
 
 Values: TypeAlias = npt.NDArray[np.float64]
 Way: TypeAlias = Literal["FedAvg", "Control", "Grouping"]
@@ -191,22 +191,6 @@ def explained(cells: pd.DataFrame, measure: str) -> Explained:
     )
 
 
-def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
-    """mean(top) / mean(bottom) of paired values, with Fieller's 95 % interval: all r for which a t test of
-    top - r bottom does not reject zero. None for fewer than three pairs, and where no finite
-    interval holds the ratio."""
-    if len(top) < 3:
-        return None
-    t2 = float(stats.t.ppf(0.5 + LEVEL / 2, len(top) - 1)) ** 2 / len(top)
-    (aa, ab), (_, bb) = np.cov(top, bottom, ddof=1)
-    a, b = statistics.fmean(top), statistics.fmean(bottom)
-    A, B, C = b * b - t2 * bb, a * b - t2 * ab, a * a - t2 * aa
-    if A <= 0:
-        return None
-    root = math.sqrt(max(0.0, B * B - A * C))
-    return a / b, (float(B - root) / float(A), float(B + root) / float(A))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Gain:
     """What grouping gains on FedAvg in one setting, and how much of it the server's weight alone gives; fractions."""
@@ -215,7 +199,6 @@ class Gain:
     whole: Paired  # grouping - FedAvg
     by_weight: Paired  # control - FedAvg
     rest: Paired  # grouping - control
-    share: tuple[float, tuple[float, float]] | None  # by_weight / whole; None where the gain may be none
 
 
 def gain(name: str, values: Mapping[Way, Mapping[int, float]]) -> Gain | None:
@@ -226,9 +209,7 @@ def gain(name: str, values: Mapping[Way, Mapping[int, float]]) -> Gain | None:
     by_weight, rest = paired(each["Control"], each["FedAvg"]), paired(each["Grouping"], each["Control"])
     if whole is None or by_weight is None or rest is None:
         return None
-    top, bottom = ((table[way] - table["FedAvg"]).tolist() for way in ("Control", "Grouping"))
-    share = ratio_interval(top, bottom) if whole.interval is not None and whole.interval[0] > 0 else None
-    return Gain(name=name, whole=whole, by_weight=by_weight, rest=rest, share=share)
+    return Gain(name=name, whole=whole, by_weight=by_weight, rest=rest)
 
 
 def _trios(runs: pd.DataFrame) -> Iterator[dict[str, pd.DataFrame]]:
@@ -296,17 +277,7 @@ def on_gain(gains: Sequence[Gain]) -> str:
         f"Over {count(len(gains), 'setting')}, grouping gains {told(whole)} points on FedAvg. Giving FedAvg's server a "
         f"group's weight gains {told(part)} points; grouping adds {told(rest)} to that."
     )
-    share = ratio_interval([gain.by_weight.mean for gain in gains], [gain.whole.mean for gain in gains])
-    if share is None or whole.mean <= 0:
-        return f"{text} The gain is not distinguishable from zero, so we give no share."
-    value, interval = _share(share)
-    return f"{text} The server's weight alone gives {value} of the gain {interval}."
-
-
-def _share(found: tuple[float, tuple[float, float]]) -> tuple[str, str]:
-    """ "75 %", "[60, 90]"."""
-    value, (low, high) = found
-    return f"{100 * value:.0f} %", f"[{100 * low:.0f}, {100 * high:.0f}]"
+    return text if whole.interval and whole.interval[0] > 0 else f"{text} The gain is not distinguishable from zero."
 
 
 def on_twins(pairs: pd.DataFrame) -> str:
@@ -323,12 +294,8 @@ def on_twins(pairs: pd.DataFrame) -> str:
 
 def gains_table(gains: Sequence[Gain]) -> Table:
     """A row a setting."""
-    rows = []
-    for one in gains:
-        value, *below = _share(one.share) if one.share else (NONE,)
-        differences = [paired_entry(seen) for seen in (one.whole, one.by_weight, one.rest)]
-        rows.append((one.name, *differences, Entry(text=value, below=tuple(below))))
-    heads = ("Setting", "Whole gain", "By the server's weight", "The rest", "Weight's share")
+    rows = [(one.name, *map(paired_entry, (one.whole, one.by_weight, one.rest))) for one in gains]
+    heads = ("Setting", "Whole gain", "By the server's weight", "The rest")
     return table_of("gains", TEXTS["gains"], heads, rows)
 
 

@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from reports.formatting import NONE, latex, markdown
+from reports.formatting import NONE, markdown
 from reports.results import csv_text
 
 WIDTH = 100  # columns of the terminal
@@ -152,12 +152,12 @@ def markdown_of(table: Table, notes: bool = True) -> str:
 
 def latex_of(table: Table) -> str:
     """A booktabs tabular; caption and notes are comments."""
-    remarks = [f"% {text}".replace("\n", " ") for text in (table.caption, *table.notes)]
-    rows = [" & ".join(latex(text) for text in table.heads()) + r" \\"]
-    rows += [" & ".join(latex(entry.line) for entry in row.entries) + r" \\" for row in table.rows]
-    start = rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}"
-    lines = [*remarks, start, r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}"]
-    return "\n".join(lines) + "\n"
+    remarks = "".join("% " + " ".join(text.split()) + "\n" for text in (table.caption, *table.notes))
+    rows = [[" ".join(entry.line.split()) for entry in row.entries] for row in table.rows]
+    body = pd.DataFrame(rows, columns=table.heads(), dtype=object).to_latex(
+        index=False, escape=True, column_format="l" + "r" * (len(table.columns) - 1)
+    )
+    return remarks + body
 
 
 def files_of(tables: Sequence[Table]) -> dict[str, bytes]:

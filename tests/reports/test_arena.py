@@ -13,7 +13,7 @@ from scipy import stats
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item, Printed
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import Records, counted
+from benchmark.verdicts.results import Records
 from reports.arena import (
     Arena,
     arena_object,
@@ -28,7 +28,6 @@ from reports.arena import (
 )
 from reports.tables import markdown_of
 from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena_cell, line, run_of, small
-from tests.reports.fakes import make_record
 
 
 def item_of(cells: Sequence[Cell], seeds: int = 3) -> Item:
@@ -122,44 +121,12 @@ def test_bounds_and_diverged_runs_set_no_budget() -> None:
     assert set(by_method(column)) == {"A", "B"}
 
 
-def test_groups_by_hand() -> None:
-    """Three seeds, four methods: three comparisons at 98.33 %, t = 7.649, half width 4.416 std.
-    A - B: .10 .09 .11, mean .10, std .01, +-.044: a new group. B - C: .01 .02 -.02, mean .003: C joins B's. D is
-    compared with B, not with C: .06 .05 .07, +-.044: a group of its own, although C - D is .05 .03 .09, mean .057,
-    std .031, +-.135."""
-    a, b = [0.90, 0.91, 0.92], [0.80, 0.82, 0.81]
-    c, d = [0.79, 0.80, 0.83], [0.74, 0.77, 0.74]
-    found = place({name: dict(enumerate(v)) for name, v in zip("dbca", (d, b, c, a), strict=True)}, (0, 1, 2))
-    assert {name: (one.letter, one.rank) for name, one in found.items()} == {
-        "a": ("a", None),
-        "b": ("b", None),
-        "c": ("b", None),
-        "d": ("c", None),
-    }
-
-
-@pytest.mark.parametrize(("others", "group"), [(0, "b"), (1, "a")])
-def test_groups_allow_for_every_comparison(others: int, group: str) -> None:
-    """a - b is .02 .03 .04: mean .03, std .01. One comparison: +-2.484 std = .025, without zero. With a third method
-    the level is 97.5 %: +-3.583 std = .036, with zero."""
-    values = {"a": [0.52, 0.53, 0.54], "b": [0.50, 0.50, 0.50], **({"z": [0.1, 0.1, 0.1]} if others else {})}
-    assert place({name: dict(enumerate(v)) for name, v in values.items()}, (0, 1, 2))["b"].letter == group
-
-
-def test_one_seed_or_equal_differences_are_one_group() -> None:
-    """Nothing says how far the difference would vary."""
-    assert {p.letter for p in place({"a": {0: 0.9}, "b": {0: 0.1}}, (0,)).values()} == {"a"}
-    equal = {"a": {0: 0.9, 1: 0.8, 2: 0.7}, "b": {0: 0.8, 1: 0.7, 2: 0.6}}
-    assert {p.letter for p in place(equal, (0, 1, 2)).values()} == {"a"}
-
-
-def test_ranks_and_intervals_against_scipy() -> None:
+def test_differences_to_the_best_against_scipy() -> None:
     """Five seeds: three comparisons of four methods, each interval scipy's paired t interval at 1 - .05 / 3."""
     rng = np.random.default_rng(0)
     values = {name: dict(enumerate(0.5 + 0.1 * i + 0.02 * rng.normal(size=5))) for i, name in enumerate("abcd")}
     found = place(values, range(5))
-    assert {name: one.rank for name, one in found.items()} == {"d": 1, "c": 2, "b": 3, "a": 4}
-    assert found["d"].difference is None and all(one.letter == "" for one in found.values())
+    assert list(found) == ["d", "c", "b", "a"] and found["d"].difference is None
     for name in "abc":
         test = stats.ttest_rel(list(values[name].values()), list(values["d"].values()))
         low, high = test.confidence_interval(1 - 0.05 / 3)
@@ -167,18 +134,12 @@ def test_ranks_and_intervals_against_scipy() -> None:
         assert seen is not None and seen.interval == (pytest.approx(low), pytest.approx(high))
 
 
-def test_equal_means_share_a_rank() -> None:
-    values = {"a": [0.5] * 5, "b": [0.5] * 5, "c": [0.4] * 5}
-    found = place({name: dict(enumerate(v)) for name, v in values.items()}, range(5))
-    assert [found[name].rank for name in "abc"] == [1, 1, 3]
-
-
 def test_a_column_is_over_common_seeds() -> None:
-    """A has seeds 0 to 4, B 0 to 3: four are common, so there are groups and no ranks, and A's mean leaves seed 4 out
-    (1.0, which would have lifted it)."""
+    """A has seeds 0 to 4, B 0 to 3: four are common, and A's mean leaves seed 4 out (1.0, which would have lifted
+    it)."""
     records = ends((A, dict.fromkeys(range(4), 0.5) | {4: 1.0}), (B, dict.fromkeys(range(4), 0.6)))
     (column,) = arenas(item_of([A, B], seeds=5), records)
-    assert (column.seeds, column.ranked) == ((0, 1, 2, 3), False)
+    assert column.seeds == (0, 1, 2, 3)
     assert by_method(column)["A"]["rounds"] == 0.5
     assert [entry.result.status for entry in column.compared] == ["partial", "done"]
 
@@ -186,16 +147,11 @@ def test_a_column_is_over_common_seeds() -> None:
 def test_without_a_common_seed_nothing_is_placed() -> None:
     """Each keeps its own mean, and that is all that can be said."""
     (column,) = arenas(item_of([A, B]), ends((A, {0: 0.5}), (B, {1: 0.6})))
-    assert column.seeds == () and not column.ranked
-    assert [(p.rank, p.letter, p.summary.mean) for e in column.compared for p in [e.places["rounds"]]] == [
-        (None, "", 0.6),
-        (None, "", 0.5),
+    assert column.seeds == ()
+    assert [(p.difference, p.summary.mean) for e in column.compared for p in [e.places["rounds"]]] == [
+        (None, 0.6),
+        (None, 0.5),
     ]
-
-
-def test_empty_columns_have_no_budget() -> None:
-    (column,) = arenas(item_of([A, B]), {})
-    assert (column.compared, column.budget, column.rounds, len(column.apart)) == ((), {}, None, 2)
 
 
 def test_columns_follow_the_item() -> None:
@@ -220,12 +176,6 @@ def test_bounds_of_a_column_stay_in_it() -> None:
     assert [[r.cell.label for r in column.bounds] for column in (low, high)] == [["S/0.1"], ["S/1.0"]]
 
 
-def test_an_item_of_methods_alone_has_one_column() -> None:
-    cells = [replace(cell, setting={"method": cell.setting["method"]}) for cell in (A, B)]
-    (column,) = arenas(item_of(cells), ends((A, {0: 0.5}), (B, {0: 0.6})))
-    assert (column.title, len(column.compared)) == ("all methods", 2)
-
-
 def test_footnotes_are_numbered_once() -> None:
     """Of a choice's note, what was chosen is one remark and what was said before is another."""
     cells = [
@@ -234,13 +184,6 @@ def test_footnotes_are_numbered_once() -> None:
         C,
     ]
     assert footnotes(item_of(cells)) == {ONE_MORE_CLIENT: 1, "best of 6 on held-out labels: lr 0.02": 2}
-
-
-def test_a_trial_counts_for_nothing() -> None:
-    """Under a cell's key, but with a seed of its own: beyond the item's seeds."""
-    trial = make_record(A, 1000, {"test/accuracy": 1.0})
-    found: Records = {A.cell_key: {0: make_record(A, 0, {"test/accuracy": 0.5}), 1000: trial}}
-    assert list(counted(item_of([A]), found)[A.cell_key]) == [0]
 
 
 def test_values_that_are_no_numbers_are_passed_over() -> None:
@@ -261,13 +204,16 @@ def test_the_table_says_what_the_numbers_say() -> None:
     item, records = small()
     own, tuned = arena_tables(item, records)
     text = markdown_of(own)
-    assert "| A | 91.00 ±1.00 a | 91.00 ±1.00 a |" in text and "| B \\[1\\] | 81.00 ±1.00 b |" in text
+    assert "| A | 91.00 ±1.00 | 91.00 ±1.00 |" in text and "| B \\[1\\] | 81.00 ±1.00 |" in text
+    assert "| -10.00 \\[" in text
     assert "C | not run (0/3)" in text and "D | n=0/3, 1 diverged" in text and "S \\[2\\] | 65.00 ±0.00" in text
-    assert "Methods with the same letter are not significantly different" in own.caption
+    assert "Sorted by mean over 3 common seeds, with the difference to the best" in own.caption
     assert "The budget is what the cheapest method spends." in own.caption
     assert "waits for trials" in markdown_of(tuned) and f"[1] {ONE_MORE_CLIENT}" in tuned.notes
     frame = own.data.set_index("label")
-    assert frame.loc["A/own", "rounds_mean"] == pytest.approx(0.91) and frame.loc["B/own", "rounds_letter"] == "b"
+    assert frame.loc["A/own", "rounds_mean"] == pytest.approx(0.91) and frame.loc[
+        "B/own", "rounds_to_best"
+    ] == pytest.approx(-0.1)
     assert frame.loc["A/own", "budget_steps"] == 20.0 and frame.loc["A/tuned", "status"] == "waits for trials"
 
 
@@ -276,10 +222,7 @@ def test_methods_that_kept_no_pseudo_label_are_named() -> None:
     records = {A.cell_key: {0: run_of(A, 0, lines)}, **ends((B, {0: 0.6}))}
     (column,) = arenas(item_of([A, B]), records)
     assert learned_nothing(column) == "Not ranked: 1 of 2 methods kept no pseudo-label in the last round: A."
-    assert [(one.result.cell.label, one.places["rounds"].letter) for one in column.compared] == [
-        ("B/own", "a"),
-        ("A/own", ""),
-    ]
+    assert [one.result.cell.label for one in column.compared] == ["B/own", "A/own"]
 
 
 @pytest.mark.parametrize(("ends_of_c", "ranked"), [([0.62, 0.9, 0.9], True), ([0.5, 0.6, 0.9], False)])
@@ -288,11 +231,11 @@ def test_what_is_typically_no_better_than_labels_alone_is_not_ranked(ends_of_c: 
     not, although its mean is above theirs."""
     bound = replace(arena_cell("S", "own", 951, role="bound"), experiment=replace(A.experiment, method=ServerOnly()))
     records = ends(
-        (A, dict.fromkeys(range(3), 0.8)), (C, dict(enumerate(ends_of_c))), (bound, {0: 0.6, 1: 0.6, 2: 0.7})
+        (A, dict.fromkeys(range(3), 0.85)), (C, dict(enumerate(ends_of_c))), (bound, {0: 0.6, 1: 0.6, 2: 0.7})
     )
     (column,) = arenas(item_of([C, A, bound]), records)
-    letters = {one.result.cell.label: one.places["rounds"].letter for one in column.compared}
-    assert letters["A/own"] == "a" and bool(letters["C/own"]) == ranked
+    differences = {one.result.cell.label: one.places["rounds"].difference for one in column.compared}
+    assert (differences["C/own"] is not None) == ranked
     assert ("C" in learned_nothing(column)) == (not ranked)
 
 
@@ -302,6 +245,11 @@ def test_json_has_every_place_in_fractions() -> None:
     assert found["varies"] == "hyperparameters"
     assert found["columns"][0] == {"value": "own", "seeds": [0, 1, 2], "rounds": 2, "steps": 20.0, "bytes": 1e6}
     first = found["methods"][0]
-    assert (first["label"], first["rounds_letter"], first["run_steps"], first["run_bytes"]) == ("A/own", "a", 20.0, 2e6)
-    assert first["rounds_mean"] == pytest.approx(0.91) and first["rounds_rank"] is None
+    assert (first["label"], first["rounds_to_best"], first["run_steps"], first["run_bytes"]) == (
+        "A/own",
+        None,
+        20.0,
+        2e6,
+    )
+    assert first["rounds_mean"] == pytest.approx(0.91)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
