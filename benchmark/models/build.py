@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, nearest
 from benchmark.errors import ConfigError
@@ -151,6 +150,8 @@ def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
     Convolutions and matrix products only, as torch's FlopCounterMode counts them. Nothing is computed: a copy of the
     module runs on the meta device, in evaluation mode, and `module` is left as it is.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # it loads a compiler, which those who only plan do not need
+
     shapes_only = copy.deepcopy(module).to("meta").eval()
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
