@@ -58,8 +58,11 @@ def test_seed_and_profile_are_no_part_of_the_cell():
         (["--method=sfsl"], ["method", "sfsl", "did you mean 'ssfl'"]),
         (["--method=os:path"], ["method", "os:path", "no dataclass"]),
         (["--method=no_such_module:X"], ["no_such_module:X", "cannot be imported"]),
-        (["--method.averaging=grouping", "--method.averaging.S=0"], ["method.averaging.S", "0", "choose 1 or more"]),
-        (["--method.objective.threshold=1.2"], ["threshold", "1.2", "[0, 1]"]),
+        (
+            ["--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=0"],
+            ["method.averaging.S", "0", "choose 1 or more"],
+        ),
+        (["--method.threshold=1.2"], ["threshold", "1.2", "[0, 1]"]),
         (["--optimizer.lr=fast"], ["optimizer.lr", "fast", "not a number"]),
         (["--optimizer.lr=NaN"], ["optimizer.lr", "not finite"]),
         (["--optimizer.lr=-1"], ["optimizer.lr", "-1", "positive"]),
@@ -82,8 +85,8 @@ def test_a_wrong_word_is_named(words, names):
 
 def test_what_sweep_agents_write_is_understood():
     """Python's None, True and dict forms, `--_wandb`, and a JSON file: one experiment, one key."""
-    words = ["--method.averaging={'kind': 'fedavg', 'server_weight': None}", "--optimizer.nesterov=True", "--_wandb=x"]
-    assert resolve(None, words).cell_key == DEFAULT.cell_key
+    words = ["--method.local_ratio=None", "--partition={'kind': 'class_skew', 'R': 0.4}", "--optimizer.nesterov=True"]
+    assert resolve(None, [*words, "--_wandb=x"]).cell_key == DEFAULT.cell_key
 
 
 def test_whole_numbers_never_pass_through_a_float():
@@ -92,13 +95,17 @@ def test_whole_numbers_never_pass_through_a_float():
 
 
 def test_a_kind_can_be_changed_by_its_name():
-    changed = resolve(None, ["--method.averaging=grouping", "--method.averaging.S=3", "--partition=iid"])
+    changed = resolve(
+        None, ["--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=3", "--partition=iid"]
+    )
     assert changed.method.averaging == Grouping(S=3) and changed.partition == Iid()
     assert resolve(None, ["--data=mnist"]).data.name == "mnist"
 
 
 def test_files_and_words(tmp_path):
-    (tmp_path / "a.yaml").write_text("federation: {K: 6, C: 3}\noptimizer.lr: 1e-3\nmethod:\n  averaging: grouping\n")
+    (tmp_path / "a.yaml").write_text(
+        "federation: {K: 6, C: 3}\noptimizer.lr: 1e-3\nmethod:\n  kind: ssfl\n  averaging: grouping\n"
+    )
     experiment = resolve(tmp_path / "a.yaml", ["--federation.C", "4"])
     assert (experiment.federation.K, experiment.federation.C, experiment.optimizer.lr) == (6, 4, 1e-3)
     assert experiment.method.averaging == Grouping()

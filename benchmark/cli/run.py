@@ -18,8 +18,8 @@ from benchmark.methods.fedswitch import FedSwitch
 from benchmark.papers.ssfl import DIGITS_AUGMENTATION
 from sweeps.factors import cell_named, experiment_of
 
-# What `fssl run` begins with: on data that installs with the package, clients without labels gain over labels alone in a
-# minute. FedSwitch as the arena has it untuned; beta by what R = .4 gives.
+# What `fssl run` begins with, on data that installs with the package: clients without labels gain over labels alone in
+# a minute. FedSwitch as the arena has it untuned; beta by what R = .4 gives.
 DEFAULT = Experiment(
     data=Data(augmentation=DIGITS_AUGMENTATION),
     method=FedSwitch(beta=0.42, batch_size=25, labelled_batch_size=25, server_batch_size=25, warm_start_rounds=15),

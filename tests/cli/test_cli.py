@@ -21,7 +21,11 @@ def fssl(capsys, *words):
     [
         (["run", "--partition.R=2"], 65, "R"),
         (["run", "--federation.C=99"], 65, "choose C from 1 to 10"),
-        (["run", "--method.averaging=grouping", "--method.averaging.S=11"], 65, "choose S from 1 to 5"),
+        (
+            ["run", "--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=11"],
+            65,
+            "choose S from 1 to 5",
+        ),
         (["run", "--data.N_s=55"], 65, "N_s"),
         (["run", "--data.N_s=5"], 65, "N_s"),
         (["run", "--data.N_s=100000"], 65, "N_s"),
