@@ -1,8 +1,7 @@
 """A budget of time: which of the missing runs fit into it, in the order in which they tell most, and keeping to it.
 
 Wall time counts runs side by side, a core-hour is an hour of CPU time of all processes together, a GPU-hour an hour
-for which a run holds a device. What does not fit is passed over, and what comes after it may still fit. What became of
-a budget is kept in `results/budgets/<UTC time>-<n>.json`: the plan before anything starts, the outcome in the end.
+for which a run holds a device. What does not fit is passed over, and what comes after it may still fit.
 """
 
 import heapq
@@ -11,19 +10,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from benchmark.errors import CannotWrite, ConfigError
+from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.papers.item import Item
 from benchmark.records.cputime import cpu_seconds
-from benchmark.records.files import read_json, write_json
-from benchmark.records.provenance import commit, hardware
-from benchmark.records.record import last_round, run_folder
+from benchmark.records.record import run_folder
 from benchmark.verdicts.next_runs import steps
 from sweeps.cost import cost_of, measured, stretch
 from sweeps.plan import Plan, restricted
-from sweeps.status import BUDGETS, in_words, share_left
+from sweeps.status import in_words, share_left
 
 Kind = Literal["wall", "core", "gpu"]
 EXAMPLES = "write it as 90m, 2h, 4core-h or 2gpu-h"
@@ -211,68 +207,3 @@ class Spending:
             if outcome is not None and run in self.whole:
                 seconds = outcome["cpu_seconds" if self.gate.budget.kind == "core" else "wall_seconds"]
                 self.gate.ended(run, self.whole[run] * self._per_cpu_second, seconds)
-
-    def write_plan(self, items: Sequence[Item], chosen: Chosen) -> Path:
-        """A new file with what is planned. Raises CannotWrite."""
-        path = _new_file(self._results / BUDGETS)
-        plan = {
-            "begun": _now(),
-            "budget": {
-                "seconds": self.gate.budget.seconds,
-                "kind": self.gate.budget.kind,
-                "words": str(self.gate.budget),
-            },
-            "items": [{"item": item.name, "profile": item.profile} for item in items],
-            "jobs": self.jobs,
-            "hardware": hardware(),
-            "code": commit(),
-            "estimated_seconds": round(chosen.fit.seconds, 1),
-            "runs": [self._named(run) for run in chosen.fit.taken],
-            "left_out": [self._named(run) for run in chosen.fit.left_out],
-        }
-        write_json(path, {"plan": plan})
-        return path
-
-    def write_outcome(self, path: Path, asked: Iterable[Experiment]) -> None:
-        """The outcome beside the plan, of all runs that were missing before. Raises CannotWrite."""
-        rows = [self._outcome(run) for run in sorted(asked, key=lambda run: (run.seed, run.cell_key))]
-        outcome = {
-            "ended": _now(),
-            "used_seconds": round(self.gate.used, 1),
-            "correction": round(self.gate.correction, 3),
-            "in_time": self.gate.used <= self.gate.budget.seconds,
-            "runs": [row for row in rows if row["rounds"]],
-            "missing": [row for row in rows if row["status"] == "unfinished"],
-        }
-        write_json(path, {**read_json(path), "outcome": outcome})
-
-    def _outcome(self, run: Experiment) -> dict[str, Any]:
-        folder = run_folder(self._results, run)
-        result, last = read_json(folder / "result.json") or {}, last_round(folder) or {}
-        seconds = {name: result[name] for name in ("cpu_seconds", "wall_seconds") if name in result}
-        status = result.get("status", "unfinished")
-        return {**self._named(run), "status": status, "rounds": int(last.get("round", 0)), **seconds}
-
-    def _named(self, run: Experiment) -> dict[str, Any]:
-        estimate = self.whole.get(run)
-        estimated = None if estimate is None else round(estimate, 2)
-        return {"cell_key": run.cell_key, "seed": run.seed, "estimated_cpu_seconds": estimated}
-
-
-def _new_file(folder: Path) -> Path:
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    for number in range(1, 1000):
-        path = folder / f"{stamp}-{number}.json"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise CannotWrite(f"{path}: cannot be written ({error.strerror}); --results FOLDER names another") from None
-        return path
-    raise CannotWrite(f"{folder}: a thousand budgets were begun in this second")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -13,8 +13,6 @@ from benchmark.records.files import read_json
 from benchmark.records.lease import GIVEN_UP, PATIENCE, Found, newest
 from benchmark.records.record import Round, RunRecord, last_round, read_rounds, run_folder
 
-BUDGETS = "budgets"  # under the results: what became of each budget of time (`sweeps.budget`)
-
 # stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.
 # given up: it died again and again, and no launcher tries any more; the same command does.
 State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "given up", "missing"]
@@ -182,19 +180,3 @@ def to_json(runs: Sequence[RunStatus]) -> str:
     """One JSON object: the summary, and every run."""
     total = summary(runs)
     return json.dumps({**vars(total), "runs": [vars(run) for run in runs]})
-
-
-def newest_budget(results: Path) -> str | None:
-    """The latest budget on one line, for people; None where there never was one."""
-    files = sorted((results / BUDGETS).glob("*.json"))
-    found = read_json(files[-1]) if files and files[-1].stat().st_size else None
-    if found is None:
-        return None
-    plan, outcome = found["plan"], found.get("outcome")
-    names = ", ".join(f"{entry['item']} ({entry['profile']})" for entry in plan["items"])
-    head = f"last budget: {plan['budget']['words']} for {names}, {plan['begun']}: {len(plan['runs'])} runs planned, "
-    head += f"about {in_words(plan['estimated_seconds'])}, {len(plan['left_out'])} left out; "
-    if outcome is None:
-        return head + "not ended"
-    done = sum(row["status"] != "unfinished" for row in outcome["runs"])
-    return head + f"{done} done in {in_words(outcome['used_seconds'])}, {len(outcome['missing'])} missing"

@@ -30,7 +30,7 @@ def spend(
     """Train what fits and return the plan as it then stands. `start`: when the command was begun (`time.monotonic`).
 
     Raises ConfigError where not one run fits. A run that fails costs the others nothing: its error is raised in the
-    end, after the outcome is written down.
+    end.
     """
     planned, jobs = look(), side_by_side(options)
     if not planned.missing:
@@ -40,27 +40,20 @@ def spend(
     if not chosen.fit.taken:
         raise ConfigError(nothing_fits(options.budget, chosen))
     tell(budget, chosen, planned.items, console)
-    record = spending.write_plan(planned.items, chosen)
-    asked, failures = set(planned.missing), list[FsslError]()
-    try:
-        while chosen.wave and not spending.gate.is_closed():
-            wave = replace(planned, missing=chosen.wave)
-            try:
-                train(
-                    wave, options, console, gate=spending.gate, noted=lambda standing: spending.note(standing.finished)
-                )
-            except Stopped:
-                raise
-            except FsslError as error:
-                failures.append(error)
-                spending.gate.refused.update(chosen.wave)  # no second time in this call
-            planned = look()
-            asked.update(planned.missing)
-            chosen = spending.choose(planned)
-    finally:
-        spending.write_outcome(record, asked)
+    failures: list[FsslError] = []
+    while chosen.wave and not spending.gate.is_closed():
+        wave = replace(planned, missing=chosen.wave)
+        try:
+            train(wave, options, console, gate=spending.gate, noted=lambda standing: spending.note(standing.finished))
+        except Stopped:
+            raise
+        except FsslError as error:
+            failures.append(error)
+            spending.gate.refused.update(chosen.wave)  # no second time in this call
+        planned = look()
+        chosen = spending.choose(planned)
     used = f"{in_words(spending.gate.used)} of {in_words(budget.seconds)} used"
-    console.print(f"budget: {used}, {len(planned.missing)} runs are left; record: {record}", soft_wrap=True)
+    console.print(f"budget: {used}, {len(planned.missing)} runs are left")
     for line in _names(planned.items, planned.missing):
         console.print(f"  missing: {line}", highlight=False, soft_wrap=True)
     if failures:

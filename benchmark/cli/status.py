@@ -15,7 +15,7 @@ from benchmark.cli.scope import add_reference, add_scope, seeds_of, uses_referen
 from benchmark.papers.catalogue import items
 from benchmark.records.record import run_folder
 from sweeps.plan import plan
-from sweeps.status import FINISHED, RunStatus, newest_budget, on_disk, status_of, summary, to_json, work
+from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json, work
 
 SECONDS_BETWEEN_LOOKS = 2.0  # of --watch on a terminal
 SECONDS_BETWEEN_LINES = 15.0  # elsewhere
@@ -46,8 +46,6 @@ def act(options: argparse.Namespace) -> int:
             _watch(options, console)
     else:
         (console if console.is_terminal else Console(width=WIDTH)).print(_view(_look(options)))
-        if (line := newest_budget(options.results)) is not None:
-            print(line)
     return 0
 
 

@@ -27,8 +27,7 @@ from benchmark.records.record import read_rounds, run_folder
 from sweeps.budget import Gate
 from sweeps.launcher import LocalWorkers, launch
 from sweeps.plan import Plan, plan
-from sweeps.status import newest_budget
-from tests.conftest import tiny_experiment
+from tests.conftest import record_of, tiny_experiment
 
 LONG = tiny_experiment(federation=replace(tiny_experiment().federation, rounds=4000))
 
@@ -72,23 +71,15 @@ def test_what_fits_is_trained_and_what_does_not_is_named(tiny, tmp_path):
     before, _, after = said.getvalue().partition("runs to train")
     assert "4 of 6 missing runs fit" in before and "left out: test/item endless, seeds 0 to 1" in before
     assert "4 runs are left" in after and "missing: test/item endless, seeds 0 to 1" in after
-    (record,) = (tmp_path / "budgets").iterdir()
-    plan_of, outcome = read_json(record)["plan"], read_json(record)["outcome"]
-    chosen = [(tiny.cell_key, 0), (wrong.cell_key, 0), (tiny.cell_key, 1), (wrong.cell_key, 1)]
-    assert [(row["cell_key"], row["seed"]) for row in plan_of["runs"]] == chosen
-    assert [row["cell_key"] for row in plan_of["left_out"]] == [endless.cell_key] * 2
-    done = [row for row in outcome["runs"] if row["status"] == "done"]
-    assert [(row["cell_key"], row["seed"]) for row in done] == chosen[::2] and len(outcome["missing"]) == 4
-    for row in done:
-        assert row["rounds"] == 3 and row["cpu_seconds"] > 0 and row["estimated_cpu_seconds"] > 0
-    line = newest_budget(tmp_path)
-    assert line is not None and "4 runs planned" in line and "2 done in" in line and "4 missing" in line
+    first, second = (run_folder(tmp_path, tiny.with_seed(seed)) for seed in (0, 1))
+    assert [record_of(folder).status for folder in (first, second)] == ["done", "done"]
+    assert (first / "result.json").stat().st_mtime_ns < (second / "experiment.json").stat().st_mtime_ns
 
 
 def test_a_budget_into_which_nothing_fits_starts_nothing(tmp_path):
     with pytest.raises(ConfigError, match="is too short: the least missing run takes about"):
         spent("8s", item_of(long=LONG), tmp_path, StringIO())
-    assert not (tmp_path / "runs").exists() and not (tmp_path / "budgets").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 class ClosesOnceBegun:
