@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
-from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Choice, Item
+from benchmark.papers.table import is_bound
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import FAMILY_ERROR
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
@@ -44,7 +44,7 @@ BASES: tuple[Basis, ...] = ("rounds", "steps", "bytes")
 COSTS: Mapping[Basis, tuple[str, ...]] = {"steps": ("local_steps",), "bytes": ("comm/bytes_up", "comm/bytes_down")}
 UNITS = (thousands, megabytes)  # of COSTS
 NAMES: Mapping[Basis, str] = {"rounds": "Equal rounds", "steps": "Equal local steps", "bytes": "Equal bytes"}
-KEPT_NONE, NO_BETTER = "kept no pseudo-label in the last round", "typically no better than labels alone"
+KEPT_NONE, NO_BETTER = "kept no pseudo-label in the last round", "typically end no better than labels alone"
 BUDGET = (
     "The budget is what the cheapest method spends. Costlier methods are scored at the round where they reach it, "
     "before their learning-rate schedule ends."
@@ -138,7 +138,7 @@ def _arena(
     times = Counter(method_of(result.cell) for result in bounds)
     # its own bounds, and those that the item has only once, which stand beside every column
     bounds = [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
-    alone = next((r.values for r in bounds if isinstance(r.cell.experiment.method, ServerOnly)), {})
+    alone = next((r.values for r in bounds if is_bound(r.cell)), {})
     nothing = {r.cell.label: _nothing(r, runs[r.cell.label], alone) for r in compared}
     return Arena(
         key=key,
@@ -256,7 +256,7 @@ def learned_nothing(arena: Arena) -> str:
         for why in (KEPT_NONE, NO_BETTER)
     }
     of = len(arena.compared)
-    return " ".join(f"Not ranked: {len(n)} of {of} methods {why}: {', '.join(n)}." for why, n in names.items() if n)
+    return " ".join(f"Not ranked: {len(n)} of {of} methods {why}: {'; '.join(n)}." for why, n in names.items() if n)
 
 
 def footnotes(item: Item) -> dict[str, int]:

@@ -55,7 +55,7 @@ def by_prior(beta: float, environment: Experiment) -> float:
 
 
 AS_CLIENT = "the server's labelled images are one more client's: the method trains nothing at the server"
-NOT_SBN = "in its paper with static batch norms and five epochs a round; here with the others' network and steps"
+NOT_SBN = "its paper has static batch norms and five epochs a round, this table the others' network and steps"
 NOT_PRINTED = "its paper prints no hyperparameters: FixMatch's optimizer and threshold"
 
 
