@@ -1,0 +1,210 @@
+"""The pairs of `PAPER/departures`: each differs in its switch alone, and rests on a cell that other items have."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment, to_json
+from benchmark.papers import switches
+from benchmark.papers.catalogue import ITEMS, OURS, items
+from benchmark.papers.fedswitch import prior_of
+from benchmark.papers.item import Item
+from benchmark.papers.scale import FULL_SIZE, PROFILES
+from benchmark.papers.switches import switches_of
+from benchmark.records.run import run
+from tests.conftest import ROOT, record_of
+from tests.papers.conftest import item_of
+
+# What of an experiment a switch moves, by hand. A field with others below it moves as a whole; one beta for all of
+# RSCFed's clients: the other one is back at its default; other clients have another beta of FedSwitch.
+MOVED = {
+    "ssfl": {
+        "schedule": {"optimizer.schedule.c", "optimizer.schedule.steps", "optimizer.schedule.floor"},
+        "server-models": {"method.server_models"},
+        "bn-statistics": {"method.bn_statistics"},
+        "momentum": {"method.momentum"},
+        "start-average": {"method.client_start"},
+        "start-last-group": {"method.client_start"},
+        "norm": {"model.norm"},
+        "server-weight": {"method.averaging.server_weight"},
+        "flips": {"data.augmentation.weak.flip"},
+        "warm-start": {"method.warm_start_rounds"},
+        "pseudo-label-mode": {"method.objective.pseudo_label_mode"},
+        "views": {"method.objective.views"},
+        "client-labels": {"method.client_labels"},
+    },
+    "semifl": {
+        "mix-source": {"method.mix_source"},
+        "nothing-below": {"method.nothing_below"},
+        "order": {"method.order"},
+        "momentum": {"method.momentum"},
+        "clip": {"optimizer.clip"},
+        "moments": {"method.moments"},
+        "statistics": {"method.statistics"},
+        "inactive": {"method.statistics"},
+        "server-epochs": {"method.server_epochs_each"},
+        "augmentation": {"data.augmentation.strong"},
+        "warm-start": {"method.warm_start_rounds"},
+    },
+    "rscfed": {
+        "weight-per-round": {"method.labelled_weight"},
+        "weight-per-subset": {"method.labelled_weight"},
+        "beta-rule": {"method.beta_rule", "method.beta_labelled"},
+        "distance": {"method.distance"},
+        "drawn-twice": {"method.drawn_twice"},
+        "teacher-speed": {"method.ema_warm_up"},
+        "teacher-start": {"method.teacher_start"},
+        "lambda-u": {"method.unlabelled_weight"},
+        "warm-start": {"method.warm_start_rounds"},
+        "labelled-choice": {"data.labelled_choice"},
+        "equally": {"method.weighting"},
+        "momentum": {"method.momentum"},
+        "clipping": {"optimizer.clip"},
+        "view": {"data.augmentation.weak.enlarge"},
+        "irm-uncertainty": {"method.uncertainty"},
+        "irm-confidence": {"method.least_confidence"},
+        "irm-ramp": {"method.ramp_rounds"},
+        "irm-lambda": {"method.unlabelled_weight"},
+    },
+    "fedswitch": {
+        "rule": {"method.rule"},
+        "always-teacher": {"method.rule"},
+        "always-student": {"method.rule"},
+        "beta": {"method.beta"},
+        "divergence": {"method.divergence"},
+        "prediction": {"method.prediction"},
+        "counted": {"method.counted"},
+        "unsent-teacher": {"method.unsent_teacher"},
+        "first-round": {"method.first_round"},
+        "local-teacher": {"method.local_ratio"},
+        "proximal": {"method.proximal"},
+        "evaluated": {"method.evaluated"},
+        "server-teacher": {"method.server_teacher"},
+        "alpha": {"partition.alpha", "method.beta"},
+        "clients-in-turn": {"partition.rule", "method.beta"},
+        "labelled-skew": {"data.label_setting", "data.labels_per_client", "data.labelled_share", "method.beta"},
+        "server-labels": {"data.N_s", "method.beta"},
+    },
+}
+# Where the profile's own way is the paper's, there is no pair.
+ABSENT = {"ssfl": {"warm-start"}, "semifl": {"augmentation", "warm-start"}}
+# Items whose cells the defaults are, and defaults of their own: SSFL's Figure 2 has other data or another length.
+BASES = {
+    "ssfl": ("tab2", "fig2", "tabh1"),
+    "semifl": ("tab4",),
+    "rscfed": ("tab7", "fig2"),
+    "fedswitch": ("fig4", "tab2"),
+}
+OWN = {"ssfl": {"schedule", "bn-statistics", "pseudo-label-mode", "views"}}
+PAPERS_AND_PROFILES = [(paper, profile) for paper in MOVED for profile in PROFILES]
+
+
+def departures(paper: str, profile: str) -> Item:
+    return item_of(f"{paper}/departures", profile)
+
+
+def flat(entries: object, above: str = "") -> dict[str, object]:
+    if not isinstance(entries, dict):
+        return {above: entries}
+    return {k: v for key, value in entries.items() for k, v in flat(value, f"{above}.{key}".lstrip(".")).items()}
+
+
+def moved(default: Experiment, other: Experiment) -> set[str]:
+    a, b = flat(to_json(default)), flat(to_json(other))
+    return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
+
+
+@pytest.mark.parametrize(("paper", "profile"), PAPERS_AND_PROFILES)
+def test_a_pair_differs_in_its_switch_alone(paper, profile):
+    item = departures(paper, profile)
+    absent = ABSENT.get(paper, set()) if profile in FULL_SIZE else set()
+    assert {cell.label.split("/")[0] for cell in item.cells} == MOVED[paper].keys() - absent
+    for name in MOVED[paper].keys() - absent:
+        default, other = (item.cell(f"{name}/{way}").experiment for way in ("default", "other"))
+        found, fields = moved(default, other), MOVED[paper][name]
+        assert found and all(any(one == field or one.startswith(f"{field}.") for field in fields) for one in found)
+        if paper == "fedswitch" and "method.beta" in fields and name != "beta":
+            assert other.method.beta == prior_of(other) and found != {"method.beta"}
+
+
+@pytest.mark.parametrize(("paper", "profile"), PAPERS_AND_PROFILES)
+def test_defaults_are_cells_that_are_trained_anyway(paper, profile):
+    known = {cell.cell_key for name in BASES[paper] for cell in item_of(f"{paper}/{name}", profile).cells}
+    default = {c.label: c.cell_key for c in departures(paper, profile).cells if c.label.endswith("/default")}
+    own = {"view"} if (paper, profile) == ("rscfed", "demo") else OWN.get(paper, set())  # whose digits are padded
+    assert {label.split("/")[0] for label, key in default.items() if key not in known} == own
+
+
+def test_the_profile_s_own_way_comes_first():
+    for profile, norm, flip in (("laptop", "gn", 0.0), ("paper", "none", 0.5)):
+        item = departures("ssfl", profile)
+        assert item.cell("norm/default").experiment.model.norm == norm
+        assert item.cell("flips/default").experiment.data.augmentation.weak.flip == flip
+        words = item.cell("flips/default").note.split(";")[0]
+        assert str(item.cell("flips/default").setting["switch"]).split(": ")[1].startswith(words)
+
+
+def test_the_schedules_are_cifar_10_s():
+    """Eq. 11, 3200 local steps for 300 epochs. Released: cos(2.286 pi phase) is zero at phase .2187 of 10923 - 53,
+    so after step 2430 the rate stays at the floor. Literal: zero at .5 / 2.3 of 3147, step 737; cos is positive again
+    from 1.5 / 2.3, step 2105, and ends at cos(2.3 pi) = .588."""
+    item = departures("ssfl", "laptop")
+    released, literal = (item.cell(f"schedule/{way}").experiment.optimizer.schedule for way in ("default", "other"))
+    above = [released.factor(step, 3200) > 2e-4 for step in (52, 2400, 2460, 3199)]
+    assert above == [True, True, False, False]
+    above = [literal.factor(step, 3200) > 2e-4 for step in (52, 720, 750, 2090, 2120)]
+    assert above == [True, True, False, False, True]
+    assert literal.factor(3200, 3200) == pytest.approx(0.588, abs=1e-3)
+
+
+def test_as_many_labels_whether_skewed_or_not():
+    """50 of a client's 560 images."""
+    found = departures("fedswitch", "paper").cell("labelled-skew/other").experiment.data
+    assert (found.label_setting, found.labelled_share) == ("share", pytest.approx(50 / 560, abs=1e-4))
+
+
+@pytest.mark.parametrize("paper", MOVED)
+def test_every_switch_stands_in_the_handwritten_page_at_its_entry(paper):
+    text = re.sub(
+        r"[ \n]+", " ", re.sub(r"\n( ?\d+\. |## )", r"\t\1", (ROOT / "reports" / paper / "departures.md").read_text())
+    )
+    entries = dict(re.findall(r"\t ?(\d+)\. ([^\t]*)", text))
+    for switch in switches_of(paper)[0]:
+        assert f"({paper}/departures: {switch.name})" in entries[str(switch.entry)]
+    named = re.findall(rf"{paper}/departures: ([a-z-]+)", text)
+    assert sorted(named) == sorted(switch.name for switch in switches_of(paper)[0]) == sorted(MOVED[paper])
+
+
+def test_a_paper_s_name_leaves_ours_out_and_all_does_not():
+    assert "ssfl/departures" not in {item.name for item in items(["ssfl"], "demo")}
+    assert {item.name for item in items(["all"], "demo")} == set(ITEMS) >= OURS
+
+
+def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(switches, "PUBLISHED", tmp_path)
+    file = (ROOT / "results" / "published" / "ssfl" / "departures.toml").read_text()
+    (tmp_path / "ssfl").mkdir()
+    (tmp_path / "ssfl" / "departures.toml").write_text(file.replace("entry = 10", "entri = 10", 1))
+    with pytest.raises(ConfigError, match="switch 'schedule': unknown key 'entri'; did you mean 'entry'"):
+        departures("ssfl", "demo")
+    (tmp_path / "ssfl" / "departures.toml").write_text(file.replace('"printed_schedule"', '"printed"', 1))
+    with pytest.raises(ConfigError, match="unknown change 'printed'; choose printed_schedule"):
+        departures("ssfl", "demo")
+
+
+@pytest.mark.parametrize(
+    "paper", ["ssfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rscfed", "fedswitch"))]
+)
+def test_every_way_trains(paper, tmp_path):
+    """Three rounds on the demo, each cell once: there is an accuracy, and no switch is refused."""
+    seen = {cell.cell_key: cell.experiment for cell in departures(paper, "demo").cells}
+    for e in seen.values():
+        method = replace(e.method, warm_start_rounds=min(1, e.method.warm_start_rounds))
+        run(replace(e, method=method, federation=replace(e.federation, rounds=3, T=min(2, e.federation.T))), tmp_path)
+    results = list(tmp_path.rglob("result.json"))
+    assert len(results) == len(seen)
+    for path in results:
+        accuracy = record_of(path.parent).selected("test/accuracy")
+        assert accuracy is not None and 0.0 < accuracy <= 1.0
