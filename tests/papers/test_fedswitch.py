@@ -1,13 +1,9 @@
 """FedSwitch's tables and figures: values by transcription, settings by hand from sections 5.1 to 5.4, beta by hand."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid
 from benchmark.experiment import Data, Experiment, Federation
@@ -22,8 +18,7 @@ from benchmark.papers.fedswitch import clients_of, divergence_K, prior_of
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
-from benchmark.records.run import run
-from tests.conftest import ROOT, record_of
+from tests.conftest import ROOT
 
 SHARED = ROOT.parent / "shared"
 NAMES = sorted(name for name in ITEMS if name.startswith("fedswitch/") and name not in OURS)
@@ -37,15 +32,6 @@ def item_of(name: str, profile: str = "paper") -> Item:
 
 def trained(item: Item) -> list[Cell]:
     return [cell for cell in item.cells if cell.role == "published"]
-
-
-@pytest.fixture(scope="module")
-def transcribed() -> Mapping[str, Any]:
-    """The independent transcription."""
-    path = SHARED / "facts" / "paper_tables.yaml"
-    if not path.exists():
-        pytest.skip("the independent transcription is not here")
-    return {found["id"]: found for found in yaml.safe_load_all(path.read_text())}
 
 
 def test_every_table_and_figure_is_an_item(transcribed):
@@ -234,25 +220,3 @@ def test_labels_alone_stand_beside_once_for_each_way_of_holding_them(name, bound
         # 510 images, or 625 a step, in batches of 100; the server passes ten times over its 1,000.
         T = (7 if cell.experiment.data.streaming_steps > 1 else 6) if at_clients else 10
         assert (cell.experiment.federation.T, cell.experiment.federation.epochs) == (T, None)
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("tab1", "FedMatch"),
-        ("tab2", f"{CLIENT}/Batch-NonIID/FedSwitch"),
-        ("tab2", f"{CLIENT}/Batch-IID/FedRGD"),
-        ("tab2", f"{CLIENT}/Batch-IID/Labels alone"),
-        ("tab3", f"{CLIENT}/Streaming-NonIID/TS-Client EMA"),
-        ("tab3", f"{SERVER}/Streaming-NonIID/FedMatch"),
-        ("fig4", "FedSwitch/alpha=0.01"),
-    ],
-)
-def test_each_kind_of_cell_trains(name, label, tmp_path):
-    """A round of labels alone and two with clients on the demo: an accuracy."""
-    e = item_of(name, "demo").cell(label).experiment
-    if hasattr(e.method, "warm_start_rounds"):
-        e = replace(e, method=replace(e.method, warm_start_rounds=1))
-    run(replace(e, federation=replace(e.federation, rounds=3)), tmp_path)
-    accuracy = record_of(next(tmp_path.rglob("result.json")).parent).selected("test/accuracy")
-    assert accuracy is not None and 0.0 < accuracy <= 1.0

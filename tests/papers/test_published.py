@@ -3,11 +3,8 @@
 import math
 import re
 import tomllib
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
-import yaml
 
 from benchmark.papers.published import PUBLISHED, claims_of, read_published
 from tests.conftest import ROOT
@@ -29,15 +26,6 @@ def paper_text() -> str:
     if not path.exists():
         pytest.skip("the paper's text is not here")
     return path.read_text()
-
-
-@pytest.fixture(scope="module")
-def transcribed() -> Mapping[str, Mapping[str, Any]]:
-    """The independent transcription: id in lower case, as the files are named -> document."""
-    path = SHARED / "facts" / "paper_tables.yaml"
-    if not path.exists():
-        pytest.skip("the independent transcription is not here")
-    return {found["id"].lower(): found for found in yaml.safe_load_all(path.read_text())}
 
 
 def test_every_table_and_figure_with_numbers_is_transcribed(transcribed):

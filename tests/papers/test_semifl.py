@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import yaml
 
 from benchmark.data.partition import Dirichlet, Iid, Shards
 from benchmark.methods.server_only import ServerOnly
@@ -12,6 +11,7 @@ from benchmark.optim.sgd import RoundCosine
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
+from benchmark.papers.scale import PROFILES
 from tests.conftest import ROOT
 
 SHARED = ROOT.parent / "shared"
@@ -23,15 +23,6 @@ def item_of(name: str, profile: str = "paper") -> Item:
     return items([f"semifl/{name}"], profile)[0]
 
 
-@pytest.fixture(scope="module")
-def transcribed() -> Mapping[str, Any]:
-    """The independent transcription."""
-    path = SHARED / "facts" / "paper_tables.yaml"
-    if not path.exists():
-        pytest.skip("the independent transcription is not here")
-    return {found["id"].removeprefix("semifl."): found for found in yaml.safe_load_all(path.read_text())}
-
-
 def partition_of(cell: Mapping[str, Any]) -> str:
     return str(cell.get("partition", "")).replace(" = ", "=")
 
@@ -40,14 +31,14 @@ def test_table_1_is_transcribed_twice(transcribed):
     def key(cell: Mapping[str, Any], data: str, N_s: object) -> tuple[object, ...]:
         return cell["method"], partition_of(cell), data.lower(), N_s
 
-    theirs = {key(c, c["dataset"], c["Ns"]): (c["mean"], c["std"]) for c in transcribed["tab1"]["cells"]}
+    theirs = {key(c, c["dataset"], c["Ns"]): (c["mean"], c["std"]) for c in transcribed["semifl.tab1"]["cells"]}
     ours = {key(c, c["data"], c["N_s"]): (c["value"], c["spread"]) for c in read_published("semifl/tab1")["cells"]}
     assert ours == theirs and len(ours) == 50
 
 
 def test_table_3_is_transcribed_twice(transcribed):
     theirs = {}
-    for c in transcribed["tab3"]["cells"]:
+    for c in transcribed["semifl.tab3"]["cells"]:
         for column, label in (("noniid_k2", "K=2"), ("iid", "IID")):
             if c[column] is not None:
                 theirs[c["method"], label] = (c[column], str(c["Ns"]).lower(), c["rounds"])
@@ -58,9 +49,21 @@ def test_table_3_is_transcribed_twice(transcribed):
     assert ours == theirs
 
 
+def test_table_4_is_transcribed_twice(transcribed):
+    theirs = {
+        (c["E"], c["beta_g"], c["mixup"], "K = 2" if "K=2" in c["partition"] else "IID"): (c["mean"], c["std"])
+        for c in transcribed["semifl.tab4"]["cells"]
+    }
+    ours = {
+        (c["E"], c["beta_g"], c["mixup"] == "yes", c["partition"].removeprefix("Non-IID, ")): (c["value"], c["spread"])
+        for c in read_published("semifl/tab4")["cells"]
+    }
+    assert ours == theirs and len(ours) == 8
+
+
 def test_table_6_is_transcribed_twice(transcribed):
     """The second row's exchanged values as they are printed; the second transcription may have put them right."""
-    theirs = sorted((c["mean"], c["std"]) for c in transcribed["tab6"]["cells"])
+    theirs = sorted((c["mean"], c["std"]) for c in transcribed["semifl.tab6"]["cells"])
     ours = sorted((c["value"], c["spread"]) for c in read_published("semifl/tab6")["cells"])
     assert ours == theirs and len(ours) == 8
 
@@ -84,6 +87,37 @@ def test_semifl_s_cells_are_section_4_and_table_5():
         assert e.method.server_batch_size == (10 if amount == "fewer" else 250)
         assert e.data.augmentation.weak.flip == (0.0 if data == "SVHN" else 0.5)
         assert (e.optimizer.lr, e.optimizer.schedule, e.model.norm) == (0.03, RoundCosine(), "sbn")
+
+
+def test_table_4_s_cells_are_section_4_and_table_5():
+    """100 clients, 10 a round, 800 rounds, E = 5, B = 10 and 250, eta = .03, tau = .95, Mixup .75, beta_g = .5, sBN."""
+    item = item_of("tab4")
+    partitions = {"K=2": Shards(classes_per_client=2), "IID": Iid()}
+    for cell in item.cells[:8]:
+        e, method = cell.experiment, cell.experiment.method
+        row, column = cell.label.split("/")
+        assert (e.data.name, e.data.N_s, e.data.label_setting) == ("cifar10", 4000, "server")
+        assert (e.model.network, e.model.norm, e.partition) == ("wresnet28x2", "sbn", partitions[column])
+        federation = e.federation
+        assert (federation.K, federation.C, federation.rounds) == (100, 10, 800)
+        assert federation.epochs == (1 if row == "E=1" else 5)
+        assert method.mix_weight == (0.0 if row == "No Mixup" else 1.0)
+        assert method.server_momentum == (0.0 if row == "beta_g=0" else 0.5)
+        assert (method.threshold, method.beta, method.batch_size, method.server_batch_size) == (0.95, 0.75, 10, 250)
+        assert (method.warm_start_rounds, method.statistics) == (0, "server_and_clients")
+        sgd = e.optimizer
+        assert (sgd.lr, sgd.momentum, sgd.nesterov, sgd.weight_decay) == (0.03, 0.9, True, 5e-4)
+        assert sgd.schedule == RoundCosine()
+    assert item.cell("SemiFL/IID").published["test/accuracy"].runs == item.seeds == 4
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_table_4_has_a_bound_of_labels_alone(profile):
+    """As many passes over the labels, and no round with clients. E = 1 has its own."""
+    *cells, bound = (cell for cell in item_of("tab4", profile).cells if cell.setting.get("E") != 1)
+    e, alone = cells[-1].experiment, bound.experiment
+    assert bound.role == "bound" and alone.data == e.data and alone.federation.rounds == e.federation.rounds
+    assert alone.method.warm_start_rounds == e.federation.rounds
 
 
 def test_the_bounds_are_400_passes_at_the_released_rate_and_beside_them_at_the_printed_one():

@@ -1,0 +1,85 @@
+"""A few rounds of each kind of cell that the papers' tables and figures need, on the demo."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmark.experiment import Evaluation, Experiment
+from benchmark.records.record import RunRecord
+from benchmark.records.run import run
+from tests.conftest import record_of
+from tests.papers.conftest import item_of
+
+
+def trained(e: Experiment, rounds: int, warm: int, tmp_path) -> RunRecord:
+    """`warm`: rounds of labels alone, for the methods that have any."""
+    method = replace(e.method, warm_start_rounds=warm) if hasattr(e.method, "warm_start_rounds") else e.method
+    run(replace(e, method=method, federation=replace(e.federation, rounds=rounds)), tmp_path)
+    record = record_of(next(tmp_path.rglob("result.json")).parent)
+    accuracy = record.selected("test/accuracy")
+    assert accuracy is not None and 0.0 < accuracy <= 1.0
+    return record
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "server_measured"),
+    [
+        ("fig2", "Supervised/R=0", True),
+        ("tab4", "Supervised FedAvg", False),
+        ("tabg1", "digits/FixMatch", None),
+        ("tab3", "Labels-at-server (non-iid)/Grouping", True),
+        ("tab3", "Labels-at-client (non-iid)/Grouping", False),
+        ("tabh1", "Grouping/R=0.6", False),
+        ("tabi1", "Grouping", True),
+        ("tab4", "DataSharing", False),
+        ("tab5", "EASGD/T=8", False),
+        ("tab5", "OverlapSGD/T=8", False),
+    ],
+)
+def test_each_kind_of_ssfl_measures_diversity(name, label, server_measured, tmp_path):
+    """The changes' diversity over those that took part in the second round (None: no cohort)."""
+    e = item_of(f"ssfl/{name}", "demo").cell(label).experiment
+    record = trained(replace(e, evaluation=Evaluation(every=1, gradient_diversity_every=2)), 2, 0, tmp_path)
+    last = record.rounds[-1]
+    assert ("diversity/delta/l2/squared/clients" in last) == (server_measured is not None)
+    assert ("diversity/delta/l2/squared/with_server" in last) == bool(server_measured)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("semifl/tab4", "E=1/K=2"),
+        ("semifl/tab4", "No Mixup/IID"),
+        ("fedswitch/tab1", "FedMatch"),
+        ("fedswitch/tab2", "Labels at Client/Batch-NonIID/FedSwitch"),
+        ("fedswitch/tab2", "Labels at Client/Batch-IID/FedRGD"),
+        ("fedswitch/tab2", "Labels at Client/Batch-IID/Labels alone"),
+        ("fedswitch/tab3", "Labels at Client/Streaming-NonIID/TS-Client EMA"),
+        ("fedswitch/tab3", "Labels at Server/Streaming-NonIID/FedMatch"),
+        ("fedswitch/fig4", "FedSwitch/alpha=0.01"),
+    ],
+)
+def test_each_kind_of_semifl_and_fedswitch(name, label, tmp_path):
+    """A round of labels alone and two with clients."""
+    trained(item_of(name, "demo").cell(label).experiment, 3, 1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("tab1", "8x8 digits/FedAvg (upper-bound)"),
+        ("tab2", "8x8 digits/Basic + SSO"),
+        ("tab3", "RSCFed"),
+        ("tab3", "FedIRM (weight adju.)"),
+        ("tab4", "RSCFed/K=50"),
+        ("tab5", "Fed-Consist"),
+        ("tab5", "RSCFed"),
+        ("fig2", "Fed-Consist (origi.)"),
+    ],
+)
+def test_each_kind_of_rscfed_has_four_metrics(name, label, tmp_path):
+    e = item_of(f"rscfed/{name}", "demo").cell(label).experiment
+    record = trained(e, 3, 1, tmp_path)
+    for metric in ("test/auroc", "test/precision", "test/recall"):
+        value = record.selected(metric)
+        assert value is not None and 0.0 <= value <= 1.0
