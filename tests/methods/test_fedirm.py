@@ -11,9 +11,7 @@ from scipy.special import softmax
 from torch import nn
 
 from benchmark.errors import ConfigError
-from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.fed_consist import LabelledUpdate
 from benchmark.methods.fedirm import (
     FedIRM,
     RelationMatching,
@@ -22,18 +20,12 @@ from benchmark.methods.fedirm import (
     relation_loss,
     relation_matrix,
 )
-from benchmark.methods.protocol import Batch, Job, Key, Limit, Stream
+from benchmark.methods.protocol import Batch, Key
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference
-from tests.methods.watch import tiny_with, watched
-
-SGD_OF_TWO_RATES = SGD(lr=0.02, server_lr=0.05, schedule=Constant(), weight_decay=0.0, nesterov=False)
-
-
-def experiment_of(method, setting="some_clients", **changes):
-    return replace(tiny_with(method, setting), optimizer=SGD_OF_TWO_RATES, **changes)
+from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
+from tests.methods.watch import watched
 
 
 def relation_by_numpy(logits_ND, labels_N, temperature):
@@ -166,50 +158,6 @@ def test_the_ramp(round_number, expected):
 METHOD = FedIRM(batch_size=8, ramp_rounds=3, uncertainty=2.29, least_confidence=0.0, ema_warm_up="paper", alpha=0.2)
 
 
-def by_plain_torch(experiment, rounds):
-    """The same rounds without the suite's local step, losses or averages; teachers from the first global model."""
-    environment = prepare(experiment)
-    mean, clients = weights_of(environment.network()), range(environment.K)
-    students, teachers = ({k: environment.network() for k in clients} for _ in range(2))
-    sizes, labelled, data = environment.sizes, environment.labelled, environment.data
-    total = sum(sizes[k] for k in clients)
-    channel = [torch.tensor(values).view(1, -1, 1, 1) for values in (data.mean, data.std)]
-    images_NCHW = (data.train_images_NCHW.float() / 255 - channel[0]) / channel[1]
-    for number in range(1, rounds + 1):
-        matrices: list[Any] = []
-        for k in sorted(clients, key=lambda k: not labelled[k]):
-            student, teacher = students[k], teachers[k].eval()
-            student.load_state_dict(mean)
-            part: Any = "labelled" if labelled[k] else "unlabelled"
-            views = ("weak",) if labelled[k] else ("weak", "weak2")
-            stream = Stream(part=part, batch_size=8, views=views, drop_last=False)
-            update = LabelledUpdate(method=METHOD)
-            job = Job(key=Key(client=k), update=update, receives={}, data={part: stream}, limit=Limit(steps=2))
-            optimizer = torch.optim.SGD(student.parameters(), lr=0.05 if labelled[k] else 0.02, momentum=0.9)
-            for batch in JobBatches(environment, job, number):
-                images: Any = batch.streams[part]
-                if labelled[k]:
-                    loss = nn.functional.cross_entropy(student(images.views["weak"]), images.labels_N)
-                else:
-                    ramp = math.exp(-5 * (1 - (number - 1) / 3) ** 2)
-                    loss = local_loss(student, teacher, images.views, matrices[0], ramp)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                with torch.no_grad():
-                    for mine, theirs in zip(teacher.parameters(), student.parameters(), strict=True):
-                        mine.copy_(0.8 * mine + 0.2 * theirs)
-            if labelled[k]:
-                positions_N = torch.as_tensor(environment.held.labelled[k])
-                with torch.no_grad():
-                    logits_ND = student(images_NCHW[positions_N])
-                labels_N = data.train_labels_N[positions_N]
-                matrices.append([softened(logits_ND, labels_N, c) for c in range(10)])
-        states = {k: weights_of(students[k]) for k in clients}
-        mean = {name: torch.stack([states[k][name] * sizes[k] / total for k in clients]).sum(0) for name in mean}
-    return mean
-
-
 def softened(logits_ND, labels_N, c):
     return (logits_ND[labels_N == c].mean(0) / 2.0).softmax(0) if (labels_N == c).any() else None
 
@@ -230,8 +178,27 @@ def local_loss(student, teacher, views, target, ramp):
 
 def test_four_rounds_by_plain_torch():
     experiment = experiment_of(METHOD)
+    relation: list[torch.Tensor | None] = []
     module, watch = watched(experiment, 4)
-    mean = by_plain_torch(experiment, rounds=4)
+
+    def on_labels(environment, student, client):
+        """The labelled client's relations, for the others of the round."""
+        positions_N, data = torch.as_tensor(environment.held.labelled[client]), environment.data
+        channel = [torch.tensor(values).view(1, -1, 1, 1) for values in (data.mean, data.std)]
+        with torch.no_grad():
+            logits_ND = student((data.train_images_NCHW[positions_N].float() / 255 - channel[0]) / channel[1])
+        relation[:] = [softened(logits_ND, data.train_labels_N[positions_N], c) for c in range(10)]
+
+    def loss_of(student, teacher, views, number):
+        return local_loss(student, teacher, views, relation, math.exp(-5 * (1 - (number - 1) / 3) ** 2))
+
+    def by_size(environment):
+        total = sum(environment.sizes[k] for k in range(4))
+        return {k: environment.sizes[k] / total for k in range(4)}
+
+    mean, _ = rounds_by_plain_torch(
+        experiment, 4, weights=by_size, loss_of=loss_of, alpha=METHOD.alpha, on_labels=on_labels
+    )
     assert difference(module.models()["student"], mean) < 1e-6
     assert difference(mean, weights_of(module.environment.network())) > 1e-2
     assert module.metrics["client/relation_loss"] > 1e-4 and 0 < module.metrics["pseudo/kept"] < 1

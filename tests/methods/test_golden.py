@@ -16,6 +16,7 @@ from benchmark.streams import numpy_stream, torch_stream
 from tests.federated.helpers import module_of
 from tests.methods.golden import FOLDER, TRACES, trace
 from tests.methods.watch import Watch
+from tests.models.written_out import tiny_forward
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -34,42 +35,6 @@ def test_the_trace_has_not_moved(name):
 
 def test_no_trace_is_left_over():
     assert {path.stem for path in FOLDER.glob("*.json")} == set(TRACES)
-
-
-def convolution(images_NCHW, weight_OIRS, bias_O):
-    """A 3x3 convolution padded by one, in NumPy."""
-    padded = np.pad(images_NCHW, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-    return np.einsum("nihwrs,oirs->nohw", windows, weight_OIRS) + bias_O[None, :, None, None]
-
-
-def group_norm(images_NCHW, groups, weight_C, bias_C):
-    N, C, H, W = images_NCHW.shape
-    grouped = images_NCHW.reshape(N, groups, -1)
-    normal = (grouped - grouped.mean(axis=2, keepdims=True)) / np.sqrt(grouped.var(axis=2, keepdims=True) + 1e-5)
-    return normal.reshape(N, C, H, W) * weight_C[None, :, None, None] + bias_C[None, :, None, None]
-
-
-def batch_norm(images_NCHW, weight_C, bias_C):
-    """By the batch's own statistics, as in training."""
-    mean, var = (f(images_NCHW, axis=(0, 2, 3), keepdims=True) for f in (np.mean, np.var))
-    return (images_NCHW - mean) / np.sqrt(var + 1e-5) * weight_C[None, :, None, None] + bias_C[None, :, None, None]
-
-
-def forward(w, images_NCHW, norm):
-    """The tiny network in NumPy, float64: logits_ND."""
-
-    def normal(images, number):
-        scale = w[f"norm{number}.weight"], w[f"norm{number}.bias"]
-        return group_norm(images, 4, *scale) if norm == "gn" else batch_norm(images, *scale)
-
-    hidden = np.maximum(normal(convolution(images_NCHW, w["conv1.weight"], w["conv1.bias"]), 1), 0)
-    hidden = convolution(hidden, w["conv2.weight"], w["conv2.bias"])
-    N, C, H, W = hidden.shape
-    pooled = hidden.reshape(N, C, H // 2, 2, W // 2, 2).max(axis=(3, 5))
-    hidden = np.maximum(normal(pooled, 2), 0).reshape(N, -1)
-    hidden = np.maximum(hidden @ w["fc1.weight"].T + w["fc1.bias"], 0)
-    return hidden @ w["fc2.weight"].T + w["fc2.bias"]
 
 
 LOSSES_ON_LABELS = ("server/loss", "client/supervised_loss", "client/labelled_loss")
@@ -97,9 +62,9 @@ def first_on_labels(module):
 
 
 @pytest.mark.parametrize("name", [name for name in TRACES if "mixmatch" not in name])  # which mix all images
-def test_the_first_loss_on_labels_by_numpy(name):
+def test_the_first_loss_on_labels_written_out(name):
     """Whoever trains on labels first (the server, a labelled client, the one holder of everything): the cross-entropy
-    of the first batch's weak view at the weights received, with network, softmax and mean in NumPy.
+    of the first batch's weak view at the weights received, by a network written out in functions, in float64.
 
     The record has means over local steps; the experiment here takes one batch, FedMatch two steps on it. The network is
     the sum of what was received (FedMatch: sigma and psi).
@@ -121,8 +86,8 @@ def test_the_first_loss_on_labels_by_numpy(name):
         if "student" in job.receives
         else [job.receives["sigma"], job.receives["psi"]]
     )
-    weights = {tensor: sum(w[tensor].double() for w in sets).numpy() for tensor in sets[0]}
-    logits_ND = forward(weights, views[view].double().numpy(), experiment.model.norm)
+    weights = {tensor: sum(w[tensor].double() for w in sets) for tensor in sets[0]}
+    logits_ND = tiny_forward(weights, views[view].double(), experiment.model.norm).numpy()
     if name == "heterofl":  # classes that the client lacks
         logits_ND[:, list(set(range(10)) - set(job.update.classes))] = 0.0
     expected = -log_softmax(logits_ND, axis=1)[np.arange(len(at)), data.train_labels_N[at].numpy()].mean()

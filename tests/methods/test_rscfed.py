@@ -13,28 +13,21 @@ from scipy.special import softmax
 from torch import nn
 
 from benchmark.experiment import from_json, to_json
-from benchmark.federated.batches import JobBatches
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, Member
-from benchmark.methods.protocol import Batch, Job, Key, Limit, Outcome, Stream, Training
+from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
+from benchmark.methods.protocol import Batch, Job, Outcome, Training
 from benchmark.methods.rscfed import RSCFed, norm_of_all, reweighted, sum_of_norms
-from benchmark.optim.sgd import SGD, Constant
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal
-from tests.methods.watch import tiny_with, watched
+from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
+from tests.methods.watch import watched
 
 # By the letter of the paper but for its round, as the plain torch below has it; the defaults have lambda_u = .02, the
 # released teacher and labelled_weight per_round.
 BY_LETTER: dict[str, Any] = {"unlabelled_weight": 1.0, "ema_warm_up": "paper", "teacher_start": "paper"}
 rscfed = partial(RSCFed, labelled_weight="per_subset", **BY_LETTER)
 fed_consist = partial(FedConsist, **BY_LETTER)
-SGD_OF_TWO_RATES = SGD(lr=0.02, server_lr=0.05, schedule=Constant(), weight_decay=0.0, nesterov=False)
-
-
-def experiment_of(method, setting="some_clients", **changes):
-    """4 clients on the 8x8 digits, of whom one is labelled, or each partly."""
-    return replace(tiny_with(method, setting), optimizer=SGD_OF_TWO_RATES, **changes)
 
 
 def rounds_of(experiment, rounds=1):
@@ -49,70 +42,27 @@ class Log(NamedTuple):
     outcomes: list[Outcome]
 
 
-TWO_STEPS = Limit(steps=2)  # T of the tiny experiment
-
-
 # --- whole rounds, independently ---
 
 
 ALPHA, LAMBDA_U = 0.3, 5.0
 
 
-def client_by_plain_torch(environment, number, client, student, teacher):
-    """Two local steps in round `number`, in place; sharpening with tau = .5 is p^2 / sum p^2."""
-    labelled = bool(environment.labelled[client])
-    stream = (
-        Stream(part="labelled", batch_size=8, views=("weak",), drop_last=False)
-        if labelled
-        else Stream(part="unlabelled", batch_size=8, views=("weak", "weak2"), drop_last=False)
-    )
-    job = Job(
-        key=Key(client=client),
-        update=LabelledUpdate(method=rscfed()),
-        receives={},
-        data={stream.part: stream},
-        limit=TWO_STEPS,
-    )
-    optimizer = torch.optim.SGD(student.parameters(), lr=0.05 if labelled else 0.02, momentum=0.9)
-    for batch in JobBatches(environment, job, number):
-        images: Any = batch.streams[stream.part]
-        if labelled:
-            loss = nn.functional.cross_entropy(student(images.views["weak"]), images.labels_N)
-        else:
-            with torch.no_grad():
-                target_ND = teacher.eval()(images.views["weak"]).softmax(1) ** 2
-            errors_ND = target_ND / target_ND.sum(1, keepdim=True) - student(images.views["weak2"]).softmax(1)
-            loss = LAMBDA_U * (errors_ND**2).sum(1).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        with torch.no_grad():
-            for mine, theirs in zip(teacher.parameters(), student.parameters(), strict=True):
-                mine.copy_(mine + ALPHA * (theirs - mine))
+def sharpened_error(student, teacher, views, number):
+    """Sharpening with tau = .5 is p^2 / sum p^2."""
+    with torch.no_grad():
+        target_ND = teacher(views["weak"]).softmax(1) ** 2
+    errors_ND = target_ND / target_ND.sum(1, keepdim=True) - student(views["weak2"]).softmax(1)
+    return LAMBDA_U * (errors_ND**2).sum(1).mean()
 
 
-def by_plain_torch(experiment, share, rounds):
-    """The same rounds without the suite's local step, losses or averages: the mean, and the teachers.
-
-    All clients once a round, from the mean; teachers from the initial weights. `share`: of the labelled client; None:
-    by images.
-    """
-    environment = prepare(experiment)
-    mean, clients = weights_of(environment.network()), range(environment.K)
-    students = {k: environment.network() for k in clients}
-    teachers = {k: environment.network() for k in clients}
-    sizes, labelled = environment.sizes, environment.labelled
-    total, others = sum(sizes[k] for k in clients), sum(sizes[k] for k in clients if not labelled[k])
-    weight = {k: sizes[k] / total for k in clients}
-    if share is not None:
-        weight = {k: share if labelled[k] else (1 - share) * sizes[k] / others for k in clients}
-    for number in range(1, rounds + 1):
-        for k in clients:
-            students[k].load_state_dict(mean)
-            client_by_plain_torch(environment, number, k, students[k], teachers[k])
-        states = {k: weights_of(students[k]) for k in clients}
-        mean = {name: torch.stack([weight[k] * states[k][name] for k in clients]).sum(0) for name in mean}
-    return mean, {k: weights_of(teachers[k]) for k in clients}
+def weights_in(environment, share):
+    """By images, or `share` of the labelled client, and of the others by images."""
+    sizes, labelled, clients = environment.sizes, environment.labelled, range(environment.K)
+    if share is None:
+        return {k: sizes[k] / sum(sizes[k] for k in clients) for k in clients}
+    others = sum(sizes[k] for k in clients if not labelled[k])
+    return {k: share if labelled[k] else (1 - share) * sizes[k] / others for k in clients}
 
 
 SAME: dict[str, Any] = {"batch_size": 8, "alpha": ALPHA, "unlabelled_weight": LAMBDA_U}
@@ -132,7 +82,9 @@ def test_the_limits_are_weighted_fedavg(method, share):
     """No distance, one subset of all clients: four rounds of FedAvg, students and teachers alike."""
     experiment = experiment_of(method)
     module, _ = rounds_of(experiment, rounds=4)
-    mean, teachers = by_plain_torch(experiment, share, rounds=4)
+    mean, teachers = rounds_by_plain_torch(
+        experiment, 4, weights=partial(weights_in, share=share), loss_of=sharpened_error, alpha=ALPHA
+    )
     assert difference(module.models()["student"], mean) < 1e-6
     for client, kept in module.state.clients.items():
         if "teacher" in kept:
@@ -396,14 +348,6 @@ def test_the_share_of_labelled_clients():
 def test_one_kind_of_client_is_weighted_by_size(labelled):
     members = [replace(member, labelled=labelled) for member in (A, B, C)]
     check(rscfed(beta=0.0).consensus(MODELS, members), [100, 50, 50])
-
-
-def test_the_released_weight_of_the_labelled_client():
-    """Released numbers (x 6 twice, N equal, no distance): 36 of 40, the .9 of the code's subsets of five."""
-    members = [replace(A, size=10), *[replace(B, size=10)] * 4]
-    models = [model(0), *[model(10)] * 4]
-    _, weights = rscfed(labelled_weight="released_code", beta=0.0).consensus(models, members)
-    assert weights[0] == pytest.approx(36 / 40)
 
 
 def test_the_beta_rules():

@@ -48,12 +48,19 @@ def small_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
     return F.linear(hidden, weights["fc2.weight"], weights["fc2.bias"])
 
 
-def tiny_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
-    """The digits' net: conv, GN(4), ReLU; conv, max-pool, GN(4), ReLU; fc, ReLU, fc."""
+def tiny_forward(weights: dict[str, Tensor], images_NCHW: Tensor, norm: str = "gn") -> Tensor:
+    """The digits' net: conv, GN(4), ReLU; conv, max-pool, GN(4), ReLU; fc, ReLU, fc. Or with batch norm in training."""
+
+    def normal(hidden: Tensor, layer: int) -> Tensor:
+        scale_and_shift = weights[f"norm{layer}.weight"], weights[f"norm{layer}.bias"]
+        if norm == "gn":
+            return F.group_norm(hidden, 4, *scale_and_shift)
+        return F.batch_norm(hidden, None, None, *scale_and_shift, training=True)
+
     hidden = F.conv2d(images_NCHW, weights["conv1.weight"], weights["conv1.bias"], padding=1)
-    hidden = F.relu(F.group_norm(hidden, 4, weights["norm1.weight"], weights["norm1.bias"]))
+    hidden = F.relu(normal(hidden, 1))
     hidden = F.max_pool2d(F.conv2d(hidden, weights["conv2.weight"], weights["conv2.bias"], padding=1), 2)
-    hidden = F.relu(F.group_norm(hidden, 4, weights["norm2.weight"], weights["norm2.bias"]))
+    hidden = F.relu(normal(hidden, 2))
     hidden = F.relu(F.linear(hidden.flatten(1), weights["fc1.weight"], weights["fc1.bias"]))
     return F.linear(hidden, weights["fc2.weight"], weights["fc2.bias"])
 
