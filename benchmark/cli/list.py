@@ -6,9 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmark.cli.main import add_places
 from benchmark.data.datasets import DATASETS, find
 from benchmark.methods.catalogue import METHODS
@@ -44,7 +41,7 @@ def act(options: argparse.Namespace) -> int:
         "methods": lambda: [
             {
                 "method": name,
-                "labels": ", ".join(sorted(method.needs)),
+                "labels": ", ".join(sorted(method().needs)),
                 "what": _summary(sys.modules[method.__module__]),
             }
             for name, method in METHODS.items()
@@ -113,12 +110,13 @@ def _summary(what: object) -> str:
 
 def show(kind: str, rows: list[Row]) -> None:
     """One line a row, with texts last: longer than a terminal is wide rather than cut or folded."""
-    table = Table(box=None, pad_edge=False)
-    for column, value in rows[0].items():
-        table.add_column(column, justify="right" if isinstance(value, int | float | None) else "left")
-    for row in rows:
-        table.add_row(*map(_text, row.values()))
-    Console(width=10_000, soft_wrap=True).print(table)
+    lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    signs = [">" if isinstance(value, int | float | None) else "<" for value in rows[0].values()]
+    for line in lines:
+        print(
+            "  ".join(f"{text:{sign}{width}}" for text, sign, width in zip(line, signs, widths, strict=True)).rstrip()
+        )
     print(f"{YOURS[kind]}\n" if kind in YOURS else "")
 
 
