@@ -18,9 +18,9 @@ DIVERSITY = "diversity/delta/l2/squared/clients"
 MOST_LINES = 16  # in a panel; more say nothing
 PANEL_POINTS = 120
 CAPTIONS = {
-    "curves": "x axis: round. Line: mean over seeds; band: 95 % interval (three or more seeds); thin lines: single "
+    "curves": "x axis: round. Line: mean over seeds; band: 95 % interval (five or more seeds); thin lines: single "
     "runs. A dotted line ending in a cross is a run that diverged. Click on a name to hide its line.",
-    "against": "Mean over seeds with its 95 % interval; every run is a dot.",
+    "against": "Mean over seeds with its 95 % interval (five or more seeds); every run is a dot.",
     "class_counts": "Images of each class at each client, seed 0. From the data sets on this machine.",
 }
 

@@ -17,14 +17,14 @@ from benchmark.verdicts.derived import DERIVED, value_of
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY as ACCURACY
 from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
-from benchmark.verdicts.statistics import t_factor
+from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
 from reports.formatting import csv_safe, item_page
 
 KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
 RUN_COLUMNS = ("item", "profile", "label", "cell_key", "seed", "metric", "value", "n_rounds", "status")
 CURVE_COLUMNS = ("cell_key", "seed", "status", "round", "metric", "value")
 MOST_POINTS = 300  # a line of more points is drawn as means of consecutive rounds
-BAND_SEEDS = 3  # finished runs that a mean line and its band need
+MEAN_SEEDS = 3  # finished runs that a mean line needs
 
 
 class Reported:
@@ -129,7 +129,7 @@ class Series:
     Unfinished runs are shown as far as they got and join no mean; a diverged one ends where its numbers do.
     """
 
-    band: pd.DataFrame  # columns mean, low, high (95 % t interval), n: where BAND_SEEDS finished runs measured a round
+    band: pd.DataFrame  # columns mean, low, high (`band_of`), n
     finished: pd.DataFrame  # a column a seed
     unfinished: pd.DataFrame
     diverged: pd.DataFrame
@@ -169,14 +169,15 @@ def _binned(frame: pd.DataFrame, size: int) -> pd.DataFrame:
 
 
 def band_of(finished: pd.DataFrame) -> pd.DataFrame:
-    """Mean and 95 % t interval over the columns, for the rows where BAND_SEEDS of them have a value."""
+    """Mean over the columns, for the rows where MEAN_SEEDS of them have a value, and its 95 % t interval where
+    INTERVAL_SEEDS have: of no width below."""
     counts = finished.count(axis=1)
-    rows = finished[counts >= BAND_SEEDS] if len(finished.columns) else finished
+    rows = finished[counts >= MEAN_SEEDS] if len(finished.columns) else finished
     if rows.empty:
         return pd.DataFrame(columns=["mean", "low", "high", "n"])
     n = rows.count(axis=1)
     mean = rows.mean(axis=1)
-    half = rows.std(axis=1, ddof=1) * n.map(lambda number: t_factor(int(number)))
+    half = rows.std(axis=1, ddof=1) * n.map(lambda number: t_factor(int(number)) if number >= INTERVAL_SEEDS else 0.0)
     return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half, "n": n})
 
 

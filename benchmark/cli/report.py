@@ -12,6 +12,7 @@ from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, REDUCED, check_profile
 from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
 from reports.exports import write_item, write_pictures
+from reports.numbers import write_anew
 from reports.results import write_summary
 from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
@@ -60,11 +61,17 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--pictures", action="store_true", help="no site: only the figures that the README shows, as PNG"
     )
+    command.add_argument(
+        "--numbers", action="store_true", help="no site: only the numbers in committed Markdown that name their cells"
+    )
     add_places(command)
     command.set_defaults(act=act)
 
 
 def act(options: argparse.Namespace) -> int:
+    if options.numbers:
+        print(*write_anew(ROOT, partial(records_of, results=options.results)), sep="\n")
+        return 0
     if options.pictures:
         shown = on_disk(options.items or SHOWN, options.profile or ["laptop"], options.results)
         print(*write_pictures(shown, PICTURES), sep="\n")
@@ -104,6 +111,10 @@ def _build(options: argparse.Namespace, seen: dict[tuple[str, str], object] | No
     )
 
 
+def records_of(item: Item, results: Path) -> Records:
+    return read_records(results, (cell.cell_key for cell in item.cells), with_reference=True)
+
+
 def _state(records: Records) -> Mapping[tuple[str, int], tuple[str, int]]:
     return {(key, seed): (run.status, len(run.rounds)) for key, runs in records.items() for seed, run in runs.items()}
 
@@ -137,10 +148,10 @@ def _commit_reference(options: argparse.Namespace) -> None:
     kept = [(item, records) for item, records in results if item.profile != "demo"]
     for item, _ in kept:
         planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
-        recorded = (planned.records.get(run.cell_key, {}).get(run.seed) for run in planned.runs)
-        for record in recorded:
-            if record is not None and record.status in FINISHED:
-                write_reference(options.results, record)
+        for runs in restricted(planned.records, planned.runs).values():
+            for record in runs.values():
+                if record.status in FINISHED:
+                    write_reference(options.results, record)
     write_summary(kept, options.results / "summary.csv")
 
 

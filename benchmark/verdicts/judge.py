@@ -38,7 +38,6 @@ FAMILY_ERROR = 0.05
 # Of a cell's runs: above it collapse alone is judged. Where a fifth to two fifths of all runs collapse, nine seeds
 # often show too few: there the typical difference errs more often than it should (tests/verdicts/test_error_rate.py).
 COLLAPSE_ALONE = 0.2
-SHOWN_INTERVALS = 5  # pilot seeds from which on a t interval is shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,13 +317,12 @@ def _of_pilots(one: Evidence, error: float) -> Judged:
     differences = one.of(one.pilots)
     values = min(differences, key=typical)
     seen = summary(values)
-    shown = seen.interval if len(values) >= SHOWN_INTERVALS and seen.has_spread else None
     index = differences.index(values)
     return Judged(
         claim=one.claim,
         verdict="not judged yet",
         estimate=typical(values),
-        interval=_possible(one.claim, contrasts(one.claim)[index], shown) if shown else None,
+        interval=_possible(one.claim, contrasts(one.claim)[index], seen.told) if seen.told else None,
         n=len(values),
         reason=f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)",
         seeds_needed=_first_likely(_powers(one, differences, 0, error, confirming=False)) if len(values) > 2 else None,

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
+INTERVAL_SEEDS = 5  # below them a t interval is not shown: its half width at three seeds is 2.5 standard deviations
 NO_SPREAD = 1e-12  # below this, relative to the mean, a standard deviation is only rounding
 
 
@@ -40,7 +41,7 @@ class Summary:
     @property
     def told(self) -> tuple[float, float] | None:
         """The interval, where it says something."""
-        return self.interval if self.has_spread else None
+        return self.interval if self.has_spread and self.n >= INTERVAL_SEEDS else None
 
 
 @dataclass(frozen=True, kw_only=True)

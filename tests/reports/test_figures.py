@@ -92,7 +92,7 @@ def factor_item() -> tuple[Item, Records]:
     cells = [make_cell(f"A/{T}", {"method": "A", "T": T}, T) for T in (32, 2, 8)]
     records = {
         c.cell_key: {
-            s: make_record(c, s, {"test/accuracy": 0.5 + float(c.setting["T"]) / 100 + s / 100}) for s in range(3)
+            s: make_record(c, s, {"test/accuracy": 0.5 + float(c.setting["T"]) / 100 + s / 100}) for s in range(5)
         }
         for c in cells
     }
@@ -101,13 +101,13 @@ def factor_item() -> tuple[Item, Records]:
 
 
 def test_against_a_factor_the_points_are_means_in_order() -> None:
-    """T = 2, 8, 32 on a logarithmic axis: .53 .59 .83 in percent, with scipy's intervals."""
+    """T = 2, 8, 32 on a logarithmic axis: .54 .60 .84 in percent, with scipy's intervals."""
     picture = item_picture(*factor_item())
     assert picture is not None
     (panel,) = picture.data
     points = panel["lines"][0]["points"]
-    assert [(x, y) for x, y, *_ in points] == [(2, 53.0), (8, 59.0), (32, 83.0)] and panel["x"][2] is True
-    low, high = summary([52.0, 53.0, 54.0]).interval or (0, 0)
+    assert [(x, y) for x, y, *_ in points] == [(2, 54.0), (8, 60.0), (32, 84.0)] and panel["x"][2] is True
+    low, high = summary([52.0, 53.0, 54.0, 55.0, 56.0]).interval or (0, 0)
     assert points[0][2:] == pytest.approx([low, high], rel=1e-4)
 
 

@@ -24,15 +24,17 @@ def rounds(*values: float | None) -> list[dict[str, float]]:
 
 
 def test_a_band_is_the_t_interval_of_each_round() -> None:
-    """Round 1: .1 .2 .3, mean .2, std .1, t(.975, 2) / sqrt 3 = 2.484. Round 2 has two values: no band there."""
-    lines = [(0.1, 0.5), (0.2, 0.7), (0.3, None)]
+    """Round 1: .1 .2 .3 .2 .2, mean .2, std .0707, t(.975, 4) / sqrt 5 = 1.2417. Round 2 has three values: a mean, and
+    no width. Round 3 has two: nothing."""
+    lines = [(0.1, 0.5, 0.1), (0.2, 0.7, 0.1), (0.3, 0.6, None), (0.2, None, None), (0.2, None, None)]
     records = {
         CELL.cell_key: {s: make_record(CELL, s, {"test/accuracy": 0.5}, rounds=rounds(*v)) for s, v in enumerate(lines)}
     }
-    series = series_of(cell_result(CELL, records, 3), records, "test/accuracy")
-    assert list(series.band.index) == [1] and series.band.loc[1, "mean"] == pytest.approx(0.2)
-    assert series.band.loc[1, "high"] == pytest.approx(0.2 + 2.4841 * 0.1, abs=1e-4)
-    assert {seed: run.tolist() for seed, run in series.lines.items()} == {0: [0.1, 0.5], 1: [0.2, 0.7], 2: [0.3]}
+    series = series_of(cell_result(CELL, records, 5), records, "test/accuracy")
+    assert list(series.band.index) == [1, 2] and series.band.loc[1, "mean"] == pytest.approx(0.2)
+    assert series.band.loc[1, "high"] == pytest.approx(0.2 + 1.2417 * 0.0707, abs=1e-4)
+    assert series.band.loc[2].tolist() == pytest.approx([0.6, 0.6, 0.6, 3])
+    assert series.lines[2].tolist() == [0.3, 0.6]
 
 
 def test_unfinished_and_diverged_runs_join_no_mean() -> None:
