@@ -44,6 +44,8 @@ def described(kind: str) -> dict[str, Any]:
     except (ConfigError, TypeError):  # not here, or not to be made without its fields
         return {"name": kind, "what": "", "citation": "", "arxiv": "", "box": "", "departures": "", "needs": []}
     doc = inspect.getdoc(inspect.getmodule(cls)) or ""
+    if sum(other.__module__ == cls.__module__ for other in METHODS.values()) > 1:  # a file of several methods
+        doc = f"{inspect.getdoc(cls)}\n\n{doc}"
     head, *parts = doc.split("\n\n")
     name, _, what = " ".join(head.split()).partition(": ")
     cited = parts.pop(0) if parts and PRINTED_AT.search(parts[0]) else ""

@@ -119,7 +119,8 @@ def _named(
 class GradientDiversity(pl.Callback):
     """Measures a round's diversity: the weight changes every round, gradients every `every` rounds (0: never).
 
-    Where a holder works more than once in a round (a server replica for each group), its first job counts.
+    Where a holder works more than once in a round (a server replica for each group), its first job counts. Clients of
+    networks of their own (HeteroFL) have no diversity: their updates have no common length.
     """
 
     def __init__(self, every: int = 0) -> None:
@@ -135,11 +136,11 @@ class GradientDiversity(pl.Callback):
     def on_job(self, job: Job, round_number: int) -> None:
         if round_number != self._round:
             self._round, self._jobs, self._delta = round_number, [], CohortDiversity("delta")
-        if job.key.draw == 0:
+        if job.key.draw == 0 and job.network is None:
             self._jobs.append(job)
 
     def on_outcome(self, job: Job, outcome: Outcome) -> None:
-        if job.key.draw == 0 and (change := change_of_network(job, outcome.sends)):
+        if job.key.draw == 0 and job.network is None and (change := change_of_network(job, outcome.sends)):
             self._delta.add(job.key.client, change, job.group)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:

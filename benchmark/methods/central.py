@@ -179,7 +179,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch(Central):
-    """Cross-entropy of the strong view with the weak view's label, where that is sure (fixmatch.py).
+    """FixMatch: the strong view learns the weak view's label where that is sure, by cross-entropy (fixmatch.py).
 
     Sohn et al. FixMatch: Simplifying Semi-supervised Learning with Consistency and Confidence. NeurIPS 2020, section
     2.2, Eqs. 3 and 4.
@@ -200,7 +200,7 @@ class FixMatch(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class UDA(Central):
-    """Divergence of the strong view's prediction from the weak view's sharpened one, where that is sure (uda.py: no
+    """UDA: the strong view learns the weak view's sharpened prediction where that is sure, by divergence (uda.py: no
     annealing of labels, no entropy term).
 
     Xie et al. Unsupervised Data Augmentation for Consistency Training. NeurIPS 2020, Eq. 1 and section 2.4.
@@ -222,7 +222,7 @@ class UDA(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabeling(Central):
-    """Cross-entropy of an image's prediction with its own largest class, where that is sure (pseudo_label.py).
+    """Pseudo-Labeling: an image learns its own largest class where that is sure, by cross-entropy (pseudo_label.py).
 
     Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML Workshop 2013, Eq. 15.
     """
@@ -243,7 +243,7 @@ class PseudoLabeling(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PiModel(Central):
-    """Squared difference of the predictions on two weak views; one takes no gradient (pi_model.py).
+    """Pi-Model: predictions on two weak views, one without a gradient, by squared difference (pi_model.py).
 
     Laine and Aila. Temporal Ensembling for Semi-Supervised Learning. ICLR 2017, Algorithm 1.
     """
@@ -264,7 +264,7 @@ class PiModel(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacher(PiModel):
-    """The same, with the average's prediction as the target (mean_teacher.py).
+    """Mean Teacher: the prediction of the average of weights on one view, by squared difference (mean_teacher.py).
 
     Tarvainen and Valpola. Mean teachers are better role models. NeurIPS 2017, section 2, Eqs. 1 and 2.
     """
@@ -278,7 +278,7 @@ class MeanTeacher(PiModel):
 
 @dataclass(frozen=True, kw_only=True)
 class MixMatch(Central):
-    """All images are mixed with each other; unlabelled ones under the sharpened mean of two predictions (mixmatch.py).
+    """MixMatch: all images are mixed, unlabelled ones under the sharpened mean of two predictions (mixmatch.py).
 
     Berthelot et al. MixMatch: A Holistic Approach to Semi-Supervised Learning. NeurIPS 2019, Algorithm 1, Eqs. 3 to 11.
     """
@@ -299,8 +299,8 @@ class MixMatch(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class ReMixMatch(Central):
-    """As MixMatch; the guess is the weak view's, aligned with the labels' classes, and strong views are held to it
-    (remixmatch_no_cta.py, cross-entropies in the place of squares).
+    """ReMixMatch: as MixMatch; the weak view makes the guess, aligned with the labels' classes, and strong views are
+    held to it (remixmatch_no_cta.py, cross-entropies in the place of squares).
 
     Berthelot et al. ReMixMatch: Semi-Supervised Learning with Distribution Alignment and Augmentation Anchoring.
     ICLR 2020, Algorithm 1, Eqs. 3 to 5.

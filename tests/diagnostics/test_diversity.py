@@ -17,6 +17,7 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.methods.protocol import SERVER
 from tests.federated.helpers import equal, module_of
+from tests.methods.golden import TRACES
 from tests.methods.test_fedmatch import experiment as fedmatch
 
 VECTORS = [(3.0, 4.0), (-3.0, 0.0), (0.0, 1.0)]
@@ -109,6 +110,12 @@ def test_all_sixteen_variants_and_no_number_moved(tiny):
     plain = module_of(tiny)
     fit(plain, build_trainer())
     assert equal(module.state.server["average"], plain.state.server["average"])
+
+
+def test_clients_of_several_widths_have_none():
+    """HeteroFL: their updates have other lengths; the run goes on."""
+    _, seen = run_with(TRACES["heterofl"], 1)
+    assert len(seen) == 3 and not any(name.startswith("diversity") for name in seen[-1])
 
 
 def test_delta_against_the_outcomes(tiny):

@@ -26,6 +26,8 @@ def test_every_method_s_file_gives_a_name_a_sentence_and_a_citation_where_it_has
         assert told["name"] and told["what"] and told["needs"], kind
         assert not told["box"].startswith("Departures") and "\nLegend" not in told["box"], kind
     assert described("ssfl")["arxiv"] == "2008.11364" and "SGD" not in described("semifl")["citation"]
+    assert (described("mixmatch")["name"], described("uda")["name"]) == ("MixMatch", "UDA")
+    assert "Berthelot" in described("mixmatch")["citation"] and "rotation loss" in described("remixmatch")["departures"]
     assert described("server_only")["citation"] == "" and described("no_module:Method")["what"] == ""
 
 
