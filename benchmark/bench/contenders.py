@@ -1,11 +1,13 @@
 """Who takes part in `fssl bench`, and rounds of each in turn.
 
-In turn, round by round, so that a busy machine slows all of them; ratios are medians of ratios of the same turn.
+In turn, round by round, so that a busy machine slows all of them, and in a new random order each time, since who comes
+after whom decides what caches hold. Ratios are medians of ratios of the same turn.
 """
 
 import contextlib
 import importlib.util
 import os
+import random
 import statistics
 import sys
 import time
@@ -155,10 +157,10 @@ class Times:
 def interleave(
     contenders: Mapping[str, Contender], rounds: int, warm_up: int = 1, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Times]:
-    """Rounds 1, 2, ... of each in turn; the first `warm_up` are not counted."""
-    times = {name: Times() for name in contenders}
+    """Rounds 1, 2, ... of each, in an order that is drawn anew for every round; the first `warm_up` are not counted."""
+    times, order = {name: Times() for name in contenders}, random.Random(0)
     for number in range(1, warm_up + rounds + 1):
-        for name, contender in contenders.items():
+        for name, contender in order.sample(list(contenders.items()), len(contenders)):
             cpu, wall = cpu_seconds(contender.pids), time.perf_counter()
             contender.round(number)
             wall, cpu = time.perf_counter() - wall, cpu_seconds(contender.pids) - cpu

@@ -18,7 +18,7 @@ def test_figures_of_a_contender() -> None:
     assert (row["cpu_ratio"]["median"], row["samples_per_second"]) == (4.0, 300.0)
 
 
-def test_rounds_are_taken_in_turn_and_the_warm_up_is_dropped() -> None:
+def test_rounds_are_taken_in_a_random_order_and_the_warm_up_is_dropped() -> None:
     calls = []
 
     class Noted:
@@ -30,9 +30,11 @@ def test_rounds_are_taken_in_turn_and_the_warm_up_is_dropped() -> None:
         def round(self, number: int) -> None:
             calls.append((number, self.name))
 
-    times = interleave({"a": Noted("a"), "b": Noted("b")}, rounds=2, warm_up=1)
-    assert calls == [(1, "a"), (1, "b"), (2, "a"), (2, "b"), (3, "a"), (3, "b")]
-    assert [len(found.wall) for found in times.values()] == [2, 2]
+    times = interleave({"a": Noted("a"), "b": Noted("b")}, rounds=9, warm_up=1)
+    assert [number for number, _ in calls] == [number for number in range(1, 11) for _ in range(2)]
+    assert {first[1] for first in calls[::2]} == {"a", "b"}  # not always the same one first
+    assert sorted(calls) == [(number, name) for number in range(1, 11) for name in "ab"]
+    assert [len(found.wall) for found in times.values()] == [9, 9]
 
 
 def test_cpu_seconds_of_another_process_are_counted() -> None:
