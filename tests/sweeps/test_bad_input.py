@@ -73,9 +73,9 @@ def test_a_run_that_is_killed_three_times_and_one_that_diverges_cost_the_others_
     assert record_of(run_folder(tmp_path, tiny)).status == "done"
     assert record_of(run_folder(tmp_path, wild)).status == "diverged"
     assert record_of(run_folder(tmp_path, deadly)).status == "unfinished"
-    found = status_of(run_folder(tmp_path, deadly), name="", rounds=3)
-    assert (found.state, found.attempt) == ("given up", 3)
-    assert summary([found]).line() == "1 runs: 1 given up; 0/3 rounds"
+    status = status_of(run_folder(tmp_path, deadly), name="", rounds=3)
+    assert (status.state, status.attempt) == ("given up", 3)
+    assert summary([status]).line() == "1 runs: 1 given up; 0/3 rounds"
     left = plan_of_runs([deadly, wild, tiny], tmp_path)
     assert left.missing == (deadly,)  # what diverged is a result, and is not trained again
     assert diverged(left) == [wild]
