@@ -4,11 +4,13 @@ What a sentence says comes from the verdict alone. Where nothing is judged yet, 
 pilot seeds say, under that name: they are chosen by their place and their number of seeds, not by what came out.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
+from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.evidence import contrasts, evidence
 from benchmark.verdicts.judge import Judged
@@ -33,6 +35,7 @@ from reports.results import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
 DECIDED = ("holds", "contradicted", "no effect of interest")
+STANDINGS = ("decided", "undecided", "pilots only", "no runs")
 TOPICS = {
     "test": "accuracy",
     "diversity": "gradient diversity",
@@ -137,6 +140,48 @@ def findings(shown: Sequence[Reported]) -> list[tuple[Reported, Judged]]:
         by_paper.setdefault(pair[0].paper, []).append(pair)
     turns = [pairs[turn] for turn in range(MOST_FINDINGS) for pairs in by_paper.values() if turn < len(pairs)]
     return turns[:MOST_FINDINGS]  # the papers take turns
+
+
+def standings(every: Sequence[Reported]) -> pd.DataFrame:
+    """A row a claim of the papers: paper, and what its runs say at best over profiles, in the order of STANDINGS."""
+    found = {(item.name, claim.name): STANDINGS[-1] for item, claim in declared_claims()}
+    for one in every:
+        for judged in one.judged:
+            key = (one.item.name, judged.claim.name)
+            says = STANDINGS[0] if judged.verdict in DECIDED else STANDINGS[-1]
+            if judged.estimate is not None and says != STANDINGS[0]:
+                says = STANDINGS[1] if judged.verdict == "undecided" else STANDINGS[2]
+            found[key] = min(found.get(key, says), says, key=STANDINGS.index)
+    rows = [(name.split("/")[0], says) for (name, _), says in found.items()]
+    return pd.DataFrame(rows, columns=["paper", "says"])
+
+
+@functools.cache
+def declared_claims() -> tuple[tuple[Item, Claim], ...]:
+    """Every claim of the papers, with its item at the smallest profile."""
+    return tuple((item, claim) for item in items(list(ITEMS), "demo") for claim in item.claims)
+
+
+def state_text(every: Sequence[Reported]) -> str:
+    """How far the judging of all claims has come."""
+    counts = standings(every)["says"].value_counts().reindex(STANDINGS, fill_value=0)
+    decided, undecided, pilots, _ = counts
+    scale = "" if any(one.item.profile == "paper" for one in every) else " All runs so far are at reduced scale."
+    said = f"Of {counts.sum()} claims {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
+    said += f" {undecided} have confirming runs and are undecided." if undecided else ""
+    said += f" {pilots} have pilot runs only, which show a direction and decide nothing." if pilots else ""
+    return said + scale
+
+
+def papers_table(every: Sequence[Reported]) -> str:
+    """For the README, as Markdown: of each paper how many claims stand where, and the profiles of its runs."""
+    found = standings(every)
+    counts = pd.crosstab(found["paper"], found["says"]).reindex(columns=STANDINGS, fill_value=0)
+    lines = [f"| paper | claims | {' | '.join(STANDINGS)} | runs at |", "|---|" + "---:|" * 5 + "---|"]
+    for paper, row in counts.loc[found["paper"].unique()].iterrows():
+        profiles = ", ".join(dict.fromkeys(one.item.profile for one in every if one.paper == paper))
+        lines.append(f"| {paper} | {row.sum()} | {' | '.join(map(str, row))} | {profiles or 'none'} |")
+    return "\n".join(lines) + f"\n\n{state_text(every)}\n"
 
 
 def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:

@@ -9,7 +9,7 @@ from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import CellResult, Records, collect, counted
 from reports.arena import arena_object, arena_tables, arenas, dots, is_arena
-from reports.claims import claim_values, claims_table
+from reports.claims import claim_values, claims_table, papers_table
 from reports.figures import Picture
 from reports.formatting import slug
 from reports.item_figures import figure_csv, item_picture
@@ -106,6 +106,14 @@ def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
         paths.append(folder / f"{start}-{name}")
         write_atomically(paths[-1], content)
     return paths
+
+
+def write_claims(results: Sequence[tuple[Item, Records]], readme: Path) -> None:
+    """The table of claims by paper, between its two marks in the README. Raises CannotWrite."""
+    start, end = "<!-- claims: fssl report --readme -->\n", "<!-- end of claims -->"
+    before, _, rest = readme.read_text().partition(start)
+    table = papers_table([Reported(item, records) for item, records in results])
+    write_atomically(readme, (before + start + table + end + rest.partition(end)[2]).encode())
 
 
 def write_pictures(results: Sequence[tuple[Item, Records]], folder: Path) -> list[Path]:

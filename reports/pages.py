@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from markupsafe import Markup
+
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
-from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.catalogue import ITEMS
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import read_published
 from benchmark.records.record import RunRecord, fall_in_words
@@ -22,8 +24,18 @@ from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap
 from reports.arena import arena_tables, is_arena
-from reports.claims import DECIDED, claim_page, claims_pictures, claims_table, finding_text, findings, forest
-from reports.figures import Panel, Picture, curves
+from reports.claims import (
+    DECIDED,
+    claim_page,
+    claims_pictures,
+    claims_table,
+    declared_claims,
+    finding_text,
+    findings,
+    forest,
+    state_text,
+)
+from reports.figures import Panel, curves
 from reports.formatting import (
     NONE,
     count,
@@ -139,18 +151,14 @@ def items_table(shown: Sequence[Reported], root: str) -> Table:
 
 def front_values(every: Sequence[Reported]) -> dict[str, Any]:
     """What was found, the board of all claims, and what is done of each paper."""
-    judged = [one for reported in every for one in reported.judged]
     seen = {reported.item.name for reported in every}
     waiting = [(item, claim) for item, claim in declared_claims() if item.name not in seen]
-    decided = sum(one.verdict in DECIDED for one in judged)
-    undecided = sum(one.verdict == "undecided" and one.estimate is not None for one in judged)
-    pilots = sum(one.verdict == "not judged yet" and one.estimate is not None for one in judged)
     return {
         "found": [
             (reported, one, finding_text(one), forest(reported, one, seeds=False)) for reported, one in findings(every)
         ],
-        "state": _state(decided, undecided, pilots, len(judged) + len(waiting), every),
-        "decided": decided,
+        "state": state_text(every),
+        "decided": any(one.verdict in DECIDED for reported in every for one in reported.judged),
         "board": claims_table(
             [(one.item, one.judged) for one in every],
             lambda item, claim: _claim_href(every, item, claim),
@@ -164,21 +172,6 @@ def front_values(every: Sequence[Reported]) -> dict[str, Any]:
 def _claim_href(every: Sequence[Reported], item: Item, claim: Claim) -> str:
     page = next(one.page for one in every if one.item is item)
     return (page.parent / claim_page(claim)).as_posix()
-
-
-def _state(decided: int, undecided: int, pilots: int, claims: int, every: Sequence[Reported]) -> str:
-    scale = "" if any(one.item.profile == "paper" for one in every) else " All runs so far are at reduced scale."
-    waiting = f"{pilots} have pilot runs only, which show a direction and decide nothing"
-    if not decided:
-        looked = f", {undecided} have confirming runs and are undecided" if undecided else ""
-        return f"No claim is decided yet. Of {claims} claims, {waiting}{looked}; the others wait for runs.{scale}"
-    return f"Of {claims} claims, {decided} are decided and {undecided} undecided by confirming runs; {waiting}.{scale}"
-
-
-@functools.cache
-def declared_claims() -> tuple[tuple[Item, Claim], ...]:
-    """Every claim of the papers, with its item at the smallest profile."""
-    return tuple((item, claim) for item in items(list(ITEMS), "demo") for claim in item.claims)
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
@@ -290,7 +283,7 @@ def open_questions(item: Item) -> list[str]:
     return [str(note) for note in found.get("notes", ()) if note not in item.notes]
 
 
-def cell_pictures(result: CellResult, records: Records) -> list[tuple[str, Picture]]:
+def cell_pictures(result: CellResult, records: Records) -> list[tuple[str, Markup]]:
     """A picture for each measured metric: every run thin, their mean and its band over it."""
     method = method_of(result.cell)
     look, known = (
@@ -302,12 +295,13 @@ def cell_pictures(result: CellResult, records: Records) -> list[tuple[str, Pictu
         ("Pseudo-labels", KEPT, "Pseudo-labels (%)", {"kept": known[KEPT], "right among kept": known[KEPT_ACCURACY]}),
         (metric_name(DIVERSITY), DIVERSITY, "", {"": known[DIVERSITY]}),
     ]
-    found = []
+    found: list[tuple[str, Markup]] = []
     for name, metric, y_title, lines in panels:
         if any(lines.values()):
             panel = Panel(title="", metric=metric, y_title=y_title, lines=lines, joins=joins([result.cell]))
             styles = {line: replace(look, dash=place) for place, line in enumerate(lines)}
-            found.append((name, curves([[panel]], styles, width=4.2, height=2.1)))
+            picture = curves([[panel]], styles, width=4.2, height=2.1, again=True)
+            found.append((name, picture.inline(f"curve-{len(found)}")))
     return found
 
 

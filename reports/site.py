@@ -192,8 +192,7 @@ class _Site:
         self.put(config, _json(settings_of(result, seeds_of(one.records, result.cell))))
         key = result.cell.cell_key
         if key not in self._cells:
-            drawn = cell_pictures(result, one.records)
-            self._cells[key] = [(name, picture.inline(f"curve-{n}")) for n, (name, picture) in enumerate(drawn)]
+            self._cells[key] = cell_pictures(result, one.records)
         self.page(page, "cell.html", **cell_values(one, result), pictures=self._cells[key], config=config.name)
 
     def run(self, run: RunRecord, places: Sequence[tuple[str, str]]) -> None:

@@ -11,7 +11,7 @@ from benchmark.papers.catalogue import ITEMS, PRINTED, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, REDUCED, check_profile
 from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
-from reports.exports import write_item, write_pictures
+from reports.exports import write_claims, write_item, write_pictures
 from reports.numbers import write_anew
 from reports.results import write_summary
 from reports.serve import DEFAULT_PORT, serve
@@ -59,7 +59,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         help="also write what git keeps: results/summary.csv and results/reference/",
     )
     command.add_argument(
-        "--pictures", action="store_true", help="no site: only the figures that the README shows, as PNG"
+        "--readme", action="store_true", help="no site: only what the README shows: its figures and its table of claims"
     )
     command.add_argument(
         "--numbers", action="store_true", help="no site: only the numbers in committed Markdown that name their cells"
@@ -72,7 +72,8 @@ def act(options: argparse.Namespace) -> int:
     if options.numbers:
         print(*write_anew(ROOT, partial(records_of, results=options.results)), sep="\n")
         return 0
-    if options.pictures:
+    if options.readme:
+        write_claims(on_disk(ITEMS, PROFILES, options.results), ROOT / "README.md")
         shown = on_disk(options.items or SHOWN, options.profile or ["laptop"], options.results)
         print(*write_pictures(shown, PICTURES), sep="\n")
         return 0

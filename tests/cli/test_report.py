@@ -70,7 +70,12 @@ def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatc
     kinds = ("table.csv", "table.tex", "table.md", "figure.svg", "figure.pdf")
     assert names >= {f"ssfl-tab2-laptop-{kind}" for kind in kinds}
     monkeypatch.setattr(report, "PICTURES", tmp_path / "pictures")
-    assert main(["report", "ssfl/tab2", "--pictures", *places]) == 0
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    readme = tmp_path / "README.md"
+    readme.write_text("a\n<!-- claims: fssl report --readme -->\nold\n<!-- end of claims -->\nb\n")
+    assert main(["report", "ssfl/tab2", "--readme", *places]) == 0
+    lines = readme.read_text().splitlines()
+    assert "| ssfl | " in readme.read_text() and "old" not in lines and (lines[0], lines[-1]) == ("a", "b")
     assert (tmp_path / "pictures/ssfl/tab2-laptop.png").read_bytes().startswith(b"\x89PNG")
 
 

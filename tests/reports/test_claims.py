@@ -35,14 +35,14 @@ def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
 
 def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> None:
     text = words(build([pilots()], tmp_path))
-    assert "No claim is decided yet" in text and "What pilot runs show" in text and "What was found" not in text
+    assert "claims none is decided." in text and "What pilot runs show" in text and "What was found" not in text
     assert "Not decided. Over 3 pilot seeds the typical difference is +10.00 points" in text
 
 
 def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
     """Differences .1000 to .1008: the middle is 10.04 points."""
     text = words(build([confirmed()], tmp_path))
-    assert "What was found" in text and "1 are decided" in text
+    assert "What was found" in text and "claims 1 is decided." in text
     assert "The typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
 
 
