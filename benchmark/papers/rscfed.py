@@ -19,7 +19,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, Scale
-from benchmark.papers.table import Line, Paper, bound, items, labels_alone
+from benchmark.papers.table import Line, Paper, bound, items, labels_alone, ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,15 +282,9 @@ def _weight_held(cells: Sequence[Cell]) -> Iterable[Cell]:
         if not isinstance(method, RSCFed):
             continue
         held = replace(method, labelled_weight="per_round", labelled_times=6.0, beta_rule="paper", beta_labelled=100.0)
-        yield replace(
-            cell,
-            label=f"{cell.label}, weight held",
-            setting={**cell.setting, "method": f"{cell.setting['method']}, weight held"},
-            experiment=replace(cell.experiment, method=held),
-            published={},
-            role="control",
-            note="ours: labelled clients have half of each round that they are in, as in Basic",
-        )
+        name, label = f"{cell.setting['method']}, weight held", f"{cell.label}, weight held"
+        note = "ours: labelled clients have half of each round that they are in, as in Basic"
+        yield ours(cell, name, replace(cell.experiment, method=held), label=label, note=note)
 
 
 def _averaged_equally(cells: Sequence[Cell]) -> Iterable[Cell]:
@@ -298,14 +292,9 @@ def _averaged_equally(cells: Sequence[Cell]) -> Iterable[Cell]:
     for cell in cells:
         method = cell.experiment.method
         if type(method) is FedConsist and method.labelled_share is None:
-            yield replace(
-                cell,
-                label="Fed-Consist (equally)",
-                setting={**cell.setting, "method": "Fed-Consist (equally)"},
-                experiment=replace(cell.experiment, method=replace(method, weighting="equal")),
-                role="control",
-                note="ours: section 1 says that Fed-Consist averages equally",
-            )
+            equally = replace(cell.experiment, method=replace(method, weighting="equal"))
+            name, note = "Fed-Consist (equally)", "ours: section 1 says that Fed-Consist averages equally"
+            yield ours(cell, name, equally, label=name, note=note)
 
 
 def _labelled_data_held(cells: Sequence[Cell]) -> Iterable[Cell]:
@@ -315,15 +304,10 @@ def _labelled_data_held(cells: Sequence[Cell]) -> Iterable[Cell]:
         e = cell.experiment
         if e.federation.K != 50:
             continue
-        yield replace(
-            cell,
-            label=f"{cell.label}/labels held",
-            setting={**cell.setting, "labelled": "a fifth"},
-            experiment=replace(e, data=replace(e.data, labelled_clients=e.federation.K // 5)),
-            published={},
-            role="control",
-            note="ours: 10 of 50 clients labelled, so that labels are as large a share of the data as with 1 of 5",
-        )
+        fifth = replace(e, data=replace(e.data, labelled_clients=e.federation.K // 5))
+        note = "ours: 10 of 50 clients labelled, so that labels are as large a share of the data as with 1 of 5"
+        held = ours(cell, str(cell.setting["method"]), fifth, label=f"{cell.label}/labels held", note=note)
+        yield replace(held, setting={**held.setting, "labelled": "a fifth"})
 
 
 PAPER = Paper(

@@ -23,7 +23,7 @@ from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine, Steps
 from benchmark.papers import ssfl
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
-from benchmark.papers.table import ALONE, Line, Paper, bound, items, steps_on_labels
+from benchmark.papers.table import ALONE, Line, Paper, bound, items, ours, steps_on_labels
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
 # "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).
@@ -357,15 +357,13 @@ def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
             view="strong",
             server_momentum=e.method.server_momentum,
         )
-        yield replace(
+        control = ours(
             cell,
-            label=cell.label.replace("SemiFL", "Control"),
-            setting={**cell.setting, "method": "Control", "N_s": "all"},
-            experiment=replace(e, data=replace(e.data, N_s=10, label_setting="everywhere", images=images), method=way),
-            published={},
-            role="control",
+            "Control",
+            replace(e, data=replace(e.data, N_s=10, label_setting="everywhere", images=images), method=way),
             note="ours: supervised FedAvg with SemiFL's backbone, sBN, strong augmentation and global momentum",
         )
+        yield replace(control, setting={**control.setting, "N_s": "all"})
 
 
 def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:
@@ -373,15 +371,9 @@ def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:
     for cell in cells:
         e = cell.experiment
         if isinstance(e.method, ServerOnly) and e.optimizer != TABLE_5:
-            yield replace(
-                cell,
-                label=f"{cell.label}, rate .03",
-                setting={**cell.setting, "method": f"{cell.setting['method']}, rate .03"},
-                experiment=replace(e, optimizer=TABLE_5),
-                published={},
-                role="bound",
-                note="ours: the bound at Table 5's rate; the released code has .1",
-            )
+            method, label = f"{cell.setting['method']}, rate .03", f"{cell.label}, rate .03"
+            note = "ours: the bound at Table 5's rate; the released code has .1"
+            yield ours(cell, method, replace(e, optimizer=TABLE_5), label=label, note=note, role="bound")
 
 
 PAPER = Paper(

@@ -24,7 +24,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
-from benchmark.papers.table import ALONE, Line, Paper, Rule, item, items, labels_alone
+from benchmark.papers.table import ALONE, Line, Paper, Rule, item, items, labels_alone, ours
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
@@ -473,22 +473,15 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
     for label, cell in places.items():
         if not any(label.replace("Grouping", other) in places for other in COUNTERPARTS if "Grouping" in label):
             continue
-        yield replace(
-            cell,
-            label=label.replace("Grouping", CONTROL),
-            setting={**cell.setting, "method": CONTROL},
-            experiment=control_of(cell.experiment),
-            published={},
-            role="control",
-        )
+        yield ours(cell, CONTROL, control_of(cell.experiment), note=cell.note)
 
 
 def labelled_clients(cells: Iterable[Cell]) -> Iterator[Cell]:
     """Where clients have labels: what they learn from those alone."""
     for cell in cells:
         if cell.role == "published" and cell.experiment.data.label_setting in ("every_client", "share"):
-            label, setting = cell.label.replace("Grouping", ALONE), {**cell.setting, "method": ALONE}
-            yield replace(labels_alone(cell), label=label, setting=setting)
+            alone = labels_alone(cell)
+            yield ours(cell, ALONE, alone.experiment, note=alone.note, role="bound")
 
 
 def own_group(grouping: Cell) -> Iterator[Cell]:
@@ -496,15 +489,8 @@ def own_group(grouping: Cell) -> Iterator[Cell]:
     w_avg,i to the user group G_i"); as released they start from that of the group they are put into."""
     method = replace(grouping.experiment.method, client_start="paper")
     if method != grouping.experiment.method:
-        yield replace(
-            grouping,
-            label=grouping.label.replace("Grouping", OWN_GROUP),
-            setting={**grouping.setting, "method": OWN_GROUP},
-            experiment=replace(grouping.experiment, method=method),
-            published={},
-            role="control",
-            note="grouping by section 3.3: clients go on from the mean of the group they were in",
-        )
+        note = "grouping by section 3.3: clients go on from the mean of the group they were in"
+        yield ours(grouping, OWN_GROUP, replace(grouping.experiment, method=method), note=note)
 
 
 def ladder(full: Experiment) -> list[Cell]:

@@ -159,6 +159,28 @@ def _rule_notes(paper: Paper, lines: Iterable[Line]) -> tuple[str, ...]:
     )
 
 
+def ours(
+    cell: Cell,
+    method: str,
+    experiment: Experiment,
+    *,
+    label: str = "",
+    note: str = "",
+    role: Literal["control", "bound"] = "control",
+) -> Cell:
+    """A cell of ours beside the paper's, in its place, with another method's name. `label`: where that name alone would
+    not tell it apart."""
+    return replace(
+        cell,
+        label=label or cell.label.replace(str(cell.setting["method"]), method),
+        setting={**cell.setting, "method": method},
+        experiment=experiment,
+        published={},
+        role=role,
+        note=note,
+    )
+
+
 def steps_on_labels(e: Experiment) -> int:
     """Of the server, a round."""
     size = getattr(e.method, "server_batch_size", e.method.batch_size)
