@@ -18,10 +18,9 @@ from optuna.trial import TrialState
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json
-from benchmark.papers.open_hyperparameters import FEDSWITCH, fedswitch
 from benchmark.records.lease import PATIENCE
 from benchmark.records.record import read_rounds, run_folder
-from sweeps.studies import STUDIES
+from sweeps.studies import FEDSWITCH, STUDIES, fedswitch
 from sweeps.tune import METRIC, GivesUp, Plan, Span, Worker, opened, requeue_dead, study_named, summary_of, tune
 from tests.conftest import ROOT, record_of
 from tests.sweeps.toy_study import TOY, defaults, toy_plan
