@@ -104,8 +104,8 @@ def interval_text(judged: Judged) -> str:
 
 
 def quote_text(claim: Claim) -> str:
-    quote = f"\u201c{without_dollars(claim.quote)}\u201d" if claim.quote else "a question of ours"
-    return f"{quote} ({claim.source})"
+    quote = f"\u201c{without_dollars(claim.quote)}\u201d ({claim.source})"
+    return quote if claim.quote else f"a question of ours: {claim.source}"
 
 
 def reason_text(judged: Judged) -> str:
@@ -208,7 +208,7 @@ def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
         rows += [_row(f"seed {s}", claim, [scale * values[s]], None, hollow=s not in CONFIRMING) for s in every]
     unit = unit_text(claim)
     title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
-    return intervals(rows, title, zero=True, names=1.7)
+    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8)
 
 
 def _scaled(found: tuple[float, float] | None, scale: float) -> tuple[float, float] | None:

@@ -492,10 +492,12 @@ class IntervalRow:
     hollow: bool = False
 
 
-def intervals(rows: Sequence[IntervalRow], x_title: str, *, zero: bool = False, names: float = 2.4) -> Picture:
-    """A row each, on one axis: mean, interval and every run. `names`: inches for the rows' names."""
+def intervals(
+    rows: Sequence[IntervalRow], x_title: str, *, zero: bool = False, names: float = 2.4, width: float = 5.2
+) -> Picture:
+    """A row each, on one axis: mean, interval and every run. `names`, `width`: inches of the names, and beside them."""
     with matplotlib.rc_context(STYLE):
-        figure, ((ax,),) = _canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=names, titles=False)
+        figure, ((ax,),) = _canvas(1, 1, {}, width=width, height=0.24 * len(rows) + 0.1, left=names, titles=False)
         for place, row in enumerate(rows):
             colour = row.look.hex
             if row.margin:
