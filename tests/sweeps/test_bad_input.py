@@ -20,7 +20,6 @@ from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.launcher import MOST_DEATHS, LocalWorkers, launch
 from sweeps.plan import Plan, plan_of_runs
-from sweeps.status import status_of, summary
 from sweeps.sweep_file import written
 from tests.conftest import record_of
 from tests.records.test_disk import disk  # noqa: F401 (a fixture)
@@ -73,9 +72,6 @@ def test_a_run_that_is_killed_three_times_and_one_that_diverges_cost_the_others_
     assert record_of(run_folder(tmp_path, tiny)).status == "done"
     assert record_of(run_folder(tmp_path, wild)).status == "diverged"
     assert record_of(run_folder(tmp_path, deadly)).status == "unfinished"
-    status = status_of(run_folder(tmp_path, deadly), name="", rounds=3)
-    assert (status.state, status.attempt) == ("given up", 3)
-    assert summary([status]).line() == "1 runs: 1 given up; 0/3 rounds"
     left = plan_of_runs([deadly, wild, tiny], tmp_path)
     assert left.missing == (deadly,)  # what diverged is a result, and is not trained again
     assert diverged(left) == [wild]

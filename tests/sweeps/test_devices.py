@@ -1,4 +1,4 @@
-"""Which device a run gets, with real workers on the CPU. What becomes of runs that fail: test_bad_input.py."""
+"""Which device a run gets, with a real workers on the CPU; and what becomes of a run whose process dies three times."""
 
 import os
 from collections import Counter
@@ -17,9 +17,10 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.lease import PATIENCE, abandon, claimed, newest
 from benchmark.records.record import run_folder
-from sweeps.launcher import Ended, LocalWorkers, least_used
+from sweeps.launcher import Ended, LocalWorkers, RunFailed, launch, least_used
+from sweeps.status import status_of, summary
 from tests.conftest import record_of, tiny_experiment
-from tests.sweeps.gates import Gated
+from tests.sweeps.gates import Gated, begun
 
 TWO = ("cpu", "cpu:0")  # one processor under two names; under the second as well
 
@@ -100,6 +101,24 @@ def test_devices_by_name():
         assert devices_named("0") == devices_named("cuda:0") == ("cuda:0",)
         with pytest.raises(ConfigError, match="names one twice"):
             devices_named("0,cuda:0")
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_dies_three_times_is_given_up(tmp_path):
+    """Its process is killed whenever it waits before round 2."""
+    run, killed = gated(tmp_path), list[int]()
+    folder = run_folder(tmp_path, run)
+
+    def kill(standing: object) -> None:
+        if begun(folder) > len(killed) and (lease := newest(folder)) is not None:
+            killed.append(lease.content["process"]["pid"])
+            os.kill(killed[-1], SIGKILL)
+
+    with pytest.raises(RunFailed, match="ended 3 times, last by SIGKILL"):
+        launch(LocalWorkers(1, tmp_path), [run], tmp_path, watch=kill)
+    found = status_of(folder, name="", rounds=2)
+    assert (found.state, found.attempt, len(killed)) == ("given up", 3, 3)
+    assert summary([found]).line() == "1 runs: 1 given up; 1/2 rounds"
 
 
 def test_a_run_that_somebody_is_at_is_not_given_up_for_them(tmp_path):
