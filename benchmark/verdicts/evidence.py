@@ -60,6 +60,10 @@ class Evidence:
         seeds = list(seeds)
         return tuple([one[seed] for seed in seeds] for one in self.differences)
 
+    def standing(self, seeds: Iterable[int]) -> list[int]:
+        """Those of the seeds at which no cell with a bound has collapsed."""
+        return [seed for seed in seeds if not any(runs.get(seed) for runs in self.collapsed.values())]
+
     def collapsed_of(self, seeds: Sequence[int]) -> dict[str, int]:
         """Of each cell that has a bound, how many of these runs have collapsed."""
         return {label: sum(runs[seed] for seed in seeds) for label, runs in self.collapsed.items()}

@@ -5,8 +5,11 @@ Only confirming seeds are judged (looks.py). The typical difference is judged by
 (signed_ranks.py): improves and trend hold above zero, comparable holds within the margin; an improvement whose interval
 lies within the margin is no effect of interest. Nothing is called alike below twenty seeds. "every" and "order" hold
 where each of their contrasts does, each at the claim's whole error, and fail where one fails, at its share of it
-(intersection-union). Where more than a fifth of the runs of a cell have collapsed, the typical difference says little,
-and collapse alone is judged: of the seeds on which one side alone stood, on how many it was the one that should win.
+(intersection-union). Runs that ended below labels alone have collapsed, and collapse is another question than the
+typical difference: up to a fifth of a cell's runs, their seeds are left out, and their share is told; where more have
+collapsed, collapse alone is judged: of the seeds on which one side alone stood, on how many it was the one that should
+win. Were their differences kept, no rule would hold its error at nine seeds: where three runs in ten of one arm
+collapse, nine show none or one of them in a fifth of all cases, and what the others gain passes for typical.
 
 The error of a family of claims (records/families.py), some false verdict in it at any look, is .05. Half of it is for
 the few main claims, one after another: each has all of that half, once those before it are decided. The other half is
@@ -35,8 +38,7 @@ from benchmark.verdicts.units import in_unit, is_fraction
 Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet"]
 Interval: TypeAlias = tuple[float, float]
 FAMILY_ERROR = 0.05
-# Of a cell's runs: above it collapse alone is judged. Where a fifth to two fifths of all runs collapse, nine seeds
-# often show too few: there the typical difference errs more often than it should (tests/verdicts/test_error_rate.py).
+# Of a cell's runs: above it collapse alone is judged; below it their seeds are left out of the typical difference.
 COLLAPSE_ALONE = 0.2
 
 
@@ -151,7 +153,7 @@ def looked_at(one: Evidence, error: float) -> Decision:
         if max(one.collapsed_of(seeds[:n]).values(), default=0) > COLLAPSE_ALONE * n:
             decision = _on_collapse(one, seeds[:n], passed, whole, share, look)
         else:
-            decision = _on_differences(one, one.of(seeds[:n]), passed, whole, share, look)
+            decision = _on_differences(one, one.of(one.standing(seeds[:n])), passed, whole, share, look)
         if decision.verdict != "undecided":
             break
     return decision
@@ -161,7 +163,9 @@ def _on_differences(
     one: Evidence, differences: Sequence[list[float]], passed: set[int], whole: float, share: float, look: int
 ) -> Decision:
     """`passed`: contrasts that have been seen above zero, at this look or before."""
-    claim, n = one.claim, LOOKS[look]
+    claim, n = one.claim, len(differences[0])
+    if not n:
+        return Decision(verdict="undecided", why="at every seed a run has collapsed", looks=look + 1)
     wide = [interval(values, whole) or (-math.inf, math.inf) for values in differences]
     apart = [interval(values, share) or (-math.inf, math.inf) for values in differences]
     least = min(range(len(wide)), key=lambda index: typical(differences[index]))
@@ -281,9 +285,13 @@ def _told(one: Evidence, decision: Decision, error: float) -> Judged:
 
 def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
     seeds = one.confirming[: LOOKS[decision.looks - 1]] if decision.looks else one.confirming
-    differences = one.of(seeds)
+    up = one.standing(seeds)
+    differences = one.of(up or seeds)
     estimate = typical(differences[decision.least])
     reason, needed, futile = decision.why, None, False
+    if 0 < len(up) < len(seeds) and "collapse" not in reason:
+        left_out = ", ".join(_share(label, k, len(seeds)) for label, k in one.collapsed_of(seeds).items() if k)
+        reason += f"; of the {len(up)} seeds at which no run ended below labels alone ({left_out})"
     if decision.verdict == "undecided":
         if decision.looks and decision.looks < len(LOOKS):
             reason += f"; the next look is at {LOOKS[decision.looks]} seeds"

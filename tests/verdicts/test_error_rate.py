@@ -1,8 +1,8 @@
 """The rule as a whole, simulated: seeds come one by one, and the family is judged again at every look.
 
 Counted are families with any false verdict. The null of an "improves" claim is a typical difference (Hodges-Lehmann)
-of zero: a verdict of holds or contradicted is false. Where an arm collapses, its runs end 30 points lower, and the
-difference is moved so that the typical one is still zero; a verdict on collapse is then true of collapse, and no error.
+of zero: a verdict of holds or contradicted is false. Where an arm collapses, its runs end 30 points lower; the null is
+then of the seeds at which both stand, and a verdict on collapse is true of collapse, and no error.
 """
 
 from collections.abc import Callable
@@ -43,14 +43,8 @@ def bimodal(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
 
 
 def one_armed(share: float) -> Draw:
-    """One arm loses 30 points in so many of its runs."""
-
-    def raw(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-        return rng.normal(0, 0.01, n) - 0.3 * (rng.random(n) < share)
-
-    many = raw(np.random.default_rng(7), 400_000)
-    shift = float(np.median((many[::2] + many[1::2]) / 2))  # of means of two runs: the typical difference
-    return lambda rng, n: raw(rng, n) - shift
+    """One arm loses 30 points in so many of its runs, and is equal in the others."""
+    return lambda rng, n: rng.normal(0, 0.01, n) - 0.3 * (rng.random(n) < share)
 
 
 def simulated(draw: Draw, judged: Callable[[NDArray[np.float64]], bool], families: int = FAMILIES) -> float:
@@ -90,23 +84,19 @@ def test_a_family_errs_in_five_of_a_hundred_at_most(draw: Draw):
     assert within_noise(simulated(draw, lambda values: any_verdict(values, family=ORDERED)))
 
 
-@pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.3, 0.5])
 def test_so_it_does_where_one_arm_alone_collapses(share: float):
-    """Up to a fifth, above which collapse alone is judged."""
+    """Whatever the share: collapse is one question, the typical difference of runs that stand another."""
     assert within_noise(simulated(one_armed(share), lambda values: any_verdict(values, collapses=True)))
 
 
-def test_where_one_arm_mostly_collapses_only_collapse_is_judged():
-    assert within_noise(simulated(one_armed(0.5), lambda values: any_verdict(values, collapses=True)))
-
-
-def test_the_known_limit():
-    """Three in ten runs of one arm collapse: nine seeds show one or none of them in a fifth of all cases, and the
-    difference of those that stand then passes for the typical one. One claim errs in less than a tenth of the cases."""
-    one = simulated(
-        one_armed(0.3), lambda values: any_verdict(values[:1], collapses=True, family=Family(others=NAMES[:1]))
-    )
-    assert 0.03 < one < 0.12
+def test_collapses_that_are_not_taken_out_make_it_err():
+    """Without labels alone to tell them by. Moved so that the typical difference of all runs is zero, three collapses
+    in ten leave the others with a gain, and nine seeds often show no more than one of them."""
+    raw = one_armed(0.3)
+    many = raw(np.random.default_rng(7), 400_000)
+    shift = float(np.median((many[::2] + many[1::2]) / 2))  # of means of two runs: the typical difference
+    assert simulated(lambda rng, n: raw(rng, n) - shift, any_verdict, 200) > 0.1
 
 
 def test_some_power():
