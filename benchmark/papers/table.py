@@ -19,7 +19,7 @@ from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import build, count_parameters, forward_flops
-from benchmark.papers.item import ACCURACY, UNTRAINED, Cell, Item, Printed, Shown
+from benchmark.papers.item import ACCURACY, UNTRAINED, Cell, Claim, Item, Printed, Shown
 from benchmark.papers.published import claims_of, drawing_of, read_published
 from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth
 
@@ -98,13 +98,16 @@ def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") ->
     all_cells = (*cells.values(), *paper.beside(name, tuple(cells.values())))
     if paper.bounded and file["metrics"][0] == ACCURACY and "cells_of" not in file:  # else bounded there
         all_cells = (*all_cells, *bounds(all_cells))
+    claims = claims_of(file, data)
+    shown = tuple(_shown(file, line) for line in lines if "not_yet" in line)
+    _check_labels(f"{paper.name}/{name}", claims, [one.label for one in (*all_cells, *shown)])
     return Item(
         name=f"{paper.name}/{name}",
         title=file["title"] + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
         profile=profile,
         cells=all_cells,
-        shown=tuple(_shown(file, line) for line in lines if "not_yet" in line),
-        claims=claims_of(file, data),
+        shown=shown,
+        claims=claims,
         seeds=paper.seeds.get(profile, file["seeds"]),
         notes=(
             *(stand_in_notes if stand_ins else (*file["notes"], *_rule_notes(paper, trained))),
@@ -266,6 +269,13 @@ def _check_lines(paper: Paper, file: Mapping[str, Any], lines: Iterable[Line]) -
         for key in line:
             if key not in known:
                 raise ConfigError(f"{paper.name}/{file['item']}: unknown key {key!r} of a cell; {nearest(key, known)}")
+
+
+def _check_labels(item: str, claims: Iterable[Claim], labels: Sequence[str]) -> None:
+    for claim in claims:
+        for label in claim.labels:
+            if label not in labels:
+                raise ConfigError(f"{item}: claim {claim.name!r}: no cell {label!r}; {nearest(label, labels)}")
 
 
 def _cell(paper: Paper, file: Mapping[str, Any], line: Line, profile: str, scale: Scale | None) -> Cell:

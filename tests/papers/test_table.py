@@ -38,7 +38,7 @@ name = "A is better"
 quote = ""
 source = "ours"
 data = ["svhn", "cifar10"]
-contrast = { "{data}/A/alpha=0.1" = 1, "SVHN/B/alpha=1" = -1 }
+contrast = { "{data}/A/alpha=0.1" = 1 }
 form = "improves"
 endpoint = "end"
 least = 0.01
@@ -98,6 +98,11 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
         ('form = "improves"', 'from = "improves"', r"claim 'A is better': unknown key 'from'; did you mean 'form'"),
         ("log_x = true", "logx = true", r"figure: unknown key 'logx'; did you mean 'log_x'"),
         ('paper = "toy"', "paper = ", "toy/tab1.toml"),
+        ("least = 0.01", "", "claim 'A is better': least is missing"),
+        ("least = 0.01", 'least = "small"', "least is 'small'; a margin in the metric's unit is needed"),
+        ('endpoint = "end"', 'endpoint = "ends"', "unknown endpoint 'ends'; did you mean 'end'"),
+        ('form = "improves"', 'form = "improve"', "unknown form 'improve'; did you mean 'improves'"),
+        ('"{data}/A/alpha=0.1" = 1', '"{data}/A/alpha=0.2" = 1', "no cell 'SVHN/A/alpha=0.2'; choose SVHN/A/"),
     ],
 )
 def test_what_is_misspelt_is_refused(toy, old, new, told):
