@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers import catalogue
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.evidence import contrasts, evidence
 from benchmark.verdicts.judge import Judged
@@ -156,10 +156,14 @@ def standings(every: Sequence[Reported]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["paper", "says"])
 
 
-@functools.cache
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
     """Every claim of the papers, with its item at the smallest profile."""
-    return tuple((item, claim) for item in items(list(ITEMS), "demo") for claim in item.claims)
+    return _claims_of(tuple(catalogue.ITEMS))
+
+
+@functools.cache
+def _claims_of(names: tuple[str, ...]) -> tuple[tuple[Item, Claim], ...]:
+    return tuple((item, claim) for item in catalogue.items(names, "demo") for claim in item.claims)
 
 
 def state_text(every: Sequence[Reported]) -> str:
