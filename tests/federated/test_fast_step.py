@@ -125,6 +125,13 @@ WITHOUT_TAU = (
     "data-sharing",
     "feddyn",
     "lg-fedavg",
+    "heterofl",
+    "pi-model",
+    "pseudo-labeling",  # few are sure
+    "mean-teacher",
+    "mixmatch",
+    "uda",  # few are sure
+    "remixmatch",
 )
 
 

@@ -31,7 +31,13 @@ def test_it_is_the_deepest_of_all_pairs(accuracies):
 def test_a_run_that_falls_says_so_on_the_terminal_and_in_its_record(tmp_path, capsys):
     """Clients that believe every label of a network at a huge rate, after a warm start that learned."""
     words = ["--data.name=digits", "--federation.K=4", "--federation.C=4", "--federation.T=8", "--federation.rounds=14"]
-    method = ["--method.objective.threshold=0.0", "--method.warm_start_rounds=10", "--optimizer.lr=0.2"]
+    method = [
+        "--method=ssfl",
+        "--method.objective=crl",
+        "--method.objective.threshold=0.0",
+        "--method.warm_start_rounds=10",
+        "--optimizer.lr=0.2",
+    ]
     more = ["--evaluation.every=1", "--results", str(tmp_path), "--engine", "reference"]
     assert main(["run", *words, *method, *more]) in (0, 70)
     (result,) = tmp_path.glob("runs/*/seed=0/result.json")

@@ -199,7 +199,7 @@ def test_a_finished_run_knows_better(tiny, tmp_path):
     ids=["other hardware", "other engine", "diverged"],
 )
 def test_what_is_no_measure_of_this_machine(file, change, tiny, tmp_path):
-    run(tiny, tmp_path)
+    run(tiny, tmp_path, engine="pool", workers=1)
     path = run_folder(tmp_path, tiny) / file
     assert measured(path.parent) is not None
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
