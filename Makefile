@@ -32,8 +32,9 @@ test-all: $(STAMP) ## all tests, also the slow ones: agents and clusters that ar
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(ARGS)
 
 # Figures also go to the file that --json names.
-soak: $(STAMP) ## three kills or more of every method under every engine, each resumed (about 40 minutes)
+soak: $(STAMP) ## kills of every method under every engine, each resumed, also at the default interval (about an hour)
 	$(BIN)/python -m tests.soak.kills $(ARGS)
+	$(BIN)/python -m tests.soak.kills --default-interval --kills-each 2 $(ARGS)
 
 # --strict: a package that cannot be looked up is an error, too. pip-audit comes unlocked and stays in a folder of its
 # own; nothing that it audits is installed.

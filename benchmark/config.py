@@ -14,6 +14,7 @@ import functools
 import json
 import math
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -45,12 +46,24 @@ SYMBOLS = {
 }
 
 
+LONGEST = 200  # characters of a value in a message
+_brief = reprlib.Repr()
+_brief.maxlevel, _brief.maxstring, _brief.maxlong, _brief.maxother = 3, LONGEST, LONGEST, LONGEST
+
+
+def shown(value: object) -> str:
+    """A value as messages show it, cut at `LONGEST` characters: in full, one of aliases within aliases takes
+    gigabytes."""
+    text = _brief.repr(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
 def nearest(word: object, known: Iterable[str]) -> str:
     """What to type in place of an unknown word: the name that is nearest to it, or all names where they are few."""
-    names = list(known)
-    if SYMBOLS.get(str(word)) in names:
-        return f"did you mean {SYMBOLS[str(word)]!r}?"
-    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
+    names, word = list(known), word if isinstance(word, str) else shown(word)
+    if SYMBOLS.get(word) in names:
+        return f"did you mean {SYMBOLS[word]!r}?"
+    close = difflib.get_close_matches(word[:LONGEST], names, n=1, cutoff=0.5)
     if close and (len(names) > 4 or len(names) == 1):
         return f"did you mean {close[0]!r}?"
     return choose(names)
@@ -126,7 +139,7 @@ class Checked:
             if position not in values and value != getattr(type(self), name):
                 remedy = " or ".join(map(repr, values))
                 raise ConfigError(
-                    f"{name}: {value!r} does nothing with {switch} {position!r}; choose {switch} {remedy}"
+                    f"{name}: {shown(value)} does nothing with {switch} {position!r}; choose {switch} {remedy}"
                 )
 
 
@@ -146,10 +159,12 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
     `hashed`: without the fields that `added` declared and that stand at their default.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = [f for f in dataclasses.fields(value) if not (hashed and _at_added_default(f, value))]
+        fields = [f for f in dataclasses.fields(value) if not (hashed and _at_added_default(f, value))]
         return {
             "kind": kind_of(type(value)),
-            **{f.name: to_plain(_former(f, value) if hashed else getattr(value, f.name), hashed=hashed) for f in shown},
+            **{
+                f.name: to_plain(_former(f, value) if hashed else getattr(value, f.name), hashed=hashed) for f in fields
+            },
         }
     if isinstance(value, tuple | list):
         return [to_plain(part, hashed=hashed) for part in value]
@@ -157,7 +172,7 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
         return {str(key): to_plain(part, hashed=hashed) for key, part in value.items()}
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise TypeError(f"{value!r} has no exact JSON form")
+    raise TypeError(f"{shown(value)} has no exact JSON form")
 
 
 def _at_added_default(f: "dataclasses.Field[Any]", value: Any) -> bool:
@@ -173,7 +188,9 @@ def _former(f: "dataclasses.Field[Any]", value: Any) -> Any:
 def from_plain(cls: type[T], data: Any, path: str = "") -> T:
     """Build the dataclass `cls` from JSON values. Raises ConfigError that names the key, the value and a remedy."""
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{path or 'experiment'}: {data!r} is no table of fields; {cls.__name__} has {_names(cls)}")
+        raise ConfigError(
+            f"{path or 'experiment'}: {shown(data)} is no table of fields; {cls.__name__} has {_names(cls)}"
+        )
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
     values = {}
@@ -181,10 +198,12 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         if key == "kind":
             if raw != kind_of(cls):
                 field = _join(path, next(iter(fields)))
-                raise ConfigError(f"{path or 'kind'}: {raw!r} names nothing here; set single fields, such as {field}")
+                raise ConfigError(
+                    f"{path or 'kind'}: {shown(raw)} names nothing here; set single fields, such as {field}"
+                )
             continue
         if key not in fields:
-            raise ConfigError(f"unknown key {_join(path, key)} = {raw!r}; {nearest(key, fields)}")
+            raise ConfigError(f"unknown key {_join(path, key)} = {shown(raw)}; {nearest(key, fields)}")
         names = {former: now for now, former in fields[key].metadata.get("former", {}).items()}
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
         reader = fields[key].metadata.get("read")  # open sets, such as methods, bring their own
@@ -207,7 +226,7 @@ def _read(hint: Any, raw: Any, path: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if raw not in args:
-            raise ConfigError(f"{path}: unknown value {raw!r}; {nearest(str(raw), map(str, args))}")
+            raise ConfigError(f"{path}: unknown value {shown(raw)}; {nearest(raw, map(str, args))}")
         return raw
     if origin in (Union, types.UnionType):
         return _read_union(args, raw, path)
@@ -232,17 +251,17 @@ def _read_union(args: tuple[Any, ...], raw: Any, path: str) -> Any:
     kinds = {kind_of(option): option for option in options}
     kind = raw if isinstance(raw, str) else raw.get("kind") if isinstance(raw, Mapping) else None
     if not isinstance(kind, str) or kind not in kinds:
-        raise ConfigError(f"{path}.kind: unknown value {kind!r}; {nearest(str(kind), kinds)}")
+        raise ConfigError(f"{path}.kind: unknown value {shown(kind)}; {nearest(str(kind), kinds)}")
     return from_plain(kinds[kind], {} if isinstance(raw, str) else raw, path)
 
 
 def _read_tuple(args: tuple[Any, ...], raw: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(raw, list | tuple):
-        raise ConfigError(f"{path}: {raw!r} is not a list")
+        raise ConfigError(f"{path}: {shown(raw)} is not a list")
     if args[-1] is Ellipsis:
         return tuple(_read(args[0], part, f"{path}[{i}]") for i, part in enumerate(raw))
     if len(raw) != len(args):
-        raise ConfigError(f"{path}: {raw!r} has {len(raw)} entries; it needs {len(args)}")
+        raise ConfigError(f"{path}: {shown(raw)} has {len(raw)} entries; it needs {len(args)}")
     return tuple(_read(arg, part, f"{path}[{i}]") for i, (arg, part) in enumerate(zip(args, raw, strict=True)))
 
 
@@ -251,7 +270,7 @@ def _bool(raw: Any, path: str) -> bool:
         return raw
     if isinstance(raw, str) and raw.lower() in ("true", "false"):
         return raw.lower() == "true"
-    raise ConfigError(f"{path}: {raw!r} is neither true nor false")
+    raise ConfigError(f"{path}: {shown(raw)} is neither true nor false")
 
 
 def _int(raw: Any, path: str) -> int:
@@ -261,7 +280,7 @@ def _int(raw: Any, path: str) -> int:
         return raw  # through float, 2**53 + 1 would be another number
     number = _float(raw, path)
     if number != int(number):
-        raise ConfigError(f"{path}: {raw!r} is not a whole number")
+        raise ConfigError(f"{path}: {shown(raw)} is not a whole number")
     return int(number)
 
 
@@ -271,15 +290,15 @@ def _float(raw: Any, path: str) -> float:
             raise ValueError
         number = float(raw)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{path}: {raw!r} is not a number") from None
+        raise ConfigError(f"{path}: {shown(raw)} is not a number") from None
     if not math.isfinite(number):
-        raise ConfigError(f"{path}: {raw!r} is not finite")
+        raise ConfigError(f"{path}: {shown(raw)} is not finite")
     return number
 
 
 def _str(raw: Any, path: str) -> str:
     if not isinstance(raw, str):
-        raise ConfigError(f"{path}: {raw!r} is not a text")
+        raise ConfigError(f"{path}: {shown(raw)} is not a text")
     return raw
 
 
@@ -307,7 +326,7 @@ def scalar(text: str) -> Any:
         return {"None": None, "True": True, "False": False}[text]
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # a number of thousands of digits is no JSONDecodeError
         pass
     if text[:1] in "{[(":
         try:

@@ -15,7 +15,7 @@ from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose,
 from benchmark.data.augment import Augmentation
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
-from benchmark.methods.catalogue import method_name, read_method
+from benchmark.methods.catalogue import check_known, method_name, read_method
 from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
@@ -170,3 +170,10 @@ def to_json(experiment: Experiment, *, hashed: bool = False) -> dict[str, Any]:
 def from_json(data: Mapping[str, Any]) -> Experiment:
     """The experiment of these JSON values; missing fields take their defaults. Raises ConfigError."""
     return from_plain(Experiment, data)
+
+
+def from_record(data: Mapping[str, Any]) -> Experiment:
+    """`from_json` of what lies in a record: imports no method's file (`check_known`). Raises ConfigError."""
+    method = data.get("method")
+    check_known(method.get("kind") if isinstance(method, Mapping) else method)
+    return from_json(data)

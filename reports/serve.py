@@ -11,6 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 from benchmark.errors import CannotWrite, FsslError
 
@@ -57,6 +58,9 @@ class Handler(SimpleHTTPRequestHandler):
 
     def _refused(self) -> bool:
         name = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        if "\0" in unquote(self.path):  # no file's name
+            self.send_error(HTTPStatus.NOT_FOUND, "no such page")
+            return True
         if name in (HOST, "localhost"):
             return False
         self.send_error(HTTPStatus.FORBIDDEN, "only this machine's own address is served")

@@ -49,7 +49,7 @@ from benchmark.models.build import ImageShape, Model, build, forward_flops
 from benchmark.optim.sgd import Constant
 from benchmark.records.files import read_json
 from benchmark.records.provenance import hardware
-from benchmark.records.record import run_folder
+from benchmark.records.record import result_if_whole, run_folder
 from benchmark.streams import numpy_stream, torch_stream
 
 MOST_ROUNDS = 16  # rounds of a run that are played
@@ -108,7 +108,7 @@ def cost_of(run: Experiment, results: Path, data_root: Path | None = None) -> Co
 def measured(folder: Path) -> Mapping[str, Any] | None:
     """`result.json` of a finished run with its "cpu_seconds" and "wall_seconds"; None where the run is not done, is
     older than these fields, or is another machine's or engine's."""
-    result: dict[str, Any] = read_json(folder / "result.json") or {}
+    result = result_if_whole(folder)
     if result.get("status") != "done" or "cpu_seconds" not in result:
         return None
     manifest = read_json(folder / "manifest.json") or {}

@@ -1,5 +1,6 @@
 """From items to runs: which are wanted, which are done, which are missing; each shared run once."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,15 +81,29 @@ def _first_seeds(item: Item, results: Path) -> Mapping[str, list[int]]:
     return {cell.cell_key: sorted(firsts.get(cell.cell_key, {CONFIRMING.start})) for cell in item.cells}
 
 
+def silently(results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
+    """The records that can be read; one that cannot counts as missing."""
+    return read_records(results, cell_keys, with_reference=with_reference, troubles=[])
+
+
+def telling(results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
+    """The same, with a line on standard error for each that cannot be read."""
+    troubles: list[str] = []
+    found = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles)
+    for trouble in troubles:
+        print(f"fssl: {trouble}", file=sys.stderr)
+    return found
+
+
 def plan(
     items: Sequence[Item],
     results: Path,
     *,
     seeds: Seeds = PROFILES_SEEDS,
     with_reference: bool = True,
-    read: Callable[..., Records] = read_records,
+    read: Callable[..., Records] = telling,
 ) -> Plan:
-    """`read` takes what `read_records` takes; another one may be more patient with damaged files."""
+    """`read` is how records are read, and what becomes of those that cannot be."""
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
     tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
     resolved = tuple(item.resolved(lambda trial: _score(tried, trial)) for item in items)
@@ -116,7 +131,7 @@ def plan(
 
 def plan_of_runs(runs: Sequence[Experiment], results: Path, *, with_reference: bool = True) -> Plan:
     """The plan of runs that belong to no item: those of a grid."""
-    records = read_records(results, (run.cell_key for run in runs), with_reference=with_reference)
+    records = telling(results, (run.cell_key for run in runs), with_reference=with_reference)
     missing = tuple(run for run in runs if not _finished(records, run))
     return Plan(items=(), runs=tuple(runs), missing=missing, records=records)
 

@@ -1,21 +1,21 @@
 """How far runs are, told from their folders alone: for whoever looks from another shell or another machine."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
+from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
-from benchmark.records.files import read_json
+from benchmark.records.files import one_line, read_json
 from benchmark.records.lease import GIVEN_UP, PATIENCE, Found, newest
-from benchmark.records.record import Round, RunRecord, last_round, read_rounds, run_folder
+from benchmark.records.record import Round, RunRecord, last_round, read_result, read_rounds, run_folder
 
 # stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.
 # given up: it died again and again, and no launcher tries any more; the same command does.
-State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "given up", "missing"]
+State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "given up", "damaged", "missing"]
 FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
 
 
@@ -52,12 +52,13 @@ class RunStatus:
     seed: int
     name: str  # what people call its cell; the key where it has no name
     state: State
-    round: int  # the last one that is recorded
     rounds: int
-    attempt: int  # how many processes have been at it
-    accuracy: float | None  # of the last test, a fraction
-    seconds_per_round: float | None  # None: no round is recorded
-    share_done: float  # of its work
+    round: int = 0  # the last one that is recorded
+    attempt: int = 0  # how many processes have been at it
+    accuracy: float | None = None  # of the last test, a fraction
+    seconds_per_round: float | None = None  # None: no round is recorded
+    share_done: float = 0.0  # of its work
+    trouble: str | None = None  # what is wrong with a damaged one
 
     @property
     def pace(self) -> float | None:
@@ -101,16 +102,23 @@ def status_of(
     `finished`: its record, where that is known to be finished; it may be a committed copy. `work`: of its first so many
     rounds; where it is not given, all rounds are equal.
     """
-    lines = read_rounds(folder / "rounds.jsonl") if finished is None else finished.rounds
+    known: dict[str, Any] = {
+        "cell_key": folder.parent.name,
+        "seed": int(folder.name.partition("=")[2]),
+        "name": name,
+        "rounds": rounds,
+    }
+    try:
+        state = _state(folder, patience) if finished is None else _known(finished.status)
+        lines = read_rounds(folder / "rounds.jsonl") if finished is None else finished.rounds
+    except (FsslError, OSError) as error:
+        return RunStatus(**known, state="damaged", trouble=one_line(error))
     done = int(lines[-1]["round"]) if lines else 0
     lease = newest(folder)
     return RunStatus(
-        cell_key=folder.parent.name,
-        seed=int(folder.name.partition("=")[2]),
-        name=name,
-        state=_state(folder, patience) if finished is None else _known(finished.status),
+        **known,
+        state=state,
         round=done,
-        rounds=rounds,
         attempt=_attempts(lease),
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=_seconds_per_round(lines, finished),
@@ -131,13 +139,13 @@ def _attempts(lease: Found | None) -> int:
 
 
 def _state(folder: Path, patience: float) -> State:
-    result = read_json(folder / "result.json")
+    result = read_result(folder)
     if result is not None:
         return _known(result["status"])
     lease = newest(folder)
     if lease is None:
         return "stopped" if (folder / "experiment.json").exists() else "missing"
-    if lease.held(time.time(), patience):
+    if lease.held(patience):
         return "running"
     if lease.abandoned:
         return "given up"
@@ -153,11 +161,17 @@ def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
     """Every run that was ever begun under this folder of results."""
     found = []
     for folder in sorted(results.glob("runs/*/seed=*")):
+        if not folder.name.removeprefix("seed=").isdecimal():
+            continue  # `fssl verify` tells of it
         try:
-            experiment: dict[str, Any] = read_json(folder / "experiment.json") or {}
-            rounds = int(experiment["federation"]["rounds"])
-        except (LookupError, TypeError):
+            rounds = int((read_json(folder / "experiment.json") or {})["federation"]["rounds"])
+        except (LookupError, TypeError, ValueError):
             continue  # being begun this moment
+        except (FsslError, OSError) as error:
+            key, seed = folder.parent.name, int(folder.name.removeprefix("seed="))
+            trouble = one_line(error)
+            found.append(RunStatus(cell_key=key, seed=seed, name=key, rounds=0, state="damaged", trouble=trouble))
+            continue
         found.append(status_of(folder, name=folder.parent.name, rounds=rounds, patience=patience))
     return found
 

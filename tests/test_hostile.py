@@ -4,8 +4,10 @@ import io
 import os
 import pickle
 import re
+import struct
 import tarfile
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 
 from benchmark.cli import report
 from benchmark.cli.main import main
-from benchmark.cli.run import resolve
+from benchmark.cli.run import merge, read_config, resolve
+from benchmark.data import packed
 from benchmark.data.datasets import load
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError
 from benchmark.experiment import from_json, to_json
@@ -68,6 +71,54 @@ def test_pickles_in_a_data_set_are_not_loaded_unless_they_are_the_known_ones(tmp
     assert not (tmp_path / "canary").exists()
     pickle.loads((tmp_path / "data" / files[0]).read_bytes())
     assert (tmp_path / "canary").exists()  # so the file would have done it
+
+
+def test_an_archive_of_nearly_nothing_is_not_unpacked(tmp_path, monkeypatch):
+    """Zeros pack a thousand to one; here 4 MB are as many as 256 MB."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(packed, "LARGE", 1 << 20)
+    (tmp_path / "mnist").mkdir()
+    zeros_NHW = np.zeros((4000, 32, 32), dtype=np.uint8)
+    for part in ("train", "test"):
+        path = tmp_path / "mnist" / f"{part}.npz"
+        np.savez_compressed(path, images=zeros_NHW, labels=zeros_NHW[:, 0, 0], classes=np.array(["0"]))
+    with pytest.raises(DataError, match="unpacks to"):
+        packed.read_split(tmp_path / "mnist", "train", {})
+
+
+def test_images_of_hundreds_of_megapixels_are_not_read(tmp_path):
+    """A PNG's first chunk says 20,000 x 20,000."""
+    head = b"IHDR" + struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+        (tmp_path / name / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
+    with pytest.raises(DataError, match="a.png: not a readable image"):
+        load(f"folder:{tmp_path}")
+
+
+def test_a_folder_s_name_that_no_folder_can_have():
+    with pytest.raises(DataError, match="no image set"):
+        load("folder:a\0b")
+
+
+def test_messages_cut_values(tmp_path):
+    """Ten levels of nine aliases each are a file of 500 bytes, and gigabytes when they are written out."""
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    text = "\n".join(["a0: &a0 [x]", *levels])
+    for field in ("federation: {K: *a9}", "method: {kind: *a9}", "optimizer: *a9", "data: {name: *a9}", "x: *a9"):
+        (tmp_path / "a.yaml").write_text(f"{text}\n{field}\n")
+        found = read_config(tmp_path / "a.yaml")
+        for extra in range(10):
+            del found[f"a{extra}"]
+        data = to_json(tiny_experiment())
+        merge(data, found)
+        with pytest.raises(ConfigError) as refused:
+            from_json(data)
+        assert len(str(refused.value)) < 1000, field
+    with pytest.raises(ConfigError) as refused:
+        resolve(None, [f"--data.name={'x' * 10_000}", "--federation.K=" + "9" * 10_000])
+    assert len(str(refused.value)) < 1000
 
 
 def test_objects_in_packed_files_are_not_loaded(tmp_path, monkeypatch):

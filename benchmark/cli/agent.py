@@ -17,9 +17,8 @@ from pathlib import Path
 from benchmark.cli.main import ROOT, add_places
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.records.files import read_json
 from benchmark.records.lease import is_held
-from benchmark.records.record import run_folder
+from benchmark.records.record import result_if_whole, run_folder
 from benchmark.records.wandb_mirror import unreachable
 from sweeps.grid import checked
 from sweeps.sweep_file import config, read, same
@@ -111,8 +110,8 @@ def _passed_on(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
 
 def _from_records(runs: Sequence[Experiment], options: argparse.Namespace, stopped: bool) -> int:
     folders = {run: run_folder(options.results, run) for run in runs}
-    results = {run: read_json(folder / "result.json") for run, folder in folders.items()}
-    missing = [run for run in runs if results[run] is None]
+    results = {run: result_if_whole(folder) for run, folder in folders.items()}
+    missing = [run for run in runs if not results[run]]
     print(f"{len(runs) - len(missing)} of {len(runs)} runs have their record")
     for run in missing:
         print(f"missing: cell {run.cell_key}, seed {run.seed}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from benchmark.cli.main import add_places
+from benchmark.cli.main import add_methods, add_places
 from benchmark.errors import DataError
 from benchmark.records.migrate import migrate
 
@@ -13,6 +13,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "so for each. Of two records of one run the one that measured more stays, after their numbers were found "
         "equal. Trains nothing; exit 66 if a record had to stay where it was."
     )
+    add_methods(command)
     add_places(command)
     command.set_defaults(act=act)
 

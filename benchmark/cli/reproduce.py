@@ -35,8 +35,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
-from benchmark.records.files import read_json
-from benchmark.records.record import AGAINST_A_FALL, Records, fall_in_words, run_folder
+from benchmark.records.record import AGAINST_A_FALL, Records, fall_in_words, result_if_whole, run_folder
 from reports.formatting import item_page
 from sweeps.grid import checked
 from sweeps.launcher import Gate, LocalWorkers, Standing, Watch, Workers, launch
@@ -229,7 +228,7 @@ def train(
 def tell_of_falls(runs: Sequence[Experiment], results: Path, console: Console) -> None:
     """One line for all runs whose accuracy fell far while they were trained."""
     folders = [run_folder(results, run) for run in runs]
-    found = [(read_json(folder / "result.json") or {}).get("fall") for folder in folders]
+    found = [result_if_whole(folder).get("fall") for folder in folders]
     if falls := [fall for fall in found if fall]:
         worst = fall_in_words(max(falls, key=lambda fall: float(fall["depth"])))
         text = f"{len(falls)} of {len(runs)} runs fell while training, the worst: {worst}: {AGAINST_A_FALL}"

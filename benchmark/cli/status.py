@@ -14,7 +14,7 @@ from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_reference, add_scope, seeds_of, uses_reference
 from benchmark.papers.catalogue import items
 from benchmark.records.record import run_folder
-from sweeps.plan import plan
+from sweeps.plan import plan, silently
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json, work
 
 SECONDS_BETWEEN_LOOKS = 2.0  # of --watch on a terminal
@@ -45,7 +45,10 @@ def act(options: argparse.Namespace) -> int:
         with contextlib.suppress(KeyboardInterrupt):  # who stops looking stops nothing
             _watch(options, console)
     else:
-        (console if console.is_terminal else Console(width=WIDTH)).print(_view(_look(options)))
+        (console if console.is_terminal else Console(width=WIDTH)).print(_view(runs := _look(options)))
+        for run in runs:
+            if run.trouble is not None:
+                print(run.trouble)
     return 0
 
 
@@ -63,7 +66,9 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
         return on_disk(options.results)
     chosen = items(options.items, options.profile, options.also, rule=options.rule)
-    planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options))
+    planned = plan(
+        chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), read=silently
+    )
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
     missing = set(planned.missing)
     return [
@@ -80,7 +85,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
 
 
 def _left(runs: list[RunStatus]) -> bool:
-    return any(run.state not in FINISHED | {"given up"} for run in runs)
+    return any(run.state not in FINISHED | {"given up", "damaged"} for run in runs)
 
 
 def _live(options: argparse.Namespace, console: Console) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.cli.main import add_places
+from benchmark.cli.main import add_methods, add_places
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import NUMERICS
 from benchmark.papers.catalogue import items
@@ -24,7 +24,7 @@ from benchmark.records.verify import (
     troubles_of_index,
     troubles_of_item,
 )
-from sweeps.plan import plan
+from sweeps.plan import plan, silently
 
 if TYPE_CHECKING:
     from benchmark.records.retrain import Retrained
@@ -49,6 +49,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--seed", type=int, default=0, help="of the choice of --retrain (default: 0)")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    add_methods(command)
     add_places(command)
     command.set_defaults(act=act)
 
@@ -66,7 +67,7 @@ def act(options: argparse.Namespace) -> int:
     found, absent = troubles_of_data(records, options.data_root)
     troubles += [*disagreements(records), *found, *equal_rounds(records), *troubles_of_claims(records)]
     for item in chosen:
-        planned = plan([item], options.results, with_reference=options.profile != "demo")
+        planned = plan([item], options.results, with_reference=options.profile != "demo", read=silently)
         troubles += [trouble for resolved in planned.items for trouble in troubles_of_item(resolved, planned.records)]
     retrained = _trained_again(records, options)
     troubles += [f"{path}: {one.trouble}" for path, one in retrained.items() if one.trouble is not None]

@@ -3,11 +3,12 @@
 import argparse
 import sys
 
-from benchmark.cli.main import add_places
+from benchmark.cli.main import add_methods, add_places
 from benchmark.errors import ConfigError, DataError
-from benchmark.experiment import from_json
+from benchmark.experiment import from_record
 from benchmark.papers.catalogue import items
-from benchmark.records.record import RunRecord, read_run, run_folder
+from benchmark.records.record import RunRecord, run_folder
+from benchmark.records.verify import is_copy, records_in
 from benchmark.records.wandb_mirror import WandbMirror, labels_of, made_by_agent
 from sweeps.plan import plan
 
@@ -21,17 +22,21 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument("--offline", action="store_true", help="into files for `wandb sync`, without a network")
+    add_methods(command)
     add_places(command)
     command.set_defaults(act=act)
 
 
 def act(options: argparse.Namespace) -> int:
-    found = _of_items(options) if options.items else _on_disk(options)
+    troubles: list[str] = []
+    found = _of_items(options) if options.items else _on_disk(options, troubles)
+    for trouble in troubles:
+        print(f"fssl: {trouble}", file=sys.stderr)
     if not found:
         raise ConfigError(f"{options.results}: there is no record of these; `fssl status` tells what there is")
     lost = sum(not _mirrored(record, words, options) for record, words in found)
     print(f"{len(found) - lost} of {len(found)} runs mirrored")
-    return DataError.exit_code if lost else 0
+    return DataError.exit_code if lost or troubles else 0
 
 
 def _of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict[str, str]]]:
@@ -41,15 +46,14 @@ def _of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict[str, st
     return [(record, names.get(record.cell_key, {})) for record in recorded if record is not None]
 
 
-def _on_disk(options: argparse.Namespace) -> list[tuple[RunRecord, dict[str, str]]]:
-    recorded = [read_run(folder) for folder in sorted(options.results.glob("runs/*/seed=*"))]
-    return [(record, {}) for record in recorded if record is not None]
+def _on_disk(options: argparse.Namespace, troubles: list[str]) -> list[tuple[RunRecord, dict[str, str]]]:
+    return [(record, {}) for record, path in records_in(options.results, troubles) if not is_copy(path)]
 
 
 def _mirrored(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:
     """Whether W&B, or its files, took all of the run; if not, the reason is told."""
     try:
-        experiment = from_json(record.experiment)
+        experiment = from_record(record.experiment)
     except ConfigError as error:
         print(f"fssl: {record.cell_key}, seed {record.seed}: {error}", file=sys.stderr)
         return False

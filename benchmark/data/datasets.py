@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.config import nearest
+from benchmark.config import nearest, shown
 from benchmark.data.packed import cache_folder, is_packed, read_split
 from benchmark.data.sources import (
     Original,
@@ -232,7 +232,7 @@ def load(name: str, root: Path | None = None) -> DataSet:
     if name == "digits":
         return _build(name, read_digits())
     if name.startswith("folder:"):
-        return _build(name, read_folder(name))
+        return _build(public_name(name), read_folder(name))
     original = known(name).original
     given = root or os.environ.get("FSSL_DATA")
     if given and not Path(given).expanduser().is_dir():
@@ -250,11 +250,19 @@ def load(name: str, root: Path | None = None) -> DataSet:
     return _build(name, _packed(name, folder))
 
 
+def public_name(name: str) -> str:
+    """As others are told it: a folder of images by its own name, `folder:pets?size=32`, without the path to it."""
+    if not name.startswith("folder:"):
+        return name
+    path, mark, option = name.removeprefix("folder:").partition("?")
+    return f"folder:{Path(path).name}{mark}{option}"
+
+
 def known(name: str) -> Known:
     """Raises ConfigError for a name that is not in `DATASETS`."""
     if name not in DATASETS:
         hint = nearest(name, DATASETS)
-        raise ConfigError(f"data.name: unknown data set {name!r}; {hint} (your own images: folder:PATH)")
+        raise ConfigError(f"data.name: unknown data set {shown(name)}; {hint} (your own images: folder:PATH)")
     return DATASETS[name]
 
 

@@ -28,6 +28,9 @@ from PIL import Image
 
 from benchmark.errors import DataError
 
+LARGE = 256 << 20  # bytes
+MOST_PACKED = 100  # times that pixels are smaller in an archive
+
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -91,6 +94,7 @@ def _read_file(path: Path, expected: str | None) -> Part:
     if expected is not None and found != expected:
         raise DataError(f"{path}: sha256 is {found}, expected {expected}: damaged or another file, copy it again")
     try:
+        _check_size(path)
         with np.load(path, allow_pickle=False) as arrays:
             labels_N, classes = _labels(path, arrays["labels"], arrays["classes"])
             codec = next((key for key in ("webp", "jpeg") if key in arrays), None)
@@ -99,11 +103,22 @@ def _read_file(path: Path, expected: str | None) -> Part:
             else:
                 raw, offsets = arrays[codec], arrays["offsets"]
                 images_NCHW = _cached(found, lambda: _decode(path, raw, offsets))
-    except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except (*_BROKEN, MemoryError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a whole packed file ({error}): copy it again") from error
     if len(images_NCHW) != len(labels_N):
         raise DataError(f"{path}: {len(images_NCHW)} images but {len(labels_N)} labels")
     return Part(images_NCHW=images_NCHW, labels_N=labels_N, classes=classes, known=expected is not None)
+
+
+_BROKEN = (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error)
+
+
+def _check_size(path: Path) -> None:
+    """Raises DataError for an archive of nearly nothing that would fill the memory."""
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > LARGE and unpacked > MOST_PACKED * path.stat().st_size:
+        raise DataError(f"{path}: unpacks to {unpacked / 1e9:.1f} GB, no image set packs so well: copy it again")
 
 
 def _labels(path: Path, labels_N: np.ndarray, classes: np.ndarray) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:

@@ -109,7 +109,7 @@ def _image_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
     """Class names and (file, label) in torchvision's order."""
     try:
         listing = torchvision_set("ImageFolder")(str(folder))
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DataError(f"{folder}: no image set with one folder a class ({error})") from error
     return tuple(listing.classes), listing.samples
 
@@ -134,7 +134,7 @@ def _eight_bit(image: Image.Image, mode: str) -> Image.Image:
 def _named_if_unreadable(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, SyntaxError) as error:  # Pillow reports a broken PNG as SyntaxError
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
         raise DataError(f"{path}: not a readable image ({error})") from error
 
 

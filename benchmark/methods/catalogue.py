@@ -4,11 +4,12 @@ A method that returns something else than the contract asks for ends in one line
 """
 
 import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from benchmark.config import from_plain, nearest
+from benchmark.config import from_plain, nearest, shown
 from benchmark.errors import ConfigError
 from benchmark.methods.central import UDA, FixMatch, MeanTeacher, MixMatch, PiModel, PseudoLabeling, ReMixMatch
 from benchmark.methods.data_sharing import DataSharing
@@ -65,12 +66,14 @@ def method_class(name: str) -> type:
     if name in METHODS:
         return METHODS[name]
     if ":" not in name:
-        raise ConfigError(f"method.kind: {name!r} is no method; {nearest(name, METHODS)}, or module:Class for your own")
+        raise ConfigError(
+            f"method.kind: {shown(name)} is no method; {nearest(name, METHODS)}, or module:Class for your own"
+        )
     module, _, attribute = name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:  # the last two: no module's name
-        raise ConfigError(f"method.kind: {name!r} cannot be imported ({error})") from None
+    except (Exception, SystemExit) as error:  # whatever the file does
+        raise ConfigError(f"method.kind: {shown(name)} cannot be imported ({error!r})") from None
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ConfigError(
             f"method.kind: {name!r} is no dataclass; write @dataclass(frozen=True, kw_only=True) above it"
@@ -79,6 +82,16 @@ def method_class(name: str) -> type:
     if missing:
         raise ConfigError(f"method.kind: {name!r} is no method, it lacks {', '.join(missing)}")
     return cls
+
+
+def check_known(name: object) -> None:
+    """For what is read and was not typed: a method of this suite, or one that the user has named on the command line,
+    whose module is there already. Nothing is imported. Raises ConfigError."""
+    if isinstance(name, str) and ":" in name and name.partition(":")[0] not in sys.modules:
+        raise ConfigError(
+            f"method.kind: {shown(name)} is no method of this suite, and no file is run because a record names it; "
+            f"if you trust it: --method {shown(name)[1:-1]}"
+        )
 
 
 def method_name(method: object) -> str:
@@ -92,9 +105,9 @@ def method_name(method: object) -> str:
 def read_method(raw: Any, path: str) -> Any:
     """A method from plain values: its name, or a table with "kind" and its fields."""
     table = {"kind": raw} if isinstance(raw, str) else raw
-    if not isinstance(table, Mapping) or "kind" not in table:
-        raise ConfigError(f"{path}: {raw!r} names no method; choose {path}.kind from {', '.join(sorted(METHODS))}")
-    cls = method_class(str(table["kind"]))
+    if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
+        raise ConfigError(f"{path}: {shown(raw)} names no method; choose {path}.kind from {', '.join(sorted(METHODS))}")
+    cls = method_class(table["kind"])
     return from_plain(cls, {key: value for key, value in table.items() if key != "kind"}, path)
 
 

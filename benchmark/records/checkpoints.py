@@ -1,7 +1,11 @@
 """Checkpoints: the method's state and the round's number, nothing else, since every random stream has a name.
 
-A file is written whole or not at all, with the hash of its content in its name; the newest that is whole is the one
-that counts. It is a plain tree of tensors and numbers in torch's own format, which is read with `weights_only`: a file
+A file is written whole or not at all, with its attempt and the hash of its content in its name; the newest that is
+whole is the one that counts: of the last attempt, its last round. An attempt removes files of its own and of earlier
+attempts only. So one that stood still while it saved, and wakes when another has taken the run over, takes nothing from
+that one: whatever the other goes on from is among the files that this one keeps.
+
+It is a plain tree of tensors and numbers in torch's own format, which is read with `weights_only`: a file
 that was put there by somebody else runs no code.
 
 Size: the bytes of all tensors that the method carries (`State`: weight sets at the server, and what each client keeps),
@@ -32,7 +36,7 @@ from benchmark.records.files import write_atomically
 # files, and is written only where there are some.
 FORMAT = 2
 KEPT = 2  # checkpoints left on disk
-_NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.pt")
+_NAME = re.compile(r"round-(\d{6})(?:-(\d{6}))?-([0-9a-f]{16})\.pt")  # round, attempt (older files: none), hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,7 @@ class Checkpoint:
     state: State
     best: dict[str, Any] | None  # the best evaluated round so far
     last: dict[str, float]  # the latest value of every metric
+    exchange: dict[str, Any] | None = None  # `Exchange.summary` so far; None in files of older versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +58,11 @@ class Found:
     warnings: tuple[str, ...] = ()  # one line for each file that was passed over
 
 
-def save(folder: Path, checkpoint: Checkpoint, run: str) -> int:
-    """Write the checkpoint, then drop all but the newest; its size in bytes. `run` names the cell and seed it is of.
-
-    Later rounds than this one are dropped, too: they were damaged, and the run went on from an older one.
-    Raises CannotWrite; the checkpoints that were there are then whole.
-    """
+def save(folder: Path, checkpoint: Checkpoint, run: str, attempt: int = 0) -> int:
+    """Write the checkpoint, then drop all but the newest of this and earlier attempts; its size in bytes. `run` names
+    the cell and seed it is of. Raises CannotWrite; the checkpoints that were there are then whole."""
     buffer = io.BytesIO()
-    shelf = ClientFiles(folder=folder / FOLDER, run=run)
+    shelf = ClientFiles(folder=folder / FOLDER, run=run, attempt=attempt)
     trees, names = _parted(checkpoint.state.clients, shelf)
     content = {
         "format": FORMAT if names else 1,
@@ -71,13 +73,12 @@ def save(folder: Path, checkpoint: Checkpoint, run: str) -> int:
         **({"names": names} if names else {}),
         "best": checkpoint.best,
         "last": checkpoint.last,
+        "exchange": checkpoint.exchange,
     }
     torch.save(content, buffer)
     data = buffer.getbuffer()
-    path = folder / f"round-{checkpoint.round:06d}-{digest_of(data)}.pt"
-    write_atomically(path, data)
-    older = [other for other in _files(folder) if _round(other) <= checkpoint.round and other != path]
-    for other in set(_files(folder)) - {path, *older[len(older) - (KEPT - 1) :]}:
+    write_atomically(folder / f"round-{checkpoint.round:06d}-{attempt:06d}-{digest_of(data)}.pt", data)
+    for other in [path for path in _files(folder) if path.is_file() and _order(path)[0] <= attempt][:-KEPT]:
         other.unlink(missing_ok=True)
     if shelf.folder.is_dir():
         shelf.drop_all_but(name for other in _files(folder) for name in _names_in(other))
@@ -92,19 +93,28 @@ def _parted(clients: Mapping[str, Tree], shelf: ClientFiles) -> tuple[Mapping[st
 
 
 def newest(
-    folder: Path, run: str, recorded: int | None = None, *, before: int | None = None, memory: int = MEMORY
+    folder: Path,
+    run: str,
+    recorded: int | None = None,
+    *,
+    before: int | None = None,
+    memory: int = MEMORY,
+    attempt: int = 0,
 ) -> Found:
     """The newest checkpoint that is whole, and what was passed over.
 
     `recorded`: rounds that the run has lines for; `before`: only checkpoints of earlier rounds; `memory`: bytes of what
-    clients keep that stay in memory. Raises ConfigError for a file of another run or of a newer format, and for one
-    that only looks like a checkpoint.
+    clients keep that stay in memory; `attempt`: the one that goes on from it. Raises ConfigError for a file of another
+    run or of a newer format, and for one that only looks like a checkpoint.
     """
     warnings: list[str] = []
-    shelf = ClientFiles(folder=folder / FOLDER, run=run)
+    shelf = ClientFiles(folder=folder / FOLDER, run=run, attempt=attempt)
     for path in reversed([path for path in _files(folder) if before is None or _round(path) < before]):
+        if not path.is_file():
+            warnings.append(f"{path.name} is no file: passed over")
+            continue
         data = path.read_bytes()
-        if digest_of(data) != _NAME.fullmatch(path.name).group(2):  # type: ignore[union-attr]  # it is one of _files
+        if digest_of(data) != _NAME.fullmatch(path.name).group(3):  # type: ignore[union-attr]  # it is one of _files
             warnings.append(f"{path.name} is damaged ({len(data)} bytes with another checksum): passed over")
         elif recorded is not None and _round(path) > recorded:
             warnings.append(f"{path.name} is ahead of rounds.jsonl, which ends at round {recorded}: passed over")
@@ -147,13 +157,20 @@ def _checkpoint(content: Mapping[str, Any]) -> Checkpoint:
     for name in ("server", "clients", "last"):
         if not isinstance(content[name], dict):
             raise TypeError(f"{name} is a {type(content[name]).__name__}")
-    if not isinstance(content["best"], dict | None):
-        raise TypeError(f"best is a {type(content['best']).__name__}")
+    for name in ("best", "exchange"):
+        if not isinstance(content.get(name), dict | None):
+            raise TypeError(f"{name} is a {type(content[name]).__name__}")
     for keeper, tree in content["clients"].items():
         if not isinstance(tree, dict | None):
             raise TypeError(f"what client {keeper} keeps is a {type(tree).__name__}")
     state = State(server=content["server"], clients=content["clients"])
-    return Checkpoint(round=content["round"], state=state, best=content["best"], last=content["last"])
+    return Checkpoint(
+        round=content["round"],
+        state=state,
+        best=content["best"],
+        last=content["last"],
+        exchange=content.get("exchange"),
+    )
 
 
 def _names_in(path: Path) -> Iterator[str]:
@@ -166,9 +183,16 @@ def _names_in(path: Path) -> Iterator[str]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The checkpoints by name, the newest last."""
-    return sorted(path for path in folder.glob("round-*.pt") if _NAME.fullmatch(path.name))
+    """The checkpoints, the newest last."""
+    return sorted((path for path in folder.glob("round-*.pt") if _NAME.fullmatch(path.name)), key=_order)
+
+
+def _order(path: Path) -> tuple[int, int]:
+    """Attempt and round."""
+    named = _NAME.fullmatch(path.name)
+    assert named is not None
+    return int(named.group(2) or 0), int(named.group(1))
 
 
 def _round(path: Path) -> int:
-    return int(path.name.split("-")[1])
+    return _order(path)[1]

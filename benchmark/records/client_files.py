@@ -1,5 +1,5 @@
 """What clients keep, as files beside the checkpoints: one for each state that a client was in when it had to leave
-memory, written once and never changed, with the hash of its content in its name."""
+memory, written once and never changed, with its attempt and the hash of its content in its name."""
 
 import hashlib
 import io
@@ -19,22 +19,24 @@ from benchmark.methods.protocol import Tree
 from benchmark.records.files import write_atomically
 
 FOLDER = "clients"  # within that of the checkpoints
-_NAME = re.compile(r"[A-Za-z0-9_.~%-]{0,40}-([0-9a-f]{16})\.pt")
+_NAME = re.compile(r"[A-Za-z0-9_.~%-]{0,40}?(?:-(\d{6}))?-([0-9a-f]{16})\.pt")  # attempt (older files: none), hash
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientFiles:
-    """A `Shelf` in a folder. `run` names the cell and seed that the files belong to."""
+    """A `Shelf` in a folder. `run` names the cell and seed that the files belong to, `attempt` is the one that writes.
+    It removes no later attempt's files."""
 
     folder: Path
     run: str
+    attempt: int = 0
 
     def put(self, keeper: str, tree: Tree) -> str:
         """Write the tree durably. Raises CannotWrite."""
         buffer = io.BytesIO()
         torch.save({"run": self.run, "keeper": keeper, "tree": compact(tree)}, buffer)
         data = buffer.getbuffer()
-        name = f"{quote(keeper, safe='')[:40]}-{digest_of(data)}.pt"
+        name = f"{quote(keeper, safe='')[:40]}-{self.attempt:06d}-{digest_of(data)}.pt"
         write_atomically(self.folder / name, data)
         return name
 
@@ -59,7 +61,8 @@ class ClientFiles:
         """Remove what no checkpoint needs any more, or what a process that was killed had put there."""
         needed = set(names)
         for path in self.folder.glob("*.pt"):
-            if _NAME.fullmatch(path.name) and path.name not in needed:
+            named = _NAME.fullmatch(path.name)
+            if named and int(named.group(1) or 0) <= self.attempt and path.name not in needed:
                 path.unlink(missing_ok=True)
 
 
@@ -73,7 +76,7 @@ def is_whole(path: Path) -> bool:
     if named is None or not path.is_file():
         return False
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16] == named.group(1)
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16] == named.group(2)
 
 
 def digest_of(data: bytes | memoryview) -> str:

@@ -189,10 +189,9 @@ def _confirming_runs(results: Path, keys: frozenset[str]) -> Iterator[tuple[int,
 
 def _manifest(path: Path) -> Mapping[str, Any]:
     try:
-        found = read_copy(path).manifest if path.suffix == ".gz" else read_json(path)
+        return read_copy(path).manifest if path.suffix == ".gz" else read_json(path) or {}
     except (FsslError, OSError):  # `fssl verify` tells of it
         return {}
-    return found if isinstance(found, Mapping) else {}
 
 
 def families_in(manifest: Mapping[str, Any]) -> dict[str, Family]:

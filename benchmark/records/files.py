@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmark.errors import CannotWrite, DataError
 
+ANEW = "without this run's folder it is trained anew"
 TEMPORARY = ".tmp"  # the end of the name of a file that is being written
 
 
@@ -78,11 +79,30 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: Path) -> Any:
-    """The file's value, or None where there is no file. Raises DataError for a damaged one."""
+def bytes_of(path: Path) -> bytes | None:
+    """The file's content, or None where there is no file."""
     try:
-        return json.loads(path.read_text())
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def read_json(path: Path) -> Any:
+    """The file's JSON object, or None where there is no file. Raises DataError for anything else."""
+    content = bytes_of(path)
+    return None if content is None else json_object(content, path)
+
+
+def json_object(content: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object in the content of the file at `path`. Raises DataError."""
+    try:
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is damaged ({error}); without this run's folder it is trained anew") from None
+        raise DataError(f"{path}: is damaged ({error}); {ANEW}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: is a {type(value).__name__}, not a JSON object; {ANEW}")
+    return value
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -11,10 +11,12 @@ asleep, a network folder away), and writes nothing any more. Lease files are kep
 
 On one machine a process that is gone loses its lease at once, and one that is there keeps it unless it is stopped.
 Otherwise heartbeats count: their age is taken against a file touched now on the same file system, so that clocks of
-machines may differ. The patience has to be longer than a network file system holds back file times (NFS: 60 s).
+machines may differ. One from the future (a clock was put back) is set to now by who finds it, and has to move from then
+on like any other. The patience has to be longer than a network file system holds back file times (NFS: 60 s).
 
-What a process can still do that is woken between the check and the write behind it is to rename one file into place
-(a checkpoint, the manifest); lines of rounds it appends to a file that the next attempt has replaced.
+What a process can still do that is woken between the check and the write behind it: put a checkpoint of its own beside
+those of the next attempt, which takes nothing from them; append lines of rounds to a file that the next attempt has
+replaced; and, where it stood still while it began, rename its manifest into place.
 """
 
 import contextlib
@@ -26,12 +28,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmark.errors import CannotWrite, RunningElsewhere
-from benchmark.records.files import cannot_write, flush, written_beside
+from benchmark.errors import CannotWrite, DataError, RunningElsewhere
+from benchmark.records.files import cannot_write, flush, json_object, written_beside
 
 BEAT = 10.0  # seconds between heartbeats
 GIVEN_UP = 0.0  # the file time of a lease that its process has given up
@@ -51,6 +53,7 @@ class Found:
     path: Path
     content: dict[str, Any]  # empty while its process is writing it
     beat: float  # file time, seconds since 1970 by the clock of the file system
+    damaged: bool = False  # it holds something else: its heartbeat counts
 
     @property
     def attempt(self) -> int:
@@ -65,12 +68,34 @@ class Found:
         """Why a launcher gave the run up (`abandon`); None where none did since the last attempt."""
         return self.content.get("abandoned")
 
-    def held(self, now: float, patience: float) -> bool:
-        """Whether its process counts as being at work; `now`: seconds since 1970 by the file system's clock."""
+    def held(self, patience: float) -> bool:
+        """Whether its process counts as being at work."""
         if self.is_result or self.abandoned or self.beat == GIVEN_UP:
             return False
-        there = Process.from_json(self.content["process"]).is_working() if "process" in self.content else None
-        return there if there is not None else now - self.beat < patience
+        there = self.process.is_working() if self.process else None
+        if there is not None:
+            return there
+        silent = _now(self.path.parent) - self.beat
+        if silent < -BEAT:
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+        return silent < patience
+
+    @property
+    def process(self) -> "Process | None":
+        """None where the file does not tell, or is damaged."""
+        try:
+            return Process(**self.content["process"])
+        except (KeyError, TypeError):
+            return None
+
+    @property
+    def end(self) -> str:
+        """Why a lease that is not held is not."""
+        if self.abandoned or self.beat == GIVEN_UP:
+            return "given up"
+        working = self.process.is_working() if self.process else None
+        return "its process is gone" if working is False else "no heartbeat"
 
 
 def newest(folder: Path) -> Found | None:
@@ -80,27 +105,28 @@ def newest(folder: Path) -> Found | None:
         if number is None:
             return None
         path = _path(folder, number)
-        text, beat = path.read_text(), path.stat().st_mtime
+        text, beat = path.read_bytes(), path.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        content = json.loads(text)
-    except ValueError:  # created a moment ago, or by a machine that lost its power in that moment
-        content = {}
-    return Found(path=path, content=content if isinstance(content, dict) else {}, beat=beat)
+    try:  # empty: created a moment ago, or by a machine that lost its power in that moment
+        content = json_object(text or b"{}", path)
+    except DataError:
+        return Found(path=path, content={}, beat=beat, damaged=True)
+    found = Found(path=path, content=content, beat=beat)
+    return replace(found, damaged="process" in content and found.process is None)
 
 
 def is_held(folder: Path, patience: float = PATIENCE) -> bool:
-    """Whether another process is at this run, as far as reading tells: by this machine's clock."""
+    """Whether another process is at this run."""
     found = newest(folder)
-    return found is not None and found.held(time.time(), patience)
+    return found is not None and found.held(patience)
 
 
 def abandon(folder: Path, why: str, patience: float = PATIENCE) -> None:
     """Say for all to see that no more attempts are made at the run in `folder`, unless somebody is at it or has been
     faster. The next attempt, whoever makes it, takes that back. A disk that does not take it is passed over."""
     found = newest(folder)
-    if found is None or found.is_result or found.held(time.time(), patience):
+    if found is None or found.is_result or found.held(patience):
         return
     with contextlib.suppress(OSError), open(_path(folder, found.attempt + 1), "x") as file:
         file.write(json.dumps({"abandoned": why}))
@@ -109,8 +135,9 @@ def abandon(folder: Path, why: str, patience: float = PATIENCE) -> None:
 class Lease:
     """The right to work at the run in `folder`, while no other process has the next number."""
 
-    def __init__(self, folder: Path, attempt: int) -> None:
-        self.folder, self.attempt = folder, attempt
+    def __init__(self, folder: Path, attempt: int, after: str | None = None) -> None:
+        """`after`: how the attempt before this one ended (`Found.end`)."""
+        self.folder, self.attempt, self.after = folder, attempt, after
 
     def check(self) -> None:
         """Raises LeaseLost where the next number is taken. Opening asks the server of a network folder, too."""
@@ -160,7 +187,8 @@ def claimed(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> 
     """Hold the run's folder, with a heartbeat every `beat` seconds; a lease of a process that is gone, or silent for
     `patience` seconds, is taken over.
 
-    Raises RunningElsewhere where another process is at it, CannotWrite where the folder cannot be written.
+    Raises RunningElsewhere where another process is at it, or has taken it over, CannotWrite where the folder cannot be
+    written.
     """
     try:
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -172,6 +200,9 @@ def claimed(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> 
     heart.start()
     try:
         yield lease
+    except Exception:
+        lease.check()  # in a run that was taken over, whatever fails does so because its files are another's now
+        raise
     finally:
         ended.set()
         heart.join()
@@ -183,16 +214,16 @@ def _claim(folder: Path, patience: float) -> Lease:
     found = newest(folder)
     if found is not None and found.is_result and not (folder / RESULT).exists():
         _complete(folder, found.path)  # its process died between the two
-    if found is not None and found.held(_now(folder), patience):
+    if found is not None and found.held(patience):
         raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it")
-    lease = Lease(folder, found.attempt + 1 if found is not None else 1)
+    lease = Lease(folder, found.attempt + 1, found.end) if found is not None else Lease(folder, 1)
     try:
         file = open(_path(folder, lease.attempt), "x")  # noqa: SIM115 - closed below
     except FileExistsError:
         raise RunningElsewhere(f"{folder}: another process has just begun this run; wait for it or stop it") from None
     try:
         with file:
-            file.write(json.dumps({"process": this_process().to_json()}))
+            file.write(json.dumps({"process": vars(this_process())}))
     except OSError:  # a full disk takes a name, but no content
         lease.give_up()
         raise
@@ -206,11 +237,15 @@ def _complete(folder: Path, published: Path) -> None:
     flush(folder)
 
 
-def _now(folder: Path) -> float:
-    """Seconds since 1970 by the clock that stamps files in this folder. Raises OSError."""
-    with tempfile.NamedTemporaryFile(dir=folder / FOLDER, prefix=".now.") as file:
-        os.utime(file.name)
-        return os.fstat(file.fileno()).st_mtime
+def _now(leases: Path) -> float:
+    """Seconds since 1970 by the clock that stamps files in this folder; by this machine's where nothing can be written,
+    and so nothing be taken over."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=leases, prefix=".now.") as file:
+            os.utime(file.name)
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()
 
 
 def _beat(path: Path, seconds: float, ended: threading.Event) -> None:
@@ -233,13 +268,6 @@ class Process:
     machine: str | None  # a hash of this boot and of the process numbers' name space; None: this system does not tell
     pid: int
     started: int  # clock ticks since the machine's start: tells it from a later process with the same number
-
-    def to_json(self) -> dict[str, Any]:
-        return {"machine": self.machine, "pid": self.pid, "started": self.started}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Process":
-        return cls(machine=data["machine"], pid=data["pid"], started=data["started"])
 
     def is_working(self) -> bool | None:
         """False where it is gone, True where it is there; None where that cannot be told from here: another machine's,

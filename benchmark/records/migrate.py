@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmark.errors import DataError, FsslError
-from benchmark.experiment import from_json
-from benchmark.records.files import write_atomically, write_json
+from benchmark.experiment import from_record
+from benchmark.records.files import one_line, write_atomically, write_json
 from benchmark.records.lease import is_held
 from benchmark.records.record import (
     RunRecord,
@@ -39,7 +39,7 @@ def migrate(results: Path) -> Iterator[tuple[str, bool]]:
             if target is not None:
                 yield f"{path} -> {target}", True
         except (FsslError, OSError) as error:
-            yield f"{path}: stays: {' '.join(str(error).split())}", False
+            yield f"{path}: stays: {one_line(error)}", False
 
 
 def _move_run(results: Path, folder: Path) -> Path | None:
@@ -52,7 +52,7 @@ def _move_run(results: Path, folder: Path) -> Path | None:
         raise DataError("another process is at it")
     if not record.result:
         raise DataError(f"it is not finished, and a run of cell {moved.cell_key} begins anew")
-    target = run_folder(results, from_json(record.experiment))
+    target = run_folder(results, from_record(record.experiment))
     there = read_run(target)
     if there is None or not there.result or _better(there, moved) is moved:
         shutil.rmtree(target, ignore_errors=True)
@@ -89,7 +89,7 @@ def _move_copy(results: Path, path: Path) -> Path | None:
 def _under_its_key(record: RunRecord) -> RunRecord | None:
     """The record under the key that this version gives its experiment, with what it measured; None where it has it.
     Raises ConfigError, and DataError for one that was edited."""
-    experiment = from_json(record.experiment)
+    experiment = from_record(record.experiment)
     if record.cell_key == experiment.cell_key:
         return None
     if record.edited:
@@ -107,7 +107,7 @@ def _better(there: RunRecord, moved: RunRecord) -> RunRecord:
     if (why := disagreement(there, moved, exact=False)) is not None:
         raise DataError(f"another record of this run differs: {why}")
     for one, other in ((there, moved), (moved, there)):
-        if covers(one, from_json(other.experiment)):
+        if covers(one, from_record(other.experiment)):
             return one
     raise DataError("another record of this run is there, and neither has all that the other measured")
 

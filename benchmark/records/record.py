@@ -17,14 +17,16 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from benchmark.config import shown
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import NUMERICS, Evaluation, Experiment
-from benchmark.records.files import json_bytes, read_json, write_atomically
+from benchmark.records.files import ANEW, bytes_of, json_bytes, json_object, one_line, read_json, write_atomically
 
 FILES = ("experiment.json", "manifest.json", "rounds.jsonl", "result.json")  # of a run; all that its digest is made of
 MIRROR_FILE = "wandb.json"  # in a run's folder: {"url": its page on W&B}; no part of the record
 INDEX = "index.json"  # in results/reference
 FINISHED = ("done", "diverged")
+STATUSES = (*FINISHED, "failed")  # of a result
 ROUNDING = 1e-5  # committed copies have six significant digits
 CACHED_RUNS = 512  # whose rounds stay in memory; about 0.2 MB each at 100 rounds
 
@@ -187,14 +189,17 @@ def read_run(folder: Path) -> RunRecord | None:
 
     Raises DataError for a file that is damaged or holds something else.
     """
-    raw = {name: _bytes(folder / name) for name in (*FILES, MIRROR_FILE)}
+    raw = {name: bytes_of(folder / name) for name in (*FILES, MIRROR_FILE)}
     if raw["experiment.json"] is None:
         return None
     names = ("experiment.json", "manifest.json", "result.json", MIRROR_FILE)
-    experiment, manifest, result, mirror = (json_object(raw[name], folder / name) for name in names)
+    found = ((raw[name], folder / name) for name in names)
+    experiment, manifest, result, mirror = ({} if text is None else json_object(text, path) for text, path in found)
+    if raw["result.json"] is not None:
+        _check_result(result, folder / "result.json")
     seed = experiment.get("seed")
     if not isinstance(seed, int) or isinstance(seed, bool):
-        raise DataError(f"{folder / 'experiment.json'}: seed is {seed!r}, not a whole number")
+        raise DataError(f"{folder / 'experiment.json'}: seed is {shown(seed)}, not a whole number")
     lines = raw["rounds.jsonl"] or b""
     digest = digest_of(raw["experiment.json"], lines, manifest, result) if "digest" in result else None
     edited = digest is not None and bool(manifest) and result["digest"] != digest
@@ -214,9 +219,30 @@ def read_run(folder: Path) -> RunRecord | None:
     )
 
 
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """`result.json` of a run; None where it is not finished. Raises DataError."""
+    result = read_json(folder / "result.json")
+    if result is not None:
+        _check_result(result, folder / "result.json")
+    return result
+
+
+def result_if_whole(folder: Path) -> dict[str, Any]:
+    """`result.json` of a run; empty where it is not finished, or damaged: `fssl verify` tells of that."""
+    try:
+        return read_result(folder) or {}
+    except DataError:
+        return {}
+
+
+def _check_result(result: Mapping[str, Any], path: Path) -> None:
+    if result.get("status") not in STATUSES:
+        raise DataError(f"{path}: status {shown(result.get('status'))}; there are {', '.join(STATUSES)}; {ANEW}")
+
+
 def read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
     """The whole lines of `rounds.jsonl`; a last line still being written is left out. Raises DataError."""
-    return _parsed(_bytes(path) or b"", path)
+    return _parsed(bytes_of(path) or b"", path)
 
 
 def last_round(folder: Path) -> dict[str, Any] | None:
@@ -263,7 +289,7 @@ def run_digest(folder: Path, result: Mapping[str, Any]) -> str:
     """`digest_of` the files in a run's folder."""
     manifest = read_json(folder / "manifest.json") or {}
     return digest_of(
-        _bytes(folder / "experiment.json") or b"", _bytes(folder / "rounds.jsonl") or b"", manifest, result
+        bytes_of(folder / "experiment.json") or b"", bytes_of(folder / "rounds.jsonl") or b"", manifest, result
     )
 
 
@@ -314,8 +340,7 @@ def write_reference(results: Path, record: RunRecord) -> Path:
 
 def read_index(results: Path) -> dict[str, str]:
     """The digest of every committed copy by `copy_name`; empty where nothing is committed. Raises DataError."""
-    path = results / "reference" / INDEX
-    return json_object(_bytes(path), path)
+    return read_json(results / "reference" / INDEX) or {}
 
 
 def write_index(results: Path, index: Mapping[str, str]) -> None:
@@ -341,7 +366,7 @@ def _unzipped(path: Path) -> dict[str, Any]:
     try:
         return json_object(gzip.decompress(path.read_bytes()), path)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({_line(error)}); `git checkout` restores it") from None
+        raise DataError(f"{path}: cannot be read ({one_line(error)}); `git checkout` restores it") from None
 
 
 def pack(record: RunRecord) -> dict[str, Any]:
@@ -463,28 +488,5 @@ def _tried(read: Any, path: Path, troubles: list[str] | None) -> RunRecord | Non
     except (FsslError, OSError) as error:
         if troubles is None:
             raise
-        troubles.append(f"{path.parent.name}/{path.name}: {_line(error)}")
+        troubles.append(f"{path.parent.name}/{path.name}: {one_line(error)}")
         return None
-
-
-def _bytes(path: Path) -> bytes | None:
-    """A file's content, None where there is no file."""
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def json_object(content: bytes | None, path: Path) -> dict[str, Any]:
-    """The JSON object in a file's content; empty where there is no file. Raises DataError."""
-    try:
-        value = {} if content is None else json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is damaged ({error}); without this run's folder it is trained anew") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: is a {type(value).__name__}, not a JSON object")
-    return value
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

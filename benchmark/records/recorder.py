@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import pytorch_lightning as pl
 
 from benchmark.diagnostics.exchange import Exchange
-from benchmark.errors import CannotWrite
+from benchmark.errors import CannotWrite, DataError
 from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.store import MEMORY, ClientStore
@@ -21,7 +21,14 @@ from benchmark.records.checkpoints import Checkpoint, Found, newest, save
 from benchmark.records.client_files import FOLDER as CLIENTS
 from benchmark.records.client_files import ClientFiles
 from benchmark.records.cputime import CpuClock
-from benchmark.records.files import json_bytes, read_json, remove_temporaries, write_atomically, write_json
+from benchmark.records.files import (
+    cannot_write,
+    json_bytes,
+    read_json,
+    remove_temporaries,
+    write_atomically,
+    write_json,
+)
 from benchmark.records.lease import Lease, LeaseLost
 from benchmark.records.record import fall_of, measurements, read_rounds, run_digest
 from benchmark.records.wandb_mirror import agents_run
@@ -49,19 +56,21 @@ class Recorder(pl.Callback):
         folder = lease.folder
         self.folder, self.experiment, self._lease = folder, experiment, lease
         self._lines: BinaryIO | None = None  # rounds.jsonl, while the record is `opened`
+        self._size = 0  # bytes of its whole lines
         self.run = f"{experiment.cell_key}/seed={experiment.seed}"
+        lease.check()
         remove_temporaries(folder)
         begun = read_json(folder / "experiment.json")
         recorded = len(_whole_lines(folder / "rounds.jsonl"))
-        found = newest(folder / "checkpoints", self.run, recorded, memory=client_memory)
+        found = newest(folder / "checkpoints", self.run, recorded, memory=client_memory, attempt=lease.attempt)
         if begun is not None and not _measures_alike(begun, experiment):
             found = Found(checkpoint=None, warnings=("more is to be measured now: the run starts from round 1",))
-        shelf = ClientFiles(folder=folder / "checkpoints" / CLIENTS, run=self.run)
+        shelf = ClientFiles(folder=folder / "checkpoints" / CLIENTS, run=self.run, attempt=lease.attempt)
         self.store = ClientStore(shelf=shelf, memory=client_memory)  # for a run that starts from round 1
         self.checkpoint, self.warnings = found.checkpoint, found.warnings
         self.best = self.checkpoint.best if self.checkpoint else None
         self.last: dict[str, float] = dict(self.checkpoint.last) if self.checkpoint else {}
-        self.exchange = Exchange(read_json(folder / "exchange.json"))  # a callback of its own, beside this one
+        self.exchange = _exchange(folder, self.checkpoint)  # a callback of its own, beside this one
         self._seconds_between, self._saving_took = seconds_between, 0.0
         self._finished = self.checkpoint  # the last round that has its line
         self._saved = self.rounds_done  # the last round that is on disk
@@ -78,6 +87,7 @@ class Recorder(pl.Callback):
         rounds can be recorded."""
         self._begin(manifest)
         with open(self.folder / "rounds.jsonl", "ab", buffering=0) as self._lines:
+            self._size = self._lines.tell()
             yield
 
     def _begin(self, manifest: dict[str, Any]) -> None:
@@ -86,6 +96,8 @@ class Recorder(pl.Callback):
             print(f"fssl: warning: {self.folder / 'checkpoints'}: {warning}", file=sys.stderr)
         write_json(self.folder / "experiment.json", to_json(self.experiment))
         attempt: dict[str, Any] = {"from_round": self.rounds_done, "started": _now()}
+        if self._lease.after is not None:
+            attempt["after"] = self._lease.after
         if (mirrored := agents_run(os.environ)) is not None:
             attempt["wandb"] = mirrored
         if self.warnings:
@@ -94,6 +106,7 @@ class Recorder(pl.Callback):
         claims = {"claims": previous["claims"]} if "claims" in previous else {}  # those that it was begun under
         attempts = [*previous.get("attempts", []), attempt]
         write_json(self.folder / "manifest.json", {**manifest, **claims, "attempts": attempts})
+        self._lease.check()
         self._set_aside()
 
     def chose(self, choices: Mapping[str, Any]) -> None:
@@ -136,7 +149,11 @@ class Recorder(pl.Callback):
         self._note_best(pl_module.rounds_done, metrics)
         self._append(pl_module.rounds_done, metrics)
         self._finished = Checkpoint(
-            round=pl_module.rounds_done, state=pl_module.state, best=self.best, last=dict(self.last)
+            round=pl_module.rounds_done,
+            state=pl_module.state,
+            best=self.best,
+            last=dict(self.last),
+            exchange=self.exchange.summary(),
         )
         self.save_when_due()
 
@@ -158,12 +175,18 @@ class Recorder(pl.Callback):
             "time/cpu_seconds": round(self._clock.lap(), 3),  # since the line before: with what is between rounds
         }
         assert self._lines is not None  # `opened` comes first
-        text = json.dumps(line, allow_nan=False) + "\n"
+        data = (json.dumps(line, allow_nan=False) + "\n").encode()
         self._lease.check()
+        path = self.folder / "rounds.jsonl"
         try:
-            self._lines.write(text.encode())
+            written = self._lines.write(data)
+            while written < len(data):  # the disk was full for a moment, or is
+                written += self._lines.write(data[written:])
         except OSError as error:
-            raise CannotWrite(f"{self.folder / 'rounds.jsonl'}: {error.strerror}") from None
+            with contextlib.suppress(OSError):  # no half of a line stays for the next one to be glued to
+                self._lines.truncate(self._size)
+            raise cannot_write(path, error) from None
+        self._size += len(data)
 
     def _note_best(self, round_number: int, metrics: dict[str, float]) -> None:
         for name in ("test/accuracy", "validation/accuracy"):
@@ -187,9 +210,8 @@ class Recorder(pl.Callback):
         try:
             os.fsync(self._lines.fileno())  # its lines first: a checkpoint never knows more rounds than they
         except OSError as error:
-            raise CannotWrite(f"{self.folder / 'rounds.jsonl'}: {error.strerror}") from None
-        write_json(self.folder / "exchange.json", self.exchange.summary())
-        save(self.folder / "checkpoints", self._finished, self.run)
+            raise cannot_write(self.folder / "rounds.jsonl", error) from None
+        save(self.folder / "checkpoints", self._finished, self.run, self._lease.attempt)
         self._saved, self._saved_at = self._finished.round, time.monotonic()
         self._saving_took = self._saved_at - started
 
@@ -221,6 +243,18 @@ class Recorder(pl.Callback):
         result["digest"] = run_digest(self.folder, result)
         self._lease.publish(json_bytes(result))
         return result
+
+
+def _exchange(folder: Path, checkpoint: Checkpoint | None) -> Exchange:
+    """With what was seen up to the checkpoint. Raises DataError."""
+    if checkpoint is None:
+        return Exchange()
+    path = folder / "exchange.json"  # of older versions, whose checkpoints have none
+    before = checkpoint.exchange if checkpoint.exchange is not None else read_json(path)
+    try:
+        return Exchange(before)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: is damaged ({error!r}); without this run's folder it is trained anew") from None
 
 
 def _measures_alike(begun: Any, experiment: Experiment) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
-from benchmark.experiment import NUMERICS, from_json
+from benchmark.experiment import NUMERICS, from_record
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import ROUNDING, RunRecord, disagreement, equal, read_run, run_folder
 from benchmark.records.run import run
@@ -37,7 +37,7 @@ def retrain(record: RunRecord, data_root: Path | None = None, *, copied: bool) -
         return Retrained(skipped=f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}")
     with tempfile.TemporaryDirectory(prefix="fssl-retrain-") as place:
         try:
-            experiment = from_json(record.experiment)
+            experiment = from_record(record.experiment)
             with contextlib.suppress(Diverged):  # the record of it is compared
                 run(experiment, Path(place), data_root=data_root, like=record.manifest.get("engine"))
             again = read_run(run_folder(Path(place), experiment))

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
-from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.experiment import Experiment, from_record, to_json
 from benchmark.federated.engines import Engine, build_engine, check_engine, engine_again, needs_workers
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.machine import keep_freed_memory
@@ -26,7 +26,7 @@ from benchmark.records.export import export
 from benchmark.records.files import read_json
 from benchmark.records.lease import PATIENCE, claimed, is_held
 from benchmark.records.provenance import equal_bits_expected, manifest
-from benchmark.records.record import FINISHED, RunRecord, covers, disagreement, read_run, run_folder
+from benchmark.records.record import FINISHED, RunRecord, covers, disagreement, read_result, read_run, run_folder
 from benchmark.records.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder
 from benchmark.records.signals import Preempted, StopOnSignal
 
@@ -70,7 +70,7 @@ def run(
 
     def train(experiment: Experiment, folder: Path, like: Mapping[str, Any] | None = like) -> dict[str, Any]:
         """The run in this folder; a finished one is left as it is, whatever it measures."""
-        finished = read_json(folder / "result.json")
+        finished = read_result(folder)
         if finished is not None:
             return finished
         experiment = _as_begun(experiment, folder)
@@ -84,7 +84,7 @@ def run(
                     load_ahead()  # beside the preparing of data
                 environment = prepare(experiment, data_root)
                 with claimed(folder, patience=patience) as lease:
-                    finished = read_json(folder / "result.json")  # another process may have been at it until now
+                    finished = read_result(folder)  # another process may have been at it until now
                     if finished is not None:
                         return finished
                     recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
@@ -141,7 +141,7 @@ def _measured_again(
     record: RunRecord, experiment: Experiment, folder: Path, beside: Path, train: Callable[..., dict[str, Any]]
 ) -> dict[str, Any]:
     """Train a finished run once more in the folder `beside`, and put that in its place. Raises DataError."""
-    more = experiment.measuring_also(from_json(record.experiment))
+    more = experiment.measuring_also(from_record(record.experiment))
     earlier = read_run(beside)
     if earlier is not None and earlier.result and not covers(earlier, more):
         shutil.rmtree(beside)  # of an earlier call that asked for less
@@ -172,7 +172,7 @@ def _measured_again(
 def _as_begun(experiment: Experiment, folder: Path) -> Experiment:
     """With the measurements that the unfinished run in the folder began with, too."""
     try:
-        return experiment.measuring_also(from_json(read_json(folder / "experiment.json") or to_json(experiment)))
+        return experiment.measuring_also(from_record(read_json(folder / "experiment.json") or to_json(experiment)))
     except FsslError:  # damaged: it is written anew
         return experiment
 

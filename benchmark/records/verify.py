@@ -12,15 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from benchmark.data.datasets import public_name
 from benchmark.errors import DataError, FsslError
-from benchmark.experiment import NUMERICS, from_json, to_json
+from benchmark.experiment import NUMERICS, from_record, to_json
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.client_files import FOLDER as CLIENTS
 from benchmark.records.client_files import is_whole
 from benchmark.records.families import Family, families_in, families_of, first_seed_of
+from benchmark.records.files import one_line
+from benchmark.records.lease import newest
 from benchmark.records.record import (
     INDEX,
     ROUNDING,
+    STATUSES,
     Records,
     RunRecord,
     copy_name,
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
     from benchmark.data.datasets import DataSet
 
 Pair: TypeAlias = tuple[RunRecord, Path]
-STATUSES = ("done", "diverged", "failed")
 # What every manifest and every result has, as the path to it and the types of its value.
 MANIFEST: Mapping[tuple[str, ...], tuple[type, ...]] = {
     ("code", "commit"): (str,),
@@ -67,7 +70,7 @@ def records_in(results: Path, troubles: list[str]) -> Iterator[Pair]:
         try:
             record = read_copy(path) if is_copy(path) else read_run(path)
         except (FsslError, OSError) as error:
-            troubles.append(_line(error))
+            troubles.append(one_line(error))
             continue
         if record is not None:
             yield record, path
@@ -87,6 +90,8 @@ def troubles_of(record: RunRecord, path: Path) -> list[str]:
         found += schema or _of_result(record, is_copy(path))
     if not is_copy(path):
         found += _of_checkpoints(path)
+        if (lease := newest(path)) is not None and lease.damaged:
+            found.append(f"leases/{lease.path.name}: is damaged; its heartbeat counts")
     if record.edited:
         found.append("its digest is of other content: experiment, manifest, rounds or result was edited afterwards")
     return [f"{path}: {trouble}" for trouble in found]
@@ -98,7 +103,7 @@ def troubles_of_index(results: Path, copies: Iterable[Path]) -> list[str]:
     try:
         index = read_index(results)
     except DataError as error:
-        return [_line(error)]
+        return [one_line(error)]
     there = {copy_name(path): path for path in copies}
     found = [f"{folder / name}.json.gz: is gone; {INDEX} has it" for name in sorted(index.keys() - there.keys())]
     for name, path in sorted(there.items()):
@@ -123,9 +128,9 @@ def _of_name(record: RunRecord, path: Path) -> Iterator[str]:
 
 def _of_experiment(record: RunRecord) -> Iterator[str]:
     try:
-        experiment = from_json(record.experiment)
+        experiment = from_record(record.experiment)
     except FsslError as error:
-        yield f"experiment.json: {_line(error)}"
+        yield f"experiment.json: {one_line(error)}"
         return
     if experiment.seed != record.seed:
         yield f"experiment.json: seed {experiment.seed}, but the record is of seed {record.seed}"
@@ -135,7 +140,7 @@ def _of_experiment(record: RunRecord) -> Iterator[str]:
             "`fssl migrate` moves records of an older version"
         )
     name = _named(record.manifest.get("data"), "name")
-    if name is not None and name != experiment.data.name:
+    if name is not None and name not in (experiment.data.name, public_name(experiment.data.name)):
         yield f"manifest.json: data.name {name!r}, but experiment.json has {experiment.data.name!r}"
     result, evaluation = record.result, experiment.evaluation
     for key, right in (
@@ -275,7 +280,7 @@ def troubles_of_data(records: Iterable[Pair], root: Path | None) -> tuple[list[s
     now: dict[object, Mapping[str, str]] = {}
     for record, path in records:
         with contextlib.suppress(FsslError):  # of a record that cannot be read it is told elsewhere
-            experiment, name = from_json(record.experiment), str(record.experiment["data"]["name"])
+            experiment, name = from_record(record.experiment), str(record.experiment["data"]["name"])
             if name.startswith("folder:") or not at_hand(name, root):
                 absent.add(name)
                 continue
@@ -331,7 +336,7 @@ def troubles_of_claims(records: Iterable[Pair]) -> list[str]:
 def _resolved(experiment: Mapping[str, Any]) -> dict[str, Any]:
     """With the fields that came after the record was made; nothing where it cannot be read."""
     try:
-        return to_json(from_json(experiment))
+        return to_json(from_record(experiment))
     except FsslError:
         return {}
 
@@ -354,7 +359,3 @@ def troubles_of_item(item: Item, records: Records) -> list[str]:
         ]
         found.append(f"{item.name}: runs of {len(versions)} code versions: {', '.join(named[:4])}")
     return found
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

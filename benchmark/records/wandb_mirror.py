@@ -35,6 +35,7 @@ _BESIDE = ("cell_key", "seed", "round")  # of a line in rounds.jsonl: no metrics
 def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> dict[str, Any]:
     """How people find the run: {"group": the item or "grid", "name", "tags"}. `words`: what the run was asked for with:
     {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing."""
+    from benchmark.data.datasets import public_name
     from benchmark.experiment import to_json
     from benchmark.methods.catalogue import method_name
 
@@ -42,7 +43,7 @@ def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> dict[str, A
     factors = " ".join(f"{name}={value}" for name, value in words.items() if name not in ("cell", "profile", "seed"))
     method = method_name(experiment.method)
     partition = str(to_json(experiment)["partition"]["kind"])
-    tags = (experiment.data.name, method, partition, experiment.profile, f"code {commit()['commit'][:12]}")
+    tags = (public_name(experiment.data.name), method, partition, experiment.profile, f"code {commit()['commit'][:12]}")
     return {
         "group": item or ("grid" if factors else experiment.profile),
         "name": f"{label or factors or f'{method} {experiment.cell_key[:6]}'}, seed {experiment.seed}",

@@ -1,6 +1,7 @@
 """A user's own images, one folder a class: partitioned and trained by the command line as any other data set."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,9 @@ def test_it_is_trained_on(own_images, tmp_path, capsys):
     assert main(["run", "--json", "--engine", "reference", "--results", str(tmp_path / "results"), *words, *data]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["status"] == "done" and 0 <= result["last"]["test/accuracy"] <= 1
+    manifest = (Path(result["folder"]) / "manifest.json").read_text()
+    assert json.loads(manifest)["data"]["name"] == "folder:pets" and str(tmp_path) not in manifest
+    assert main(["verify", "--results", str(tmp_path / "results")]) == 0
 
 
 def test_a_folder_that_is_not_there_is_one_line(capsys):

@@ -55,18 +55,6 @@ def test_auroc_is_the_mean_of_scikit_learns(given_: tuple[Tensor, Tensor]) -> No
     assert found is None if expected is None else found == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("num_classes", [3, 10, 47])
-def test_auroc_with_every_class_present_is_scikit_learns_macro_ovr(num_classes: int) -> None:
-    """As RSCFed's released metrics call it."""
-    generator = torch.Generator().manual_seed(num_classes)
-    labels_N = torch.arange(500) % num_classes
-    logits_ND = torch.randn(500, num_classes, generator=generator) + torch.eye(num_classes)[labels_N]
-    probabilities_ND = logits_ND.double().softmax(dim=1).numpy()
-    expected = roc_auc_score(labels_N.numpy(), probabilities_ND, multi_class="ovr", average="macro")
-    assert auroc(logits_ND, labels_N) == pytest.approx(expected, abs=1e-12)
-    assert 0.6 < expected < 0.9  # neither chance nor perfect: the comparison says something
-
-
 def test_auroc_by_hand() -> None:
     """p_1 = .2, .6, .6, .9 with labels 0, 0, 1, 1.
 
@@ -104,17 +92,6 @@ def test_macro_means_by_hand() -> None:
     assert accuracy(logits_ND, labels_N) == 0.5
 
 
-def test_a_perfect_prediction_scores_one_and_names_every_score() -> None:
-    labels_N = torch.tensor([0, 2, 1, 2])
-    found = scores(torch.eye(3)[labels_N], labels_N)
-    assert found == {"accuracy": 1.0, "auroc": 1.0, "precision": 1.0, "recall": 1.0}
-
-
-def test_guessing_alike_everywhere_has_an_auroc_of_one_half() -> None:
-    labels_N = torch.arange(12) % 4
-    assert auroc(torch.zeros(12, 4), labels_N) == pytest.approx(0.5)
-
-
 def test_a_single_class_has_no_auroc_and_the_other_scores_stay() -> None:
     labels_N = torch.zeros(3, dtype=torch.int64)
     assert auroc(torch.eye(3), labels_N) is None
@@ -127,11 +104,3 @@ def test_nan_logits_give_a_nan_auroc() -> None:
     found = auroc(torch.tensor([[math.nan, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     assert found is not None
     assert math.isnan(found)
-
-
-@given(predictions(), st.randoms(use_true_random=False))
-def test_the_order_of_the_images_does_not_matter(given_: tuple[Tensor, Tensor], random) -> None:
-    logits_ND, labels_N = given_
-    order = list(range(len(labels_N)))
-    random.shuffle(order)
-    assert scores(logits_ND[order], labels_N[order]) == pytest.approx(scores(logits_ND, labels_N))

@@ -67,16 +67,32 @@ def _die_in_write_of(module: types.ModuleType, where: list[int]) -> None:
     vars(module)["write_atomically"] = write
 
 
-class Countdown:
-    """Ends this process after so many steps."""
+def stop_in_save(where: list[int]) -> None:
+    """SIGSTOP after step `where[1]` of writing what round `where[0]` leaves: the steps of STEPS in each client's file
+    and in the checkpoint, and each removal of a file."""
+    number, steps = where
+    save, unlink = recorder.Recorder.save, Path.unlink
 
-    def __init__(self, steps: int) -> None:
-        self._left = steps
+    def watched(self: recorder.Recorder) -> None:
+        save(self)
+        if self.rounds_done == number - 1:
+            countdown = Countdown(steps, signal.SIGSTOP)
+            files.os, files.tempfile = countdown.around(os), countdown.around(files.tempfile)
+            Path.unlink = countdown._counted(unlink)  # type: ignore[method-assign]
+
+    recorder.Recorder.save = watched  # type: ignore[method-assign]
+
+
+class Countdown:
+    """Ends this process after so many steps, or sends it another signal."""
+
+    def __init__(self, steps: int, number: int = signal.SIGKILL) -> None:
+        self._left, self._number = steps, number
 
     def step(self) -> None:
         self._left -= 1
         if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._number)
 
     def around(self, module: types.ModuleType) -> Any:
         """The module, with a step after each call of a function that STEPS names."""
@@ -125,6 +141,17 @@ def sleep_in_round(number: int) -> None:
         return run(self, job, round_number, private)
 
     jobs.JobRunner.run = slow  # type: ignore[method-assign]
+
+
+def sleep_before_rounds(seconds: float) -> None:
+    """Rounds as long as a real run's."""
+    start = recorder.Recorder.on_train_batch_start
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(seconds)
+        start(*arguments)
+
+    recorder.Recorder.on_train_batch_start = slow  # type: ignore[method-assign, assignment]
 
 
 def sleep_when_stopped(seconds: float) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from benchmark.experiment import Experiment, to_json
 from tests.conftest import ROOT
 
-PATIENCE = 60.0  # seconds after which a child that should have ended is given up
+PATIENCE = 180.0  # seconds after which a child that should have ended is given up
 
 
 class Forks:
@@ -49,12 +49,16 @@ class Forks:
         signals: Sequence[int] = (),
         apart: float = 0.3,
         group: bool = False,
+        successor: dict[str, Any] | None = None,
+        every_round: bool = True,
     ) -> dict[str, Any]:
-        """Run in a child, with a checkpoint after every round; its end.
+        """Run in a child, with a checkpoint after `every_round`, or at the default interval; its end.
 
         The `signals` are sent, `apart` seconds, when rounds.jsonl has `lines` lines and `delay` seconds have passed;
         to the whole `group` where so asked. `options` are further ones of `records.run`. `faults` are functions of
         `tests.records.faults` and their argument.
+        With a `successor` (options of `records.run`), the run stops itself (`faults.stop_in_save`); another child then
+        does the same run to its end, and the first one is woken. "successor" in the answer is the other's end.
         Workers are forked, too, unless they are to be `spawned` as in production, which takes seconds.
         The answer: "code" (as `subprocess` has it), "said" (standard error), "seconds" from the first signal to the
         end, "left" (processes that were still there thirty seconds later: spawned ones may be importing torch before
@@ -71,6 +75,8 @@ class Forks:
             "signals": [int(number) for number in signals],
             "apart": apart,
             "group": group,
+            "successor": successor,
+            "every_round": every_round,
         }
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -99,7 +105,23 @@ def serve() -> None:
         pid = os.fork()
         if pid == 0:
             child(request)
-        print(json.dumps(watch(pid, request)), flush=True)
+        answer = {}
+        if request["successor"] is not None:
+            answer = {"successor": succeed(pid, request)}
+        print(json.dumps({**watch(pid, request), **answer}), flush=True)
+
+
+def succeed(pid: int, request: dict[str, Any]) -> dict[str, Any]:
+    """Once the child stands still: its run by another one; then it is woken."""
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    engine = {**request["engine"], **request["successor"]}
+    other = {**request, "engine": engine, "faults": {}, "said": "said by the successor"}
+    if (second := os.fork()) == 0:
+        child(other)
+    try:
+        return watch(second, other)
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def child(request: dict[str, Any]) -> None:
@@ -109,7 +131,7 @@ def child(request: dict[str, Any]) -> None:
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
         Path(request["results"]).mkdir(parents=True, exist_ok=True)
-        said = os.open(Path(request["results"], "said"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        said = os.open(Path(request["results"], request.get("said", "said")), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(said, 1)
         os.dup2(said, 2)
         code = run_with(request)
@@ -127,13 +149,15 @@ def run_with(request: dict[str, Any]) -> int:
     from tests.records import faults
 
     experiment, results = from_json(request["experiment"]), Path(request["results"])
-    faults.checkpoint_every_round()
+    if request["every_round"]:
+        faults.checkpoint_every_round()
+        request["engine"]["seconds_between"] = 0.0
     if not request["spawned"]:
         faults.forked_workers()
     for name, argument in request["faults"].items():
         getattr(faults, name)(argument)
     try:
-        run(experiment, results, seconds_between=0.0, **request["engine"])
+        run(experiment, results, **request["engine"])
     except FsslError as error:
         print(f"fssl: {error}", file=sys.stderr)
         return error.exit_code
@@ -157,7 +181,7 @@ def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.001)
     seconds = time.monotonic() - sent
     _, status = os.waitpid(pid, 0)
-    said = Path(request["results"], "said")
+    said = Path(request["results"], request.get("said", "said"))
     return {
         "code": os.waitstatus_to_exitcode(status),
         "seconds": seconds,

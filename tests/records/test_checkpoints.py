@@ -99,13 +99,25 @@ def test_only_the_newest_stay(tmp_path):
     assert found.state.clients["3"]["v"].tolist() == [1.0]
 
 
-def test_later_rounds_that_were_damaged_do_not_stay_in_place_of_older_whole_ones(tmp_path):
+def test_an_attempt_removes_files_of_its_own_and_of_earlier_ones_only(tmp_path):
+    """The last attempt's newest counts, also where an earlier one was further, and a folder of such a name is none."""
     for number in (7, 8, 9):
-        save(tmp_path, checkpoint(number), RUN)
-    sorted(tmp_path.iterdir())[-1].write_bytes(b"")
-    save(tmp_path, checkpoint(8), RUN)  # done again from 7, say
-    save(tmp_path, checkpoint(9), RUN)
-    assert [path.name[:12] for path in sorted(tmp_path.iterdir())] == ["round-000008", "round-000009"]
+        save(tmp_path, checkpoint(number), RUN, attempt=1)
+    (tmp_path / "round-000004-000002-0123456789abcdef.pt").mkdir()
+    save(tmp_path, checkpoint(3), RUN, attempt=2)  # 8 and 9 were damaged, say
+    assert rounds_in(tmp_path) == [(1, 9), (2, 3)]
+    save(tmp_path, checkpoint(4), RUN, attempt=2)
+    save(tmp_path, checkpoint(10), RUN, attempt=1)  # it stood still and woke
+    assert rounds_in(tmp_path) == [(1, 10), (2, 3), (2, 4)]
+    found = newest(tmp_path, RUN)
+    assert found.checkpoint is not None and found.checkpoint.round == 4
+    save(tmp_path, checkpoint(5), RUN, attempt=2)
+    assert rounds_in(tmp_path) == [(2, 4), (2, 5)]
+
+
+def rounds_in(folder: Path) -> list[tuple[int, int]]:
+    names = [path.name.split("-") for path in folder.iterdir() if path.is_file()]
+    return sorted((int(attempt), int(number)) for _, number, attempt, _ in names)
 
 
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=30))
@@ -135,7 +147,7 @@ def test_checkpoints_are_further_apart_where_one_takes_long(tmp_path, monkeypatc
     clock, saved = [0.0], []
     monkeypatch.setattr(recorder.time, "monotonic", lambda: clock[0])
 
-    def slow(folder, checkpoint, run):
+    def slow(folder, checkpoint, run, attempt):
         clock[0] += 10.0
         saved.append(checkpoint.round)
 

@@ -5,6 +5,7 @@ Full and read-only disks are real ones: small file systems in memory, which only
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -88,6 +89,28 @@ def test_a_full_disk_ends_the_run_with_its_checkpoint_whole_and_it_goes_on_when_
     (disk / "filler").unlink()
     assert run(EXPERIMENT, disk)["status"] == "done"
     assert differences(disk, unbroken, EXPERIMENT) == []
+
+
+def test_half_a_line_is_cut_back(tmp_path, unbroken):
+    """A round's line finds room for its first hundred bytes only: the journal stays whole, and the run goes on."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder = run_folder(tmp_path, EXPERIMENT)
+
+    class Narrow(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, *args) -> None:
+            if pl_module.rounds_done == 2:
+                size = (folder / "rounds.jsonl").stat().st_size
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limit[1]))
+
+    try:
+        with pytest.raises(CannotWrite, match="File too large"):
+            run(EXPERIMENT, tmp_path, callbacks=[Narrow()], seconds_between=0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    assert [json.loads(line)["round"] for line in lines] == [1, 2] and lines[-1].endswith("\n")
+    assert run(EXPERIMENT, tmp_path)["status"] == "done"
+    assert differences(tmp_path, unbroken, EXPERIMENT) == []
 
 
 def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):

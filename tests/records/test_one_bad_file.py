@@ -1,0 +1,154 @@
+"""A folder of results in which one file of each of many runs is broken: every command tells of each in one line that
+names the file, and does its work on all others."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from benchmark.cli import report
+from benchmark.cli.main import main
+from benchmark.errors import ConfigError
+from benchmark.experiment import Federation, from_json, from_record, to_json
+from benchmark.papers import catalogue
+from benchmark.papers.item import Cell, Item
+from benchmark.records.files import read_json, write_json
+from benchmark.records.record import run_digest, run_folder
+from benchmark.records.run import run
+from tests.conftest import tiny_experiment
+
+TINY = replace(tiny_experiment(), federation=Federation(K=4, C=4, T=1, rounds=2))
+SOUND, MISSING = 0, 10  # seeds
+# Seed, file, its content, what is said of it. Runs with a broken lease are not finished.
+BROKEN = [
+    (1, "leases/000001", b"\xff\xfe", "is damaged"),
+    (2, "leases/000001", b'{"process": 5}', "is damaged"),
+    (3, "result.json", b"null", "not a JSON object"),
+    (4, "result.json", b"[]", "not a JSON object"),
+    (5, "result.json", b"{}", "status None"),
+    (6, "checkpoints/round-000002-000001-0123456789abcdef.pt", None, "is damaged"),  # a folder
+    (7, "experiment.json", b"name_error:Mine", "no method of this suite"),
+    (8, "experiment.json", b"syntax_error:Mine", "no method of this suite"),
+    (9, "experiment.json", b"leaves:Mine", "no method of this suite"),
+]
+FILES = {"name_error": "nothing_of_this_name", "syntax_error": "def (", "leaves": "import sys; sys.exit(3)"}
+
+
+def item(profile: str) -> Item:
+    cell = Cell(label="FedAvg", setting={"method": "FedAvg"}, experiment=replace(TINY, profile=profile))
+    return Item(name="ssfl/tab2", title="t", profile=profile, cells=(cell,), seeds=MISSING + 1)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    results = tmp_path_factory.mktemp("broken")
+    experiment = replace(TINY, profile="demo")
+    run(experiment, results, seconds_between=0.0)
+    for seed, name, content, _ in BROKEN:
+        folder = run_folder(results, experiment.with_seed(seed))
+        run(experiment.with_seed(seed), results, seconds_between=0.0)
+        if content is None:
+            (folder / name).mkdir()
+        elif name == "experiment.json":
+            plain = json.loads((folder / name).read_text())
+            (folder / name).write_text(json.dumps({**plain, "method": {"kind": content.decode()}}))
+            result = read_json(folder / "result.json")
+            write_json(folder / "result.json", {**result, "digest": run_digest(folder, result)})
+        else:
+            (folder / name).write_bytes(content)
+        if name.startswith("leases"):
+            (folder / "result.json").unlink()
+            os.utime(folder / name, (1000.0, 1000.0))  # no heartbeat
+    return results
+
+
+@pytest.fixture
+def results(broken, tmp_path, monkeypatch):
+    """A copy, and the user's own files beside it; each leaves a mark when it is run."""
+    for module in (catalogue, report):
+        monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": item})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in FILES.items():
+        (tmp_path / f"{name}.py").write_text(f"open({name!r}, 'w')\n{text}\n")
+    yield shutil.copytree(broken, tmp_path / "results")
+    assert not any((tmp_path / name).exists() for name in FILES)
+
+
+def lines_of(*words: object) -> tuple[int, list[str]]:
+    """The exit code, and the lines of both outputs."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main([str(word) for word in words])
+    return code, said.getvalue().splitlines()
+
+
+def test_verify_names_each_once(results):
+    code, lines = lines_of("verify", "--results", results)
+    assert code == 66 and lines[-1].startswith("7 records")
+    for seed, name, _, says in BROKEN:
+        found = [line for line in lines if f"seed={seed}/" in line or f"seed={seed}:" in line]
+        assert len(found) == 1, found
+        (line,) = found
+        assert name in line and says in line, line
+    assert len(lines) == len(BROKEN) + 1 and not any(f"seed={SOUND}" in line for line in lines)
+
+
+def test_status_shows_the_others(results):
+    code, lines = lines_of("status", "ssfl/tab2", "--profile", "demo", "--results", results)
+    assert code == 0 and lines[0].startswith("11 runs: 5 done, ")
+    assert all(any(f"seed={seed}/result.json" in line for line in lines) for seed in (3, 4, 5))
+    assert lines_of("status", "--results", results)[0] == 0
+
+
+def test_report_shows_the_others(results):
+    site = results.parent / "site"
+    code, lines = lines_of("report", "--profile", "demo", "--results", results, "--site", site)
+    assert code == 0 and (site / "index.html").exists(), lines
+    pages = "".join(path.read_text() for path in site.rglob("*.html"))
+    assert all(f"seed={seed}/result.json" in pages for seed in (3, 4, 5))
+
+
+def test_wandb_rebuild_mirrors_the_others(results, monkeypatch):
+    monkeypatch.setattr("benchmark.cli.wandb_rebuild.WandbMirror", Mirror)
+    code, lines = lines_of("wandb-rebuild", "--offline", "--results", results)
+    assert code == 66 and lines[-1] == "4 of 7 runs mirrored"
+    for seed in (3, 4, 5, 7, 8, 9):
+        assert sum(f"seed={seed}" in line or f"seed {seed}" in line for line in lines) == 1
+
+
+class Mirror:
+    """W&B itself takes seconds a run."""
+
+    whole = True
+
+    def __init__(self, *words: object, **options: object) -> None: ...
+
+    def finish(self, exit_code: int) -> None: ...
+
+
+def test_work_goes_on_with_the_others(results):
+    """Three cannot be begun before somebody looks at them; two go on from their checkpoints, and one begins."""
+    code, lines = lines_of("work", "ssfl/tab2", "--profile", "demo", "--jobs", "1", "--results", results)
+    assert code == 66, lines
+    folders = {seed: run_folder(results, TINY.with_seed(seed)) for seed in range(MISSING + 1)}
+    for seed in (1, 2, MISSING):
+        assert json.loads((folders[seed] / "result.json").read_text())["status"] == "done"
+    assert all(any(f"seed={seed}/result.json" in line for line in lines) for seed in (3, 4, 5)), lines
+
+
+def test_a_record_runs_no_file_that_the_user_has_not_named(results, capsys):
+    """Named on the command line, it is run, and what it does wrong is one line."""
+    for name in FILES:
+        with pytest.raises(ConfigError, match="no file is run because a record names it"):
+            from_record({**to_json(TINY), "method": {"kind": f"{name}:Mine"}})
+        with pytest.raises(ConfigError, match="cannot be imported"):
+            from_json({**to_json(TINY), "method": {"kind": f"{name}:Mine"}})
+        assert main(["verify", "--method", f"{name}:Mine", "--results", str(results)]) == 65
+        said = capsys.readouterr().err
+        assert said.startswith("fssl: method.kind: ") and said.count("\n") == 1
+        (results.parent / name).unlink(missing_ok=True)  # Python does not begin what it cannot parse
