@@ -5,6 +5,7 @@ import hashlib
 import io
 import pickle
 import re
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,16 @@ class ClientFiles:
 
 
 # What reading a file raises that is not what torch wrote.
-UNREADABLE = (pickle.UnpicklingError, RuntimeError, AttributeError, LookupError, TypeError, ValueError, EOFError)
+UNREADABLE = (
+    pickle.UnpicklingError,
+    struct.error,
+    RuntimeError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    EOFError,
+)
 
 
 def is_whole(path: Path) -> bool:

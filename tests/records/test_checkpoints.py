@@ -71,6 +71,12 @@ def test_what_only_looks_like_a_checkpoint_is_refused(tmp_path, content):
         newest(tmp_path, RUN)
 
 
+def test_a_file_that_ends_within_a_text_is_refused(tmp_path):
+    write(tmp_path, 1, b"X")  # pickle's code for a text, without its length
+    with pytest.raises(ConfigError, match="is no checkpoint"):
+        newest(tmp_path, RUN)
+
+
 def in_torch_s_format(content: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(content, buffer)
