@@ -373,7 +373,8 @@ def pack(record: RunRecord) -> dict[str, Any]:
     """The compact copy as JSON values. Its rounds are one list a metric: counts have a value a round; of everything
     else, `evaluated` names the rounds that are kept, with six significant digits, and `summaries` sums up all."""
     rounds = record.rounds
-    names = sorted({name for line in rounds for name in line} - {"cell_key", "seed", "round"})
+    # A copy of a copy has a metric that no kept round has in its summaries alone.
+    names = sorted({name for line in (*rounds, record.summaries) for name in line} - {"cell_key", "seed", "round"})
     counts, others = [name for name in names if _is_count(name)], [name for name in names if _is_sampled(name)]
     kept = [line for line in rounds if line is rounds[-1] or any(name.startswith(_EVALUATED) for name in line)]
     copy = {

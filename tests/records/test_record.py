@@ -84,6 +84,18 @@ def test_a_copy_has_counts_of_every_round_and_the_rest_of_evaluated_ones(results
     assert list(read_index(results)) == [f"{KEY}/seed=0"]
 
 
+def test_a_copy_of_a_copy_keeps_what_no_evaluated_round_has(results):
+    """A count of kept labels in rounds that were not evaluated alone: its column has no value, its summary has."""
+    record = record_of(folder_of(results))
+    first, *rest = record.rounds
+    assert not any(name.startswith("test/") for name in first)
+    odd = replace(record, rounds=({**first, "pseudo/rare": 3.0}, *rest))
+    path = write_reference(results, odd)
+    once = path.read_bytes()
+    assert write_reference(results, read_copy(path)).read_bytes() == once
+    assert read_copy(path).mean("pseudo/rare") == 3.0
+
+
 def test_a_run_goes_before_a_copy_unless_the_copy_measured_more(results):
     write_reference(results, replace(record_of(folder_of(results)), manifest={"from": "copy"}))
     assert read_records(results, [KEY], with_reference=True)[KEY][0].manifest != {"from": "copy"}
