@@ -178,14 +178,21 @@ def state_text(every: Sequence[Reported]) -> str:
 
 
 def papers_table(every: Sequence[Reported]) -> str:
-    """For the README, as Markdown: of each paper how many claims stand where, and the profiles of its runs."""
+    """For the README, as Markdown: of each paper how many claims stand where, where it has runs; what is decided."""
     found = standings(every)
     counts = pd.crosstab(found["paper"], found["says"]).reindex(columns=STANDINGS, fill_value=0)
     lines = [f"| paper | claims | {' | '.join(STANDINGS)} | runs at |", "|---|" + "---:|" * 5 + "---|"]
     for paper, row in counts.loc[found["paper"].unique()].iterrows():
         profiles = ", ".join(dict.fromkeys(one.item.profile for one in every if one.paper == paper))
         lines.append(f"| {paper} | {row.sum()} | {' | '.join(map(str, row))} | {profiles or 'none'} |")
-    return "\n".join(lines) + f"\n\n{state_text(every)}\n"
+    decided = [
+        f"- {judged.verdict}: {judged.claim.name}: {estimate_text(judged)} "
+        f"{difference_interval(judged.claim.metric, judged.interval)} ({judged.claim.endpoint}, n={judged.n}, "
+        f"{one.item.name} {one.item.profile})"
+        for one, judged in findings(every)
+        if judged.verdict in DECIDED
+    ]
+    return "\n".join([*lines, "", state_text(every), *([""] if decided else []), *decided]) + "\n"
 
 
 def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:

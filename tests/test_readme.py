@@ -4,16 +4,14 @@ import json
 import re
 import shlex
 import sys
-from functools import partial
 
 import pytest
 
 from benchmark.cli.main import VERBS, main, parser
-from benchmark.cli.report import records_of
-from benchmark.errors import ConfigError
-from reports.numbers import NUMBER, number_of, pages, written_anew
+from benchmark.cli.report import on_disk
+from benchmark.papers.catalogue import ITEMS
+from reports.exports import write_claims
 from tests.conftest import ROOT
-from tests.reports.fakes import accuracies, pair
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "benchmark").glob("*/README.md")), ROOT / "sweeps" / "README.md",
          ROOT / "reports" / "README.md"]  # fmt: skip
@@ -70,27 +68,13 @@ def test_the_method_in_the_readme_trains(tmp_path, monkeypatch, capsys) -> None:
     sys.modules.pop("my_method", None)
 
 
-def test_numbers_are_those_of_the_records() -> None:
-    """`fssl report --numbers` writes them: grouping, control and FedAvg are in results/reference/."""
-    found = [page for page in pages(ROOT) if NUMBER.search(page.read_text())]
-    assert ROOT / "README.md" in found
-    read = partial(records_of, results=ROOT / "results")
-    for page in found:
-        assert written_anew(page.read_text(), read) == page.read_text()
-    wrong = "<!-- ssfl/tabd1 laptop: MNIST/Grouping - MNIST/FedAvg -->+9.99 points<!-- -->"
-    assert "9.99" not in written_anew(wrong, read)
-    with pytest.raises(ConfigError, match="no cell 'Grouping'; choose MNIST/FedAvg"):
-        written_anew("<!-- ssfl/tabd1 laptop: Grouping -->1<!-- -->", read)
-
-
-def test_a_number_by_hand() -> None:
-    """a - b is .1 .1 .1 .1 .2: mean .12, std .0447, t(.975, 4) / sqrt 5 = 1.2417."""
-    item = pair()
-    records = accuracies([(item.cells[0], [0.6, 0.6, 0.6, 0.6, 0.7]), (item.cells[1], [0.5] * 5)])
-    assert number_of(item, records, "a - b") == "+12.00 points [+6.45, +17.55], n=5"
-    assert number_of(item, records, "a") == "62.00 %, n=5"
-    with pytest.raises(ConfigError, match="no finished runs"):
-        number_of(item, {}, "a - b")
+def test_what_was_found_is_what_the_records_say(tmp_path) -> None:
+    """`fssl report --readme` writes the table of claims and what is decided, from results/reference/."""
+    readme = tmp_path / "README.md"
+    readme.write_text(README)
+    (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
+    write_claims(on_disk(ITEMS, ["laptop", "gpu", "paper"], tmp_path), readme)
+    assert readme.read_text() == README
 
 
 def test_make_targets_of_the_readme_exist() -> None:

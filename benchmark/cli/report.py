@@ -12,7 +12,6 @@ from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, REDUCED, check_profile
 from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
 from reports.exports import write_claims, write_item, write_pictures
-from reports.numbers import write_anew
 from reports.results import write_summary
 from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
@@ -61,17 +60,11 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--readme", action="store_true", help="no site: only what the README shows: its figures and its table of claims"
     )
-    command.add_argument(
-        "--numbers", action="store_true", help="no site: only the numbers in committed Markdown that name their cells"
-    )
     add_places(command)
     command.set_defaults(act=act)
 
 
 def act(options: argparse.Namespace) -> int:
-    if options.numbers:
-        print(*write_anew(ROOT, partial(records_of, results=options.results)), sep="\n")
-        return 0
     if options.readme:
         write_claims(on_disk(ITEMS, PROFILES, options.results), ROOT / "README.md")
         shown = on_disk(options.items or SHOWN, options.profile or ["laptop"], options.results)
@@ -110,10 +103,6 @@ def _build(options: argparse.Namespace, seen: dict[tuple[str, str], object] | No
         studies=options.results / "studies",
         whole=seen is None and not options.items and not options.profile,
     )
-
-
-def records_of(item: Item, results: Path) -> Records:
-    return read_records(results, (cell.cell_key for cell in item.cells), with_reference=True)
 
 
 def _state(records: Records) -> Mapping[tuple[str, int], tuple[str, int]]:
