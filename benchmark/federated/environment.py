@@ -200,6 +200,8 @@ def prepare(experiment: Experiment, data_root: Path | None = None, *, data: Data
     environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
     if settings.streaming_steps > 1:
         _ = environment._arrivals  # refused before any training
+    if settings.label_setting != "server" and not any(map(len, holders.labelled)):
+        raise ConfigError("data.label_setting: the clients that are to hold labels hold no images; choose others")
     _check_dropping(experiment)
     experiment.method.check(environment.setup())
     return environment

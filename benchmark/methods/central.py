@@ -35,27 +35,7 @@ from benchmark.losses import (
     soft_label_loss,
     squared_error_loss,
 )
-from benchmark.methods.protocol import (
-    CENTRAL,
-    Batch,
-    Batches,
-    Job,
-    Key,
-    Limit,
-    Local,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Stream,
-    Training,
-    Tree,
-    Weights,
-    World,
-)
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     ReadOnlyUpdate,
     ServerUpdate,
@@ -68,7 +48,7 @@ from benchmark.methods.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Central(Method):
+class Central(fl.Method):
     """One job a round that holds all the data. A method of it has a `loss`."""
 
     batch_size: Count = 64  # B
@@ -80,42 +60,42 @@ class Central(Method):
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # of unlabelled images
     ramp_share: ClassVar[float] = 0.0
 
-    def loss(self, step: "Step") -> Loss:
+    def loss(self, step: "Step") -> fl.Loss:
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
-    def init(self, setup: Setup) -> State:
+    def init(self, setup: fl.Setup) -> fl.State:
         start = setup.initial_weights()
-        return State(server={"student": start, **({"average": start} if self.ema else {})})
+        return fl.State(server={"student": start, **({"average": start} if self.ema else {})})
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         size = self.batch_size * self.unlabelled_ratio
-        labelled = {"labelled": Stream(part="labelled", batch_size=self.batch_size, views=("weak",))}
-        unlabelled = {"unlabelled": Stream(part="unlabelled", batch_size=size, views=self.views)}
+        labelled = {"labelled": fl.Stream(part="labelled", batch_size=self.batch_size, views=("weak",))}
+        unlabelled = {"unlabelled": fl.Stream(part="unlabelled", batch_size=size, views=self.views)}
         warm = world.round <= self.warm_start_rounds
         asked = {} if warm else self.asked(state, world)
         update = CentralUpdate(method=self, keeps_momentum=True, ramp=self.ramp(world), **asked)
-        job = Job(
-            key=Key(client=CENTRAL),
+        job = fl.Job(
+            key=fl.Key(client=fl.CENTRAL),
             update=ServerUpdate(keeps_momentum=True) if warm else update,
             receives=dict(state.server),
             data=labelled if warm else labelled | unlabelled,
-            limit=Limit(steps=world.T),
+            limit=fl.Limit(steps=world.T),
             keeps="central",
         )
         (outcome,) = world.fit([job])
         sent = outcome.sends
-        return State(server={name: sent.get(name, sent["student"]) for name in state.server}), {}
+        return fl.State(server={name: sent.get(name, sent["student"]) for name in state.server}), {}
 
-    def ramp(self, world: World) -> float:
+    def ramp(self, world: fl.World) -> float:
         """The share that unlabelled terms have of their weight in this round."""
         rounds = self.ramp_share * world.rounds
         return min(1.0, (world.round - 1) / rounds) if rounds else 1.0
 
-    def asked(self, state: State, world: World) -> Tree:
+    def asked(self, state: fl.State, world: fl.World) -> fl.Tree:
         """What a step needs beside its batches."""
         return {}
 
-    def models(self, state: State) -> dict[str, Weights]:
+    def models(self, state: fl.State) -> dict[str, fl.Weights]:
         return {name: state.server[name] for name in ("average", "student") if name in state.server}
 
 
@@ -128,13 +108,13 @@ class CentralUpdate(StudentUpdate):
     # Shares of the classes among the labels, and in the predictions on unlabelled images.
     shares_2D: Tensor | None = field(default=None, compare=False, repr=False)
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         local = super().start(received, private, reader)
         if self.method.ema and local is not None:
             local.frozen = {"average": received["average"]}
         return local
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         average = frozen["average"] if self.method.ema else trainable["student"]
         return self.method.loss(
             Step(
@@ -148,11 +128,11 @@ class CentralUpdate(StudentUpdate):
             )
         )
 
-    def after_step(self, training: Training) -> None:
+    def after_step(self, training: fl.Training) -> None:
         if self.method.ema:
             ema_(training.frozen["average"], training.trainable["student"], self.method.ema)
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         return {**super().finish(local), **local.frozen}
 
 
@@ -162,7 +142,7 @@ class Step:
 
     network: nn.Module
     average: nn.Module  # predicts in evaluation mode, and takes no gradient
-    labelled: Batch
+    labelled: fl.Batch
     views: dict[str, Tensor]  # images_NCHW of the unlabelled batch
     draw: torch.Generator
     ramp: float
@@ -172,7 +152,7 @@ class Step:
         """probs_ND of that view without a gradient."""
         return torch.softmax(predict_weak(self.network, self.views[view], "train"), dim=-1)
 
-    def total(self, supervised: Tensor, unlabelled: Tensor, weight: float, **pseudo: Tensor) -> Loss:
+    def total(self, supervised: Tensor, unlabelled: Tensor, weight: float, **pseudo: Tensor) -> fl.Loss:
         aux = {"server/loss": supervised.detach(), "client/loss": unlabelled.detach(), **pseudo}
         return supervised + weight * self.ramp * unlabelled, aux
 
@@ -190,7 +170,7 @@ class FixMatch(Central):
     unlabelled_ratio: Count = 7
     ema: Share = added(0.0)
 
-    def loss(self, step: Step) -> Loss:
+    def loss(self, step: Step) -> fl.Loss:
         weak_ND = predict_weak(step.network, step.views["weak"], "train")
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
         supervised = labelled_loss(step.network, step.labelled)
@@ -211,7 +191,7 @@ class UDA(Central):
     unlabelled_weight: NotNegative = 1.0  # lambda
     unlabelled_ratio: Count = 7
 
-    def loss(self, step: Step) -> Loss:
+    def loss(self, step: Step) -> fl.Loss:
         weak_ND = predict_weak(step.network, step.views["weak"], "train")
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
         supervised = labelled_loss(step.network, step.labelled)
@@ -233,7 +213,7 @@ class PseudoLabeling(Central):
     views = ("weak",)
     ramp_share = 0.4
 
-    def loss(self, step: Step) -> Loss:
+    def loss(self, step: Step) -> fl.Loss:
         logits_ND = step.network(step.views["weak"])
         labels_N, _, kept_N = pseudo_labels(logits_ND, self.threshold)
         consistency = consistency_loss(logits_ND, labels_N, kept_N)
@@ -253,7 +233,7 @@ class PiModel(Central):
     views = ("weak", "weak2")
     ramp_share = 0.4
 
-    def loss(self, step: Step) -> Loss:
+    def loss(self, step: Step) -> fl.Loss:
         student_ND = torch.softmax(step.network(step.views["weak2"]), dim=-1)
         difference = squared_error_loss(student_ND, self.target(step)) / student_ND.shape[1]
         return step.total(labelled_loss(step.network, step.labelled), difference, self.unlabelled_weight)
@@ -290,7 +270,7 @@ class MixMatch(Central):
     views = ("weak", "weak2")
     ramp_share = 1 / 64
 
-    def loss(self, step: Step) -> Loss:
+    def loss(self, step: Step) -> fl.Loss:
         guess_ND = sharpen((step.probabilities("weak") + step.probabilities("weak2")) / 2, self.temperature)
         supervised, logits_MD, targets_MD = mixed(step, guess_ND, self.alpha)
         difference = squared_error_loss(torch.softmax(logits_MD, dim=-1), targets_MD) / guess_ND.shape[1]
@@ -313,12 +293,12 @@ class ReMixMatch(Central):
 
     ramp_share = 1 / 64
 
-    def asked(self, state: State, world: World) -> Tree:
+    def asked(self, state: fl.State, world: fl.World) -> fl.Tree:
         receives = {"student": state.server["student"]}
-        (outcome,) = fit_each(world, [CENTRAL], SharesUpdate(), receives, {})
+        (outcome,) = fit_each(world, [fl.CENTRAL], SharesUpdate(), receives, {})
         return {"shares_2D": outcome.sends["shares"]}
 
-    def loss(self, step: Step) -> Loss:
+    def loss(self, step: Step) -> fl.Loss:
         assert step.shares_2D is not None
         guess_ND = sharpen(aligned(step.probabilities("weak"), *step.shares_2D), self.temperature)
         supervised, logits_MD, targets_MD = mixed(step, guess_ND, self.alpha)
@@ -331,7 +311,7 @@ class ReMixMatch(Central):
 class SharesUpdate(ReadOnlyUpdate):
     """Shares of the classes among the labels, and in the mean prediction on the unlabelled images: shares_2D."""
 
-    def read(self, received: Tree, reader: Reader) -> Tree:
+    def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         logits_ND = reader.predict(received["student"], "unlabelled", "weak")
         labels_N = reader.labels("labelled")
         assert labels_N is not None

@@ -27,26 +27,7 @@ import torch
 from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import loss_of_kept, pseudo_labels
-from benchmark.methods.protocol import (
-    SERVER,
-    Batches,
-    Job,
-    Key,
-    Local,
-    LocalUpdate,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Selected,
-    Setup,
-    State,
-    Stream,
-    Tree,
-    Weights,
-    World,
-)  # fmt: skip
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     labelled_loss,
     mean_of,
@@ -57,7 +38,7 @@ from benchmark.methods.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSharing(Method):
+class DataSharing(fl.Method):
     """FedAvg on shared and own images."""
 
     alpha: Share = 0.5  # alpha   share of G that a client is given; the paper's usual setting, with beta = .1
@@ -71,12 +52,12 @@ class DataSharing(Method):
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "server"})
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def check(self, setup: Setup) -> None:
-        if not setup.labelled[SERVER]:
+    def check(self, setup: fl.Setup) -> None:
+        if not setup.labelled[fl.SERVER]:
             raise ConfigError("data.N_s: 0 labelled images at the server, which are what it shares; choose 1 or more")
-        if not self.given(setup.labelled[SERVER]) and not all(setup.labelled[k] for k in range(setup.K)):
+        if not self.given(setup.labelled[fl.SERVER]) and not all(setup.labelled[k] for k in range(setup.K)):
             raise ConfigError(
-                f"method.alpha: {self.alpha} of {setup.labelled[SERVER]} images gives a client none, and some clients "
+                f"method.alpha: {self.alpha} of {setup.labelled[fl.SERVER]} images gives a client none, and some "
                 "have no labels of their own; choose a larger alpha"
             )
 
@@ -84,24 +65,24 @@ class DataSharing(Method):
         """How many of the server's images a client is given: alpha of them, to the nearest whole number."""
         return round(self.alpha * shared)
 
-    def init(self, setup: Setup) -> State:
-        return State(server={"student": setup.initial_weights(), "given": {}})
+    def init(self, setup: fl.Setup) -> fl.State:
+        return fl.State(server={"student": setup.initial_weights(), "given": {}})
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         if world.round <= self.warm_start_rounds:
             student = trained_at_server(state.server["student"], world, self.server_batch_size)
             given, now = state.server["given"], 0
         else:
             cohort = world.cohort()
             given = self._with_shares(state.server["given"], cohort, world)
-            now = (len(given) - len(state.server["given"])) * self.given(world.labelled[SERVER])
+            now = (len(given) - len(state.server["given"])) * self.given(world.labelled[fl.SERVER])
             student = self._clients(state.server["student"], given, cohort, world)
         student = with_static_statistics(student, world, range(world.K))
-        return State(server={"student": student, "given": given}), {"comm/shared_images": now}
+        return fl.State(server={"student": student, "given": given}), {"comm/shared_images": now}
 
-    def _with_shares(self, given: Tree, cohort: list[int], world: World) -> Tree:
+    def _with_shares(self, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Tree:
         """Positions in G by client, with a draw for each that has none yet."""
-        shared = world.labelled[SERVER]
+        shared = world.labelled[fl.SERVER]
         drawn = {
             str(client): torch.from_numpy(
                 world.generator("shared", client).permutation(shared)[: self.given(shared)].copy()
@@ -111,35 +92,37 @@ class DataSharing(Method):
         }
         return {**given, **drawn}
 
-    def _clients(self, student: Weights, given: Tree, cohort: list[int], world: World) -> Weights:
+    def _clients(self, student: fl.Weights, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Weights:
         jobs = [self._job(student, given, client, world) for client in cohort]
         return mean_of(world.fit(jobs), student, lambda client: world.sizes[client] + len(given[str(client)]))
 
-    def _job(self, student: Weights, given: Tree, client: int, world: World) -> Job:
+    def _job(self, student: fl.Weights, given: fl.Tree, client: int, world: fl.World) -> fl.Job:
         shared_N = tuple(given[str(client)].tolist())
         update = DataSharingUpdate(method=self, own=world.labelled[client], shared_N=shared_N)
-        data = {"labelled": Stream(part="with_shared", batch_size=self.batch_size, views=("weak",), drop_last=False)}
+        data = {"labelled": fl.Stream(part="with_shared", batch_size=self.batch_size, views=("weak",), drop_last=False)}
         if world.sizes[client] > world.labelled[client]:
-            data["unlabelled"] = Stream(
+            data["unlabelled"] = fl.Stream(
                 part="unlabelled", batch_size=self.unlabelled_batch_size, views=("weak", "strong"), drop_last=False
             )
-        return Job(key=Key(client=client), update=update, receives={"student": student}, data=data, limit=world.limit)
+        return fl.Job(
+            key=fl.Key(client=client), update=update, receives={"student": student}, data=data, limit=world.limit
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSharingUpdate(LocalUpdate):
+class DataSharingUpdate(fl.LocalUpdate):
     """Local steps on own and shared labelled images in one shuffled stream; unlabelled ones as in FixMatch."""
 
     method: DataSharing
     own: int  # labelled images of the client itself
     shared_N: tuple[int, ...]  # which of the server's labelled images it was given
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         positions_N = [*range(self.own), *(self.own + position for position in self.shared_N)]
-        selected = Selected(positions_N=torch.tensor(positions_N, dtype=torch.int64))
-        return Local(trainable={"student": received["student"]}, selected={"labelled": selected})
+        selected = fl.Selected(positions_N=torch.tensor(positions_N, dtype=torch.int64))
+        return fl.Local(trainable={"student": received["student"]}, selected={"labelled": selected})
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         student = trainable["student"]
         loss = labelled_loss(student, batch["labelled"])
         aux = {"client/supervised_loss": loss.detach()}

@@ -29,7 +29,7 @@ from typing import Literal
 
 from benchmark.config import Checked, Count, Share
 from benchmark.errors import ConfigError
-from benchmark.methods.protocol import Local, Method, Reader, Round, Setup, State, Tree, Weights, World
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import SupervisedUpdate, ema, means_of, trained_on_labels
 
 
@@ -42,17 +42,17 @@ class ElasticUpdate(SupervisedUpdate):
     # Which x the server gets: that of the local steps (EASGD Eq. 6), or the pulled one (Overlap-Local-SGD).
     sends: Literal["trained", "pulled"] = "trained"
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """From what the client kept; from z where it takes part for the first time."""
-        kept: Tree = private or {}
-        common: Weights = received["student"]
-        return Local(
+        kept: fl.Tree = private or {}
+        common: fl.Weights = received["student"]
+        return fl.Local(
             trainable={"student": kept.get("student", common)},
             momentum=kept.get("momentum"),
             for_finish={"common": common},
         )
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         trained = local.trainable["student"]
         pulled = ema(local.for_finish["common"], trained, self.alpha)
         momentum = {"momentum": local.momentum} if self.keeps_momentum else {}
@@ -61,7 +61,7 @@ class ElasticUpdate(SupervisedUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElasticMethod(Method):
+class ElasticMethod(fl.Method):
     """The fields and the local work that EASGD and Overlap-Local-SGD share."""
 
     batch_size: Count = 64  # B
@@ -72,16 +72,14 @@ class ElasticMethod(Method):
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
     takes_missing_updates = True  # z moves by whoever sent something
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "sbn":
             raise ConfigError(
                 "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
                 "choose 'gn', 'bn' or 'none'"
             )
-        if not any(setup.labelled[client] for client in range(setup.K)):
-            raise ConfigError("data.label_setting: no client holds labels to train on; choose 'everywhere'")
 
-    def mean_of_clients(self, update: ElasticUpdate, common: Weights, world: World) -> Weights | None:
+    def mean_of_clients(self, update: ElasticUpdate, common: fl.Weights, world: fl.World) -> fl.Weights | None:
         """Local work of the cohort's clients with labels, and the plain mean of what they send; None: nobody did."""
         means = means_of(trained_on_labels(update, common, world, self.batch_size))
         return None if means is None else means["student"]
@@ -115,16 +113,16 @@ class EASGD(ElasticMethod):
 
     elastic: MovingRate | Asymmetric = MovingRate()
 
-    def init(self, setup: Setup) -> State:
-        return State(server={"center": setup.initial_weights()})
+    def init(self, setup: fl.Setup) -> fl.State:
+        return fl.State(server={"center": setup.initial_weights()})
 
-    def models(self, state: State) -> dict[str, Weights]:
+    def models(self, state: fl.State) -> dict[str, fl.Weights]:
         return {"center": state.server["center"]}
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         center = state.server["center"]
         alpha, beta = self.elastic.rates(world.C)
         update = ElasticUpdate(alpha=alpha, keeps_momentum=self.momentum == "kept")
         mean = self.mean_of_clients(update, center, world)
         moved = center if mean is None else ema(center, mean, 1.0 - beta)
-        return State(server={"center": moved}), {}
+        return fl.State(server={"center": moved}), {}

@@ -34,25 +34,7 @@ from torch import Tensor, nn
 from benchmark.config import Count, NotNegative, Positive, ShareAbove0, ShareBetween, Whole, added
 from benchmark.errors import ConfigError
 from benchmark.losses import sharpen, squared_error_loss
-from benchmark.methods.protocol import (
-    Batches,
-    Job,
-    Key,
-    Local,
-    LocalUpdate,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Stream,
-    Training,
-    Tree,
-    Weights,
-    World,
-)
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     RunningMean,
     ema_,
@@ -63,7 +45,7 @@ from benchmark.methods.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanTeacherMethod(Method):
+class MeanTeacherMethod(fl.Method):
     """The fields and the local work that both methods share; how local models are combined is theirs."""
 
     alpha: ShareAbove0 = 0.001  # alpha   of Eq. 4, the student's share
@@ -87,19 +69,12 @@ class MeanTeacherMethod(Method):
 
     needs = frozenset({"some_clients", "one_more_client", "every_client", "share"})
 
-    def check(self, setup: Setup) -> None:
-        if not any(setup.labelled[client] for client in range(setup.K)):
-            raise ConfigError(
-                "data.label_setting: no client has labels, and nothing is trained at the server; choose "
-                "'one_more_client', which makes a client of the server's labels, or 'some_clients'"
-            )
-
-    def init(self, setup: Setup) -> State:
+    def init(self, setup: fl.Setup) -> fl.State:
         start = setup.initial_weights()
         first = {"first": start} if self.teacher_start == "paper" else {}
-        return State(server={"student": start, **first, "has_teacher": {}})
+        return fl.State(server={"student": start, **first, "has_teacher": {}})
 
-    def local_jobs(self, state: State, world: World, draws: Sequence[int]) -> list[Job]:
+    def local_jobs(self, state: fl.State, world: fl.World, draws: Sequence[int]) -> list[fl.Job]:
         """LocalTraining of these clients in order; who comes more than once in a round is not sent the model again."""
         has_teacher = state.server["has_teacher"]
         jobs = []
@@ -111,8 +86,8 @@ class MeanTeacherMethod(Method):
             if "first" in state.server and needs_teacher and late and not before:
                 receives["teacher"] = state.server["first"]
             jobs.append(
-                Job(
-                    key=Key(client=client, draw=before),
+                fl.Job(
+                    key=fl.Key(client=client, draw=before),
                     update=self._update(world, client, again=client in draws[place + 1 :]),
                     receives=receives,
                     data=self._streams(world, client),
@@ -122,13 +97,13 @@ class MeanTeacherMethod(Method):
             )
         return jobs
 
-    def next_state(self, state: State, world: World, student: Weights, drawn: Sequence[int]) -> State:
+    def next_state(self, state: fl.State, world: fl.World, student: fl.Weights, drawn: Sequence[int]) -> fl.State:
         """The state after a round in which these clients trained and which ended in this global model."""
         teachers = {str(client): 1 for client in drawn if has_unlabelled(world, client)}
         server = {**state.server, "student": student, "has_teacher": {**state.server["has_teacher"], **teachers}}
-        return State(server=server)
+        return fl.State(server=server)
 
-    def warm_start(self, state: State, world: World) -> State:
+    def warm_start(self, state: fl.State, world: fl.World) -> fl.State:
         """FedAvg of the clients with labels (C of them where there are more), trained on labels alone."""
         holders = [client for client in range(world.K) if world.labelled[client]]
         order = world.generator("warm start").permutation(len(holders))[: world.C]
@@ -137,21 +112,21 @@ class MeanTeacherMethod(Method):
         outcomes = fit_each(world, clients, LabelledUpdate(method=self), receives, data, learning_rate="server")
         student = mean_of(outcomes, state.server["student"], world.labelled.__getitem__)
         first = {"first": student} if "first" in state.server else {}
-        return State(server={**state.server, "student": student, **first})
+        return fl.State(server={**state.server, "student": student, **first})
 
-    def _update(self, world: World, client: int, again: bool) -> "LabelledUpdate":
+    def _update(self, world: fl.World, client: int, again: bool) -> "LabelledUpdate":
         return (MeanTeacherUpdate if has_unlabelled(world, client) else LabelledUpdate)(method=self, again=again)
 
-    def _streams(self, world: World, client: int) -> dict[str, Stream]:
+    def _streams(self, world: fl.World, client: int) -> dict[str, fl.Stream]:
         labelled = {"labelled": self._stream("labelled", "weak")} if world.labelled[client] else {}
         unlabelled = {"unlabelled": self._stream("unlabelled", "weak", "weak2")}
         return {**labelled, **(unlabelled if has_unlabelled(world, client) else {})}
 
-    def _stream(self, part: Literal["labelled", "unlabelled"], *views: str) -> Stream:
-        return Stream(part=part, batch_size=self.batch_size, views=views, drop_last=False)
+    def _stream(self, part: Literal["labelled", "unlabelled"], *views: str) -> fl.Stream:
+        return fl.Stream(part=part, batch_size=self.batch_size, views=views, drop_last=False)
 
 
-def has_unlabelled(world: World, client: int) -> bool:
+def has_unlabelled(world: fl.World, client: int) -> bool:
     return world.sizes[client] > world.labelled[client]
 
 
@@ -163,11 +138,11 @@ class Member:
     labelled: bool  # a "labelled client" of section 3.1; a partly labelled one is none, "no weight scaling" (4.3)
 
 
-def member_of(world: World, client: int) -> Member:
+def member_of(world: fl.World, client: int) -> Member:
     return Member(size=world.sizes[client], labelled=not has_unlabelled(world, client))
 
 
-def share_of_labelled(world: World, share: float) -> Mapping[str, float]:
+def share_of_labelled(world: fl.World, share: float) -> Mapping[str, float]:
     """What labelled clients weighed in the new global model, as a metric where there are such clients."""
     there_are = any(member_of(world, client).labelled for client in range(world.K))
     return {"aggregation/labelled_share": share} if there_are else {}
@@ -195,8 +170,7 @@ class FedConsist(MeanTeacherMethod):
     # Of the cohort, or of each of its two kinds of clients where these have shares. equal: 1 / C each.
     weighting: Literal["size", "equal"] = added("size")
 
-    def check(self, setup: Setup) -> None:
-        super().check(setup)
+    def check(self, setup: fl.Setup) -> None:
         empty = [client for client in range(setup.K) if not setup.sizes[client]]
         if len(empty) >= setup.C:
             raise ConfigError(
@@ -204,7 +178,7 @@ class FedConsist(MeanTeacherMethod):
                 f"{len(empty)}; choose C above {len(empty)}"
             )
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         if world.round <= self.warm_start_rounds:
             return self.warm_start(state, world), {}
         cohort = [client for client in world.cohort() if world.sizes[client]]
@@ -214,7 +188,7 @@ class FedConsist(MeanTeacherMethod):
             average.add(outcome.sends["student"], weight)
         return self.next_state(state, world, average.value(), cohort), share_of_labelled(world, share)
 
-    def weights(self, cohort: Sequence[int], world: World) -> tuple[list[float], float]:
+    def weights(self, cohort: Sequence[int], world: fl.World) -> tuple[list[float], float]:
         """The weight of each of these clients in the mean, not normalised, and what labelled ones have of it."""
         members = [member_of(world, client) for client in cohort]
         if self.weighting == "equal":
@@ -229,36 +203,36 @@ class FedConsist(MeanTeacherMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledUpdate(LocalUpdate):
+class LabelledUpdate(fl.LocalUpdate):
     """LocalTraining of a client that trains on labels alone (Eq. 1)."""
 
     method: MeanTeacherMethod
     again: bool = False  # drawn again in this round: the client keeps the model it received until then
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """From the model received, or received earlier in this round. Without either there is nothing to train."""
         kept = private or {}
         student = received.get("student", kept.get("received"))
         if student is None:
             return None
-        return Local(
+        return fl.Local(
             trainable={"student": student},
             momentum=kept.get("momentum"),
             private=private,
             for_finish={"received": student},
         )
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         loss = labelled_loss(trainable["student"], batch["labelled"])
         return loss, {"client/labelled_loss": loss.detach()}
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         """The student. What the client had kept and keeps no longer is replaced by nothing."""
         keeps = self._keeps(local)
         local.private = None if not keeps and local.private is None else keeps
         return {"student": local.trainable["student"]}
 
-    def _keeps(self, local: Local) -> Tree:
+    def _keeps(self, local: fl.Local) -> fl.Tree:
         momentum = {"momentum": local.momentum} if self.method.momentum == "released_code" else {}
         return {**momentum, **(local.for_finish if self.again else {})}
 
@@ -267,7 +241,7 @@ class LabelledUpdate(LocalUpdate):
 class MeanTeacherUpdate(LabelledUpdate):
     """LocalTraining of a client with unlabelled images (Eqs. 2 to 4), and of one with both kinds."""
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """The teacher is the client's own; a client drawn for the first time makes it of what it received."""
         local = super().start(received, private, reader)
         if local is None:
@@ -278,7 +252,7 @@ class MeanTeacherUpdate(LabelledUpdate):
         local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}
         return local
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """Eqs. 2 and 3, and Eq. 1 where the client has labels."""
         weak, weak2 = batch["unlabelled"].views["weak"], batch["unlabelled"].views["weak2"]
         teacher_ND = torch.softmax(frozen["teacher"](weak), dim=-1)
@@ -290,7 +264,7 @@ class MeanTeacherUpdate(LabelledUpdate):
 
     def unlabelled_loss(
         self, student_logits_ND: Tensor, teacher_ND: Tensor, teacher: nn.Module, weak_NCHW: Tensor
-    ) -> Loss:
+    ) -> fl.Loss:
         """Eqs. 2 and 3. Every prediction of the teacher is used, however unsure (the released .9 is for logging)."""
         student_ND = torch.softmax(student_logits_ND, dim=-1)
         consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
@@ -299,7 +273,7 @@ class MeanTeacherUpdate(LabelledUpdate):
         aux = {"client/unlabelled_loss": consistency.detach(), "labels_N": labels_N, "kept_N": kept_N}
         return self.method.unlabelled_weight * consistency, aux
 
-    def after_step(self, training: Training) -> None:
+    def after_step(self, training: fl.Training) -> None:
         """Eq. 4, whose alpha is the student's share, or with a share of 1/1, 1/2, 1/3 ... until it falls to alpha
         (local_unsupervised.py:24-27: min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the
         client's rounds."""
@@ -308,6 +282,6 @@ class MeanTeacherUpdate(LabelledUpdate):
         ema_(training.frozen["teacher"], training.trainable["student"], decay=1 - share, lerp=True)
         training.private["teacher_steps"] = steps + 1
 
-    def _keeps(self, local: Local) -> Tree:
+    def _keeps(self, local: fl.Local) -> fl.Tree:
         steps = (local.private or {}).get("teacher_steps", 0)
         return {**super()._keeps(local), "teacher": local.frozen["teacher"], "teacher_steps": steps}

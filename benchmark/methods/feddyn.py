@@ -23,26 +23,12 @@ from torch import Tensor, nn
 
 from benchmark.config import Count, NotNegative
 from benchmark.losses import proximal_term
-from benchmark.methods.protocol import (
-    Batches,
-    Local,
-    LocalUpdate,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Tree,
-    Weights,
-    World,
-)  # fmt: skip
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import RunningMean, is_statistic, labelled_loss, trained_on_labels, with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDyn(Method):
+class FedDyn(fl.Method):
     """Algorithm 1."""
 
     alpha: NotNegative = 0.01  # alpha  of the released CIFAR-10 example
@@ -51,11 +37,11 @@ class FedDyn(Method):
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def init(self, setup: Setup) -> State:
+    def init(self, setup: fl.Setup) -> fl.State:
         theta = setup.initial_weights()
-        return State(server={"theta": theta, "h": None, "student": theta})
+        return fl.State(server={"theta": theta, "h": None, "student": theta})
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         theta, h = state.server["theta"], state.server["h"]
         outcomes = trained_on_labels(ClientUpdate(method=self), theta, world, self.batch_size)
         clients = RunningMean()
@@ -63,29 +49,29 @@ class FedDyn(Method):
             if not outcome.sat_out:
                 clients.add(outcome.sends["student"])
         if not clients.total:
-            return State(server=state.server), {}
+            return fl.State(server=state.server), {}
         mean = with_static_statistics(clients.value(), world, range(world.K))
         if not self.alpha:
-            return State(server={"theta": mean, "h": h, "student": mean}), {}
+            return fl.State(server={"theta": mean, "h": h, "student": mean}), {}
         h = moved(h, theta, mean, self.alpha * clients.total / world.K)
         sent = {name: corrected(value, h[name], self.alpha) if name in h else value for name, value in mean.items()}
-        return State(server={"theta": sent, "h": h, "student": mean}), {}
+        return fl.State(server={"theta": sent, "h": h, "student": mean}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(LocalUpdate):
+class ClientUpdate(fl.LocalUpdate):
     """The client's lines of Algorithm 1; it keeps g_k."""
 
     method: FedDyn
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         theta = received["student"]
         if not self.method.alpha:
-            return Local(trainable={"student": theta})
+            return fl.Local(trainable={"student": theta})
         gradient = private["gradient"] if private else {name: torch.zeros_like(w) for name, w in theta.items()}
-        return Local(trainable={"student": theta}, frozen={"anchor": theta, "gradient": gradient})
+        return fl.Local(trainable={"student": theta}, frozen={"anchor": theta, "gradient": gradient})
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         student, alpha = trainable["student"], self.method.alpha
         loss = supervised = labelled_loss(student, batch["labelled"])
         if alpha:
@@ -93,7 +79,7 @@ class ClientUpdate(LocalUpdate):
             loss = supervised - inner_product(frozen["gradient"], student) + pull
         return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         student = local.trainable["student"]
         if self.method.alpha:
             new = moved(local.frozen["gradient"], local.frozen["anchor"], student, self.method.alpha)
@@ -108,7 +94,7 @@ def inner_product(gradient: nn.Module, network: nn.Module) -> Tensor:
     return torch.stack([(g.detach() * w).sum() for g, w in pairs]).sum()
 
 
-def moved(old: Weights | None, start: Weights, end: Weights, rate: float) -> Weights:
+def moved(old: fl.Weights | None, start: fl.Weights, end: fl.Weights, rate: float) -> fl.Weights:
     """old - rate (end - start) for every trained parameter, in float64; None is 0."""
     return {
         name: (0.0 if old is None else old[name].double()) - rate * (end[name].double() - value.double())

@@ -35,24 +35,12 @@ from torch import Tensor, nn
 from benchmark.config import Count, NotNegative, Positive, Share, ShareAbove0, ShareBetween, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import sharpen, squared_error_loss
+from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import (
     FedConsist,
     LabelledUpdate,
     MeanTeacherUpdate,
     share_of_labelled,
-)
-from benchmark.methods.protocol import (
-    Job,
-    Key,
-    Local,
-    LocalUpdate,
-    Loss,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Tree,
-    World,
 )
 from benchmark.methods.shared import RunningMean
 
@@ -76,14 +64,14 @@ class FedIRM(FedConsist):
 
     needs = frozenset({"some_clients", "one_more_client"})  # it needs clients with all their labels
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: fl.Setup) -> None:
         super().check(setup)
         if not setup.model.dropout and self.passes != type(self).passes:
             raise ConfigError(
                 f"passes: {self.passes} does nothing with a network without dropout; choose passes {type(self).passes}"
             )
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         if world.round <= self.warm_start_rounds:
             return self.warm_start(state, world), {}
         cohort = [client for client in world.cohort() if world.sizes[client]]
@@ -105,23 +93,23 @@ class FedIRM(FedConsist):
             average.add(outcome.sends["student"], weight[outcome.key.client])
         state = self.next_state(state, world, average.value(), cohort)
         known = {} if relation is None else {"relation": relation}
-        return State(server={**state.server, **known}), share_of_labelled(world, share)
+        return fl.State(server={**state.server, **known}), share_of_labelled(world, share)
 
-    def ramp(self, world: World) -> float:
+    def ramp(self, world: fl.World) -> float:
         """The share of lambda in this round."""
         t = min(world.round - self.warm_start_rounds - 1, self.ramp_rounds)
         return math.exp(-5.0 * (1.0 - t / self.ramp_rounds) ** 2) if self.ramp_rounds else 1.0
 
-    def _update(self, world: World, client: int, again: bool) -> LabelledUpdate:
+    def _update(self, world: fl.World, client: int, again: bool) -> LabelledUpdate:
         update = LabelledAndKept if world.labelled[client] else RelationMatching
         return update(method=self, again=again)
 
-    def _asks(self, client: int, world: World) -> Job:
+    def _asks(self, client: int, world: fl.World) -> fl.Job:
         """For the relations of a client's model; it was trained in the job before."""
         update = RelationUpdate(method=self)
-        return Job(key=Key(client=client, draw=1), update=update, receives={}, data={}, limit=world.limit)
+        return fl.Job(key=fl.Key(client=client, draw=1), update=update, receives={}, data={}, limit=world.limit)
 
-    def _matches(self, job: Job, relation: Tensor | None, world: World) -> Job:
+    def _matches(self, job: fl.Job, relation: Tensor | None, world: fl.World) -> fl.Job:
         received = {} if relation is None else {"relation": relation}
         assert isinstance(job.update, RelationMatching)
         update = replace(job.update, relation_DD=relation, ramp=self.ramp(world))
@@ -176,26 +164,26 @@ def mean_prediction(network: nn.Module, images_NCHW: Tensor, passes: int) -> Ten
 class LabelledAndKept(LabelledUpdate):
     """As `LabelledUpdate`; the trained model stays for the job that asks for its relations."""
 
-    def _keeps(self, local: Local) -> Tree:
+    def _keeps(self, local: fl.Local) -> fl.Tree:
         return {**super()._keeps(local), "trained": local.trainable["student"]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelationUpdate(LocalUpdate):
+class RelationUpdate(fl.LocalUpdate):
     """Trains nothing: the relations of the model that the client has just trained, which it then forgets."""
 
     method: FedIRM
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         kept = dict(private or {})
         trained, labels_N = kept.pop("trained", None), reader.labels("labelled")
         if trained is None or labels_N is None:
             return None
         logits_ND = reader.predict(trained, "labelled", "plain")
         relation_DD = relation_matrix(logits_ND, labels_N, self.method.relation_temperature)
-        return Local(trainable={}, private=kept, for_finish={"relation": relation_DD})
+        return fl.Local(trainable={}, private=kept, for_finish={"relation": relation_DD})
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         return local.for_finish
 
 
@@ -210,7 +198,7 @@ class RelationMatching(MeanTeacherUpdate):
 
     def unlabelled_loss(
         self, student_logits_ND: Tensor, teacher_ND: Tensor, teacher: nn.Module, weak_NCHW: Tensor
-    ) -> Loss:
+    ) -> fl.Loss:
         """lambda ramp (L_c + L_IRM)."""
         method = self.method
         target_ND = sharpen(teacher_ND, method.temperature)

@@ -50,29 +50,10 @@ from torch.func import functional_call
 from benchmark.config import Checked, Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, supervised_loss
-from benchmark.methods.protocol import (
-    SERVER,
-    Batches,
-    Job,
-    Key,
-    Limit,
-    Local,
-    LocalUpdate,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Stream,
-    Tree,
-    Weights,
-    World,
-)  # fmt: skip
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import ReadOnlyUpdate, mean
 
-Sets = dict[str, Weights]  # "sigma" and "psi"
+Sets = dict[str, fl.Weights]  # "sigma" and "psi"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +68,7 @@ class Lambdas(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMatch(Method):
+class FedMatch(fl.Method):
     """Defaults are the released config.py's for labels at the server; comments have those for labels at the clients."""
 
     lambdas: Lambdas = Lambdas()
@@ -106,22 +87,22 @@ class FedMatch(Method):
     needs = frozenset({"server", "every_client", "share"})
     takes_missing_updates = True  # averages are of whoever sent something
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: fl.Setup) -> None:
         if setup.model.norm in ("bn", "sbn"):
             raise ConfigError(
                 f"model.norm: {setup.model.norm!r} has running statistics, which belong to neither sigma nor psi; "
                 "choose 'none' (the paper's) or 'gn'"
             )
 
-    def init(self, setup: Setup) -> State:
+    def init(self, setup: fl.Setup) -> fl.State:
         sigma = setup.initial_weights()
         psi = {name: self.psi_factor * value for name, value in sigma.items()}
-        return State(server={"sigma": sigma, "psi": psi, "known": {}, "outputs": {}})
+        return fl.State(server={"sigma": sigma, "psi": psi, "known": {}, "outputs": {}})
 
-    def models(self, state: State) -> dict[str, Weights]:
+    def models(self, state: fl.State) -> dict[str, fl.Weights]:
         return {"theta": summed(state.server["sigma"], hard_threshold(state.server["psi"], self.psi_threshold))}
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         """One round. "known" has what each client ended its last round with, "outputs" what that said to the noise."""
         at_clients = any(world.labelled[client] for client in range(world.K))
         warm = world.round <= self.warm_start_rounds
@@ -138,12 +119,12 @@ class FedMatch(Method):
         known = {**state.server["known"], **{str(client): sets for client, sets in ends.items()}}
         outputs = {**state.server["outputs"], **self._outputs(ends, world)}
         server = {**current, "known": known, "outputs": outputs}
-        return State(server=server), {"helpers/clients": float(helped)}
+        return fl.State(server=server), {"helpers/clients": float(helped)}
 
-    def _server_sigma(self, current: Sets, world: World) -> Weights:
+    def _server_sigma(self, current: Sets, world: fl.World) -> fl.Weights:
         """sigma after the server's pass over its labels; psi is only read."""
-        job = Job(
-            key=Key(client=SERVER),
+        job = fl.Job(
+            key=fl.Key(client=fl.SERVER),
             update=ServerSigmaUpdate(method=self),
             receives={**current},
             data={"labelled": self._labelled(self.server_batch_size)},
@@ -154,7 +135,7 @@ class FedMatch(Method):
         return outcome.sends["sigma"]
 
     def _clients(
-        self, state: State, current: Sets, world: World, update: "ClientUpdate"
+        self, state: fl.State, current: Sets, world: fl.World, update: "ClientUpdate"
     ) -> tuple[dict[int, Sets], int]:
         """What each client of the cohort ended with, and how many of them had helpers."""
         jobs, starts, helped = [], [], 0
@@ -167,8 +148,8 @@ class FedMatch(Method):
                 helped += 1
             starts.append(start)
             jobs.append(
-                Job(
-                    key=Key(client=client),
+                fl.Job(
+                    key=fl.Key(client=client),
                     update=update,
                     receives=receives,
                     data=self._streams(update),
@@ -183,47 +164,49 @@ class FedMatch(Method):
                 ends[outcome.key.client] = {**start, **sent_up}
         return ends, helped
 
-    def _down(self, known: Sets | None, current: Sets) -> tuple[Tree, Sets]:
+    def _down(self, known: Sets | None, current: Sets) -> tuple[fl.Tree, Sets]:
         """What a client is sent, and what it makes of that: changes to what it kept, or all where it kept nothing."""
         if known is None or self.down == "released_code":
             return {**current}, current
         sent = {name: changes(known[name], weights, self.delta_threshold) for name, weights in current.items()}
         return sent, {name: applied(known[name], tree) for name, tree in sent.items()}
 
-    def _helpers(self, state: State, world: World, client: int) -> list[Weights]:
+    def _helpers(self, state: fl.State, world: fl.World, client: int) -> list[fl.Weights]:
         """The psi of the clients nearest to this one, in the rounds that have helpers; none for a new client."""
         outputs = state.server["outputs"]
         if world.round % self.helper_interval or str(client) not in outputs:
             return []
         return [state.server["known"][name]["psi"] for name in nearest(str(client), outputs, self.helpers)]
 
-    def _outputs(self, ends: Mapping[int, Sets], world: World) -> dict[str, Tensor]:
+    def _outputs(self, ends: Mapping[int, Sets], world: fl.World) -> dict[str, Tensor]:
         """Each new model's answer to the image of noise, read at the server."""
         if not self.helpers:
             return {}
         jobs = [
-            Job(
-                key=Key(client=SERVER, draw=1 + place),
+            fl.Job(
+                key=fl.Key(client=fl.SERVER, draw=1 + place),
                 update=EmbedUpdate(),
                 receives={"theta": summed(sets["sigma"], sets["psi"])},
                 data={},
-                limit=Limit(steps=0),
+                limit=fl.Limit(steps=0),
             )
             for place, sets in enumerate(ends.values())
         ]
         return {str(client): outcome.sends["output"] for client, outcome in zip(ends, world.fit(jobs), strict=True)}
 
-    def _streams(self, update: "ClientUpdate") -> dict[str, Stream]:
+    def _streams(self, update: "ClientUpdate") -> dict[str, fl.Stream]:
         streams = {}
         if "sigma" in update.trains:
             streams["labelled"] = self._labelled(self.labelled_batch_size)
         if "psi" in update.trains:
             views = ("plain", "strong")
-            streams["unlabelled"] = Stream(part="unlabelled", batch_size=self.batch_size, views=views, drop_last=False)
+            streams["unlabelled"] = fl.Stream(
+                part="unlabelled", batch_size=self.batch_size, views=views, drop_last=False
+            )
         return streams
 
-    def _labelled(self, batch_size: int) -> Stream:
-        return Stream(part="labelled", batch_size=batch_size, views=("plain",), drop_last=False)
+    def _labelled(self, batch_size: int) -> fl.Stream:
+        return fl.Stream(part="labelled", batch_size=batch_size, views=("plain",), drop_last=False)
 
 
 def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[str]:
@@ -237,7 +220,7 @@ def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(LocalUpdate):
+class ClientUpdate(fl.LocalUpdate):
     """Both losses in turn: a client with labels. The other holders take one of them (below)."""
 
     phases: ClassVar[tuple[str, ...]] = ("on_labels", "without_labels")
@@ -247,7 +230,7 @@ class ClientUpdate(LocalUpdate):
 
     method: FedMatch
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """sigma and psi, from the changes to what the client kept where it did; helpers as changes to that psi."""
         kept = private or {}
         sets: Sets = {
@@ -257,9 +240,11 @@ class ClientUpdate(LocalUpdate):
         frozen = {name: weights for name, weights in sets.items() if name not in self.trains}
         for index, sent in received.get("helpers", {}).items():
             frozen[f"helper {index}"] = summed(sets["sigma"], applied(sets["psi"], sent))
-        return Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, for_finish={"start": sets})
+        return fl.Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, for_finish={"start": sets})
 
-    def on_labels(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def on_labels(
+        self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
+    ) -> fl.Loss:
         """sigma's loss; what is reported is the cross-entropy without its factor."""
         labels_N = batch["labelled"].labels_N
         assert labels_N is not None
@@ -267,7 +252,9 @@ class ClientUpdate(LocalUpdate):
         loss = supervised_loss(logits_of(sigma, psi, batch["labelled"].views["plain"]), labels_N)
         return self.method.lambdas.s * loss, {self.reports: loss.detach()}
 
-    def without_labels(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def without_labels(
+        self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
+    ) -> fl.Loss:
         """psi's loss."""
         views, lambdas = batch["unlabelled"].views, self.method.lambdas
         psi, sigma = trainable["psi"], either("sigma", trainable, frozen)
@@ -291,7 +278,7 @@ class ClientUpdate(LocalUpdate):
             "kept_N": kept_N,
         }
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         """Changes to what the client started from; it keeps what the server makes of them, so that both know it."""
         start, ends = local.for_finish["start"], dict(local.trainable)
         if "psi" in self.trains:
@@ -323,7 +310,7 @@ class ServerSigmaUpdate(SigmaUpdate):
 
     reports = "server/loss"
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         return {"sigma": local.trainable["sigma"]}
 
 
@@ -331,16 +318,16 @@ class ServerSigmaUpdate(SigmaUpdate):
 class EmbedUpdate(ReadOnlyUpdate):
     """What a model says to one image of noise (server.py: `client_similarity`): a pass that only reads."""
 
-    def read(self, received: Tree, reader: Reader) -> Tree:
+    def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         return {"output": torch.softmax(reader.on_noise(received["theta"]), dim=-1)}
 
 
-def summed(sigma: Weights, psi: Weights) -> Weights:
+def summed(sigma: fl.Weights, psi: fl.Weights) -> fl.Weights:
     """theta = sigma + psi."""
     return {name: value + psi[name] for name, value in sigma.items()}
 
 
-def either(name: str, trainable: Networks, frozen: Networks) -> nn.Module:
+def either(name: str, trainable: fl.Networks, frozen: fl.Networks) -> nn.Module:
     return trainable[name] if name in trainable else frozen[name]
 
 
@@ -382,12 +369,12 @@ def vote(logits: Sequence[Tensor]) -> Tensor:
 # where the entries are.
 
 
-def changes(before: Weights, after: Weights, threshold: float) -> Tree:
+def changes(before: fl.Weights, after: fl.Weights, threshold: float) -> fl.Tree:
     """What to send to a holder of `before`: by tensor name, entries of `after` that differ by more than `threshold`.
 
     threshold 0 sends all that differ, so that `applied` gives `after` exactly. An entry that is not finite is sent.
     """
-    sent: Tree = {}
+    sent: fl.Tree = {}
     for name, new in after.items():
         old = before[name]
         changed = ~((new - old).abs() <= threshold)
@@ -397,12 +384,12 @@ def changes(before: Weights, after: Weights, threshold: float) -> Tree:
     return sent
 
 
-def applied(before: Weights, sent: Tree) -> Weights:
+def applied(before: fl.Weights, sent: fl.Tree) -> fl.Weights:
     """`before` with the entries that were sent; its own tensors stay as they are. Undoes `changes`."""
     return {name: _filled(old, sent[name]) if name in sent else old for name, old in before.items()}
 
 
-def hard_threshold(weights: Weights, threshold: float) -> Weights:
+def hard_threshold(weights: fl.Weights, threshold: float) -> fl.Weights:
     """Entries of at most `threshold` in size as zero (released modules/layers.py: `l1_thres`)."""
     return {name: value * (value.abs() > threshold) for name, value in weights.items()}
 

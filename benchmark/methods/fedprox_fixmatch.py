@@ -34,25 +34,7 @@ from torch import Tensor, nn
 from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, loss_of_kept, proximal_term, pseudo_labels
-from benchmark.methods.protocol import (
-    Batches,
-    Job,
-    Key,
-    Local,
-    LocalUpdate,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Stream,
-    Training,
-    Tree,
-    Weights,
-    World,
-)
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     ema_,
     labelled_loss,
@@ -65,7 +47,7 @@ from benchmark.methods.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalFixMatchUpdate(LocalUpdate):
+class ProximalFixMatchUpdate(fl.LocalUpdate):
     """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
 
     observes: ClassVar[bool] = False
@@ -75,13 +57,13 @@ class ProximalFixMatchUpdate(LocalUpdate):
     pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels
     local_ratio: float | None = None  # alpha of the local teacher's EMA; None: it stays as it was received
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         frozen = {"anchor": received["student"]} if self.method.mu else {}
         if "teacher" in received:
             frozen["teacher"] = received["teacher"]
-        return Local(trainable={"student": received["student"]}, frozen=frozen)
+        return fl.Local(trainable={"student": received["student"]}, frozen=frozen)
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """L_s + lambda_u L_u + the proximal term, without the terms whose images the client does not hold."""
         student, method = trainable["student"], self.method
         terms, aux = [], {}
@@ -99,7 +81,7 @@ class ProximalFixMatchUpdate(LocalUpdate):
         return loss, {**aux, "client/loss": loss.detach()}
 
     def _consistency(
-        self, student: nn.Module, frozen: Networks, views: Mapping[str, Tensor]
+        self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """L_u of Eq. 5 on one batch, and what is reported of it."""
         if self.labeller == "teacher":
@@ -119,7 +101,7 @@ class ProximalFixMatchUpdate(LocalUpdate):
         return loss, {**reported, **observed}
 
     def observe(
-        self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
+        self, weak_ND: Tensor, strong_ND: Tensor, frozen: fl.Networks, views: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Scalars to report of a batch besides its loss, from the labeller's weak and the student's strong logits.
 
@@ -127,26 +109,26 @@ class ProximalFixMatchUpdate(LocalUpdate):
         """
         return {}
 
-    def after_step(self, training: Training) -> None:
+    def after_step(self, training: fl.Training) -> None:
         """Eq. 1 for the local teacher."""
         if self.local_ratio is not None and "teacher" in training.frozen:
             ema_(training.frozen["teacher"], training.trainable["student"], self.local_ratio)
 
 
-def client_streams(world: World, client: int, batch_size: int, labelled_batch_size: int) -> dict[str, Stream]:
+def client_streams(world: fl.World, client: int, batch_size: int, labelled_batch_size: int) -> dict[str, fl.Stream]:
     """A stream for each kind of images that the client holds (not in the setting "everywhere": both kinds are one)."""
     streams = {}
     if world.labelled[client]:
         streams["labelled"] = labelled_stream(labelled_batch_size)
     if world.sizes[client] > world.labelled[client]:
-        streams["unlabelled"] = Stream(
+        streams["unlabelled"] = fl.Stream(
             part="unlabelled", batch_size=batch_size, views=("weak", "strong"), drop_last=False
         )
     return streams
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalFixMatch(Method):
+class ProximalFixMatch(fl.Method):
     """Fields and steps that the four methods share; each of them adds its `round`.
 
     The paper tuned the learning rate, tau, lambda_u, weight decay, momentum and the EMA ratio (section 5.3), and
@@ -167,18 +149,18 @@ class ProximalFixMatch(Method):
 
     needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client"})
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "sbn":
             raise ConfigError(
                 "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
                 "choose 'gn', 'bn' or 'none'"
             )
 
-    def client_jobs(self, world: World, update: ProximalFixMatchUpdate, receives: Tree) -> list[Job]:
+    def client_jobs(self, world: fl.World, update: ProximalFixMatchUpdate, receives: fl.Tree) -> list[fl.Job]:
         """ClientUpdate at each client of the cohort."""
         return [
-            Job(
-                key=Key(client=client),
+            fl.Job(
+                key=fl.Key(client=client),
                 update=update,
                 receives=receives,
                 data=client_streams(world, client, self.batch_size, self.labelled_batch_size),
@@ -187,13 +169,13 @@ class ProximalFixMatch(Method):
             for client in world.cohort()
         ]
 
-    def server_update(self, student: Weights, world: World) -> Weights:
+    def server_update(self, student: fl.Weights, world: fl.World) -> fl.Weights:
         """ServerUpdate of Algorithm 2 where no client holds labels; the same weights where one does (Algorithm 1)."""
         if any(world.labelled[client] for client in range(world.K)):
             return student
         return trained_at_server(student, world, self.server_batch_size)
 
-    def warm_start(self, student: Weights, world: World) -> Weights:
+    def warm_start(self, student: fl.Weights, world: fl.World) -> fl.Weights:
         """A round of L_s alone: of the cohort's holders of labels, in a mean of equal weights, then of the server."""
         update = ProximalFixMatchUpdate(method=self)
         student = mean_of(trained_on_labels(update, student, world, self.labelled_batch_size), otherwise=student)
@@ -208,13 +190,13 @@ class FedProxFixMatch(ProximalFixMatch):
 
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
         if world.round <= self.warm_start_rounds:
-            return State(server={"student": self.warm_start(student, world)}), {}
+            return fl.State(server={"student": self.warm_start(student, world)}), {}
         update = ProximalFixMatchUpdate(method=self, pseudo_label_mode=self.pseudo_label_mode)
         student = mean_of(world.fit(self.client_jobs(world, update, {"student": student})), otherwise=student)
-        return State(server={"student": self.server_update(student, world)}), {}
+        return fl.State(server={"student": self.server_update(student, world)}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,11 +208,11 @@ class TeacherStudent(ProximalFixMatch):
     # The paper does not say which model its accuracies are of. Default: the student, which FedProx-FixMatch has, too.
     evaluated: Literal["student", "teacher"] = "student"
 
-    def init(self, setup: Setup) -> State:
+    def init(self, setup: fl.Setup) -> fl.State:
         start = setup.initial_weights()
-        return State(server={"student": start, "teacher": start})
+        return fl.State(server={"student": start, "teacher": start})
 
-    def models(self, state: State) -> dict[str, Weights]:
+    def models(self, state: fl.State) -> dict[str, fl.Weights]:
         """Student and teacher, first the one that is evaluated."""
         first, second = ("student", "teacher") if self.evaluated == "student" else ("teacher", "student")
         return {first: state.server[first], second: state.server[second]}

@@ -34,8 +34,8 @@ from torch import Tensor
 
 from benchmark.config import NotNegative, Share, added
 from benchmark.errors import ConfigError
+from benchmark.methods import protocol as fl
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
-from benchmark.methods.protocol import Job, Local, Networks, Reader, Round, Setup, State, Tree, World
 from benchmark.methods.shared import RunningMean, ema
 
 Prediction = Literal["mean_softmax", "histogram"]
@@ -94,9 +94,9 @@ class FedSwitch(TeacherStudent):
                 "one; choose 'teacher'"
             )
 
-    def init(self, setup: Setup) -> State:
+    def init(self, setup: fl.Setup) -> fl.State:
         start = setup.initial_weights()
-        return State(server={"student": start, "teacher": start, "kl_teacher": None, "kl_student": None})
+        return fl.State(server={"student": start, "teacher": start, "kl_teacher": None, "kl_student": None})
 
     def sends_teacher(self, kl_teacher: float | None, kl_student: float | None) -> bool:
         """Eq. 3 on the last round's D^T and D^S, or its opposite; `first_round` where there are none yet. Without a
@@ -108,11 +108,11 @@ class FedSwitch(TeacherStudent):
         teacher_is_nearer = abs(kl_teacher - self.beta) < abs(kl_student - self.beta)
         return teacher_is_nearer == (self.rule == "equation")
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         server = state.server
         if world.round <= self.warm_start_rounds:
             student = self.warm_start(server["student"], world)
-            return State(server={**server, "student": student, "teacher": student}), {}
+            return fl.State(server={**server, "student": student, "teacher": student}), {}
         sent = self.sends_teacher(server["kl_teacher"], server["kl_student"])
         average = RunningMean()
         sums: dict[str, list[float]] = {"kl_teacher": [], "kl_student": []}
@@ -126,10 +126,10 @@ class FedSwitch(TeacherStudent):
         divergences = {name: sum(v) / len(v) if v else server[name] for name, v in sums.items()}
         known = {f"fedswitch/{name}": value for name, value in divergences.items() if value is not None}
         teacher = ema(server["teacher"], student, self.ratio)
-        after = State(server={"student": student, "teacher": teacher, **divergences})
+        after = fl.State(server={"student": student, "teacher": teacher, **divergences})
         return after, {"fedswitch/sent_teacher": float(sent), **known}
 
-    def _jobs(self, server: Tree, world: World, sent: bool) -> list[Job]:
+    def _jobs(self, server: fl.Tree, world: fl.World, sent: bool) -> list[fl.Job]:
         update = FedSwitchUpdate(
             method=self,
             labeller="teacher" if sent else "student",
@@ -148,7 +148,7 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
 
     method: FedSwitch
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         local = super().start(received, private, reader)
         assert local is not None
         if self.method.unsent_teacher == "from_student":
@@ -156,7 +156,7 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
         return local
 
     def observe(
-        self, weak_ND: Tensor, strong_ND: Tensor, frozen: Networks, views: Mapping[str, Tensor]
+        self, weak_ND: Tensor, strong_ND: Tensor, frozen: fl.Networks, views: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Eq. 2's terms of one batch: the teacher's on the weak view, the student's on the strong one."""
         divergences = self._divergence("kl_student", strong_ND)
@@ -177,7 +177,7 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
         divergence = kl_from_uniform(share(sure_ND)) if len(sure_ND) else found
         return {f"client/{name}": divergence, f"client/{name}_batches": found}
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         """The student, and as two numbers the divergences that were measured."""
         measured = {}
         for name in ("kl_teacher", "kl_student"):

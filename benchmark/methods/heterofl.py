@@ -31,21 +31,7 @@ from torch import Tensor, nn
 from benchmark.config import Count
 from benchmark.errors import ConfigError
 from benchmark.losses import supervised_loss
-from benchmark.methods.protocol import (
-    Batches,
-    Job,
-    Key,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Tree,
-    Weights,
-    World,
-)  # fmt: skip
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     ReadOnlyUpdate,
     StudentUpdate,
@@ -57,7 +43,7 @@ from benchmark.methods.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeteroFL(Method):
+class HeteroFL(fl.Method):
     """Algorithm 1."""
 
     widths: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)  # r  levels a to e (utils.py:process_control)
@@ -66,7 +52,7 @@ class HeteroFL(Method):
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "bn":
             raise ConfigError(
                 "model.norm: 'bn' counts batches, which networks of several widths do not share; choose sbn"
@@ -80,10 +66,10 @@ class HeteroFL(Method):
                     "channels or groups; choose widths such as 1, 0.5, 0.25, and norm sbn"
                 )
 
-    def init(self, setup: Setup) -> State:
-        return State(server={"student": setup.initial_weights(), "classes": {}})
+    def init(self, setup: fl.Setup) -> fl.State:
+        return fl.State(server={"student": setup.initial_weights(), "classes": {}})
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student, classes = state.server["student"], dict(state.server["classes"])
         cohort = labelled_cohort(world)
         unknown = [client for client in cohort if str(client) not in classes]
@@ -91,8 +77,8 @@ class HeteroFL(Method):
             classes[str(outcome.key.client)] = outcome.sends["classes"]
         drawn = world.generator("widths").choice(self.widths, size=len(cohort))
         jobs = [
-            Job(
-                key=Key(client=client),
+            fl.Job(
+                key=fl.Key(client=client),
                 update=ClientUpdate(width=width, classes=tuple(classes[str(client)].tolist())),
                 receives={"student": leading_slices(student, width)},
                 data={"labelled": labelled_stream(self.batch_size)},
@@ -104,14 +90,14 @@ class HeteroFL(Method):
         outcomes = (outcome for outcome in world.fit(jobs) if not outcome.sat_out)
         sent = ((outcome.sends["student"], classes[str(outcome.key.client)]) for outcome in outcomes)
         student = with_static_statistics(averaged(student, sent), world, range(world.K))
-        return State(server={"student": student, "classes": classes}), {}
+        return fl.State(server={"student": student, "classes": classes}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassesUpdate(ReadOnlyUpdate):
     """Trains nothing: the classes of which the client holds labels."""
 
-    def read(self, received: Tree, reader: Reader) -> Tree:
+    def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         labels_N = reader.labels("labelled")
         assert labels_N is not None
         return {"classes": labels_N.unique()}
@@ -124,7 +110,7 @@ class ClientUpdate(StudentUpdate):
     width: float
     classes: tuple[int, ...] = field(repr=False)  # that the client holds; plans tell kinds of jobs apart by `repr`
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         labelled = batch["labelled"]
         assert labelled.labels_N is not None
         with scaler(trainable["student"], self.width):
@@ -152,7 +138,7 @@ def scaler(network: nn.Module, width: float) -> Iterator[None]:
             hook.remove()
 
 
-def leading_slices(weights: Weights, width: float) -> Weights:
+def leading_slices(weights: fl.Weights, width: float) -> fl.Weights:
     """The leading slices of the weights that a network of that width has: of the first layer all inputs, of the last
     all outputs."""
     first, last = layer_of(next(iter(weights))), layer_of(list(weights)[-1])
@@ -164,7 +150,7 @@ def leading_slices(weights: Weights, width: float) -> Weights:
     return narrow
 
 
-def averaged(weights: Weights, returned: Iterable[tuple[Weights, Tensor]]) -> Weights:
+def averaged(weights: fl.Weights, returned: Iterable[tuple[fl.Weights, Tensor]]) -> fl.Weights:
     """Each entry: the mean over the clients that returned it, in float64, or as it was where nobody did. A client
     returns narrower weights, and counts in the last layer for the classes (int64) that it holds."""
     last = layer_of(list(weights)[-1])

@@ -22,28 +22,12 @@ import torch
 
 from benchmark.config import Count, Whole
 from benchmark.errors import ConfigError
-from benchmark.methods.protocol import (
-    Batches,
-    Job,
-    Key,
-    Local,
-    LocalUpdate,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Tree,
-    Weights,
-    World,
-)  # fmt: skip
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import labelled_cohort, labelled_loss, labelled_stream, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class LGFedAvg(Method):
+class LGFedAvg(fl.Method):
     """Algorithm 1."""
 
     private: Literal["first", "last"] = "first"  # which layers stay with a client
@@ -54,7 +38,7 @@ class LGFedAvg(Method):
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: fl.Setup) -> None:
         if setup.model.norm in ("bn", "sbn"):
             raise ConfigError(
                 f"model.norm: {setup.model.norm!r} has statistics, which are nobody's here; choose gn or none"
@@ -65,14 +49,14 @@ class LGFedAvg(Method):
                 f"method.private_layers: {self.private_layers} of {len(layers)} layers; choose 1 to {len(layers) - 1}"
             )
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
         fedavg = world.round <= self.fedavg_rounds
         common = student if fedavg else self.common(student)
         own = {name: value for name, value in student.items() if name not in common}
         jobs = [
-            Job(
-                key=Key(client=client),
+            fl.Job(
+                key=fl.Key(client=client),
                 update=ClientUpdate(common=tuple(common)),
                 receives={"student": common, **({} if str(client) in state.clients else {"own": own})},
                 data={"labelled": labelled_stream(self.batch_size)},
@@ -81,34 +65,34 @@ class LGFedAvg(Method):
             for client in labelled_cohort(world)
         ]
         mean = mean_of(world.fit(jobs), common, world.labelled.__getitem__)
-        return State(server={"student": {**student, **mean}}), {}
+        return fl.State(server={"student": {**student, **mean}}), {}
 
-    def common(self, weights: Weights) -> Weights:
+    def common(self, weights: fl.Weights) -> fl.Weights:
         """What clients share of these weights."""
         layers = layers_of(weights)
         own = layers[: self.private_layers] if self.private == "first" else layers[-self.private_layers :]
         return {name: value for name, value in weights.items() if layer_of(name) not in own}
 
-    def voters(self, state: State) -> list[Weights]:
+    def voters(self, state: fl.State) -> list[fl.Weights]:
         """The models of the clients that have layers of their own."""
         return [{**state.server["student"], **tree["layers"]} for tree in state.clients.values()]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(LocalUpdate):
+class ClientUpdate(fl.LocalUpdate):
     """The client's lines of Algorithm 1; it keeps its own layers."""
 
     common: tuple[str, ...]  # names of the tensors that are shared
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         own = private["layers"] if private else received["own"]
-        return Local(trainable={"student": {**received["student"], **own}})
+        return fl.Local(trainable={"student": {**received["student"], **own}})
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         loss = labelled_loss(trainable["student"], batch["labelled"])
         return loss, {"client/supervised_loss": loss.detach()}
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         student = local.trainable["student"]
         own = {name: value for name, value in student.items() if name not in self.common}
         local.private = {"layers": own} if own else None

@@ -22,8 +22,8 @@ Departures and choices: the first three of `easgd`, and
 from dataclasses import dataclass
 
 from benchmark.config import Share, ShareBelow1
+from benchmark.methods import protocol as fl
 from benchmark.methods.easgd import ElasticMethod, ElasticUpdate
-from benchmark.methods.protocol import Round, Setup, State, Weights, World
 from benchmark.methods.shared import momentum_step
 
 
@@ -34,16 +34,16 @@ class OverlapSGD(ElasticMethod):
     alpha: Share = 0.6  # alpha   pullback (as launched: launch_baseline.sh)
     beta: ShareBelow1 = 0.7  # beta    momentum of the anchor (as launched: gmf); 0: none
 
-    def init(self, setup: Setup) -> State:
-        return State(server={"anchor": setup.initial_weights(), "velocity": None})
+    def init(self, setup: fl.Setup) -> fl.State:
+        return fl.State(server={"anchor": setup.initial_weights(), "velocity": None})
 
-    def models(self, state: State) -> dict[str, Weights]:
+    def models(self, state: fl.State) -> dict[str, fl.Weights]:
         return {"anchor": state.server["anchor"]}
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         anchor, velocity = state.server["anchor"], state.server["velocity"]
         update = ElasticUpdate(alpha=self.alpha, sends="pulled", keeps_momentum=self.momentum == "kept")
         mean = self.mean_of_clients(update, anchor, world)
         if mean is not None:
             anchor, velocity = momentum_step(anchor, mean, velocity, self.beta)
-        return State(server={"anchor": anchor, "velocity": velocity}), {}
+        return fl.State(server={"anchor": anchor, "velocity": velocity}), {}

@@ -25,8 +25,8 @@ from typing import Literal
 
 from benchmark.config import Count, NotNegative, Positive, ShareBetween, renamed
 from benchmark.errors import ConfigError
+from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import MeanTeacherMethod, Member, member_of, share_of_labelled, weighed_by_share
-from benchmark.methods.protocol import Outcome, Round, Setup, State, Weights, World
 from benchmark.methods.shared import RunningMean, is_statistic, mean
 
 LEAST = 1e-300  # of a weight before it is scaled: where all of a kind are 0 in float64, they count alike
@@ -72,13 +72,12 @@ class RSCFed(MeanTeacherMethod):
         "beta_labelled": ("beta_rule", ("released_code",)),
     }
 
-    def check(self, setup: Setup) -> None:
-        super().check(setup)
+    def check(self, setup: fl.Setup) -> None:
         holders = sum(setup.sizes[client] > 0 for client in range(setup.K))
         if self.subset > holders:
             raise ConfigError(f"method.subset: {self.subset} of {holders} clients with images; choose 1 to {holders}")
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         if world.round <= self.warm_start_rounds:
             return self.warm_start(state, world), {}
         subsets = self._subsets(world)
@@ -90,7 +89,7 @@ class RSCFed(MeanTeacherMethod):
         student, share = (self._shared_round if self.labelled_weight == "per_round" else self._mean)(by_subset)
         return self.next_state(state, world, student, draws), share_of_labelled(world, share)
 
-    def _mean(self, subsets: Iterable[tuple[list[Member], list[Weights]]]) -> tuple[Weights, float]:
+    def _mean(self, subsets: Iterable[tuple[list[Member], list[fl.Weights]]]) -> tuple[fl.Weights, float]:
         """Eq. 7: the plain mean of the sub-consensus models; and what labelled clients weigh in it."""
         average, share = RunningMean(), 0.0
         for members, models in subsets:
@@ -99,7 +98,7 @@ class RSCFed(MeanTeacherMethod):
             share += sum(w for w, member in zip(weights, members, strict=True) if member.labelled) / self.M
         return average.value(), share
 
-    def _shared_round(self, subsets: Iterable[tuple[list[Member], list[Weights]]]) -> tuple[Weights, float]:
+    def _shared_round(self, subsets: Iterable[tuple[list[Member], list[fl.Weights]]]) -> tuple[fl.Weights, float]:
         """Eq. 7 with the weights of each kind of client scaled so that labelled ones have their share of the round."""
         kinds = {True: RunningMean(), False: RunningMean()}
         for members, models in subsets:
@@ -112,17 +111,17 @@ class RSCFed(MeanTeacherMethod):
         share = self.labelled_share
         return mean([kinds[True].value(), kinds[False].value()], [share, 1.0 - share]), share
 
-    def _subsets(self, world: World) -> list[list[int]]:
+    def _subsets(self, world: fl.World) -> list[list[int]]:
         """M draws of K clients, without replacement inside a draw."""
         holders = [client for client in range(world.K) if world.sizes[client]]
         orders = (world.generator("subset", m).permutation(len(holders)) for m in range(self.M))
         return [[holders[i] for i in order[: self.subset]] for order in orders]
 
     def _by_subset(
-        self, subsets: Sequence[Sequence[int]], world: World, outcomes: Iterator[Outcome]
-    ) -> Iterator[tuple[list[Member], list[Weights]]]:
+        self, subsets: Sequence[Sequence[int]], world: fl.World, outcomes: Iterator[fl.Outcome]
+    ) -> Iterator[tuple[list[Member], list[fl.Weights]]]:
         """Each subset's clients and local models, as the outcomes come; `reused` keeps a model for later subsets."""
-        trained: dict[int, Weights] = {}
+        trained: dict[int, fl.Weights] = {}
         for subset in subsets:
             models = []
             for client in subset:
@@ -132,7 +131,7 @@ class RSCFed(MeanTeacherMethod):
                 models.append(model)
             yield [member_of(world, client) for client in subset], models
 
-    def consensus(self, models: Sequence[Weights], members: Sequence[Member]) -> tuple[Weights, list[float]]:
+    def consensus(self, models: Sequence[fl.Weights], members: Sequence[Member]) -> tuple[fl.Weights, list[float]]:
         """theta_sub of one subset (Eqs. 5 and 6, Algorithm 1 lines 5 to 7), and the weights w of its clients.
 
         beta = 0 is the plain weighted mean and computes no distance. A model that is not finite makes theta_sub so.
@@ -166,18 +165,18 @@ class RSCFed(MeanTeacherMethod):
         return once, [factor * size for factor, size in zip(times, once, strict=True)]  # train_main.py:284-287, 307-310
 
 
-def norm_of_all(left: Weights, right: Weights) -> float:
+def norm_of_all(left: fl.Weights, right: fl.Weights) -> float:
     """||left - right||_2 over all trained parameters as one vector (Eq. 6)."""
     return math.sqrt(sum(_squares(left, right, name) for name in left if not is_statistic(name)))
 
 
-def sum_of_norms(left: Weights, right: Weights) -> float:
+def sum_of_norms(left: fl.Weights, right: fl.Weights) -> float:
     """The sum over tensors of their norms, running statistics too (FedAvg.py:24-31); counters have no norm."""
     names = [name for name, value in left.items() if value.is_floating_point()]
     return sum(math.sqrt(_squares(left, right, name)) for name in names)
 
 
-def _squares(left: Weights, right: Weights, name: str) -> float:
+def _squares(left: fl.Weights, right: fl.Weights, name: str) -> float:
     return float((left[name].double() - right[name].double()).square().sum())
 
 

@@ -29,23 +29,7 @@ from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
-from benchmark.methods.protocol import (
-    Batches,
-    Local,
-    Loss,
-    Method,
-    Networks,
-    PseudoLabelled,
-    Reader,
-    Round,
-    Selected,
-    Setup,
-    State,
-    Stream,
-    Tree,
-    Weights,
-    World,
-)  # fmt: skip
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     StudentUpdate,
     fit_each,
@@ -59,7 +43,7 @@ NO_LABEL = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemiFL(Method):
+class SemiFL(fl.Method):
     """Algorithm 1. Names after the colon are Algorithm 1's and Table 5's."""
 
     threshold: Share = 0.95  # tau
@@ -91,12 +75,12 @@ class SemiFL(Method):
     needs = frozenset({"server", "everywhere"})
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def init(self, setup: Setup) -> State:
-        return State(server={"student": setup.initial_weights(), "velocity": None})
+    def init(self, setup: fl.Setup) -> fl.State:
+        return fl.State(server={"student": setup.initial_weights(), "velocity": None})
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         weights, velocity = state.server["student"], state.server["velocity"]
-        evaluated: Weights | None = None
+        evaluated: fl.Weights | None = None
         if world.round <= self.warm_start_rounds:
             weights = self._server_update(weights, world, draw=0)
         elif self.order == "paper":
@@ -112,24 +96,26 @@ class SemiFL(Method):
         server: dict[str, Any] = {"student": weights, "velocity": velocity}
         if evaluated is not None and world.model.norm == "sbn":
             server["evaluated"] = evaluated
-        return State(server=server), {}
+        return fl.State(server=server), {}
 
-    def models(self, state: State) -> dict[str, Weights]:
+    def models(self, state: fl.State) -> dict[str, fl.Weights]:
         return {"student": state.server["evaluated" if "evaluated" in state.server else "student"]}
 
-    def _server_update(self, weights: Weights, world: World, draw: int) -> Weights:
+    def _server_update(self, weights: fl.Weights, world: fl.World, draw: int) -> fl.Weights:
         """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""
         trained = trained_at_server(weights, world, self.server_batch_size, draw, self.server_epochs_each)
         return self._with_statistics(trained, world)
 
-    def _with_statistics(self, weights: Weights, world: World) -> Weights:
+    def _with_statistics(self, weights: fl.Weights, world: fl.World) -> fl.Weights:
         asked = {"server": (), "server_and_clients": range(world.K), "server_and_cohort": world.cohort()}
         return with_static_statistics(weights, world, asked[self.statistics], pooled=self.moments == "pooled")
 
-    def _clients(self, weights: Weights, velocity: Weights | None, world: World) -> tuple[Weights, Weights | None]:
+    def _clients(
+        self, weights: fl.Weights, velocity: fl.Weights | None, world: fl.World
+    ) -> tuple[fl.Weights, fl.Weights | None]:
         """The cohort's ClientUpdates and Eq. 9, as a step of global momentum."""
-        fix = Stream(part="unlabelled", batch_size=self.batch_size, views=("weak", "strong"), drop_last=False)
-        mix = Stream(part="unlabelled", batch_size=self.batch_size, views=("weak",), drop_last=False)
+        fix = fl.Stream(part="unlabelled", batch_size=self.batch_size, views=("weak", "strong"), drop_last=False)
+        mix = fl.Stream(part="unlabelled", batch_size=self.batch_size, views=("weak",), drop_last=False)
         update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code")
         data = {"fix": fix, "mix": mix} if self.mix_weight else {"fix": fix}
         means = means_of(fit_each(world, world.cohort(), update, {"student": weights}, data))
@@ -144,25 +130,25 @@ class ClientUpdate(StudentUpdate):
 
     method: SemiFL
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """Eqs. 2 to 4: labels once, the sets D+ and D-. A client without D+ has nothing to train."""
         method = self.method
         labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), method.threshold)
-        given = PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
+        given = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
         sure_N = kept_N.nonzero().flatten()
         if not len(sure_N):
-            return Local(trainable={}, pseudo=given)
+            return fl.Local(trainable={}, pseudo=given)
         others_N = self._others(kept_N)
         drawn_N = others_N[torch.randint(len(others_N), (len(sure_N),), generator=reader.draw)]
         skipped = method.mix_source == "paper" and method.nothing_below == "skip_mix" and bool(kept_N.all())
         mix_labels_N = torch.full_like(drawn_N, NO_LABEL) if skipped else labels_N[drawn_N]
-        return Local(
+        return fl.Local(
             trainable={"student": received["student"]},
             momentum=(private or {}).get("momentum"),
             pseudo=given,
             selected={
-                "fix": Selected(positions_N=sure_N, labels_N=labels_N[sure_N]),
-                "mix": Selected(positions_N=drawn_N, labels_N=mix_labels_N),
+                "fix": fl.Selected(positions_N=sure_N, labels_N=labels_N[sure_N]),
+                "mix": fl.Selected(positions_N=drawn_N, labels_N=mix_labels_N),
             },
         )
 
@@ -172,7 +158,7 @@ class ClientUpdate(StudentUpdate):
             return torch.arange(len(kept_N))
         return (~kept_N).nonzero().flatten()
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""
         network, fix = trainable["student"], batch["fix"]
         fix_labels_N = fix.pseudo_labels_N
@@ -189,7 +175,7 @@ class ClientUpdate(StudentUpdate):
         loss = fix_loss + self.method.mix_weight * mixed_loss
         return loss, {"client/loss": loss.detach(), "client/mix_loss": mixed_loss.detach()}
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         return super().finish(local) if local.trainable else {}
 
 

@@ -10,25 +10,12 @@ from typing import Literal
 
 from benchmark.config import Count, added
 from benchmark.errors import ConfigError
-from benchmark.methods.protocol import (
-    CENTRAL,
-    SERVER,
-    Job,
-    Key,
-    Limit,
-    Method,
-    PartName,
-    Round,
-    Setup,
-    State,
-    Stream,
-    World,
-)
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import ServerUpdate, with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOnly(Method):
+class ServerOnly(fl.Method):
     """One job a round, at the server."""
 
     batch_size: Count = 64  # B
@@ -38,23 +25,23 @@ class ServerOnly(Method):
 
     needs = frozenset({"server", "everywhere"})
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: fl.Setup) -> None:
         if self.images == "everyones" and not any(setup.labelled[client] for client in range(setup.K)):
             raise ConfigError(
                 "method.images: 'everyones', but the clients' labels are hidden; choose data.label_setting everywhere"
             )
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         everyones = self.images == "everyones"
-        part: PartName = "everyones" if everyones else "labelled"
-        job = Job(
-            key=Key(client=CENTRAL if everyones else SERVER),
+        part: fl.PartName = "everyones" if everyones else "labelled"
+        job = fl.Job(
+            key=fl.Key(client=fl.CENTRAL if everyones else fl.SERVER),
             update=ServerUpdate(keeps_momentum=self.momentum_kept),
             receives={"student": state.server["student"]},
-            data={"labelled": Stream(part=part, batch_size=self.batch_size, views=("weak",))},
-            limit=Limit(steps=world.T),
+            data={"labelled": fl.Stream(part=part, batch_size=self.batch_size, views=("weak",))},
+            limit=fl.Limit(steps=world.T),
             keeps="server",
         )
         (outcome,) = world.fit([job])
         student = with_static_statistics(outcome.sends["student"], world, range(world.K) if everyones else ())
-        return State(server={"student": student}), {}
+        return fl.State(server={"student": student}), {}

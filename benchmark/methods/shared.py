@@ -13,25 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.losses import supervised_loss
-from benchmark.methods.protocol import (
-    SERVER,
-    Batch,
-    Batches,
-    Job,
-    Key,
-    Limit,
-    Local,
-    LocalUpdate,
-    Loss,
-    Networks,
-    Outcome,
-    PartName,
-    Reader,
-    Stream,
-    Tree,
-    Weights,
-    World,
-)
+from benchmark.methods import protocol as fl
 from benchmark.models.norms import mean_statistics, set_statistics
 
 # The server's side of a round.
@@ -42,10 +24,10 @@ class RunningMean:
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._like: Weights = {}
+        self._like: fl.Weights = {}
         self.total = 0.0
 
-    def add(self, weights: Weights, weight: float = 1.0) -> None:
+    def add(self, weights: fl.Weights, weight: float = 1.0) -> None:
         if not self._sums:
             self._like = weights
             self._sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
@@ -53,12 +35,12 @@ class RunningMean:
             self._sums[name].add_(value, alpha=weight)
         self.total += weight
 
-    def value(self) -> Weights:
+    def value(self) -> fl.Weights:
         """The mean, in the dtype it came in (counters of batches seen are rounded down). Needs a positive total."""
         return {name: (total / self.total).to(self._like[name].dtype) for name, total in self._sums.items()}
 
 
-def mean(weight_sets: Sequence[Weights], coefficients: Sequence[float] | None = None) -> Weights:
+def mean(weight_sets: Sequence[fl.Weights], coefficients: Sequence[float] | None = None) -> fl.Weights:
     """The weighted mean of `weight_sets`; equal weights where no coefficients are given."""
     running = RunningMean()
     for index, weights in enumerate(weight_sets):
@@ -67,10 +49,10 @@ def mean(weight_sets: Sequence[Weights], coefficients: Sequence[float] | None = 
 
 
 def means_of(
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[fl.Outcome],
     names: Sequence[str] = ("student",),
     weight: Callable[[int], float] | None = None,
-) -> dict[str, Weights] | None:
+) -> dict[str, fl.Weights] | None:
     """The means of the weight sets of these names over the clients that sent something; None where nobody did.
 
     `weight` of a client's number; default: all count alike.
@@ -83,13 +65,15 @@ def means_of(
     return {name: running.value() for name, running in means.items()} if means[names[0]].total else None
 
 
-def mean_of(outcomes: Iterable[Outcome], otherwise: Weights, weight: Callable[[int], float] | None = None) -> Weights:
+def mean_of(
+    outcomes: Iterable[fl.Outcome], otherwise: fl.Weights, weight: Callable[[int], float] | None = None
+) -> fl.Weights:
     """The mean of the weight set "student", as `means_of`; `otherwise` where nobody sent anything."""
     means = means_of(outcomes, weight=weight)
     return otherwise if means is None else means["student"]
 
 
-def ema(teacher: Weights, student: Weights, decay: float) -> Weights:
+def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
     """decay x teacher + (1 - decay) x student, in float64 (FedSwitch Eq. 1); counters are the student's.
 
     `decay` is the teacher's share, here and in `ema_`.
@@ -118,7 +102,9 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = F
             old.mul_(decay).add_(new, alpha=1 - decay)
 
 
-def momentum_step(weights: Weights, target: Weights, velocity: Weights | None, beta: float) -> tuple[Weights, Weights]:
+def momentum_step(
+    weights: fl.Weights, target: fl.Weights, velocity: fl.Weights | None, beta: float
+) -> tuple[fl.Weights, fl.Weights]:
     """v <- beta v + (w - target), w <- w - v for every trained parameter; statistics are the target's.
 
     SemiFL's global momentum: SGD with rate 1 on w - mean of the clients (modules.py:39-60). beta = 0 gives `target`
@@ -144,31 +130,31 @@ def is_statistic(name: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudentUpdate(LocalUpdate):
+class StudentUpdate(fl.LocalUpdate):
     """One weight set, received, trained and sent back; the holder may keep its momentum buffers."""
 
     keeps_momentum: bool = False
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        return Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+        return fl.Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         local.private = {"momentum": local.momentum} if self.keeps_momentum else None
         return {"student": local.trainable["student"]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOnlyUpdate(LocalUpdate):
+class ReadOnlyUpdate(fl.LocalUpdate):
     """Trains nothing: what `read` finds is sent; where it finds nothing, the holder sits out."""
 
-    def read(self, received: Tree, reader: Reader) -> Tree:
+    def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         raise NotImplementedError(f"{type(self).__name__} has no read")
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         answer = self.read(received, reader)
-        return Local(trainable={}, for_finish=answer) if answer else None
+        return fl.Local(trainable={}, for_finish=answer) if answer else None
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         return local.for_finish
 
 
@@ -179,7 +165,7 @@ class SupervisedUpdate(StudentUpdate):
     stream: str = "labelled"
     reports: str = "client/labelled_loss"
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         loss = labelled_loss(trainable["student"], batch[self.stream])
         return loss, {self.reports: loss.detach()}
 
@@ -191,7 +177,7 @@ class ServerUpdate(SupervisedUpdate):
     reports: str = "server/loss"
 
 
-def labelled_loss(network: nn.Module, batch: Batch, view: str = "weak") -> Tensor:
+def labelled_loss(network: nn.Module, batch: fl.Batch, view: str = "weak") -> Tensor:
     """Cross-entropy on that view. The label setting has been checked: labels are there."""
     assert batch.labels_N is not None
     return supervised_loss(network(batch.views[view]), batch.labels_N)
@@ -209,18 +195,18 @@ def predict_weak(network: nn.Module, weak_NCHW: Tensor, mode: str) -> Tensor:
 
 
 def fit_each(
-    world: World,
+    world: fl.World,
     holders: Iterable[int],
-    update: LocalUpdate,
-    receives: Tree,
-    data: Mapping[str, Stream],
+    update: fl.LocalUpdate,
+    receives: fl.Tree,
+    data: Mapping[str, fl.Stream],
     *,
     learning_rate: Literal["client", "server"] | None = None,
-) -> Iterator[Outcome]:
+) -> Iterator[fl.Outcome]:
     """The outcomes of the same local work at each of these holders of data, from the same weights, in their order."""
     jobs = [
-        Job(
-            key=Key(client=holder),
+        fl.Job(
+            key=fl.Key(client=holder),
             update=update,
             receives=receives,
             data=data,
@@ -232,34 +218,36 @@ def fit_each(
     return world.fit(jobs)
 
 
-def labelled_stream(batch_size: int, view: str = "weak") -> Stream:
+def labelled_stream(batch_size: int, view: str = "weak") -> fl.Stream:
     """An incomplete last batch is trained on."""
-    return Stream(part="labelled", batch_size=batch_size, views=(view,), drop_last=False)
+    return fl.Stream(part="labelled", batch_size=batch_size, views=(view,), drop_last=False)
 
 
-def trained_at_server(student: Weights, world: World, batch_size: int, draw: int = 0, times: int = 1) -> Weights:
+def trained_at_server(
+    student: fl.Weights, world: fl.World, batch_size: int, draw: int = 0, times: int = 1
+) -> fl.Weights:
     """The student after local work on the server's labelled images, `times` as long as a client's."""
     length = {name: times * value for name, value in vars(world.limit).items() if value is not None}
-    job = Job(
-        key=Key(client=SERVER, draw=draw),
+    job = fl.Job(
+        key=fl.Key(client=fl.SERVER, draw=draw),
         update=ServerUpdate(),
         receives={"student": student},
         data={"labelled": labelled_stream(batch_size)},
-        limit=Limit(**length),
+        limit=fl.Limit(**length),
     )
     (outcome,) = world.fit([job])
     return outcome.sends["student"]
 
 
 def trained_on_labels(
-    update: LocalUpdate, student: Weights, world: World, batch_size: int, view: str = "weak"
-) -> Iterator[Outcome]:
+    update: fl.LocalUpdate, student: fl.Weights, world: fl.World, batch_size: int, view: str = "weak"
+) -> Iterator[fl.Outcome]:
     """What the cohort's holders of labels send after that local work on their labelled images."""
     data = {"labelled": labelled_stream(batch_size, view)}
     return fit_each(world, labelled_cohort(world), update, {"student": student}, data)
 
 
-def labelled_cohort(world: World) -> list[int]:
+def labelled_cohort(world: fl.World) -> list[int]:
     """The clients of the cohort that hold labels. Where none of it does, up to C of those that do, drawn anew:
     a round in which nobody trains would be no baseline. Empty where no client holds labels."""
     cohort = [client for client in world.cohort() if world.labelled[client]]
@@ -276,16 +264,18 @@ def labelled_cohort(world: World) -> list[int]:
 class StatisticsUpdate(ReadOnlyUpdate):
     """What each static batch norm sees over a holder's images, and how much it counts."""
 
-    part: PartName
+    part: fl.PartName
     pooled: bool
     batch_size: int = 250  # released: data.py:242-254
 
-    def read(self, received: Tree, reader: Reader) -> Tree:
+    def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         statistics, count = reader.statistics(received["student"], self.part, self.batch_size, self.pooled)
         return {"statistics": statistics, "count": count} if count else {}
 
 
-def with_static_statistics(weights: Weights, world: World, clients: Sequence[int], *, pooled: bool = True) -> Weights:
+def with_static_statistics(
+    weights: fl.Weights, world: fl.World, clients: Sequence[int], *, pooled: bool = True
+) -> fl.Weights:
     """The weights with statistics from the server's labelled images and all images of `clients`.
 
     pooled: E[x] and Var[x], "where x represents the whole dataset" (section 3.4). Else a mean over batches: with batch
@@ -295,19 +285,19 @@ def with_static_statistics(weights: Weights, world: World, clients: Sequence[int
     """
     if world.model.norm != "sbn":
         return weights
-    asked: list[tuple[int, PartName]] = []
-    for holder in (SERVER, *clients):
+    asked: list[tuple[int, fl.PartName]] = []
+    for holder in (fl.SERVER, *clients):
         if world.labelled[holder]:
             asked.append((holder, "labelled"))
         if world.sizes[holder] > world.labelled[holder]:
             asked.append((holder, "unlabelled"))
     jobs = [
-        Job(
-            key=Key(client=holder),
+        fl.Job(
+            key=fl.Key(client=holder),
             update=StatisticsUpdate(part=part, pooled=pooled),
             receives={"student": weights},
             data={},
-            limit=Limit(steps=0),
+            limit=fl.Limit(steps=0),
         )
         for holder, part in asked
     ]

@@ -37,24 +37,7 @@ from torch import Tensor, nn
 from benchmark.config import Checked, Count, Share, ShareBelow1, Whole, added
 from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, loss_of_kept, pseudo_labels
-from benchmark.methods.protocol import (
-    SERVER,
-    Batches,
-    Job,
-    Key,
-    Limit,
-    LocalUpdate,
-    Loss,
-    Method,
-    Networks,
-    Outcome,
-    Round,
-    Setup,
-    State,
-    Stream,
-    Weights,
-    World,
-)
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     RunningMean,
     ServerUpdate,
@@ -107,7 +90,7 @@ class Grouping(Checked):
         return tuple(C // self.S + (group < C % self.S) for group in range(self.S))
 
 
-def with_server(clients: RunningMean, server: Weights, server_weight: float | None) -> Weights:
+def with_server(clients: RunningMean, server: fl.Weights, server_weight: float | None) -> fl.Weights:
     """The server's weights and the clients' mean in one. `clients.total` is the number of clients.
 
     With `server_weight` None the server counts as one more client: 1 / (|clients| + 1), as in Eqs. 7 and 8.
@@ -143,7 +126,7 @@ class ConsistencyUpdate(StudentUpdate):
 
     objective: CRL = CRL()
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         network, views = trainable["student"], batch["unlabelled"].views
         objective = self.objective
         if objective.views == "one_forward":
@@ -163,7 +146,7 @@ class TwoViewSelfTrainingUpdate(StudentUpdate):
 
     objective: CRL = CRL()
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """The quality that is measured outside is that of the weak views' labels."""
         network, views = trainable["student"], batch["unlabelled"].views
         logits_MD = network(torch.cat([views["weak"], views["strong"]]))
@@ -190,7 +173,7 @@ class SelfTrainingUpdate(StudentUpdate):
 
     objective: SelfTraining = SelfTraining()
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         network, weak_NCHW = trainable["student"], batch["unlabelled"].views["weak"]
         labels_N, _, kept_N = pseudo_labels(predict_weak(network, weak_NCHW, "eval"), self.objective.threshold)
         loss = loss_of_kept(network, weak_NCHW, labels_N, kept_N)
@@ -205,7 +188,7 @@ class Supervised:
         return SupervisedUpdate(stream="unlabelled", reports="client/loss", keeps_momentum=keeps_momentum)
 
 
-def with_labels(unlabelled: Tensor, labels_N: Tensor, kept_N: Tensor, network: nn.Module, batch: Batches) -> Loss:
+def with_labels(unlabelled: Tensor, labels_N: Tensor, kept_N: Tensor, network: nn.Module, batch: fl.Batches) -> fl.Loss:
     """The loss on unlabelled images, plus Eq. 3 where the client holds labels, and the reports of both."""
     aux = {"client/loss": unlabelled.detach(), "labels_N": labels_N, "kept_N": kept_N}
     if "labelled" not in batch:
@@ -218,7 +201,7 @@ def with_labels(unlabelled: Tensor, labels_N: Tensor, kept_N: Tensor, network: n
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSFL(Method):
+class SSFL(fl.Method):
     """A training objective, an averaging, and the switches between the paper and its released code."""
 
     objective: CRL | SelfTraining | Supervised = CRL()
@@ -249,7 +232,7 @@ class SSFL(Method):
             return frozenset({"everywhere"})
         return frozenset({"server", "everywhere", "every_client", "share"})
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: fl.Setup) -> None:
         self.averaging.group_sizes(setup.C)
         at_clients = labels_at_clients(setup)
         if at_clients and self.averaging.server_weight is not None:
@@ -263,15 +246,15 @@ class SSFL(Method):
                 "another objective than crl); choose 'paper'"
             )
 
-    def init(self, setup: Setup) -> State:
+    def init(self, setup: fl.Setup) -> fl.State:
         start = setup.initial_weights()
         groups = {str(group): start for group in range(len(self.averaging.group_sizes(setup.C)))}
-        return State(server={"average": start, "groups": groups, "last_group": {}})
+        return fl.State(server={"average": start, "groups": groups, "last_group": {}})
 
-    def models(self, state: State) -> dict[str, Weights]:
+    def models(self, state: fl.State) -> dict[str, fl.Weights]:
         return {"average": state.server["average"]}
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         at_clients, warm = labels_at_clients(world), world.round <= self.warm_start_rounds
         if warm and not at_clients:
             return self._server_alone(state, world), {}
@@ -283,51 +266,51 @@ class SSFL(Method):
         average = self._with_server_statistics(mean(means), servers[0] if servers else None)
         last_group = {str(client): index for index, group in enumerate(groups) for client in group}
         server = {"average": average, "groups": {str(i): m for i, m in enumerate(means)}, "last_group": last_group}
-        return State(server=server), {}
+        return fl.State(server=server), {}
 
-    def _server_alone(self, state: State, world: World) -> State:
+    def _server_alone(self, state: fl.State, world: fl.World) -> fl.State:
         (outcome,) = world.fit(self._server_jobs(state, world, 1)[:1])
         weights = outcome.sends["student"]
         groups = {name: weights for name in state.server["groups"]}
-        return State(server={"average": weights, "groups": groups, "last_group": {}})
+        return fl.State(server={"average": weights, "groups": groups, "last_group": {}})
 
     def _replicas(self, groups: int) -> int:
         return groups if self.server_models == "released_code" else 1
 
-    def _server_jobs(self, state: State, world: World, groups: int) -> list[Job]:
-        stream = Stream(part="labelled", batch_size=self.server_batch_size, views=("weak",))
+    def _server_jobs(self, state: fl.State, world: fl.World, groups: int) -> list[fl.Job]:
+        stream = fl.Stream(part="labelled", batch_size=self.server_batch_size, views=("weak",))
         return [
-            Job(
-                key=Key(client=SERVER, draw=replica),
+            fl.Job(
+                key=fl.Key(client=fl.SERVER, draw=replica),
                 update=ServerUpdate(keeps_momentum=self.momentum == "released_code"),
                 receives={"student": state.server["average"]},
                 data={"labelled": stream},
-                limit=Limit(steps=world.T),
+                limit=fl.Limit(steps=world.T),
                 keeps=f"server-{replica}",
             )
             for replica in range(self._replicas(groups))
         ]
 
     def _client_jobs(
-        self, state: State, groups: Sequence[Sequence[int]], world: World, at_clients: bool, warm: bool
-    ) -> list[Job]:
+        self, state: fl.State, groups: Sequence[Sequence[int]], world: fl.World, at_clients: bool, warm: bool
+    ) -> list[fl.Job]:
         update = self._client_update(at_clients, warm)
         data = self._client_streams(at_clients, warm)
         slots = ((group, client) for group, members in enumerate(groups) for client in members)
         return [
-            Job(
-                key=Key(client=client),
+            fl.Job(
+                key=fl.Key(client=client),
                 update=update,
                 receives={"student": self._start(state, group, client)},
                 data=data,
-                limit=Limit(steps=world.T),
+                limit=fl.Limit(steps=world.T),
                 keeps=f"slot-{slot}",
                 group=group,
             )
             for slot, (group, client) in enumerate(slots)
         ]
 
-    def _client_update(self, at_clients: bool, warm: bool) -> LocalUpdate:
+    def _client_update(self, at_clients: bool, warm: bool) -> fl.LocalUpdate:
         keeps_momentum, objective = self.momentum == "released_code", self.objective
         if not at_clients or isinstance(objective, Supervised):
             return objective.update(keeps_momentum)
@@ -337,15 +320,15 @@ class SSFL(Method):
             return TwoViewSelfTrainingUpdate(objective=objective, keeps_momentum=keeps_momentum)
         return objective.update(keeps_momentum)
 
-    def _client_streams(self, at_clients: bool, warm: bool) -> dict[str, Stream]:
+    def _client_streams(self, at_clients: bool, warm: bool) -> dict[str, fl.Stream]:
         views = ("weak", "strong") if isinstance(self.objective, CRL) else ("weak",)
-        unlabelled = {"unlabelled": Stream(part="unlabelled", batch_size=self.batch_size, views=views)}
+        unlabelled = {"unlabelled": fl.Stream(part="unlabelled", batch_size=self.batch_size, views=views)}
         if not at_clients:
             return unlabelled
-        labelled = {"labelled": Stream(part="labelled", batch_size=self.server_batch_size, views=("weak",))}
+        labelled = {"labelled": fl.Stream(part="labelled", batch_size=self.server_batch_size, views=("weak",))}
         return labelled if warm else {**labelled, **unlabelled}
 
-    def _start(self, state: State, group: int, client: int) -> Weights:
+    def _start(self, state: fl.State, group: int, client: int) -> fl.Weights:
         if self.client_start == "released_code":
             return state.server["groups"][str(group)]
         last = state.server["last_group"].get(str(client)) if self.client_start == "paper" else None
@@ -354,10 +337,10 @@ class SSFL(Method):
     def _group_means(
         self,
         groups: Sequence[Sequence[int]],
-        servers: Sequence[Weights | None],
-        outcomes: Iterator[Outcome],
-        before: Weights,
-    ) -> Iterator[Weights]:
+        servers: Sequence[fl.Weights | None],
+        outcomes: Iterator[fl.Outcome],
+        before: fl.Weights,
+    ) -> Iterator[fl.Weights]:
         """Eq. 7 for each group; without a server's weights its clients' mean, or `before` where none sent anything."""
         for index, group in enumerate(groups):
             clients = RunningMean()
@@ -372,13 +355,13 @@ class SSFL(Method):
             group_mean = with_server(clients, server, self.averaging.server_weight) if clients.total else server
             yield self._with_server_statistics(group_mean, server)
 
-    def _with_server_statistics(self, weights: Weights, server: Weights | None) -> Weights:
+    def _with_server_statistics(self, weights: fl.Weights, server: fl.Weights | None) -> fl.Weights:
         if self.bn_statistics == "averaged" or server is None:
             return weights
         return {name: server[name] if is_statistic(name) else value for name, value in weights.items()}
 
 
-def labels_at_clients(known: Setup | World) -> bool:
+def labels_at_clients(known: fl.Setup | fl.World) -> bool:
     """Whether clients hold a few labels of their own, and others not ("everywhere" hides none and is another case)."""
     return any(0 < known.labelled[client] < known.sizes[client] for client in range(known.K))
 

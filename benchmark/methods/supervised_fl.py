@@ -23,22 +23,8 @@ from typing import Literal
 import torch
 
 from benchmark.config import Count, NotNegative, ShareBelow1, added
-from benchmark.errors import ConfigError
 from benchmark.losses import proximal_term
-from benchmark.methods.protocol import (
-    Batches,
-    Local,
-    LocalUpdate,
-    Loss,
-    Method,
-    Networks,
-    Reader,
-    Round,
-    Setup,
-    State,
-    Tree,
-    World,
-)  # fmt: skip
+from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     labelled_loss,
     mean_of,
@@ -49,7 +35,7 @@ from benchmark.methods.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisedFL(Method):
+class SupervisedFL(fl.Method):
     """FedAvg with mu = 0, FedProx with mu > 0."""
 
     mu: NotNegative = 0.0  # mu  0: FedAvg
@@ -63,34 +49,27 @@ class SupervisedFL(Method):
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def check(self, setup: Setup) -> None:
-        if not any(setup.labelled[client] for client in range(setup.K)):
-            raise ConfigError(
-                "data.label_setting: no client holds labels, so that supervised_fl has nothing to train on; "
-                "method 'server_only' is the bound for labels at the server"
-            )
-
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
         outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size, self.view)
         weight = world.labelled.__getitem__ if self.weighting == "size" else None
         mean, kept = mean_of(outcomes, student, weight), {}
         if self.server_momentum:
             mean, kept["velocity"] = momentum_step(student, mean, state.server.get("velocity"), self.server_momentum)
-        return State(server={"student": with_static_statistics(mean, world, range(world.K)), **kept}), {}
+        return fl.State(server={"student": with_static_statistics(mean, world, range(world.K)), **kept}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProxUpdate(LocalUpdate):
+class FedProxUpdate(fl.LocalUpdate):
     """Cross-entropy on one view, and with mu > 0 the pull towards the weights received (FedProx Eq. 2)."""
 
     method: SupervisedFL
 
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         student = received["student"]
-        return Local(trainable={"student": student}, frozen={"anchor": student} if self.method.mu else {})
+        return fl.Local(trainable={"student": student}, frozen={"anchor": student} if self.method.mu else {})
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         student, mu = trainable["student"], self.method.mu
         loss = supervised = labelled_loss(student, batch["labelled"], self.method.view)
         if mu:

@@ -15,8 +15,8 @@ Departures and switches (besides those of `fedprox_fixmatch`; the teacher labels
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmark.methods import protocol as fl
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
-from benchmark.methods.protocol import Local, Round, State, Tree, World
 from benchmark.methods.shared import ema, means_of
 
 
@@ -24,7 +24,7 @@ from benchmark.methods.shared import ema, means_of
 class TSClientUpdate(ProximalFixMatchUpdate):
     """ClientUpdate with a local teacher that is sent back."""
 
-    def finish(self, local: Local) -> Tree:
+    def finish(self, local: fl.Local) -> fl.Tree:
         return {**super().finish(local), "teacher": local.frozen["teacher"]}
 
 
@@ -37,15 +37,15 @@ class TSClientEMA(TeacherStudent):
 
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         received = {name: state.server[name] for name in ("student", "teacher")}
         if world.round <= self.warm_start_rounds:
             student = self.warm_start(received["student"], world)
-            return State(server={"student": student, "teacher": student}), {}
+            return fl.State(server={"student": student, "teacher": student}), {}
         update = TSClientUpdate(method=self, labeller="teacher", local_ratio=self.ratio)
         outcomes = world.fit(self.client_jobs(world, update, received))
         means = means_of(outcomes, ("student", "teacher")) or received
         student, teacher = self.server_update(means["student"], world), means["teacher"]
         if self.server_teacher == "mean_then_ema":
             teacher = ema(teacher, student, self.ratio)
-        return State(server={"student": student, "teacher": teacher}), {}
+        return fl.State(server={"student": student, "teacher": teacher}), {}

@@ -10,8 +10,8 @@ T_0 = S_0, and T = S until a warm start is over.
 
 from dataclasses import dataclass
 
+from benchmark.methods import protocol as fl
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
-from benchmark.methods.protocol import Round, State, World
 from benchmark.methods.shared import ema, mean_of
 
 
@@ -21,13 +21,13 @@ class TSServerEMA(TeacherStudent):
 
     takes_missing_updates = True  # a round goes on with whoever sent something
 
-    def round(self, state: State, world: World) -> Round:
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student, teacher = state.server["student"], state.server["teacher"]
         if world.round <= self.warm_start_rounds:
             student = self.warm_start(student, world)
-            return State(server={"student": student, "teacher": student}), {}
+            return fl.State(server={"student": student, "teacher": student}), {}
         update = ProximalFixMatchUpdate(method=self, labeller="teacher")
         jobs = self.client_jobs(world, update, {"student": student, "teacher": teacher})
         student = self.server_update(mean_of(world.fit(jobs), otherwise=student), world)
         teacher = ema(teacher, student, self.ratio)
-        return State(server={"student": student, "teacher": teacher}), {}
+        return fl.State(server={"student": student, "teacher": teacher}), {}

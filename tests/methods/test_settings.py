@@ -14,7 +14,6 @@ from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.overlap_sgd import OverlapSGD
-from benchmark.methods.protocol import SERVER
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
@@ -114,17 +113,6 @@ def test_impossible_settings_are_refused_before_training(method, setting, change
         e = tiny_with(method, setting)
         prepare(replace(e, model=replace(e.model, **changes)))
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("method", "remedy"),
-    [(RSCFed(subset=3), "one_more_client"), (FedConsist(), "one_more_client"), (SupervisedFL(), "server_only")],
-)
-def test_labels_that_no_client_has(method, remedy):
-    setup = prepare(tiny_experiment()).setup()
-    assert setup.labelled[SERVER] == 20
-    with pytest.raises(ConfigError, match=f"no client h.*'{remedy}'"):
-        method.check(setup)
 
 
 def test_every_setting_has_a_method():
