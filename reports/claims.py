@@ -6,16 +6,18 @@ pilot seeds say, under that name: they are chosen by their place and their numbe
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from benchmark.papers import catalogue
 from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts, evidence
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.looks import LOOKS, errors
-from benchmark.verdicts.results import Records, cell_result
+from benchmark.verdicts.results import Records, cell_result, seeds_of
 from benchmark.verdicts.signed_ranks import interval, typical
 from reports.figures import IntervalRow, Picture, intervals
 from reports.formatting import (
@@ -55,6 +57,7 @@ ENDPOINTS = {
     "arithmetic": "counted",
 }
 MOST_FINDINGS = 4
+BELOW_END = 0.01  # of accuracy: below the end by so much is a target that runs of the cell come to
 
 
 def topic_of(claim: Claim) -> str:
@@ -355,6 +358,28 @@ def seeds_table(item: Item, records: Records, claim: Claim) -> Table:
     return table_of("seeds", f"{metric_name(claim.metric)}, {endpoint_text(claim)}", heads, rows)
 
 
+def target_table(item: Item, records: Records, claim: Claim) -> Table | None:
+    """Beside a claim on speed: a row a cell, its rounds and bytes to a point below the lowest of the cells' ends."""
+    if claim.endpoint != "speed":
+        return None
+    runs = {cell.label: seeds_of(records, cell) for cell in item.cells if cell.label in claim.labels}
+    ends = {
+        label: [value for run in every if (value := value_at(run, claim.metric, "end")) is not None]
+        for label, every in runs.items()
+    }
+    if not all(ends.values()):
+        return None
+    target = min(median(values) for values in ends.values()) - BELOW_END
+    rows = []
+    for label, every in runs.items():
+        came = sorted(found for run in every if (found := to_target(run, claim.metric, target)) is not None)
+        middle = came[len(every) // 2] if len(every) // 2 < len(came) else None
+        told = (str(middle[0]), f"{middle[1] / 1e6:.1f} MB") if middle else (NONE, NONE)
+        rows.append((label, *told, f"{len(came)} of {len(every)}"))
+    caption = f"To {shown(claim.metric, target)} %, the middle run of each cell: a point below the lowest of their ends"
+    return table_of("target", caption, ["Cell", "Rounds", "Sent both ways", "Runs that came there"], rows)
+
+
 def endpoint_text(claim: Claim) -> str:
     rounds = claim.endpoint.removeprefix("last_")
     return ENDPOINTS.get(claim.endpoint, f"mean over the last {rounds} rounds")
@@ -369,6 +394,7 @@ def claim_page_values(one: Reported, judged: Judged) -> dict[str, Any]:
         "paper": one.paper,
         "picture": forest(one, judged, seeds=True),
         "seeds": seeds_table(one.item, one.records, claim),
+        "target": target_table(one.item, one.records, claim),
         "contrasts": [_sum_text(contrast) for contrast in contrasts(claim)],
         "endpoint": endpoint_text(claim),
         "topic": topic_of(claim),

@@ -66,6 +66,17 @@ def speed(record: RunRecord, metric: str) -> float | None:
     return float(expit(np.trapezoid(odds, rounds) / (rounds[-1] - rounds[0])))
 
 
+def to_target(record: RunRecord, metric: str, target: float) -> tuple[int, int] | None:
+    """The first round, since clients take part, whose evaluation is at least the target, and the bytes that were sent
+    both ways until its end; None for a run that never is."""
+    sent, joined = 0, _joined(record)
+    for line in record.rounds:
+        sent += line.get("comm/bytes_up", 0) + line.get("comm/bytes_down", 0)
+        if line["round"] >= joined and line.get(metric, -np.inf) >= target:
+            return line["round"], sent
+    return None
+
+
 def throughout(record: RunRecord, metric: str) -> float | None:
     return _mean(_between(record, metric, _joined(record), _length(record)))
 

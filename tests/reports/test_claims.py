@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmark.papers.item import Item
+from benchmark.papers.item import Cell, Item
+from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
-from reports.claims import claim_page, findings, forest
+from reports.claims import claim_page, findings, forest, target_table
 from reports.results import Reported
 from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_record, pair
@@ -51,6 +52,34 @@ def test_decided_claims_come_before_pending_ones() -> None:
     other = replace(pilots()[0], name="other/tab1")
     found = findings([Reported(other, pilots()[1]), Reported(item, records)])
     assert [(one.paper, judged.verdict) for one, judged in found] == [("toy", "holds")]
+
+
+def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:
+    """a ends at .9 and b at .8, so that the target is .79: a is there after 10 rounds of 2 MB, b after 20, and one of
+    b's three runs never."""
+    item = pair()
+    claim = replace(item.claims[0], endpoint="speed")
+
+    def run(cell: Cell, seed: int, accuracies: tuple[float, ...]) -> RunRecord:
+        lines = [
+            {"round": t, "comm/bytes_up": 1_500_000, "comm/bytes_down": 500_000}
+            | ({"test/accuracy": accuracies[t // 10 - 1]} if t % 10 == 0 else {})
+            for t in range(1, 21)
+        ]
+        return make_record(cell, seed, {"test/accuracy": accuracies[-1]}, rounds=lines)
+
+    a, b = item.cells
+    runs = {
+        a.cell_key: {s: run(a, s, (0.85, 0.9)) for s in range(3)},
+        b.cell_key: {s: run(b, s, (0.7, 0.8)) for s in range(2)},
+    }
+    runs[b.cell_key][2] = run(b, 2, (0.7, 0.75))
+    table = target_table(item, runs, claim)
+    assert table is not None and [[entry.text for entry in row.entries] for row in table.rows] == [
+        ["a", "10", "20.0 MB", "3 of 3"],
+        ["b", "20", "40.0 MB", "2 of 3"],
+    ]
+    assert target_table(item, runs, item.claims[0]) is None
 
 
 def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import trapezoid
 
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.endpoints import gain_at_end, value_at
+from benchmark.verdicts.endpoints import gain_at_end, to_target, value_at
 from tests.reports.fakes import make_cell, make_record
 
 CELL = make_cell("a", {"method": "A"}, 40)
@@ -58,6 +58,15 @@ def test_a_faster_run_with_the_same_end_has_more_speed():
         for first, second in ((0.3, 0.5), (0.8, 0.85))
     )
     assert slow is not None and fast is not None and slow < fast < 0.9
+
+
+def test_rounds_and_bytes_to_a_target():
+    """Each round sends 3 + 4 bytes. Round 2 is above .5, but clients do not take part before round 5; round 8 is the
+    first from there on that is evaluated at .5 or more: 8 x 7 bytes."""
+    one = run({2: 0.6, 6: 0.4, 8: 0.5, 10: 0.7}, 10, joined=5)
+    one = replace(one, rounds=[{**line, "comm/bytes_up": 3, "comm/bytes_down": 4} for line in one.rounds])
+    assert to_target(one, "test/accuracy", 0.5) == (8, 56)
+    assert to_target(one, "test/accuracy", 0.71) is None
 
 
 def test_all_right_and_all_wrong_have_finite_speed():
