@@ -26,8 +26,8 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled
-from benchmark.papers.ssfl import fedmatch_optimizer
-from benchmark.papers.table import ALONE, Line, Paper, item, items, labels_alone
+from benchmark.papers.ssfl import FEDMATCH_SGD
+from benchmark.papers.table import ALONE, Paper, item, items, labels_alone
 
 OWN: Mapping[str, type] = {  # of the paper, or run by it
     "FedProx-FixMatch": FedProxFixMatch,
@@ -64,28 +64,20 @@ class Setting:
         return self.labels == "Labels at Client"
 
 
-KEYS = frozenset(Setting.__dataclass_fields__)
-
-
-def setting_of(line: Line) -> Setting:
-    return Setting(**{key: value for key, value in line.items() if key in KEYS})
-
-
 # FixMatch's tau, lambda_u, momentum, rate and schedule; mu the least of FedProx's grid (section 5.3 prints none).
 OPEN: Mapping[str, Any] = {"threshold": 0.95, "unlabelled_weight": 1.0, "mu": 0.001}
 OPEN_SGD = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=1e-4, schedule=Cosine(c=0.4375))
 
 
-def experiment(line: Line) -> Experiment:
+def experiment(setting: Setting) -> Experiment:
     """The line as published."""
-    setting = setting_of(line)
     found = Experiment(
         data=data_of(setting),
         partition=partition_of(setting),
         model=Model(network="resnet9", norm="none"),  # not said; FedMatch's, which the paper follows
         method=method_of(setting),
         federation=federation_of(setting),
-        optimizer=fedmatch_optimizer() if setting.method == "FedMatch" else OPEN_SGD,
+        optimizer=FEDMATCH_SGD if setting.method == "FedMatch" else OPEN_SGD,
         evaluation=Evaluation(every=8 if setting.streaming else 20),  # 20 rounds: an epoch of section 6.1
     )
     return with_prior(found)
@@ -174,10 +166,9 @@ def classes_of(e: Experiment) -> float:
     return round(float((clients_of(e) > 0).sum(axis=1).mean()), 2)
 
 
-def scale(line: Line, profile: str) -> Scale:
+def scale(setting: Setting, profile: str) -> Scale:
     """The stand-ins. A teacher's ratio counts rounds, and is smaller in a short run; beta is the stand-in's own; so
     many images are used that the clients hold as many under both label settings."""
-    setting = setting_of(line)
     found = (STREAMING if setting.streaming else SCALES)[profile]
     data = dict(found.data)
     if setting.at_clients and profile == "demo":
@@ -191,7 +182,7 @@ def scale(line: Line, profile: str) -> Scale:
     if profile == "laptop":
         data["images"] = UNLABELLED + data["N_validation"] + labels
     found = replace(found, data=data, method={"ratio": 0.9})
-    reduced = with_prior(scaled(experiment(line), found, profile))
+    reduced = with_prior(scaled(experiment(setting), found, profile))
     if setting.method == "FedSwitch":
         return replace(found, method={**found.method, "beta": reduced.method.beta})
     if setting.method == "FedRGD":  # steps in the place of an epoch
@@ -321,7 +312,7 @@ def more_labels(e: Experiment) -> Experiment:
 
 PAPER = Paper(
     name="fedswitch",
-    keys=KEYS,
+    setting=Setting,
     experiment=experiment,
     scale=scale,
     beside=beside,

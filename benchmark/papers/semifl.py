@@ -3,7 +3,7 @@
 Where the paper is silent the number is the released code's (dem123456789/SemiFL, 4ec3663, paths under src/).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine, Steps
 from benchmark.papers import ssfl
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
-from benchmark.papers.table import ALONE, Line, Paper, bound, items, ours, steps_on_labels
+from benchmark.papers.table import ALONE, Paper, bound, items, ours, steps_on_labels
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
 # "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).
@@ -37,6 +37,7 @@ STRONG = RandAugment(pool="semifl", levels=(10, 10), cutout=0.0)
 IMAGES = {"cifar10": 50_000, "svhn": 73_257}  # for training
 EVALUATION = Evaluation(every=1, selection="best_on_test")  # as released (test_classifier_ssfl.py:40)
 BACKBONE = Model(network="wresnet28x2", norm="sbn")  # Table 5 and section 3.4
+FEDAVG_CNN = Model(network="fedavg_cnn", norm="none")
 # Table 5; one rate a round (RoundCosine) and clipping at 1 as released (utils.py:115-185, modules.py:165).
 TABLE_5 = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=RoundCosine(), clip=1.0)
 # By the names of Table 1; the defaults are their code's.
@@ -63,36 +64,22 @@ class Setting:
     beta_g: float = 0.5  # Table 5: global momentum
     mixup: Literal["yes", "no"] = "yes"
     sBN: Literal["server", "server and clients"] = "server and clients"  # Table 6: whose images give the statistics
+    rounds: int = 800  # Table 3
 
 
-KEYS = frozenset(Setting.__dataclass_fields__)
-
-
-def setting_of(line: Line) -> Setting:
-    return Setting(**{key: value for key, value in line.items() if key in KEYS})
-
-
-def experiment(line: Line) -> Experiment:
+def experiment(setting: Setting) -> Experiment:
     """The line as published. Raises ConfigError for a value that its field cannot take, and for an unknown method."""
-    setting = setting_of(line)
-    match setting.method:
-        case "SemiFL":
-            return semifl(setting)
-        case "Partially Supervised" | "Fully Supervised":
-            return supervised(setting)
-        case method if method in CENTRAL:
-            return central(setting)
-        case "FedAvg":
-            return fedavg(setting)
-        case "LG-FedAvg":
-            return lg_fedavg(setting)
-        case "FedDyn":
-            return feddyn(setting)
-        case "HeteroFL":
-            return heterofl(setting)
-        case "FedMatch" | "FedRGD":
-            return of_ssfl(setting)
-    raise ConfigError(f"method: {setting.method!r} is in no table of SemiFL")
+    if setting.method in CENTRAL:
+        return central(setting)
+    ways: Mapping[str, Callable[[Setting], Experiment]] = {
+        "SemiFL": semifl,
+        **dict.fromkeys(("Partially Supervised", "Fully Supervised"), supervised),
+        **{"FedAvg": fedavg, "LG-FedAvg": lg_fedavg, "FedDyn": feddyn, "HeteroFL": heterofl},
+        **dict.fromkeys(("FedMatch", "FedRGD"), of_ssfl),
+    }
+    if setting.method not in ways:
+        raise ConfigError(f"method: {setting.method!r} is in no table of SemiFL")
+    return ways[setting.method](setting)
 
 
 def semifl(setting: Setting) -> Experiment:
@@ -165,59 +152,50 @@ def central(setting: Setting) -> Experiment:
     )
 
 
-def fedavg(setting: Setting) -> Experiment:
-    """The quoted supervised FedAvg: LG-FedAvg's released command (README and models/Update.py of pliang279/LG-FedAvg:
-    rate .1, momentum .5, B = 50, one pass, 2,000 rounds), on the network that fits the print's parameters."""
+def quoted(setting: Setting, method: Any, *, epochs: int, rounds: int, optimizer: SGD, model: Model) -> Experiment:
+    """A supervised method that Table 3 quotes, in its cohorts."""
     return Experiment(
         data=data_of(setting),
         partition=PARTITIONS[setting.partition],
-        model=Model(network="fedavg_cnn", norm="none"),
-        method=SupervisedFL(batch_size=50),
-        federation=Federation(K=100, C=10, T=1, epochs=1, rounds=2000),
-        optimizer=SGD(lr=0.1, momentum=0.5, nesterov=False, weight_decay=0.0, schedule=Constant()),
+        model=model,
+        method=method,
+        federation=Federation(K=100, C=10, T=1, epochs=epochs, rounds=rounds),
+        optimizer=optimizer,
         evaluation=EVALUATION,
     )
+
+
+def fedavg(setting: Setting, method: Any = None, rounds: int = 2000) -> Experiment:
+    """LG-FedAvg's released command (README and models/Update.py of pliang279/LG-FedAvg: rate .1, momentum .5, B = 50,
+    one pass, 2,000 rounds), on the network that fits the print's parameters."""
+    sgd = SGD(lr=0.1, momentum=0.5, nesterov=False, weight_decay=0.0, schedule=Constant())
+    way = method or SupervisedFL(batch_size=50)
+    return quoted(setting, way, epochs=1, rounds=rounds, optimizer=sgd, model=FEDAVG_CNN)
 
 
 def lg_fedavg(setting: Setting) -> Experiment:
-    """The quoted LG-FedAvg, which goes on from FedAvg for 200 rounds with the convolutions in common (released command
-    for CIFAR-10: --epochs 200 --num_layers_keep 2); of Table 3's 1,800 rounds these are the last."""
-    e = fedavg(setting)
-    return replace(
-        e,
-        method=LGFedAvg(private="last", private_layers=2, fedavg_rounds=1600, batch_size=50),
-        federation=replace(e.federation, rounds=1800),
-        evaluation=replace(e.evaluation, every=50),  # a test passes all clients' models
-    )
+    """It goes on from FedAvg for 200 rounds with the convolutions in common (released command for CIFAR-10: --epochs
+    200 --num_layers_keep 2); of Table 3's 1,800 rounds these are the last."""
+    method = LGFedAvg(private="last", private_layers=2, fedavg_rounds=1600, batch_size=50)
+    e = fedavg(setting, method, rounds=1800)
+    return replace(e, evaluation=replace(e.evaluation, every=50))  # a test passes all clients' models
 
 
 def feddyn(setting: Setting) -> Experiment:
-    """The quoted FedDyn: its released CIFAR-10 example (example_cifar_10.py of alpemreacar/FedDyn: rate .1, B = 50,
-    five passes, weight decay .001, alpha = .01) with Table 3's cohort and rounds, clipped as SemiFL at 1."""
-    return Experiment(
-        data=data_of(setting),
-        partition=PARTITIONS[setting.partition],
-        model=Model(network="fedavg_cnn", norm="none"),
-        method=FedDyn(alpha=0.01, batch_size=50),
-        federation=Federation(K=100, C=10, T=1, epochs=5, rounds=600),
-        optimizer=SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=1e-3, schedule=Constant(), clip=1.0),
-        evaluation=EVALUATION,
-    )
+    """Its released CIFAR-10 example (example_cifar_10.py of alpemreacar/FedDyn: rate .1, B = 50, five passes, weight
+    decay .001, alpha = .01) with Table 3's cohort and rounds, clipped as SemiFL at 1."""
+    sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=1e-3, schedule=Constant(), clip=1.0)
+    method = FedDyn(alpha=0.01, batch_size=50)
+    return quoted(setting, method, epochs=5, rounds=600, optimizer=sgd, model=FEDAVG_CNN)
 
 
 def heterofl(setting: Setting) -> Experiment:
-    """The quoted HeteroFL as released on CIFAR-10 (utils.py:process_control of diaoenmao/HeteroFL-...: B = 10, five
-    passes, rate .1, momentum .9 without Nesterov, weight decay .0005, tenths after rounds 300 and 500 of 800; clipped
-    at 1, train_classifier_fed.py), in the levels a to e. With i.i.d. clients the release has 400 rounds."""
-    return Experiment(
-        data=data_of(setting),
-        partition=PARTITIONS[setting.partition],
-        model=Model(network="resnet18", norm="sbn"),
-        method=HeteroFL(batch_size=10),
-        federation=Federation(K=100, C=10, T=1, epochs=5, rounds=800),
-        optimizer=SGD(lr=0.1, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Steps(), clip=1.0),
-        evaluation=EVALUATION,
-    )
+    """As released on CIFAR-10 (utils.py:process_control of diaoenmao/HeteroFL-...: B = 10, five passes, rate .1,
+    momentum .9 without Nesterov, weight decay .0005, tenths after rounds 300 and 500 of 800; clipped at 1,
+    train_classifier_fed.py), in the levels a to e. With i.i.d. clients the release has 400 rounds."""
+    sgd = SGD(lr=0.1, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Steps(), clip=1.0)
+    model = Model(network="resnet18", norm="sbn")
+    return quoted(setting, HeteroFL(batch_size=10), epochs=5, rounds=800, optimizer=sgd, model=model)
 
 
 def of_ssfl(setting: Setting) -> Experiment:
@@ -238,9 +216,9 @@ def of_ssfl(setting: Setting) -> Experiment:
     return ssfl.experiment(here)
 
 
-def scale(line: Line, profile: str) -> Scale:
+def scale(setting: Setting, profile: str) -> Scale:
     """The stand-ins. Both data sets of the paper are one here; "fewer" labels stand for 250."""
-    stand_in, setting = SCALES[profile], setting_of(line)
+    stand_in = SCALES[profile]
     few, many = FEW_AND_MANY[profile]
     N_s = few if setting.N_s == 250 else many
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
@@ -267,7 +245,7 @@ def scale(line: Line, profile: str) -> Scale:
         case "HeteroFL":
             return found
     # A network without norm, and the print's share of SemiFL's rounds.
-    rounds = line["rounds"] * (found.rounds or 1) // 800
+    rounds = setting.rounds * (found.rounds or 1) // 800
     found = replace(found, model=Model(network=network, norm="none"), rounds=rounds, shown={"rounds": str(rounds)})
     if setting.method == "LG-FedAvg":
         last = Evaluation(every=max(1, rounds // 9))
@@ -380,7 +358,7 @@ def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:
 
 PAPER = Paper(
     name="semifl",
-    keys=KEYS,
+    setting=Setting,
     experiment=experiment,
     scale=scale,
     beside=beside,

@@ -6,6 +6,7 @@ Beside every pair of grouping and FedAvg stands the control that the paper lacks
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from benchmark.data.augment import Augmentation, RandAugment, Weak
@@ -22,9 +23,9 @@ from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Su
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
-from benchmark.papers.table import ALONE, Line, Paper, Rule, item, items, labels_alone, ours
+from benchmark.papers.table import ALONE, Paper, Rule, items, labels_alone, ours
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
@@ -56,14 +57,8 @@ class Setting:
     network: Literal["emnist_cnn", "resnet9", "resnet18", "vgg11"]
     norm: Literal["gn", "bn", "none"]
     E: int  # epochs of M / B local steps
-
-
-KEYS = frozenset(Setting.__dataclass_fields__)
-
-
-def setting_of(line: Line) -> Setting:
-    """A line of a transcribed table as a setting; what is not of the setting (value, row, notes) is left out."""
-    return Setting(**{key: value for key, value in line.items() if key in KEYS})
+    cohort: str | None = None  # its name in Table 2, whose stand-in is its own
+    measured: bool = False  # with exact gradient diversities
 
 
 def as_printed(setting: Setting) -> Setting:
@@ -74,9 +69,9 @@ def as_printed(setting: Setting) -> Setting:
     return replace(setting, norm="gn") if setting.network == "emnist_cnn" else setting
 
 
-def experiment(setting: Setting, *, measured: bool = False, rule: Rule = "released_code") -> Experiment:
+def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
     """The setting at the paper's scale, by the released code where it contradicts the print, or by the print
-    ("paper"). `measured`: with exact gradient diversities. Raises ConfigError.
+    ("paper"). Raises ConfigError.
 
     Default "released_code": the printed numbers came from it. reports/ssfl/departures.md has every difference.
     """
@@ -90,7 +85,7 @@ def experiment(setting: Setting, *, measured: bool = False, rule: Rule = "releas
     rounds = setting.E * steps_per_epoch // T
     # A tenth of the epochs lies between two measurements, as released (train_parallel.py: epoch_interval). EMNIST's
     # runs are those of Table 2, which shows none; FixMatch has no cohort.
-    measured = setting.method != "FixMatch" and (measured or setting.data != "emnist_balanced")
+    measured = setting.method != "FixMatch" and (setting.measured or setting.data != "emnist_balanced")
     return Experiment(
         data=data_of(setting, rule),
         partition=ClassSkew(R=setting.R),
@@ -168,37 +163,26 @@ def released_c(warmup_steps: int) -> float:
     return 0.4375 * (2**20 - warmup_steps) / (200 * 1024 - warmup_steps)
 
 
-def self_training_optimizer() -> SGD:
-    """Self-training as released: rate 0.03 and no warm-up (train_parallel.py:283-291), else as CIFAR-10."""
-    return SGD(lr=0.03, schedule=Cosine(c=released_c(0), steps=1024 * STEPS_PER_EPOCH, floor=1e-5))
-
-
-def resnet9_optimizer(setting: Setting) -> SGD:
-    """Table 3 as released: rate 0.003 x 5 x 64 / 128 (train_parallel.py:283-291). Eq. 11 runs over the script's 200
-    epochs of 15 steps where clients have the labels, and over 1024 epochs where the server has them."""
-    epochs = 1024 if setting.labels == "server" else setting.E
-    schedule = Cosine(
-        c=released_c(RESNET9_WARMUP_STEPS),
-        warmup_steps=RESNET9_WARMUP_STEPS,
-        steps=epochs * RESNET9_STEPS_PER_EPOCH,
-        floor=1e-5,
-    )
-    return SGD(lr=0.0075, schedule=schedule)
-
-
-def fedmatch_optimizer() -> SGD:
-    """FedMatch's own: 0.001 without momentum and weight decay (its config.py, modules/train.py: `init_optimizer`)."""
-    return SGD(lr=0.001, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
+# FedMatch's own: 0.001 without momentum and weight decay (its config.py, modules/train.py: `init_optimizer`).
+FEDMATCH_SGD = SGD(lr=0.001, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
 
 
 def optimizer_of(setting: Setting, rule: Rule = "released_code") -> SGD:
-    """The optimizer of a setting. By the print, self-training and Table 3 have what Table A.1 has for their data."""
+    """The optimizer of a setting. By the print, self-training and Table 3 have what Table A.1 has for their data.
+
+    As released (train_parallel.py:283-291), self-training has rate 0.03 and no warm-up, else CIFAR-10's; Table 3 has
+    rate 0.003 x 5 x 64 / 128, with Eq. 11 over the script's 200 epochs of 15 steps where clients have the labels, and
+    over 1024 epochs where the server has them.
+    """
     if setting.method == "FedMatch":
-        return fedmatch_optimizer()
+        return FEDMATCH_SGD
     if rule == "released_code" and setting.method == "Self-training":
-        return self_training_optimizer()
+        return SGD(lr=0.03, schedule=Cosine(c=released_c(0), steps=1024 * STEPS_PER_EPOCH, floor=1e-5))
     if rule == "released_code" and setting.network == "resnet9":
-        return resnet9_optimizer(setting)
+        warmup = RESNET9_WARMUP_STEPS
+        steps = (1024 if setting.labels == "server" else setting.E) * RESNET9_STEPS_PER_EPOCH
+        schedule = Cosine(c=released_c(warmup), warmup_steps=warmup, steps=steps, floor=1e-5)
+        return SGD(lr=0.0075, schedule=schedule)
     names: Mapping[str, Literal["cifar10", "svhn", "emnist"]]
     names = {"cifar10": "cifar10", "svhn": "svhn", "emnist_balanced": "emnist", "stl10": "cifar10"}
     return optimizer(names[setting.data], rule, epochs=setting.E)
@@ -267,137 +251,118 @@ T_OF_STAND_INS = 16  # local steps of a round in what follows
 STANDARD_N_S = {"cifar10": 1000, "svhn": 1000, "emnist_balanced": 4700, "stl10": 1000}  # for which the stand-in's is
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table2:
-    """The stand-in of Table 2 and its figures: cohorts have the paper's share of K."""
-
-    K: int
-    batch_size: int
-    warm_start_rounds: int
-    rounds: int
-    every: int  # rounds between tests
-    measured_every: int  # rounds between gradient diversities
-    c: float = 0.4375  # of the cosine
+STAND_IN_SGD = SGD(lr=0.02, schedule=Cosine(c=0.4375))
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
-    """A reduced profile of SSFL: its data, and its bounds on clients and time."""
+    """A reduced profile of SSFL: where N_s = STANDARD_N_S, T = T_OF_STAND_INS and gradient diversity is measured."""
 
-    title: str
-    name: str
-    N_s: int
-    N_validation: int
-    augmentation: Augmentation
-    network: Literal["tiny_cnn", "small_cnn"]
-    batch_size: int
-    warm_start_rounds: int  # without them clients have nothing confident to learn from
-    every: int  # rounds between tests
-    measured_every: int  # rounds between gradient diversities: a measurement passes over all images of the cohort
-    always_measured: bool
+    table_2: Scale  # Table 2 and its figures: cohorts have the paper's share of K
+    others: Scale
+    always_measured: bool = False
     images: int  # that clients hold where the server has no labels
     share: float  # of the paper's K and C
-    rounds: int
     most_clients: int  # K, so that every client holds 8 images or more
     largest_cohort: int  # C, so that a run ends in time
-    table_2: Table2
     pilot: str = ""  # what is said of the runs that are not Table 2's, where they end before the accuracy does
 
 
+# Warm starts: without them clients have nothing confident to learn from. A measurement of gradient diversity passes
+# over all images of the cohort, and so is rare.
+MNIST = Scale(
+    title="MNIST",
+    data={"name": "mnist", "N_s": 100, "N_validation": 1000, "augmentation": MNIST_AUGMENTATION, "unlabelled": "train"},
+    model=Model(network="small_cnn", norm="gn", norm_groups=4),
+    batch_size=32,
+    warm_start_rounds=30,
+    rounds=100,
+    optimizer=STAND_IN_SGD,
+    evaluation=Evaluation(every=10, gradient_diversity_every=25),
+)
+DIGITS = Scale(
+    title="digits",
+    data={"name": "digits", "N_s": 50, "augmentation": DIGITS_AUGMENTATION, "unlabelled": "train"},
+    model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
+    batch_size=16,
+    warm_start_rounds=20,
+    rounds=60,
+    optimizer=STAND_IN_SGD,
+    evaluation=Evaluation(every=5, gradient_diversity_every=20),
+)
 STAND_INS: Mapping[str, StandIn] = {
     # 60,000 images: 470 clients hold 125 each.
     "laptop": StandIn(
-        title="MNIST",
-        name="mnist",
-        N_s=100,
-        N_validation=1000,
-        augmentation=MNIST_AUGMENTATION,
-        network="small_cnn",
-        batch_size=32,
-        warm_start_rounds=30,
-        every=10,
-        measured_every=25,
-        always_measured=False,
-        images=59_000,
-        share=1.0,
-        rounds=100,
-        most_clients=470,
-        largest_cohort=30,
         # Chosen on seed 70 by labels held out at the server, as the cheapest of what was tried that comes to an end
         # (reports/ssfl/departures.md, 14).
-        table_2=Table2(K=10, batch_size=16, warm_start_rounds=20, rounds=200, every=4, measured_every=40, c=0.5),
+        table_2=replace(
+            MNIST,
+            K=10,
+            batch_size=16,
+            warm_start_rounds=20,
+            rounds=200,
+            optimizer=SGD(lr=0.02, schedule=Cosine(c=0.5)),
+            evaluation=Evaluation(every=4, gradient_diversity_every=40),
+        ),
+        others=MNIST,
+        images=59_000,
+        share=1.0,
+        most_clients=470,
+        largest_cohort=30,
         pilot="Pilot length: the accuracy still rises after 100 rounds, so differences at the last round are in speed. "
         "Table 2 and Figures 6 and D.1 to D.4 have 200 rounds, and an end.",
     ),
     # 1,347 unlabelled images: 160 clients hold 8 each. 12 clients and 60 rounds, of which the server has the first 20:
     # about 100 runs have to end in 25 minutes on two cores.
     "demo": StandIn(
-        title="digits",
-        name="digits",
-        N_s=50,
-        N_validation=0,
-        augmentation=DIGITS_AUGMENTATION,
-        network="tiny_cnn",
-        batch_size=16,
-        warm_start_rounds=20,
-        every=5,
-        measured_every=20,
+        table_2=replace(DIGITS, K=6, rounds=100),
+        others=DIGITS,
         always_measured=True,
         images=1_397,
         share=0.5,
-        rounds=60,
         most_clients=160,
         largest_cohort=12,
-        table_2=Table2(K=6, batch_size=16, warm_start_rounds=20, rounds=100, every=5, measured_every=20),
     ),
 }
 
 
-def scale(line: Line, profile: str) -> Scale:
-    """The stand-in of a line. Lines of Table 2 (those with a cohort's name) have their own."""
-    setting, stand_in = setting_of(line), STAND_INS[profile]
+def scale(setting: Setting, profile: str) -> Scale:
+    """The stand-in of a line, in the length of its T."""
+    stand_in = STAND_INS[profile]
+    found = stand_in.table_2 if setting.cohort else stand_in.others
+    assert found.model and found.evaluation and found.rounds and found.warm_start_rounds
+    evaluation = found.evaluation
+    if not (setting.measured or stand_in.always_measured):
+        evaluation = replace(evaluation, gradient_diversity_every=0)
     grouping = {"averaging": Grouping(S=min(2, setting.S))} if setting.S else {}
-    of_all = Scale(
-        title=stand_in.title,
-        data=_labels(setting, stand_in),
-        model=Model(network=stand_in.network, norm="bn" if setting.norm == "bn" else "gn", norm_groups=4),
+    found = replace(
+        found,
+        data={**found.data, **_labels(setting, stand_in)},
+        model=replace(found.model, norm="bn" if setting.norm == "bn" else "gn"),
         method={"unlabelled_ratio": 1, **grouping},  # FixMatch's, and two groups wherever the paper has any
+        evaluation=evaluation,
     )
-    measured = line["measured"] or stand_in.always_measured
-    if "cohort" in line:
-        return _of_table_2(of_all, setting, stand_in, measured)
+    if setting.cohort:
+        return replace(found, C=_share_of(found.K or 1, setting.C), notes=_table_2_notes(found))
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]  # Table 3 has its own length
     K, C = cohort_of(setting, stand_in)
+
+    def rounds_of(rounds: int) -> int:
+        return rounds * T_OF_STAND_INS // T
+
     return replace(
-        of_all,
-        batch_size=stand_in.batch_size,
-        warm_start_rounds=stand_in.warm_start_rounds * T_OF_STAND_INS // T,
+        found,
+        warm_start_rounds=rounds_of(stand_in.others.warm_start_rounds or 0),
         K=K,
         C=C,
-        rounds=round(stand_in.rounds * T_OF_STAND_INS * longer) // T,
-        optimizer=SGD(lr=0.02, schedule=Cosine(c=0.4375)),
+        rounds=round((stand_in.others.rounds or 0) * T_OF_STAND_INS * longer) // T,
         evaluation=Evaluation(
-            every=max(1, stand_in.every * T_OF_STAND_INS // T),
-            gradient_diversity_every=stand_in.measured_every * T_OF_STAND_INS // T if measured else 0,
+            every=max(1, rounds_of(evaluation.every)),
+            gradient_diversity_every=rounds_of(evaluation.gradient_diversity_every),
         ),
         shown={"E": f"{longer:g} x the rounds"},
         notes=_notes(stand_in),
-    )
-
-
-def _of_table_2(of_all: Scale, setting: Setting, stand_in: StandIn, measured: bool) -> Scale:
-    own = stand_in.table_2
-    return replace(
-        of_all,
-        batch_size=own.batch_size,
-        warm_start_rounds=own.warm_start_rounds,
-        K=own.K,
-        C=_share_of(own.K, setting.C),
-        rounds=own.rounds,
-        optimizer=SGD(lr=0.02, schedule=Cosine(c=own.c)),
-        evaluation=Evaluation(every=own.every, gradient_diversity_every=own.measured_every if measured else 0),
-        notes=_table_2_notes(stand_in),
     )
 
 
@@ -415,25 +380,19 @@ def cohort_of(setting: Setting, stand_in: StandIn) -> tuple[int, int]:
 def _labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
     """N_s in the paper's ratio. With labels at clients, a share of each one's: 5 of each class would be too many."""
     classes = CLASSES[setting.data]
-    N_s = stand_in.N_s * (setting.N_s // classes * classes) // STANDARD_N_S[setting.data]
-    fields = {
-        "name": stand_in.name,
-        "N_s": N_s,
-        "N_validation": stand_in.N_validation,
-        "augmentation": stand_in.augmentation,
-        "unlabelled": "train",
-    }
+    N_s = stand_in.others.data["N_s"] * (setting.N_s // classes * classes) // STANDARD_N_S[setting.data]
     if setting.labels in ("every_client", "share"):
         share = {"label_setting": "share", "labelled_share": N_s / stand_in.images, "labels_per_client": 5}
-        return {**fields, "N_s": 0, **share}
-    return fields
+        return {"N_s": 0, **share}
+    return {"N_s": N_s}
 
 
 def _notes(stand_in: StandIn) -> tuple[str, ...]:
+    title, rounds = stand_in.others.title, stand_in.others.rounds or 0
     return (
-        f"{stand_in.title} stands in for the paper's data sets; where it has more than one, the first one's settings "
-        "are taken. N_s keeps its ratios, T its values, and a run its number of local steps: "
-        f"{stand_in.rounds * T_OF_STAND_INS}, whatever T.",
+        f"{title} stands in for the paper's data sets; where it has more than one, the first one's settings "
+        f"are taken. N_s keeps its ratios, T its values, and a run its number of local steps: "
+        f"{rounds * T_OF_STAND_INS}, whatever T.",
         f"K and C are the paper's times {stand_in.share:g}. K is capped at {stand_in.most_clients}, so that every "
         f"client holds 8 images, and C at {stand_in.largest_cohort}; where all clients take part, they still do. "
         "Groups: 2.",
@@ -442,11 +401,10 @@ def _notes(stand_in: StandIn) -> tuple[str, ...]:
     )
 
 
-def _table_2_notes(stand_in: StandIn) -> tuple[str, ...]:
-    own = stand_in.table_2
-    cohorts = ", ".join(str(_share_of(own.K, C)) for C in (10, 30, 47))
+def _table_2_notes(own: Scale) -> tuple[str, ...]:
+    cohorts = ", ".join(str(_share_of(own.K or 1, C)) for C in (10, 30, 47))
     return (
-        f"{stand_in.title} with {stand_in.N_s} labels stands in for EMNIST; {own.K} clients, {own.rounds} rounds of "
+        f"{own.title} with {own.data['N_s']} labels stands in for EMNIST; {own.K} clients, {own.rounds} rounds of "
         f"which the server is alone in the first {own.warm_start_rounds}.",
         f"Cohorts keep their share of the clients: {cohorts} of {own.K} stand for 10, 30, 47 of 47; groups: 2.",
     )
@@ -538,11 +496,11 @@ def stretched(base: Experiment, rule: Rule) -> Experiment:
 
 PAPER = Paper(
     name="ssfl",
-    keys=KEYS,
-    experiment=lambda line: experiment(setting_of(line), measured=line["measured"]),
-    printed=lambda line: experiment(setting_of(line), measured=line["measured"], rule="paper"),
+    setting=Setting,
+    experiment=experiment,
+    printed=partial(experiment, rule="paper"),
     scale=scale,
-    usual=lambda line: {"E": EPOCHS[line["data"]]},
+    usual=lambda setting: {"E": EPOCHS[setting.data]},
     beside=beside,
     bounded=True,
     changes={
@@ -557,8 +515,3 @@ FIGURES = (
 )
 ITEMS = items(PAPER, (*TABLES, *FIGURES))
 PRINTED = items(PAPER, (*TABLES, *FIGURES), rule="paper")
-
-
-def tab2(profile: str) -> Item:
-    """Table 2: accuracy against the cohort size."""
-    return item(PAPER, "tab2", profile)

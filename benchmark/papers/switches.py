@@ -76,8 +76,8 @@ def departures(paper: Paper, profile: str) -> Item:
 def _stand_in(paper: Paper, name: str, profile: str) -> str:
     if profile not in REDUCED:
         return ""
-    line = {**read_published(f"{paper.name}/{name}")["cells"][0], "measured": False}
-    return f" (stand-in: {paper.scale(line, profile).title})"
+    setting = paper.setting_of(read_published(f"{paper.name}/{name}")["cells"][0])
+    return f" (stand-in: {paper.scale(setting, profile).title})"
 
 
 def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list[Cell]:

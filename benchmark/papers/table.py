@@ -6,7 +6,7 @@ experiment behind it, and has the stand-ins of the reduced profiles. README.md o
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -55,19 +55,28 @@ class Paper:
     """What `table` has to know of a paper."""
 
     name: str
-    keys: frozenset[str]  # of a line's setting
-    experiment: Callable[[Line], Experiment]  # the line at the paper's scale
-    # The line by the print alone, where `experiment` follows the released code that contradicts it.
-    printed: Callable[[Line], Experiment] | None = None
-    scale: Callable[[Line, str], Scale]  # its stand-in under "demo" or "laptop"
-    # A line's values that are so usual in the paper that no label says them: {"E": 300}.
-    usual: Callable[[Line], Mapping[str, Any]] = lambda line: {}
+    setting: type[Any]  # a dataclass of the paper's file: what of a line makes its experiment
+    experiment: Callable[[Any], Experiment]  # a setting at the paper's scale
+    # The setting by the print alone, where `experiment` follows the released code that contradicts it.
+    printed: Callable[[Any], Experiment] | None = None
+    scale: Callable[[Any, str], Scale]  # its stand-in under "demo" or "laptop"
+    # A setting's values that are so usual in the paper that no label says them: {"E": 300}.
+    usual: Callable[[Any], Mapping[str, Any]] = lambda setting: {}
     # Cells of ours beside an item's, made from them: controls, rungs of a ladder.
     beside: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # further columns
     bounded: bool = False  # whether `bounds` stand beside the cells of items that show accuracies
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
+
+    @property
+    def keys(self) -> set[str]:
+        """Of a line, those of its setting."""
+        return {f.name for f in fields(self.setting)}
+
+    def setting_of(self, line: Line) -> Any:
+        """What is not of the setting (value, row, notes) is left out."""
+        return self.setting(**{key: value for key, value in line.items() if key in self.keys})
 
 
 def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") -> Item:
@@ -85,7 +94,7 @@ def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") ->
     lines = [{**line, "measured": file.get("measured", False)} for line in file["cells"]]
     _check_lines(paper, file, lines)
     trained = [line for line in lines if "not_yet" not in line]
-    scales = [paper.scale(line, profile) if profile in REDUCED else None for line in trained]
+    scales = [paper.scale(paper.setting_of(line), profile) if profile in REDUCED else None for line in trained]
     cells: dict[str, Cell] = {}  # a place that is printed twice, or that a stand-in makes equal, is there once
     for line, scale in zip(trained, scales, strict=True):
         cell = _cell(paper, file, line, profile, scale)
@@ -133,7 +142,8 @@ def differences(paper: Paper, lines: Iterable[Line]) -> dict[str, list[tuple[Any
     if paper.printed is None:
         return found
     for line in lines:
-        released, printed = _flat(to_json(paper.experiment(line))), _flat(to_json(paper.printed(line)))
+        setting = paper.setting_of(line)
+        released, printed = _flat(to_json(paper.experiment(setting))), _flat(to_json(paper.printed(setting)))
         for name in (*released, *(name for name in printed if name not in released)):
             pair = released.get(name), printed.get(name)
             if pair[0] != pair[1] and pair not in found.setdefault(name, []):
@@ -279,7 +289,7 @@ def _check_labels(item: str, claims: Iterable[Claim], labels: Sequence[str]) -> 
 
 
 def _cell(paper: Paper, file: Mapping[str, Any], line: Line, profile: str, scale: Scale | None) -> Cell:
-    full = paper.experiment(line)
+    full = paper.experiment(paper.setting_of(line))
     if scale:
         experiment = scaled(full, scale, profile)
     else:
@@ -311,7 +321,7 @@ def _shown(file: Mapping[str, Any], line: Line) -> Shown:
 
 def _place(paper: Paper, file: Mapping[str, Any], line: Line) -> dict[str, Any]:
     """What rows and columns say of a cell besides its method, as printed."""
-    usual = paper.usual(line)
+    usual = paper.usual(paper.setting_of(line))
     keys = [key for key in (*file["rows"], *file["columns"]) if key in line and key != "method"]
     return {key: line[key] for key in keys if line[key] != usual.get(key)}
 

@@ -18,7 +18,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
-from benchmark.papers.ssfl import ITEMS, setting_of
+from benchmark.papers.ssfl import ITEMS, PAPER
 from benchmark.papers.ssfl import STAND_INS as SCALES
 from benchmark.papers.table import WORDS as NAMES
 from tests.conftest import ROOT
@@ -41,7 +41,7 @@ def key(name: str, label: str, profile: str = "paper") -> str:
 def test_the_paper_profile_is_the_file_s_line(name):
     """Every number of a line is in its experiment, by the field that the method or the federation reads."""
     item = item_of(name)
-    by_setting = {setting_of(raw): raw for raw in read_published(f"ssfl/{name}")["cells"]}
+    by_setting = {PAPER.setting_of(raw): raw for raw in read_published(f"ssfl/{name}")["cells"]}
     published = [cell for cell in item.cells if cell.role in ("published", "quoted")]
     assert len(published) == len(by_setting)
     for cell, (setting, raw) in zip(published, by_setting.items(), strict=True):

@@ -1,6 +1,7 @@
 """From a file to an item: what a file may hold, what is refused, and what becomes of each key."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,12 @@ least = 0.01
 """
 
 
+@dataclass(frozen=True)
+class ToySetting:
+    data: str
+    alpha: float
+
+
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Paper]:
     """A paper whose file has this text."""
@@ -55,9 +62,9 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pape
         (tmp_path / "toy" / "tab1.toml").write_text(text)
         return Paper(
             name="toy",
-            keys=frozenset({"data", "alpha"}),
-            experiment=lambda line: Experiment(),
-            scale=lambda line, profile: Scale(title="stand-in", notes=("small",)),
+            setting=ToySetting,
+            experiment=lambda setting: Experiment(),
+            scale=lambda setting, profile: Scale(title="stand-in", notes=("small",)),
             computed={"K": lambda e: e.federation.K},
         )
 

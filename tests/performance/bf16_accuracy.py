@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.experiment import Experiment
-from benchmark.papers.ssfl import tab2
+from benchmark.papers.ssfl import ITEMS
 from benchmark.records.record import run_folder
 from benchmark.verdicts.statistics import paired
 from sweeps.launcher import LocalWorkers, launch
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--json", type=Path, help="file for the result")
     options = parser.parse_args()
-    cell = tab2("laptop").cell(CELL).experiment
+    cell = ITEMS["tab2"]("laptop").cell(CELL).experiment
     runs = {
         precision: [replace(cell, precision=precision, seed=seed) for seed in SEEDS] for precision in ("fp32", "bf16")
     }
