@@ -1,89 +1,54 @@
-"""Local work that goes wrong: an engine that spoils chosen clients' jobs, and one that leaves them out."""
+"""Local work that goes wrong: an engine that spoils what chosen holders' jobs give, and one that leaves them out."""
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment
-from benchmark.methods.protocol import (
-    Batch,
-    Job,
-    Local,
-    LocalUpdate,
-    Networks,
-    Outcome,
-    Reader,
-    Training,
-    Tree,
-)  # fmt: skip
+from benchmark.federated.jobs import JobRunner
+from benchmark.methods.protocol import Job, Outcome, Tree
 
 SPOILED = ("student", "psi")  # what clients send of what they trained; the latter by FedMatch
 
 
-@dataclass(frozen=True, kw_only=True)
-class Poisoned:
-    """The update `inner`, of which a sent weight set (`SPOILED`) gets a NaN, or whose loss is infinite from a local
-    step on."""
+def spoiled(sends: Tree) -> Tree:
+    """With a NaN as the last entry of the weights."""
+    trained = next((name for name in SPOILED if name in sends), None)
+    if trained is None:
+        return sends
+    name, last = list(sends[trained].items())[-1]
+    last = last.clone()
+    last.view(-1)[-1] = torch.nan
+    return {**sends, trained: {**sends[trained], name: last}}
 
-    inner: LocalUpdate
+
+class SpoilingRunner(JobRunner):
+    """These holders' jobs of one round send a NaN, or have an infinite loss from a local step on."""
+
+    holders: Sequence[int] = ()
+    round_number = 0
     loss_from_step: int | None = None  # 1: from the first
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        return ("take",) * len(self.inner.phases)
-
-    def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        local = self.inner.start(received, private, reader)
-        if local is not None:
-            object.__setattr__(self, "_taken", [])
-        return local
-
-    def take(
-        self, trainable: Networks, frozen: Networks, batch: Mapping[str, Batch], draw: torch.Generator
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        taken = self._taken  # type: ignore[attr-defined]
-        phase = self.inner.phases[len(taken) % len(self.phases)]
-        taken.append(phase)
-        loss, aux = getattr(self.inner, phase)(trainable, frozen, batch, draw)
-        spoiled = self.loss_from_step is not None and len(taken) > (self.loss_from_step - 1) * len(self.phases)
-        return (loss * torch.inf if spoiled else loss), aux
-
-    def after_step(self, training: Training) -> None:
-        self.inner.after_step(training)
-
-    def finish(self, local: Local) -> Tree:
-        sends = self.inner.finish(local)
-        trained = next((name for name in SPOILED if name in sends), None)
-        if self.loss_from_step is None and trained is not None:
-            name, last = list(sends[trained].items())[-1]
-            spoiled = last.clone()
-            spoiled.view(-1)[-1] = torch.nan
-            sends = {**sends, trained: {**sends[trained], name: spoiled}}
-        return sends
-
-
-def poisoned(job: Job, loss_from_step: int | None = None) -> Job:
-    update = Poisoned(inner=job.update, loss_from_step=loss_from_step)
-    return replace(job, update=cast(LocalUpdate, update))  # whose phases are the inner one's, not its class's
+    def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
+        outcome, losses = super()._run(job, round_number, private)
+        if round_number != self.round_number or job.key.client not in self.holders:
+            return outcome, losses
+        if self.loss_from_step is None:
+            return replace(outcome, sends=spoiled(outcome.sends)), losses
+        good = (self.loss_from_step - 1) * len(job.update.phases)
+        return outcome, [*losses[:good], *(loss * torch.inf for loss in losses[good:])]
 
 
 class Spoiling(ReferenceEngine):
-    """The reference engine, in which these holders' jobs of one round are spoiled."""
+    """The reference engine with that runner."""
 
     def __init__(self, environment: Environment, holders: Sequence[int], round_number: int) -> None:
         super().__init__(environment)
-        self.holders, self.round_number = holders, round_number
-        self.loss_from_step: int | None = None
-
-    def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
-        for job in jobs:
-            if round_number == self.round_number and job.key.client in self.holders:
-                job = poisoned(job, self.loss_from_step)
-            yield from super().fit([job], round_number, kept)
+        self._work = self.runner = SpoilingRunner(environment)
+        self.runner.holders, self.runner.round_number = holders, round_number
 
 
 class LeavingOut(Spoiling):
@@ -91,7 +56,7 @@ class LeavingOut(Spoiling):
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         for job in jobs:
-            if round_number == self.round_number and job.key.client in self.holders:
+            if round_number == self.runner.round_number and job.key.client in self.runner.holders:
                 yield Outcome(key=job.key, sends={})
             else:
                 yield from ReferenceEngine.fit(self, [job], round_number, kept)

@@ -17,13 +17,13 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.trees import copied
-from benchmark.methods.protocol import SERVER, Job, Outcome, State, World
-from benchmark.methods.shared import mean
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, State, World
 from benchmark.methods.ssfl import SSFL
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
-from tests.federated.poison import LeavingOut, Spoiling, poisoned
+from tests.federated.poison import LeavingOut, Spoiling, spoiled
 from tests.methods.golden import TRACES
+from tests.methods.toys import LABELLED, UNLABELLED, ToConstant
 from tests.records.equality import agree
 
 # One experiment of each method that has clients, all four of them in each round, with a state at the slots in one.
@@ -96,33 +96,6 @@ def test_a_dropped_client_is_one_that_sat_out(name, holders):
     assert first_not_finite(spoiled.state.server) is None
 
 
-def test_the_mean_of_fedavg_goes_over_server_and_who_is_left():
-    """C = 4 with client 1 dropped: Eq. 8 over the server and clients 0, 2, 3, each with a quarter."""
-    module = module_with(Spoiling, dropping(tiny_experiment()), round_number=1)
-    sent = Sends()
-    module.observers.append(sent)
-    module.training_step(1, 0)
-    expected = mean([sent.students[holder] for holder in (SERVER, *(k for k in sent.order if k not in (SERVER, 1)))])
-    assert sorted(sent.students) == [SERVER, 0, 2, 3]
-    found = module.state.server["average"]
-    # Weights up to 2 in float32, rounded once for the clients' mean and once in the end.
-    assert max(float((found[name] - expected[name]).abs().max()) for name in found) <= 2 * 2**-23
-    assert module.metrics["comm/dropped"] == 1 and module.metrics["comm/sat_out"] == 0
-
-
-class Sends:
-    def __init__(self):
-        self.students, self.order = {}, []
-
-    def on_job(self, job: Job, round_number: int) -> None:
-        pass
-
-    def on_outcome(self, job: Job, outcome: Outcome) -> None:
-        self.order.append(job.key.client)
-        if not outcome.sat_out:
-            self.students[job.key.client] = outcome.sends["student"]
-
-
 def test_without_divergence_the_rule_moves_nothing_but_the_cell():
     tiny = tiny_experiment()
     one, other = (rounds(module_with(Spoiling, e, holders=()), 1, 2) for e in (tiny, dropping(tiny)))
@@ -145,7 +118,7 @@ def test_the_server_s_own_divergence_always_stops(make):
 @pytest.mark.parametrize("step", [1, 2])
 def test_an_infinite_loss_names_the_local_step(step):
     module = module_with(Spoiling, tiny_experiment(), holders=(3,), round_number=1)
-    module.engine.loss_from_step = step  # type: ignore[attr-defined]
+    module.engine.runner.loss_from_step = step  # type: ignore[attr-defined]
     with pytest.raises(Diverged, match=rf"round 1, client 3: the loss of local step {step} is inf, which is not fin"):
         module.training_step(1, 0)
 
@@ -187,34 +160,30 @@ def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, 
     assert found["status"] == "diverged" and "round 2, client 1: student." in found["error"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SendsNaN(ToConstant):
+    def finish(self, local):
+        return spoiled(super().finish(local))
+
+
 @pytest.mark.slow
 def test_a_worker_process_says_the_same():
     """The message of the reference engine, and its outcome under "drop", from another process."""
-    experiment = dropping(tiny_experiment())
-    environment = prepare(experiment)
-    jobs: list[Job] = []
-    module = FederatedModule(environment, ReferenceEngine(environment))
-    module.observers.append(Notes(jobs))
-    module.training_step(1, 0)
-    spoiled = [poisoned(job) for job in (jobs[1], jobs[0])]  # a client, the server
+    environment = prepare(dropping(tiny_experiment()))
+    receives = {"student": environment.setup().initial_weights()}
+    bad = [
+        Job(key=Key(client=client), update=SendsNaN(), receives=receives, data={part: stream}, limit=Limit(steps=2))
+        for client, part, stream in ((1, "unlabelled", UNLABELLED), (SERVER, "labelled", LABELLED))
+    ]
     with ProcessPool(environment, workers=1) as engine:
-        outcomes = engine.fit(spoiled, 1, {})
+        outcomes = engine.fit(bad, 1, {})
         first = next(outcomes)
         assert first.sat_out and first.metrics == {"comm/dropped": 1.0} and first.steps == 2
         with pytest.raises(Diverged, match="round 1, the server: student") as found:
             next(outcomes)
     with pytest.raises(Diverged) as expected:
-        list(ReferenceEngine(environment).fit(spoiled, 1, {}))
+        list(ReferenceEngine(environment).fit(bad, 1, {}))
     assert str(found.value) == str(expected.value)
-
-
-class Notes(Sends):
-    def __init__(self, jobs: list[Job]):
-        super().__init__()
-        self.jobs = jobs
-
-    def on_job(self, job: Job, round_number: int) -> None:
-        self.jobs.append(job)
 
 
 BIG = torch.finfo(torch.float32).max

@@ -21,13 +21,14 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.losses.confident import leave_out_rejected, loss_of_kept
 from benchmark.losses.terms import consistency_loss
-from benchmark.methods.protocol import Job, Outcome, Tree
+from benchmark.methods.protocol import Tree
 from benchmark.models.build import Model, build
 from benchmark.models.dropout import ImageDropout2d
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import FastHere
 from tests.methods.golden import TRACES
 from tests.methods.toys import equal_trees
+from tests.methods.watch import Watch
 
 TOLERANCE = 1e-5
 BASE = tiny_experiment()
@@ -40,26 +41,15 @@ MODELS = {
 }
 
 
-class Sent:
-    """What every job sent, in order."""
-
-    def __init__(self) -> None:
-        self.trees: list[Tree] = []
-
-    def on_job(self, job: Job, round_number: int) -> None: ...
-
-    def on_outcome(self, job: Job, outcome: Outcome) -> None:
-        self.trees.append({**outcome.sends, "private": outcome.private})
-
-
 def three_rounds(environment: Environment, engine) -> tuple[list[Tree], FederatedModule, list[float]]:
     """What was sent, the module at the end, and the shares kept."""
-    module, sent, shares = FederatedModule(environment, engine), Sent(), []
-    module.observers.append(sent)
+    module, shares = FederatedModule(environment, engine), []
+    watch = Watch(module)
     for round_number in (1, 2, 3):
         module.training_step(round_number, 0)
         shares.append(module.metrics.get("pseudo/kept", float("nan")))
-    return sent.trees, module, shares
+    sent = [{**out.sends, "private": out.private} for seen in watch.seen.values() for _, out in seen]
+    return sent, module, shares
 
 
 def gap(left, right) -> float:

@@ -18,12 +18,6 @@ LABELS = hnp.arrays(np.int64, 4, elements=st.integers(0, 2))
 SHARES = st.floats(0, 1)
 
 
-def test_supervised_loss_by_hand() -> None:
-    """-ln(.25) and -ln(.5): mean (ln 4 + ln 2)/2 = 1.5 ln 2."""
-    logits_ND = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
-    assert supervised_loss(logits_ND, torch.tensor([0, 1])).item() == pytest.approx(1.5 * np.log(2))
-
-
 @given(logits=LOGITS, labels=LABELS)
 def test_supervised_loss_is_scipys(logits: np.ndarray, labels: np.ndarray) -> None:
     by_hand = -log_softmax(logits, axis=1)[np.arange(4), labels].mean()
@@ -56,11 +50,6 @@ def test_running_statistics_are_not_pulled() -> None:
     assert network.running_mean is not None
     network.running_mean.fill_(5.0)
     assert proximal_term(network, anchor, 1.0, half=False).item() == 0.0
-
-
-def test_sharpen_by_hand() -> None:
-    """T = .5 squares: (.8, .2) -> (.64, .04)/.68 = (16/17, 1/17)."""
-    assert sharpen(torch.tensor([[0.8, 0.2]]), 0.5)[0].tolist() == pytest.approx([16 / 17, 1 / 17])
 
 
 @given(logits=LOGITS, temperature=st.floats(0.1, 5))
@@ -103,12 +92,6 @@ def test_mixup_properties(pixels: np.ndarray, lam: float) -> None:
 def test_mixup_refuses_what_it_would_broadcast() -> None:
     with pytest.raises(ValueError, match="cannot mix"):
         mixup(torch.zeros(4, 1, 2, 2), torch.zeros(1, 1, 2, 2), 0.5)
-
-
-def test_mix_loss_by_hand() -> None:
-    """Probabilities (.25, .75), labels 0 and 1, lambda .25: .25 ln 4 - .75 ln .75."""
-    loss = mix_loss(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([0]), torch.tensor([1]), 0.25)
-    assert loss.item() == pytest.approx(0.25 * np.log(4) - 0.75 * np.log(0.75))
 
 
 @given(logits=LOGITS, labels=LABELS, others=LABELS, lam=SHARES)

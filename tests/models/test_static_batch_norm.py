@@ -36,20 +36,6 @@ def collect(network: nn.Module, batches: list[Tensor]) -> dict[str, Tensor]:
     return statistics_over(network, batches, pooled=False)[0]
 
 
-def test_by_hand() -> None:
-    """Batch (0, 2): mean 1, variance (1 + 1) / 1 = 2. Batch (3, 5, 7): mean 5, variance (4 + 0 + 4) / 2 = 4.
-
-    Means over the two batches, whatever their size: 3 and 3.
-    """
-    layer = StaticBatchNorm2d(1)
-    found = collect(layer, [torch.tensor(values).reshape(-1, 1, 1, 1) for values in ([0.0, 2.0], [3.0, 5.0, 7.0])])
-    assert found == {"running_mean": torch.tensor([3.0]), "running_var": torch.tensor([3.0])}
-    assert all(value.dtype == torch.float64 for value in found.values())
-    # and evaluation then gives (9 - 3) / sqrt(3 + eps) = 3.4641
-    layer.load_state_dict(set_statistics(layer.state_dict(), found))
-    assert layer.eval()(torch.full((1, 1, 1, 1), 9.0)).item() == pytest.approx(6 / 3**0.5, rel=1e-5)
-
-
 @settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 1000))
 def test_the_pass_equals_torchs_cumulative_average(sizes: list[int], seed: int) -> None:
