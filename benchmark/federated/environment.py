@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmark.config import nearest
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, load
 from benchmark.data.labelling import Held, held
@@ -18,7 +20,7 @@ from benchmark.data.streaming import arrivals, step_at
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.catalogue import method_name
-from benchmark.methods.protocol import CENTRAL, SERVER, Setup, Weights
+from benchmark.methods.protocol import CENTRAL, SERVER, PartName, Setup, Weights
 from benchmark.models.build import Model, build
 
 
@@ -59,7 +61,7 @@ class Environment:
     def part(self, holder: int, name: str, round_number: int = 1) -> Part:
         """The images of `holder` (a client, SERVER or CENTRAL) under that name in that round: empty where it has none.
 
-        Only unlabelled images of clients that arrive in steps depend on the round. Raises KeyError for another name.
+        Only unlabelled images of clients that arrive in steps depend on the round. Raises ConfigError for another name.
         """
         if name == "labelled":
             return self._part(self._labelled(holder), has_labels=True)
@@ -74,7 +76,7 @@ class Environment:
             return self._extra_part(self._unlabelled(holder, round_number))
         if name == "unlabelled":
             return self._part(self._unlabelled(holder, round_number), has_labels=not self.held.hidden)
-        raise KeyError(f"images are labelled, unlabelled, validation, with_shared or everyones, not {name}")
+        raise ConfigError(f"a stream's part: {name!r}; {nearest(name, get_args(PartName))}")
 
     def _labelled(self, holder: int) -> np.ndarray:
         if holder >= 0:

@@ -16,6 +16,7 @@ from benchmark.federated.local import LocalModule, gradient, load, module_class,
 from benchmark.federated.machine import faster_products, memory_named
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.losses.confident import leave_out_rejected
+from benchmark.methods.calls import finished, started
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
 from benchmark.models.fast_group_norm import use_fast_group_norms
@@ -54,12 +55,12 @@ class JobRunner:
 
     def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
         """The job's outcome, and the loss of each of its local steps."""
-        local = job.update.start(job.receives, private, self._reader(job, round_number, "train"))
+        local = started(job.update, job.receives, private, self._reader(job, round_number, "train"))
         if local is None:
             return Outcome(key=job.key, sends={}), []
         given = self._given(job, local, round_number)
         if not local.trainable:  # the job only reads, or this client sits out
-            sends = job.update.finish(local)
+            sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
         batches = JobBatches(self._environment, job, round_number, selected=local.selected)
         module = self._module(job, local, round_number, len(batches))
@@ -69,7 +70,7 @@ class JobRunner:
     def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
         """The gradient at the weights that the job receives; nothing where it would sit out."""
         with self._products():
-            local = job.update.start(job.receives, None, self._reader(job, round_number, "gradient"))
+            local = started(job.update, job.receives, None, self._reader(job, round_number, "gradient"))
             if local is None or not local.trainable:
                 return {}
             batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)

@@ -12,11 +12,13 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from benchmark.errors import ConfigError
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
 from benchmark.federated.environment import weights_of
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.federated.trees import moved
+from benchmark.methods.calls import finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
 from benchmark.optim.sgd import SGD, Place
 from benchmark.streams import seed_global, stream_seed, torch_stream
@@ -72,8 +74,7 @@ class LocalModule(pl.LightningModule):
         return batch.to(device)
 
     def training_step(self, batch: LocalBatch, batch_idx: int) -> Tensor:
-        take = getattr(self.update, self.update.phases[batch.phase])
-        loss, aux = take(self.trainable, self.frozen, batch.streams, self.draw)
+        loss, aux = loss_of(self.update, batch.phase, self.trainable, self.frozen, batch.streams, self.draw)
         self._count(aux, batch.truth_N)
         self.losses.append(loss.detach())
         return loss
@@ -166,7 +167,7 @@ def load(network: nn.Module, weights: Weights) -> None:
     """Copy weights into the network in place, parameters and buffers."""
     own = network.state_dict(keep_vars=True)
     if own.keys() != weights.keys():
-        raise KeyError(f"weights do not fit the network: {sorted(own.keys() ^ weights.keys())}")
+        raise ConfigError(f"weights do not fit the network: {', '.join(sorted(own.keys() ^ weights.keys()))}")
     for name, tensor in own.items():
         tensor.copy_(weights[name])
 
@@ -228,7 +229,7 @@ def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpos
 def outcome(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
     """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
     local = module.leave(momentum)
-    sends = job.update.finish(local)
+    sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
     totals = {name: total * (module.steps / module.counts[name]) for name, total in local.totals.items()}
     metrics = {**totals, **module.pseudo.metrics()}

@@ -14,7 +14,7 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
 from benchmark.federated.ledger import Ledger
 from benchmark.federated.store import ClientStore, Draft
-from benchmark.methods.catalogue import first_state, models_of, play_round
+from benchmark.methods.calls import first_state, jobs_given, models_of, play_round
 from benchmark.methods.protocol import Job, Limit, Outcome, State, World
 from benchmark.streams import numpy_stream
 
@@ -107,7 +107,7 @@ class FederatedModule(pl.LightningModule):
 
     def _fit(self, jobs: Sequence[Job], round_number: int) -> Iterator[Outcome]:
         """The engine's outcomes, seen by the ledger and the observers on their way to the method."""
-        for job in jobs:
+        for job in jobs_given(jobs):
             for observer in self.observers:
                 observer.on_job(job, round_number)
         sent = [job if job.begins is None else replace(job, begins=None) for job in jobs]

@@ -1,7 +1,4 @@
-"""The methods by name, how a method outside the package is named (`my_module:MyMethod`), and how a method is called.
-
-A method that returns something else than the contract asks for ends in one line that says what to return.
-"""
+"""The methods by name, and how a method outside the package is named (`my_module:MyMethod`)."""
 
 import importlib
 import sys
@@ -23,7 +20,6 @@ from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
-from benchmark.methods.protocol import Round, Setup, State, Weights, World
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
@@ -109,36 +105,3 @@ def read_method(raw: Any, path: str) -> Any:
         raise ConfigError(f"{path}: {shown(raw)} names no method; choose {path}.kind from {', '.join(sorted(METHODS))}")
     cls = method_class(table["kind"])
     return from_plain(cls, {key: value for key, value in table.items() if key != "kind"}, path)
-
-
-def first_state(method: Any, setup: Setup) -> State:
-    """`init`. Raises ConfigError where it returns no State."""
-    state = method.init(setup)
-    if not isinstance(state, State):
-        raise ConfigError(f"method {method_name(method)!r}: init returned {_type(state)}; return State(server={{...}})")
-    return state
-
-
-def play_round(method: Any, state: State, world: World) -> Round:
-    """`round`. Raises ConfigError where it returns something else than a State and numbers."""
-    result = method.round(state, world)
-    match result:
-        case (State(), Mapping()):
-            return result
-    given = " and ".join(map(_type, result)) if isinstance(result, tuple) else _type(result)
-    raise ConfigError(
-        f"method {method_name(method)!r}, round {world.round}: returned {given}; "
-        "return a State and the numbers to record, such as `state, {}`"
-    )
-
-
-def models_of(method: Any, state: State) -> dict[str, Weights]:
-    """`models`. Raises ConfigError where it names nothing."""
-    models = method.models(state)
-    if not models:
-        raise ConfigError(f"method {method_name(method)!r}: models is empty; name one set of weights to evaluate")
-    return models
-
-
-def _type(value: object) -> str:
-    return type(value).__name__

@@ -3,15 +3,18 @@
 import re
 import sys
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
+import torch
 
 from benchmark.errors import ConfigError
+from benchmark.federated.environment import prepare
 from benchmark.methods.catalogue import method_class, read_method
-from benchmark.methods.protocol import Method
+from benchmark.methods.protocol import Local, Method
 from tests.conftest import ROOT, tiny_experiment
 from tests.federated.helpers import module_of
-from tests.methods.toys import ToConstant, Toy
+from tests.methods.toys import ToConstant, Toy, work
 
 README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
 
@@ -33,42 +36,79 @@ def test_the_method_in_the_readme_runs(tmp_path, monkeypatch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateAlone(Toy):
-    def round(self, state, world):
-        return state
+class Wrong(Toy):
+    """A method of which one function, or one of its local work, returns something else than it should."""
 
+    function: str
+    returns: Any
 
-@dataclass(frozen=True, kw_only=True)
-class NoMetrics(Toy):
-    def round(self, state, world):
-        return state, None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoState(Toy):
     def init(self, setup):
-        return {"student": setup.initial_weights()}
+        return self.returns if self.function == "init" else super().init(setup)
+
+    def round(self, state, world):
+        if self.function == "round":
+            return self.returns(state)
+        if self.function == "fit":
+            return state, {"jobs": float(len(list(world.fit(self.returns))))}
+        return super().round(state, world)
+
+    def jobs(self, student, world):
+        return [work(world, WrongWork(method=self), client, student=student) for client in world.cohort()]
+
+    def models(self, state):
+        return self.returns(state) if self.function == "models" else super().models(state)
 
 
-HERE, RETURN = __name__, "return a State and the numbers to record, such as `state, {}`"
+@dataclass(frozen=True, kw_only=True)
+class WrongWork(ToConstant):
+    method: Wrong
+
+    def start(self, received, private, reader):
+        return self.method.returns if self.method.function == "start" else super().start(received, private, reader)
+
+    def loss(self, trainable, frozen, batch, draw):
+        loss, aux = super().loss(trainable, frozen, batch, draw)
+        return self.method.returns(loss) if self.method.function == "loss" else (loss, aux)
+
+    def finish(self, local):
+        return self.method.returns if self.method.function == "finish" else super().finish(local)
+
+
+HERE = __name__
+OF_ROUND = "return a State and the numbers to record, such as `state, {}`"
+OF_MODELS = "return the weights to evaluate by name, such as {'student': weights}"
+OF_LOSS = "return the loss, a scalar tensor, and tensors to report, such as `loss, {}`"
+OF_START = "return None or Local(trainable={'student': weights})"
 
 
 @pytest.mark.parametrize(
-    ("method", "message"),
+    ("function", "returns", "message"),
     [
-        (StateAlone(), f"round 1: returned State; {RETURN}"),
-        (
-            NoMetrics(),
-            "round 1: returned State and NoneType; return a State and the numbers to record, such as `state, {}`",
-        ),
-        (NoState(), "init returned dict; return State(server={...})"),
+        ("init", {"student": 1}, ":Wrong, init: returned {'student': int}; return State(server={...})"),
+        ("round", lambda state: state, f":Wrong, round 1: returned State; {OF_ROUND}"),
+        ("round", lambda state: (state, None), f":Wrong, round 1: returned State and NoneType; {OF_ROUND}"),
+        ("round", lambda state: (state, {"loss": "low"}), f":Wrong, round 1: returned str as 'loss'; {OF_ROUND}"),
+        ("models", lambda state: {}, f":Wrong, models: returned {{}}; {OF_MODELS}"),
+        ("models", lambda state: {"best": torch.ones(2)}, f":Wrong, models: returned {{'best': Tensor}}; {OF_MODELS}"),
+        ("models", lambda state: {"best": {"w": torch.ones(2)}}, "weights do not fit the network: conv1.bias, conv1.w"),
+        ("fit", [1], "world.fit was given list; give it a list of Job(...)"),
+        ("start", {"student": {}}, f":WrongWork, start: returned {{'student': dict}}; {OF_START}"),
+        ("start", Local(trainable={"fc.bias": 1}), f":WrongWork, start: returned Local; {OF_START}"),  # type: ignore[dict-item]
+        ("loss", lambda loss: loss, f":WrongWork, loss: returned Tensor[]; {OF_LOSS}"),
+        ("loss", lambda loss: (loss.repeat(2), {}), f":WrongWork, loss: returned Tensor[2] and {{}}; {OF_LOSS}"),
+        ("loss", lambda loss: (loss, {"l": 1.0}), f":WrongWork, loss: returned Tensor[] and {{'l': float}}; {OF_LOSS}"),
+        ("finish", None, ":WrongWork, finish: returned NoneType; return what is sent by name, such as {'student': "),
     ],
 )
-def test_a_broken_method_is_told_in_one_line(method, message):
+def test_a_wrong_return_value_names_the_function_and_what_was_wanted(function, returns, message):
     with pytest.raises(ConfigError) as caught:
-        played(method)
-    separator = ": " if "init" in message else ", "
-    assert str(caught.value) == f"method '{HERE}:{type(method).__name__}'{separator}{message}"
+        played(Wrong(function=function, returns=returns))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_stream_of_an_unknown_part_is_told():
+    with pytest.raises(ConfigError, match="a stream's part: 'unlabeled'; did you mean 'unlabelled'?"):
+        prepare(tiny_experiment()).part(0, "unlabeled")
 
 
 class Plain(Method):

@@ -1,0 +1,102 @@
+"""How a method and its local work are called: what returns something else than the contract asks for ends in one line
+that names the function and what to return."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from benchmark.errors import ConfigError
+from benchmark.methods import protocol as fl
+from benchmark.methods.catalogue import method_name
+
+
+def first_state(method: Any, setup: fl.Setup) -> fl.State:
+    """`init`. Raises ConfigError, as all of these."""
+    state = method.init(setup)
+    if not isinstance(state, fl.State):
+        _refuse(method, "init", _type(state), "State(server={...})")
+    return state
+
+
+def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
+    """`round`, which returns a State and numbers."""
+    result = method.round(state, world)
+    match result:
+        case (fl.State(), Mapping() as numbers) if all(isinstance(value, Real) for value in numbers.values()):
+            return result
+        case (fl.State(), Mapping() as numbers):
+            given = next(
+                f"{_type(value)} as {name!r}" for name, value in numbers.items() if not isinstance(value, Real)
+            )
+        case tuple():
+            given = " and ".join(map(_type, result))
+        case _:
+            given = _type(result)
+    _refuse(method, f"round {world.round}", given, "a State and the numbers to record, such as `state, {}`")
+
+
+def models_of(method: Any, state: fl.State) -> dict[str, fl.Weights]:
+    """`models`, which names one set of weights or more."""
+    models = method.models(state)
+    if not isinstance(models, Mapping) or not models or not all(map(_is_weights, models.values())):
+        _refuse(method, "models", _type(models), "the weights to evaluate by name, such as {'student': weights}")
+    return dict(models)
+
+
+def jobs_given(jobs: Sequence[fl.Job]) -> Sequence[fl.Job]:
+    """What a method hands to `world.fit`."""
+    if not isinstance(jobs, Sequence) or not all(isinstance(job, fl.Job) for job in jobs):
+        raise ConfigError(f"world.fit was given {_type(jobs)}; give it a list of Job(...)")
+    return jobs
+
+
+def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+    """`start`, which returns the weight sets to train, or None."""
+    local = update.start(received, private, reader)
+    if local is not None and not (isinstance(local, fl.Local) and all(map(_is_weights, local.trainable.values()))):
+        _refuse(update, "start", _type(local), "None or Local(trainable={'student': weights})")
+    return local
+
+
+def loss_of(update: fl.LocalUpdate, phase: int, *arguments: Any) -> fl.Loss:
+    """The loss of one local step, a scalar, and what to report of it, tensors."""
+    name = update.phases[phase]
+    result = getattr(update, name)(*arguments)
+    match result:
+        case (Tensor() as loss, Mapping() as aux) if not loss.dim() and all(
+            isinstance(v, Tensor) for v in aux.values()
+        ):
+            return result
+        case tuple():
+            given = " and ".join(map(_type, result))
+        case _:
+            given = _type(result)
+    _refuse(update, name, given, "the loss, a scalar tensor, and tensors to report, such as `loss, {}`")
+
+
+def finished(update: fl.LocalUpdate, local: fl.Local) -> fl.Tree:
+    """`finish`, which returns what is sent."""
+    sends = update.finish(local)
+    if not isinstance(sends, Mapping):
+        _refuse(update, "finish", _type(sends), "what is sent by name, such as {'student': weights}")
+    return dict(sends)
+
+
+def _refuse(owner: object, function: str, given: str, wanted: str) -> NoReturn:
+    raise ConfigError(f"{method_name(owner)}, {function}: returned {given}; return {wanted}")
+
+
+def _is_weights(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(tensor, Tensor) for tensor in value.values())
+
+
+def _type(value: object) -> str:
+    """A value in a message: its type, of a tensor also the shape, of a mapping what it holds."""
+    if isinstance(value, torch.Tensor):
+        return f"Tensor{list(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name!r}: {type(held).__name__}' for name, held in list(value.items())[:3])}}}"
+    return type(value).__name__
