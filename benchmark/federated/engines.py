@@ -17,7 +17,7 @@ from benchmark.federated.start import usable_cores
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 ENGINES = ("auto", "reference", "pool", "ray")
-# Local steps below which starting workers (seconds each, for importing torch) costs more than they save.
+# Local steps below which starting workers (seconds each, for importing torch) costs more than they save: "auto".
 WORTH_WORKERS = 10_000
 
 
@@ -150,22 +150,36 @@ def build_engine(
     *,
     device: str | None = None,
 ) -> Engine:
-    """The engine of that name. "auto": the reference engine on a CUDA device where there is one, else the process pool
-    where there are cores and enough jobs for it. A pool of one worker is this process.
+    """The engine of that name. "auto": the reference engine on a CUDA device where there is one, or where `threads` are
+    asked for; else the pool, so that the bits are those of a campaign's runs, however many cores there are.
 
-    `threads` and `device` ("cuda", "cuda:1", "cpu") are the reference engine's; the threads of workers follow from
-    `layout`. Raises ConfigError.
+    `threads` and `device` ("cuda", "cuda:1", "cpu") are the reference engine's; workers have one thread each.
+    Raises ConfigError.
     """
     check_engine(name, workers, threads, device)
     if name == "ray":
-        torch.set_num_threads(1)  # this process averages and evaluates
         return ray_engine(environment, workers, threads=1)
-    if name == "pool" or needs_workers(name, environment.experiment, workers, threads, device=device):
-        return pool(environment, *layout(environment.experiment.federation.C, workers))
+    processes = processes_of(name, environment.experiment, workers, threads, device)
+    if processes:
+        return pool(environment, processes, threads=1)
     torch.set_num_threads(threads)
     if device is None:
         device = "cuda" if name == "auto" and torch.cuda.is_available() else "cpu"
     return ReferenceEngine(environment, device)
+
+
+def processes_of(name: str, experiment: Experiment, workers: int | None, threads: int, device: str | None) -> int:
+    """Processes of the pool, a single one being this process; 0: `build_engine` gives another engine. Told before there
+    is an environment. No more than a round has jobs (C and the server's); "auto" starts none that do not pay."""
+    federation = experiment.federation
+    if name == "auto":
+        if threads != 1 or (torch.cuda.is_available() if device is None else device != "cpu"):
+            return 0
+        if federation.C == 1 or federation.rounds * federation.C * federation.T < WORTH_WORKERS:
+            return 1
+    elif name != "pool":
+        return 0
+    return min(workers or usable_cores(), federation.C + 1)
 
 
 def engine_again(
@@ -189,45 +203,21 @@ def engine_again(
         return ReferenceEngine(environment, "cuda" if device in (None, "cpu") else device)
     if began not in ("pool", "ray") or not recorded.items() >= FAST.items():
         raise ConfigError(f"this run was begun by the engine {began!r}, which is no longer there; start it anew")
-    torch.set_num_threads(1)
     if name == "ray":
         return ray_engine(environment, workers, threads=threads)
-    return pool(environment, workers or (None if began == "ray" else recorded.get("workers")), threads)
+    return pool(environment, workers or (None if began == "ray" else recorded.get("workers")), threads=threads)
 
 
-def pool(environment: Environment, workers: int | None, threads: int) -> Engine:
-    """Processes; for a single one this one does its work."""
+def pool(environment: Environment, workers: int | None, *, threads: int) -> Engine:
+    """Processes; for a single one this one does its work. Else it averages and evaluates, with one thread."""
+    torch.set_num_threads(threads if workers == 1 else 1)
     if workers == 1:
-        torch.set_num_threads(threads)
         return ReferenceEngine(environment, fast=True)
-    torch.set_num_threads(1)
     return ProcessPool(environment, workers, threads=threads)
 
 
 def ray_engine(environment: Environment, workers: int | None, *, threads: int) -> Engine:
     from benchmark.federated.ray_engine import RayEngine
 
+    torch.set_num_threads(1)
     return RayEngine(environment, workers, threads=threads)
-
-
-def needs_workers(
-    name: str, experiment: Experiment, workers: int | None, threads: int, *, device: str | None = None
-) -> bool:
-    """Whether `build_engine` starts processes, told before there is an environment."""
-    if name == "auto":
-        on_cuda = torch.cuda.is_available() if device is None else device != "cpu"
-        return threads == 1 and not on_cuda and suits_workers(experiment, workers)
-    return name == "pool" and workers != 1
-
-
-def suits_workers(experiment: Experiment, workers: int | None) -> bool:
-    """Two or more processes, two or more jobs a round, and work beyond `WORTH_WORKERS` steps."""
-    federation = experiment.federation
-    steps = federation.rounds * federation.C * federation.T
-    return (workers or usable_cores()) > 1 and federation.C > 1 and steps >= WORTH_WORKERS
-
-
-def layout(C: int, workers: int | None) -> tuple[int, int]:
-    """Workers, and threads of each: one a core, but no more workers than a round has jobs (C and the server's)."""
-    cores, jobs = workers or usable_cores(), C + 1
-    return (cores, 1) if jobs >= cores else (jobs, cores // jobs)

@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_record, to_json
-from benchmark.federated.engines import Engine, build_engine, check_engine, engine_again, needs_workers
+from benchmark.federated.engines import Engine, build_engine, check_engine, engine_again, processes_of
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
@@ -80,7 +80,7 @@ def run(
                 keep_freed_memory()
                 if is_held(folder, patience):  # told before time goes into data; `claimed` is what decides
                     raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it")
-                if needs_workers(engine, experiment, workers, threads, device=device):
+                if processes_of(engine, experiment, workers, threads, device) > 1:
                     load_ahead()  # beside the preparing of data
                 environment = prepare(experiment, data_root)
                 with claimed(folder, patience=patience) as lease:

@@ -1,61 +1,50 @@
-"""The engine of a run: chosen by the work, by name, or refused; both give the same record."""
+"""The engine of a run: chosen by the work, by name, or refused; kept on resume, and by who trains a record again."""
 
 import contextlib
 import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from benchmark.errors import ConfigError, Stopped
 from benchmark.experiment import Federation
-from benchmark.federated.engines import (
-    WORTH_WORKERS,
-    build_engine,
-    engine_again,
-    layout,
-    needs_workers,
-    suits_workers,
-)
+from benchmark.federated.engines import build_engine, engine_again, processes_of
 from benchmark.federated.environment import prepare
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.records.record import run_folder
+from benchmark.records.retrain import retrain
 from benchmark.records.run import run
-from tests.conftest import tiny_experiment
+from tests.conftest import record_of
 from tests.records.equality import differences
 from tests.records.test_run import Interrupt
 
-
-@pytest.mark.parametrize(
-    ("federation", "workers", "suits"),
-    [
-        (Federation(K=10, C=10, T=10, rounds=100), 2, True),  # 10,000 local steps of clients
-        (Federation(K=10, C=10, T=10, rounds=99), 2, False),  # a little less
-        (Federation(K=10, C=1, T=100, rounds=1000), 2, False),  # one job at a time
-        (Federation(K=10, C=10, T=10, rounds=100), 1, False),  # one core
-    ],
-)
-def test_workers_where_they_pay(federation, workers, suits):
-    assert WORTH_WORKERS == 10_000
-    assert suits_workers(tiny_experiment(federation=federation), workers) == suits
+FEW, MANY = 1, 5_000  # rounds of two clients and a local step: beyond 10,000 steps workers pay
 
 
 @pytest.mark.parametrize(
-    ("name", "workers", "rounds", "device", "starts"),
+    ("name", "cores", "C", "rounds", "processes"),
     [
-        ("auto", 2, 1, None, False),
-        ("auto", 2, 10_000, "cpu", True),  # 20,000 local steps are enough of them
-        ("reference", 2, 10_000, None, False),
-        ("pool", 2, 1, None, True),
-        ("pool", 1, 10_000, None, False),  # this process does one worker's work
+        ("auto", 2, 2, MANY, 2),
+        ("auto", 2, 2, MANY - 1, 1),  # a little less
+        ("auto", 2, 1, 2 * MANY, 1),  # one job at a time
+        ("auto", 1, 2, MANY, 1),
+        ("pool", 2, 1, FEW, 2),  # the client's job and the server's
+        ("pool", 8, 2, FEW, 3),  # no more than there are jobs
+        ("reference", 2, 2, MANY, 0),
     ],
 )
-def test_whether_workers_are_needed_is_known_before_there_is_data(tiny, name, workers, rounds, device, starts):
-    """What is told of an experiment is what `build_engine` then makes of it."""
-    federation = Federation(K=2, C=2, T=1, rounds=rounds)
-    environment = prepare(replace(tiny, federation=federation))
-    with contextlib.closing(build_engine(name, environment, workers, 1, device=device)) as engine:
-        found = needs_workers(name, environment.experiment, workers, 1, device=device)
-        assert isinstance(engine, ProcessPool) == found == starts
+def test_processes_are_known_before_there_is_data_and_are_what_is_built(tiny, name, cores, C, rounds, processes):
+    """A pool of one is this process. Whatever the number, the settings that decide the bits are those of a campaign's
+    runs (`sweeps.launcher`), where no other engine is asked for."""
+    environment = prepare(replace(tiny, federation=Federation(K=2, C=C, T=1, rounds=rounds)))
+    assert processes_of(name, environment.experiment, cores, 1, "cpu") == processes
+    with (
+        contextlib.closing(build_engine(name, environment, cores, 1, device="cpu")) as built,
+        contextlib.closing(build_engine("pool", environment, 1, 1)) as launchers,
+    ):
+        assert isinstance(built, ProcessPool) == (processes > 1)
+        assert ({**built.settings, "workers": 1} == launchers.settings) == (processes > 0)
 
 
 def test_a_pool_of_one_gives_the_bits_of_two(tiny, tmp_path):
@@ -77,29 +66,6 @@ def test_what_cannot_be_built_is_refused(tiny, name, threads, named):
         build_engine(name, prepare(tiny), None, threads)
 
 
-@pytest.mark.parametrize(
-    ("C", "cores", "expected"),
-    [
-        (10, 2, (2, 1)),  # 11 jobs on 2 cores
-        (1, 2, (2, 1)),  # the client's and the server's
-        (1, 8, (2, 4)),  # 2 jobs on 8 cores: 4 threads for each
-        (4, 8, (5, 1)),  # 5 jobs on 8 cores: a second thread for some would make results depend on who got it
-    ],
-)
-def test_no_more_workers_than_jobs(C, cores, expected):
-    assert layout(C, cores) == expected
-
-
-def test_both_engines_leave_the_same_record(tiny, tmp_path):
-    """But for the last bits, and the time it took; the manifest names the engine."""
-    experiment = replace(tiny, federation=replace(tiny.federation, rounds=2))
-    here = run(experiment, tmp_path / "reference")
-    there = run(experiment, tmp_path / "pool", engine="pool", workers=2)
-    assert here["last"] == pytest.approx(there["last"], rel=1e-5) and here["cost"] == there["cost"]
-    for name in ("reference", "pool"):
-        assert manifest(tmp_path / name)["name"] == name
-
-
 def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
     """Begun by workers and asked to go on with the reference: the bits are those of workers throughout."""
     whole = run(tiny, tmp_path / "whole", engine="pool", workers=1)
@@ -108,6 +74,16 @@ def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
     resumed = run(tiny, tmp_path / "broken", engine="reference")
     assert manifest(tmp_path / "broken") == manifest(tmp_path / "whole")
     assert resumed["last"] == whole["last"]
+
+
+@pytest.mark.parametrize(("engine", "threads"), [("reference", 1), ("reference", 2), ("pool", 1)])
+def test_a_record_is_trained_again_by_its_own_engine_and_threads(tiny, tmp_path, engine, threads):
+    """To the bit, which is only expected where both are the record's."""
+    run(tiny, tmp_path, engine=engine, threads=threads)
+    torch.set_num_threads(1)
+    found = retrain(record_of(run_folder(tmp_path, tiny)), copied=False)
+    assert found.exact and found.trouble is None
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(
