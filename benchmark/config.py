@@ -206,6 +206,8 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             raise ConfigError(f"unknown key {_join(path, key)} = {shown(raw)}; {nearest(key, fields)}")
         names = {former: now for now, former in fields[key].metadata.get("former", {}).items()}
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
+        if isinstance(raw, Mapping) and "kind" not in raw and dataclasses.is_dataclass(fields[key].default):
+            raw = {**to_plain(fields[key].default), **raw}
         reader = fields[key].metadata.get("read")  # open sets, such as methods, bring their own
         values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
     missing = [

@@ -102,6 +102,15 @@ def test_a_kind_can_be_changed_by_its_name():
     assert resolve(None, ["--data=mnist"]).data.name == "mnist"
 
 
+def test_a_part_s_fields_are_set_where_its_kind_is_the_default():
+    """Method and field as two words: what the method has by default keeps its kind and its other fields."""
+    found = resolve(None, ["--method", "ssfl", "--method.objective.threshold=0.5"]).method.objective
+    default = resolve(None, ["--method=ssfl"]).method.objective
+    assert found == replace(default, threshold=0.5) != default
+    turned = ["--method.objective.threshold=0.5", "--method.kind=ssfl"]
+    assert resolve(None, turned).method.objective == found  # a method named later drops no field
+
+
 def test_files_and_words(tmp_path):
     (tmp_path / "a.yaml").write_text(
         "federation: {K: 6, C: 3}\noptimizer.lr: 1e-3\nmethod:\n  kind: ssfl\n  averaging: grouping\n"

@@ -128,7 +128,8 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
     data = to_json(start or DEFAULT)
     if config is not None:
         merge(data, read_config(config))
-    for key, text in pairs(overrides):
+    # A kind before its fields, wherever it stands: another kind drops fields that were set before.
+    for key, text in sorted(pairs(overrides), key=lambda pair: pair[0].removesuffix(".kind").count(".")):
         if key == "_wandb":  # an argument that some sweep agents add
             continue
         override(data, "data.name" if key == "data" else key, text)
