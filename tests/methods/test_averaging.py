@@ -32,18 +32,13 @@ def group_mean(members, server_weight=None):
     return with_server(clients, SERVER, server_weight)
 
 
-def test_fedavg_by_hand():
-    torch.testing.assert_close(group_mean(CLIENTS)["w"], torch.tensor([4.6, 4.2]))
-
-
-def test_grouping_by_hand():
-    groups = [group_mean(CLIENTS[:2]), group_mean(CLIENTS[2:])]
-    torch.testing.assert_close(mean(groups)["w"], torch.tensor([4.0, 23 / 6]))
-
-
-def test_unequal_groups_count_equally():
-    groups = [group_mean(CLIENTS[:3]), group_mean(CLIENTS[3:])]
-    torch.testing.assert_close(mean(groups)["w"], torch.tensor([3.25, 3.25]))
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [([CLIENTS], [4.6, 4.2]), ([CLIENTS[:2], CLIENTS[2:]], [4.0, 23 / 6]), ([CLIENTS[:3], CLIENTS[3:]], [3.25, 3.25])],
+    ids=["FedAvg", "equal groups", "unequal groups count equally"],
+)
+def test_groups_by_hand(groups, expected):
+    torch.testing.assert_close(mean([group_mean(members) for members in groups])["w"], torch.tensor(expected))
 
 
 def test_the_control_equals_grouping_in_equal_groups():

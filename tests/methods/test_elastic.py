@@ -86,13 +86,6 @@ def test_overlap_without_momentum_is_easgd_with_rates_alpha_and_one_minus_alpha(
     assert difference(overlap[0], overlap[3]) > 1e-3
 
 
-def test_overlap_s_full_pull_never_leaves_the_first_anchor():
-    """alpha = 1: what is averaged are models just set to the anchor."""
-    _, module, seen = rounds_of(OverlapSGD(batch_size=8, alpha=1.0, beta=0.0), 3)
-    assert all(equal(seen[0], anchor) for anchor in seen)
-    assert all(equal(module.state.clients[str(client)]["student"], seen[0]) for client in range(4))
-
-
 def test_the_anchor_s_momentum_by_its_definition():
     """v_1 = m_1 - z_0; v_2 = beta v_1 + (m_2 - z_1), with m_t the mean of what clients sent, which they keep."""
     environment = prepare(experiment(OverlapSGD(batch_size=8, alpha=0.5, beta=0.3)))
@@ -107,13 +100,6 @@ def test_the_anchor_s_momentum_by_its_definition():
         torch.testing.assert_close(z_1, m_1, atol=1e-6, rtol=0)
         expected = z_1 + 0.3 * (m_1 - z_0) + (m_2 - z_1)
         torch.testing.assert_close(z_2.double(), expected, atol=1e-6, rtol=0)
-
-
-def test_momentum_stays_with_the_client():
-    """Equal first rounds; in the second the kept buffers tell."""
-    kept, reset = (rounds_of(EASGD(batch_size=8, momentum=rule), 2) for rule in ("kept", "reset"))
-    assert equal(kept[2][1], reset[2][1]) and difference(kept[2][2], reset[2][2]) > 1e-6
-    assert "momentum" in kept[1].state.clients["0"] and "momentum" not in reset[1].state.clients["0"]
 
 
 def test_a_client_that_rests_keeps_its_model():

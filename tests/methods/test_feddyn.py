@@ -64,12 +64,6 @@ def test_a_client_keeps_its_own_gradient():
             torch.testing.assert_close(kept[0]["gradient"][name].double(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_first_local_step_of_the_first_round_feels_nothing():
-    """g_k = 0 and theta = theta^{t-1} there; the second step is pulled back."""
-    assert equal(weights_after(experiment(ALPHA, T=1), 1), weights_after(experiment(0.0, T=1), 1))
-    assert not equal(weights_after(experiment(ALPHA, T=2), 1), weights_after(experiment(0.0, T=2), 1))
-
-
 def test_a_step_goes_along_the_client_s_gradient():
     """theta - eta (grad L - g_k): the same first step of plain SGD with and without g_k differs by eta g_k."""
     e = replace(

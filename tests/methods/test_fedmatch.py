@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
@@ -24,11 +23,8 @@ from benchmark.methods.fedmatch import (
     Lambdas,
     applied,
     changes,
-    consistency_of_clients,
     hard_threshold,
-    nearest,
     summed,
-    vote,
 )
 from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit
 from benchmark.methods.shared import mean
@@ -40,7 +36,6 @@ from tests.methods.watch import Watch, trained
 BASE = replace(tiny_experiment(), optimizer=SGD(lr=0.005, momentum=0.9, weight_decay=1e-3))
 METHOD = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=3)
 EXACT: dict[str, Any] = {"psi_threshold": 0.0, "delta_threshold": 0.0}
-WHOLE = 4 * 38_378  # bytes of the tiny network's weights
 
 
 def experiment(setting="server", method=METHOD, **factors):
@@ -140,15 +135,6 @@ def test_without_psi_and_helpers_it_is_training_on_labels_alone(setting):
 # Helpers.
 
 
-def test_the_nearest_by_hand():
-    """From (0, 0): 2 at distance 1, 10 at 1, 3 at 2, 4 at 5. Equal distances by number, and never oneself."""
-    places = {"0": (0.0, 0.0), "10": (0.0, 1.0), "2": (1.0, 0.0), "3": (0.0, 2.0), "4": (3.0, 4.0)}
-    outputs = {name: torch.tensor(place) for name, place in places.items()}
-    assert nearest("0", outputs, 2) == ["2", "10"] and nearest("0", outputs, 3) == ["2", "10", "3"]
-    assert nearest("4", outputs, 9) == ["3", "10", "2", "0"]
-    assert nearest("0", {"0": outputs["0"]}, 2) == []
-
-
 @pytest.mark.parametrize("setting", ["server", "every_client"])
 def test_helpers_are_the_nearest_seen_clients_every_third_round(setting):
     """C = 3 of K = 6: each client seen before has the psi of the two whose last model's softmax on one and the same
@@ -200,31 +186,6 @@ def test_server_and_client_know_the_same(setting):
     assert len(states[4]["known"]) == 4
     for client, sets in states[4]["known"].items():
         assert all(equal(sets[name], module.state.clients[client][name]) for name in ("sigma", "psi"))
-
-
-@pytest.mark.parametrize("setting", ["server", "every_client"])
-def test_sparse_transfer_is_counted_and_below_dense(setting):
-    """K = C = 4. Round 1 goes down whole. Later bytes fall as the thresholds rise, and lie below all entries' bytes;
-    what goes up has an entry for each that moved by more than delta, as counted from the weights."""
-    sets_up = 1 if setting == "server" else 2
-    seen = []
-    for delta in (0.0, 1e-4, 1e-2):
-        module, watch, states = watched_states(
-            experiment(setting, replace(METHOD, helpers=0, delta_threshold=delta)), 2
-        )
-        first = sum(tree_bytes(job.receives) for job, _ in watch.clients(1))
-        assert first == 4 * 2 * WHOLE
-        for job, outcome in watch.clients(2):
-            kept = states[1]["known"][str(job.key.client)]
-            entries = sum(
-                int(((states[2]["known"][str(job.key.client)]["psi"][n] - received(job, kept)["psi"][n]) != 0).sum())
-                for n in kept["psi"]
-            )
-            sent = tree_bytes({"psi": outcome.sends["psi"]})
-            assert sent <= min(WHOLE, 8 * entries) and sent >= 4 * entries
-        seen.append((module.metrics["comm/bytes_up"], module.metrics["comm/bytes_down"]))
-        assert seen[-1][0] <= 4 * sets_up * WHOLE and seen[-1][1] <= 4 * 2 * WHOLE
-    assert seen[0][0] > seen[1][0] > seen[2][0] and seen[0][1] > seen[1][1] > seen[2][1]
 
 
 @pytest.mark.parametrize("setting", ["server", "every_client"])
@@ -312,24 +273,6 @@ def test_each_loss_has_a_gradient_for_its_own_weights_alone():
     # d CE / d W = (p - onehot)^T x / N, at sigma + psi
     by_hand = 10 * (np.exp(log_p) - np.eye(4)[np.arange(6) % 4]).T @ PLAIN / 6
     np.testing.assert_allclose(both["sigma"].weight.grad.numpy(), by_hand, atol=1e-12)
-
-
-def test_inter_client_consistency_is_zero_where_a_helper_equals_the_client():
-    own_ND = torch.tensor(PLAIN @ SETS["psi"].T)
-    other_ND = torch.tensor(PLAIN @ SETS["sigma"].T)
-    kept_N = torch.ones(6, dtype=torch.bool)
-    assert consistency_of_clients(own_ND, [own_ND, own_ND], kept_N).item() == pytest.approx(0.0, abs=1e-12)
-    one = consistency_of_clients(own_ND, [other_ND], kept_N).item()
-    assert one > 0.01
-    assert consistency_of_clients(own_ND, [other_ND, own_ND], kept_N).item() == pytest.approx(one / 2)
-    assert consistency_of_clients(own_ND, [other_ND], ~kept_N).item() == 0.0
-
-
-def test_the_vote_by_hand():
-    """Own 0, 1, 2; first helper 0, 2, 1; second 1, 2, 0: two for 0; two for 2; one each: the lowest class."""
-    logits = [F.one_hot(torch.tensor(labels), 3).double() for labels in ([0, 1, 2], [0, 2, 1], [1, 2, 0])]
-    assert vote(logits).tolist() == [0, 2, 0]
-    assert vote(logits[:1]).tolist() == [0, 1, 2]
 
 
 # Weights sent as changes: bytes by hand, and what arrives.

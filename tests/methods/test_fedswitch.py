@@ -1,6 +1,5 @@
 """FedSwitch and its baselines: limit cases in which two methods are one, a local step by hand, and what is sent."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -220,24 +219,7 @@ def test_labels_of_the_server_are_idle_beside_labels_at_clients():
     assert all(set(job.data) == {"labelled", "unlabelled"} for job in watch.jobs())
 
 
-@pytest.mark.parametrize("name", FOUR)
-def test_the_evaluated_model(name):
-    """The student comes first unless the teacher is asked for."""
-    for evaluated in ("student", "teacher") if name != "fedprox_fixmatch" else ():
-        module, _ = after_rounds(replace(FOUR[name], evaluated=evaluated), 1)
-        assert list(module.models())[0] == evaluated
-        assert equal(module.models()[evaluated], module.state.server[evaluated])
-
-
 # FedSwitch's equations on numbers: the EMA (Eq. 1), divergences (Eq. 2) and the rule (Eq. 3).
-
-
-def test_divergence_of_a_uniform_and_of_a_one_class_prediction():
-    """ln 4 + sum p ln p: 0 for four quarters, ln 4 for one class, and for (1/2, 1/4, 1/4, 0)
-    2 ln 2 - ln 2 / 2 - 2 (2 ln 2) / 4 = ln 2 / 2."""
-    shares = torch.tensor([[0.25] * 4, [0, 1, 0, 0], [0.5, 0.25, 0.25, 0]], dtype=torch.float64)
-    found = [float(kl_from_uniform(share_D)) for share_D in shares]
-    assert found == pytest.approx([0.0, math.log(4), math.log(2) / 2], abs=1e-12)
 
 
 @given(st.lists(st.lists(st.floats(-30, 30), min_size=5, max_size=5), min_size=1, max_size=7))
@@ -300,16 +282,6 @@ def test_divergences_of_sure_images_alone_by_hand():
             "client/kl_teacher_batches": 0.0,
         }
     )
-
-
-def test_where_all_images_are_sure_both_ways_to_count_are_one():
-    """tau = 0. As a sum and as a mean."""
-    for divergence in ("mean", "sum"):
-        method = FedSwitch(**{**SHARED, "threshold": 0.0}, divergence=divergence, ratio=0.5)
-        every, kept = (watched(experiment(replace(method, counted=way)), 2)[0] for way in ("all", "kept"))
-        for name in ("fedswitch/kl_teacher", "fedswitch/kl_student"):
-            assert kept.metrics[name] == pytest.approx(every.metrics[name], abs=1e-12)
-        assert equal(kept.state.server["student"], every.state.server["student"])
 
 
 def test_where_no_image_is_sure_nothing_is_measured():

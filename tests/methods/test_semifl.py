@@ -1,7 +1,6 @@
 """SemiFL against Algorithm 1: by hand on a linear model, and the sets, the labels and the order that it fixes."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.jobs import JobRunner
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
+from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit, Stream
 from benchmark.methods.semifl import NO_LABEL, ClientUpdate, SemiFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
@@ -125,8 +124,6 @@ def test_a_skipped_mix_leaves_the_fix_loss():
     """With all images sure the loss is L_fix alone, with either rule's gradient differing."""
     network = nn.ModuleDict({"student": nn.Sequential(nn.Flatten(), nn.Linear(4, 3))})
     views = {"weak": torch.rand(5, 1, 2, 2), "strong": torch.rand(5, 1, 2, 2)}
-    from benchmark.methods.protocol import Batch
-
     labels_N = torch.tensor([0, 1, 2, 0, 1])
 
     def loss(mix_labels_N):
@@ -218,35 +215,23 @@ def test_labels_are_fixed_on_receipt():
     assert all(len(labels) == 1 for labels in seen.values()) and len(seen) == pytest.approx(kept, rel=0.02)
 
 
-def test_static_statistics_come_from_everyone_or_from_the_server():
-    """The first layer's, whose input no weight changes, by hand: conv over plain images, pooled over all of them, or as
-    released the means of holders' means and variances."""
-    experiment = replace(tiny(), model=Model(network="tiny_cnn", norm="sbn"))
-    for who, moments in product(("server", "server_and_clients", "server_and_cohort"), ("pooled", "released_code")):
-        method = replace(experiment.method, statistics=who, moments=moments, warm_start_rounds=1)
-        few = replace(experiment.federation, C=2)
-        module = module_of(replace(experiment, method=method, federation=few))
-        module.training_step(1, 0)
-        weights, environment = module.models()["student"], module.environment
-        cohort = [int(k) for k in numpy_stream(0, "round", 1, "cohort").permutation(4)[:2]]
-        asked = {"server": [], "server_and_clients": range(4), "server_and_cohort": cohort}[who]
-        holders = [(SERVER, "labelled"), *((k, "unlabelled") for k in asked)]
-        outs = []
-        for holder, name in holders:
-            part, data = environment.part(holder, name), environment.data
-            for at_N in part.positions_N.split(250):
-                images = (part.images_NCHW[at_N].float() / 255 - data.mean[0]) / data.std[0]
-                out = nn.functional.conv2d(images, weights["conv1.weight"], weights["conv1.bias"], padding=1)
-                outs.append(out)
-        together = torch.cat(outs)
-        mean, var = together.mean(dim=(0, 2, 3)), together.var(dim=(0, 2, 3), correction=0)
-        if moments == "released_code":
-            mean = torch.stack([out.mean(dim=(0, 2, 3)) for out in outs]).mean(dim=0)
-            var = torch.stack([out.var(dim=(0, 2, 3)) for out in outs]).mean(dim=0)
-        assert torch.allclose(weights["norm1.running_mean"], mean, atol=1e-4)
-        assert torch.allclose(weights["norm1.running_var"], var, atol=1e-4, rtol=1e-4)
-        exchanged = module.metrics["comm/bytes_down"] > 0
-        assert exchanged == (who != "server")  # asking clients costs what it costs
+@pytest.mark.parametrize("moments", ["pooled", "released_code"])
+@pytest.mark.parametrize("who", ["server", "server_and_clients", "server_and_cohort"])
+def test_static_statistics_come_from_everyone_or_from_the_server(who, moments):
+    """Over all images together, or as released the means of batches' means and variances. Asking clients costs."""
+    e = replace(tiny(statistics=who, moments=moments, warm_start_rounds=1), model=Model(network="tiny_cnn", norm="sbn"))
+    module = module_of(replace(e, federation=replace(e.federation, C=2)))
+    module.training_step(1, 0)
+    weights = module.models()["student"]
+    cohort = [int(k) for k in numpy_stream(0, "round", 1, "cohort").permutation(4)[:2]]
+    outs = first_layer(weights, module.environment, {"server": (), "server_and_cohort": cohort}.get(who, range(4)))
+    parts = [torch.cat(outs)] if moments == "pooled" else outs
+    mean = torch.stack([part.mean(dim=(0, 2, 3)) for part in parts]).mean(dim=0)
+    unbiased = int(moments == "released_code")
+    var = torch.stack([part.var(dim=(0, 2, 3), correction=unbiased) for part in parts]).mean(dim=0)
+    assert torch.allclose(weights["norm1.running_mean"], mean, atol=1e-4)
+    assert torch.allclose(weights["norm1.running_var"], var, atol=1e-4, rtol=1e-4)
+    assert (module.metrics["comm/bytes_down"] > 0) == (who != "server")
 
 
 def test_what_is_evaluated_has_its_own_statistics():
@@ -264,17 +249,17 @@ def test_what_is_evaluated_has_its_own_statistics():
 
 
 def own_statistics(weights, environment):
-    outs = []
-    for holder, name in [(SERVER, "labelled"), *((k, "unlabelled") for k in range(environment.K))]:
-        part, data = environment.part(holder, name), environment.data
-        images = (part.images_NCHW[part.positions_N].float() / 255 - data.mean[0]) / data.std[0]
-        outs.append(nn.functional.conv2d(images, weights["conv1.weight"], weights["conv1.bias"], padding=1))
-    return torch.allclose(weights["norm1.running_mean"], torch.cat(outs).mean(dim=(0, 2, 3)), atol=1e-4)
+    outs = torch.cat(first_layer(weights, environment, range(environment.K)))
+    return torch.allclose(weights["norm1.running_mean"], outs.mean(dim=(0, 2, 3)), atol=1e-4)
 
 
-def test_clients_keep_momentum_only_where_asked():
-    for momentum, kept in (("reset", 0), ("released_code", 4)):
-        module = module_of(tiny(momentum=momentum))
-        module.training_step(1, 0)
-        assert len(module.state.clients) == kept
-        assert (module.metrics["comm/bytes_kept"] > 0) == (kept > 0)
+def first_layer(weights, environment, clients):
+    """What the first layer, whose input no weight changes, makes of plain images of the server and of these clients, in
+    batches of 250."""
+    data, outs = environment.data, []
+    for holder, name in [(SERVER, "labelled"), *((k, "unlabelled") for k in clients)]:
+        part = environment.part(holder, name)
+        for at_N in part.positions_N.split(250):
+            images = (part.images_NCHW[at_N].float() / 255 - data.mean[0]) / data.std[0]
+            outs.append(nn.functional.conv2d(images, weights["conv1.weight"], weights["conv1.bias"], padding=1))
+    return outs

@@ -34,12 +34,6 @@ def test_one_group_is_fedavg(tiny):
     assert equal(weights_after(tiny), weights_after(with_method(tiny, averaging=Grouping(S=1))))
 
 
-def test_the_server_weight_of_eq_8_changes_nothing(tiny):
-    """1 / (C + 1) given as a number is the default."""
-    weighted = with_method(tiny, averaging=FedAvg(server_weight=1 / (tiny.federation.C + 1)))
-    assert difference(weights_after(tiny), weights_after(weighted)) == 0.0
-
-
 def test_one_round_of_grouping_is_the_control(tiny):
     """All start from the same weights in round 1; equal groups of 2 of 4 then average to FedAvg with weight 1/3."""
     grouping = with_method(tiny, averaging=Grouping(S=2))
@@ -101,10 +95,9 @@ def test_momentum_stays_with_the_slot(tiny):
     kept = module_of(with_method(tiny, momentum="released_code"))
     kept.training_step(1, 0)
     assert set(kept.state.clients) == {"server-0", "slot-0", "slot-1", "slot-2", "slot-3"}
-    assert weights_after(tiny, rounds=1).keys() == kept.state.clients["slot-0"]["momentum"]["student"].keys()
-    reset = weights_after(tiny, rounds=2)
-    assert equal(weights_after(tiny, rounds=1), weights_after(with_method(tiny, momentum="released_code"), rounds=1))
-    assert difference(reset, weights_after(with_method(tiny, momentum="released_code"), rounds=2)) > 0
+    assert equal(weights_after(tiny, rounds=1), kept.models()["average"])
+    kept.training_step(2, 0)
+    assert difference(weights_after(tiny, rounds=2), kept.models()["average"]) > 0
 
 
 def test_batch_statistics_stay_at_the_server_or_are_averaged(tiny):
@@ -130,14 +123,6 @@ def test_warm_start_moves_no_client(tiny):
     assert module.metrics["comm/bytes_up"] == 0 and module.metrics["local_steps"] == 2
     module.training_step(2, 0)
     assert module.metrics["comm/bytes_up"] > 0
-
-
-def test_bytes_are_counted_from_what_is_sent(tiny):
-    """4 clients send and receive one float32 network each; the server's own job crosses no network."""
-    module = module_of(tiny)
-    module.training_step(1, 0)
-    parameters = sum(value.numel() for value in module.state.server["average"].values())
-    assert module.metrics["comm/bytes_up"] == module.metrics["comm/bytes_down"] == 4 * 4 * parameters
 
 
 def test_cohorts_are_drawn_evenly():
