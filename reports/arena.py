@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
+from benchmark.papers.beside import is_bound
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.papers.table import is_bound
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import FAMILY_ERROR
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of

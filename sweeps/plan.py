@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark.experiment import Experiment
+from benchmark.papers.beside import bound_of
 from benchmark.papers.item import CONFIRMING, Item
-from benchmark.papers.table import bound_of
 from benchmark.records.families import closed, first_seed, hash_of
 from benchmark.records.record import Records, covers, read_records
 

@@ -5,7 +5,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -16,8 +15,7 @@ from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_budget, add_quoted, add_scope, budget_of, seeds_of, uses_reference
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
-from benchmark.papers.census import census
-from benchmark.papers.item import Item
+from benchmark.papers.item import Item, census
 from sweeps.budget import Budget, Spending
 from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
@@ -68,7 +66,7 @@ def _counted(chosen: Sequence[Item], options: argparse.Namespace) -> int:
             "runs": len(runs),
             "tuned": len(planned.waiting),
             **total.to_json(),
-            **(asdict(census(planned.items)) if len(part) > 1 else {}),
+            **(census(planned.items) if len(part) > 1 else {}),
         }
         if options.json:
             print(json.dumps(counted))

@@ -155,10 +155,9 @@ def make_views(
     weak view, with the flip and crop of "strong". The generator may live on
     another device than the images (a CPU generator gives the same views on every device); every call takes the
     same number of draws from it for a given batch size and augmentation.
-    Raises ConfigError for an unknown or repeated view and for a mean or std that does not fit the channels,
-    DataError for images that are not uint8 (N, 1 or 3, H, W).
+    Raises ConfigError for an unknown view, DataError for images that are not uint8 (N, 1 or 3, H, W).
     """
-    _check(images_NCHW, views, mean, std)
+    _check(images_NCHW, views)
     count, channels, height, width = images_NCHW.shape
     device = images_NCHW.device
     draws = 2 * Weak.num_draws + augmentation.strong.num_draws  # D, uniform in [0, 1)
@@ -231,19 +230,12 @@ def _enlarged_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Te
     return draw
 
 
-def _check(images_NCHW: Tensor, views: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> None:
+def _check(images_NCHW: Tensor, views: Sequence[str]) -> None:
     for view in views:
         if view not in VIEWS:
             raise ConfigError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}")
-    if len(set(views)) != len(views):
-        raise ConfigError(f"views is {list(views)!r}; each view may be named once (call again for a second draw)")
     if images_NCHW.dtype != torch.uint8 or images_NCHW.ndim != 4 or images_NCHW.shape[1] not in (1, 3):
         shape = tuple(images_NCHW.shape)
         raise DataError(f"images are {images_NCHW.dtype} {shape}; they must be uint8 (N, 1 or 3, height, width)")
     if images_NCHW.shape[2] <= images_NCHW.shape[3] // 2:
         raise DataError(f"images are {images_NCHW.shape[2]} lines high; reflected padding needs more than width / 2")
-    for name, values in (("mean", mean), ("std", std)):
-        if len(values) != images_NCHW.shape[1]:
-            raise ConfigError(f"{name} has {len(values)} values; the images have {images_NCHW.shape[1]} channels")
-    if not all(deviation > 0 for deviation in std):
-        raise ConfigError(f"std is {list(std)!r}; every value must be above 0")

@@ -14,9 +14,11 @@ Shapes: N images, C channels, H x W pixels.
 
 import hashlib
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,18 +26,7 @@ from torch import Tensor
 
 from benchmark.config import nearest, shown
 from benchmark.data.packed import cache_folder, is_packed, read_split
-from benchmark.data.sources import (
-    Original,
-    Raw,
-    cifar,
-    download,
-    mnist,
-    read_digits,
-    read_folder,
-    read_original,
-    stl10,
-    svhn,
-)
+from benchmark.data.sources import READERS, Original, Raw, download, read_digits, read_folder, read_original
 from benchmark.errors import ConfigError, DataError
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel, 0..1 scale
@@ -57,119 +48,21 @@ class Known:
     packed_note: str = ""  # what a page that shows a number on the packed files has to say
 
 
-_MNIST: Statistics = ((0.1307,), (0.3081,))  # of MNIST's training images (checked in the tests)
+def _known() -> dict[str, Known]:
+    """datasets.toml; README.md of this folder says how to add a set."""
+    file: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    for entry in file.values():
+        entry["image_shape"] = tuple(entry["image_shape"])
+        if "statistics" in entry:
+            mean, std = entry["statistics"]
+            entry["statistics"] = (tuple(mean), tuple(std))
+        if "original" in entry:
+            marker, reader, *of = entry["original"]
+            entry["original"] = Original(marker=marker, read=READERS[reader](*of))
+    return {name: Known(**entry) for name, entry in file.items()}
 
-DATASETS: Mapping[str, Known] = {
-    "digits": Known(image_shape=(1, 8, 8), num_classes=10, train=1397, test=400, flip=False),
-    "cifar10": Known(
-        image_shape=(3, 32, 32),
-        num_classes=10,
-        train=50_000,
-        test=10_000,
-        flip=True,
-        statistics=((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),  # SSFL, released code
-        original=Original(marker="cifar-10-batches-py", read=cifar("CIFAR10")),
-        packed_note="127 training and 34 test images from a JPEG copy",
-        packed_sha256={
-            "test.npz": "8fe3b6ec21e5a7277a567a519b275f296fa1f831217dd8c3c18c46b1855afcd8",
-            "train_0.npz": "f6b42cf8b928456e868e30f757eff84776a63219b8bac9291bd59135cd54f729",
-            "train_1.npz": "b4545c89a6b117c2cacdf256e7c7243121e822393e92cb98065a957e787513ee",
-        },
-    ),
-    "cifar100": Known(
-        image_shape=(3, 32, 32),
-        num_classes=100,
-        train=50_000,
-        test=10_000,
-        flip=True,
-        statistics=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),  # RSCFed, cifar_load.py:199-243
-        original=Original(marker="cifar-100-python", read=cifar("CIFAR100")),
-        packed_note="lossy WebP, own split: not comparable with published accuracy",
-        packed_sha256={
-            "test.npz": "e958a1cfcbdedc1c0f250b93b69411e2e636d20834de435038227508da69b6bd",
-            "train.npz": "9d6ef0637b325cfd38c162f952a6fb3538a452144312532b5c4ffe9ebe187823",
-        },
-    ),
-    "fashion_mnist": Known(
-        image_shape=(1, 28, 28),
-        num_classes=10,
-        train=60_000,
-        test=10_000,
-        flip=True,
-        statistics=((0.2860,), (0.3530,)),  # of its training images (checked in the tests)
-        original=Original(marker="FashionMNIST/raw", read=mnist("FashionMNIST")),
-        packed_note="own split",
-        packed_sha256={
-            "test.npz": "d5a3a56f184d5ece32da22130dce4c422745d97f52bec292bc93cf2b5bce711f",
-            "train.npz": "8357ed31b21aefb1d13fdbb5c7738fd523fb676d2c3bfdc4b655295fc427a5d7",
-        },
-    ),
-    "mnist": Known(
-        image_shape=(1, 28, 28),
-        num_classes=10,
-        train=60_000,
-        test=10_000,
-        flip=False,
-        statistics=_MNIST,
-        original=Original(marker="MNIST/raw", read=mnist("MNIST")),
-        packed_sha256={
-            "test.npz": "6ff785fc71ee7032f668d84a317722438dc991f01edeb1db5ced21be8cb8d8d1",
-            "train.npz": "6dd6fa93dc1c1067575cdfb6d98b0a917e5be68be755fe2e92be7636a0dc7a97",
-        },
-    ),
-    "ham10000_64": Known(
-        image_shape=(3, 64, 64),
-        num_classes=7,
-        train=5_984,
-        test=1_512,
-        flip=True,
-        packed_note="shrunk to 64x64, one image a lesion: not comparable with published accuracy",
-        packed_sha256={
-            "test.npz": "e33e5acd2f46a0b512163049513488e794437ebccaa16a6ee1a9409ec0b183e7",
-            "train.npz": "c74966f67bf69b5478a820b42e7f2fb15e9172bdb0b2b748f20cfcbdda921c20",
-        },
-    ),
-    "emnist_balanced_small": Known(
-        image_shape=(1, 28, 28),
-        num_classes=47,
-        train=2_000,
-        test=2_000,
-        flip=False,
-        statistics=_MNIST,  # as the whole set
-        packed_note="a sample of 2,000 + 2,000 images: not comparable with published accuracy",
-        packed_sha256={
-            "test.npz": "6a4df82856f4ad61244a6bc526e1fb1be1486d02c145b55402fb19b612d5a8d5",
-            "train.npz": "b486987104122b8c7e751f38b86b52f3fe35dfc189c8da3fa05d1c8425704419",
-        },
-    ),
-    "svhn": Known(
-        image_shape=(3, 32, 32),
-        num_classes=10,
-        train=73_257,
-        test=26_032,
-        flip=False,
-        statistics=((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),  # SemiFL, data.py:11-15; RSCFed the same
-        original=Original(marker="train_32x32.mat", read=svhn),
-    ),
-    "emnist_balanced": Known(
-        image_shape=(1, 28, 28),
-        num_classes=47,
-        train=112_800,
-        test=18_800,
-        flip=False,
-        statistics=_MNIST,  # SSFL, released code
-        original=Original(marker="EMNIST/raw", read=mnist("EMNIST", split="balanced", transposed=True)),
-    ),
-    "stl10": Known(
-        image_shape=(3, 96, 96),
-        num_classes=10,
-        train=5_000,
-        test=8_000,
-        extra=100_000,
-        flip=True,
-        original=Original(marker="stl10_binary", read=stl10),
-    ),
-}
+
+DATASETS: Mapping[str, Known] = _known()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -61,12 +61,11 @@ Parameters = Callable[[int, int, int, int], Sequence[float]]  # (level, sign +-1
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """One member of a pool. LOOKUP takes 256 values, AFFINE and BILINEAR Pillow's 6 numbers, the blends (factor,
-    1 - factor); BOX, whose side is `side` at the highest level, is painted by `RandAugment.apply`."""
+    1 - factor); BOX is painted by `RandAugment.apply`."""
 
     name: str
     family: Family
-    parameters: Parameters = lambda *_: ()
-    side: int = 0  # of BOX, in pixels
+    parameters: Parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,151 +75,115 @@ class Pool:
     operations: tuple[Operation, ...]
     arithmetic: ops.Arithmetic
     highest_level: int
+    box: int = 0  # side of BOX at the highest level, in pixels
 
 
-def _blend(factor: Callable[[int, int], float]) -> Parameters:
-    def parameters(level: int, sign: int, _height: int, _width: int) -> Sequence[float]:
+Signed = Callable[[int, int], float]  # (level, sign +-1) -> how strong
+
+
+def _pool(
+    names: str,
+    arithmetic: ops.Arithmetic,
+    highest_level: int,
+    *,
+    factor: Signed,  # of a blend; 1 leaves the image alone
+    shear: Signed,  # pixels a line
+    shift: Callable[[int, int, int], float],  # (level, sign, side) -> pixels
+    degrees: Signed,  # counter-clockwise about the centre
+    bits: Callable[[int], int],  # that posterize keeps
+    threshold: Callable[[int], float],  # from which solarize inverts
+    sampling: Family = Family.AFFINE,  # of shears and shifts
+    box: int = 0,  # side in pixels at the highest level
+) -> Pool:
+    """Operations by name, in the order that a draw counts them."""
+
+    def blend(level: int, sign: int, *_: int) -> Sequence[float]:
         return (factor(level, sign), 1.0 - factor(level, sign))
 
-    return parameters
-
-
-def _brightness(factor: Callable[[int, int], float], arithmetic: ops.Arithmetic) -> Parameters:
-    def parameters(level: int, sign: int, _height: int, _width: int) -> Sequence[float]:
-        pair = torch.tensor([factor(level, sign), 1.0 - factor(level, sign)])
+    def brightness(level: int, sign: int, *_: int) -> Sequence[float]:
+        pair = torch.tensor(blend(level, sign))
         return arithmetic.blend(torch.zeros(1), ops.all_values(torch.device("cpu")), pair[0], pair[1]).tolist()
 
-    return parameters
-
-
-def _posterize(bits: Callable[[int], int]) -> Parameters:
-    return lambda level, *_: [value & -(2 ** (8 - bits(level))) for value in range(256)]
-
-
-def _solarize(threshold: Callable[[int], float]) -> Parameters:
-    return lambda level, *_: [value if value < threshold(level) else 255 - value for value in range(256)]
-
-
-def _rotate(degrees: Callable[[int, int], float]) -> Parameters:
-    """Counter-clockwise about the centre; rounded to 15 digits as PIL.Image.rotate does."""
-
-    def parameters(level: int, sign: int, height: int, width: int) -> Sequence[float]:
+    def rotation(level: int, sign: int, height: int, width: int) -> Sequence[float]:
+        """Rounded to 15 digits as PIL.Image.rotate does."""
         angle = -math.radians(degrees(level, sign))
         cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
         x, y = width / 2, height / 2
         return (cos, sin, cos * -x + sin * -y + x, -sin, cos, -sin * -x + cos * -y + y)
 
-    return parameters
+    def inverted_from(limit: float) -> Sequence[float]:
+        return [value if value < limit else 255 - value for value in range(256)]
+
+    known: Mapping[str, tuple[Family, Parameters]] = {
+        "AutoContrast": (Family.AUTOCONTRAST, lambda *_: ()),
+        "Brightness": (Family.LOOKUP, brightness),
+        "Color": (Family.COLOR, blend),
+        "Contrast": (Family.CONTRAST, blend),
+        "Cutout": (Family.BOX, lambda *_: ()),
+        "Equalize": (Family.EQUALIZE, lambda *_: ()),
+        "Identity": (Family.KEEP, lambda *_: ()),
+        "Invert": (Family.LOOKUP, lambda *_: inverted_from(0)),
+        "Posterize": (Family.LOOKUP, lambda level, *_: [value & -(2 ** (8 - bits(level))) for value in range(256)]),
+        "Rotate": (Family.AFFINE, rotation),
+        "Sharpness": (Family.SHARPNESS, blend),
+        "ShearX": (sampling, lambda level, sign, *_: (1, shear(level, sign), 0, 0, 1, 0)),
+        "ShearY": (sampling, lambda level, sign, *_: (1, 0, 0, shear(level, sign), 1, 0)),
+        "Solarize": (Family.LOOKUP, lambda level, *_: inverted_from(threshold(level))),
+        "TranslateX": (sampling, lambda level, sign, _, width: (1, 0, shift(level, sign, width), 0, 1, 0)),
+        "TranslateY": (sampling, lambda level, sign, height, _: (1, 0, 0, 0, 1, shift(level, sign, height))),
+    }
+    operations = tuple(Operation(name=name, family=known[name][0], parameters=known[name][1]) for name in names.split())
+    return Pool(operations=operations, arithmetic=arithmetic, highest_level=highest_level, box=box)
 
 
-def _affine(*matrix: float | Callable[[int, int, int, int], float]) -> Parameters:
-    """Pillow's six numbers, some of them functions of (level, sign, H, W)."""
-    return lambda *setting: [entry(*setting) if callable(entry) else entry for entry in matrix]
+BINS = 31  # levels of torchvision
 
 
-def _ssfl() -> Pool:
-    def factor(level: int, _sign: int) -> float:
-        return level * 0.9 / 10 + 0.05
-
-    def shear(level: int, sign: int, *_size: int) -> float:
-        return sign * (level * 0.3 / 10)
-
-    def shift_x(level: int, sign: int, _height: int, width: int) -> int:
-        return int(shear(level, sign) * width)
-
-    def shift_y(level: int, sign: int, height: int, _width: int) -> int:
-        return int(shear(level, sign) * height)
-
-    operations = (
-        Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
-        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, ops.PILLOW)),
-        Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
-        Operation(name="Contrast", family=Family.CONTRAST, parameters=_blend(factor)),
-        Operation(name="Equalize", family=Family.EQUALIZE),
-        Operation(name="Identity", family=Family.KEEP),
-        Operation(name="Posterize", family=Family.LOOKUP, parameters=_posterize(lambda v: int(v * 4 / 10) + 4)),
-        Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * int(v * 30 / 10))),
-        Operation(name="Sharpness", family=Family.SHARPNESS, parameters=_blend(factor)),
-        Operation(name="ShearX", family=Family.AFFINE, parameters=_affine(1, shear, 0, 0, 1, 0)),
-        Operation(name="ShearY", family=Family.AFFINE, parameters=_affine(1, 0, 0, shear, 1, 0)),
-        Operation(name="Solarize", family=Family.LOOKUP, parameters=_solarize(lambda v: 256 - int(v * 256 / 10))),
-        Operation(name="TranslateX", family=Family.AFFINE, parameters=_affine(1, 0, shift_x, 0, 1, 0)),
-        Operation(name="TranslateY", family=Family.AFFINE, parameters=_affine(1, 0, 0, 0, 1, shift_y)),
-    )
-    return Pool(operations=operations, arithmetic=ops.PILLOW, highest_level=10)
+def _spread(level: int, highest: float) -> float:
+    """torchvision's magnitude of a level, in float32 as there."""
+    return float(torch.linspace(0.0, highest, BINS)[level])
 
 
-def _torchvision() -> Pool:
-    bins = 31
-
-    def spread(level: int, highest: float) -> float:
-        return float(torch.linspace(0.0, highest, bins)[level])  # float32, as in the reference
-
-    def factor(level: int, sign: int) -> float:
-        return 1.0 + sign * spread(level, 0.9)
-
-    def shear(level: int, sign: int, *_size: int) -> float:
-        return sign * spread(level, 0.3)
-
-    def shift_x(level: int, sign: int, _height: int, width: int) -> int:
-        return -int(sign * spread(level, 150.0 / 331.0 * width))
-
-    def shift_y(level: int, sign: int, height: int, _width: int) -> int:
-        return -int(sign * spread(level, 150.0 / 331.0 * height))
-
-    def bits(level: int) -> int:
-        return int((8 - (torch.arange(bins) / ((bins - 1) / 4)).round().int())[level])
-
-    operations = (
-        Operation(name="Identity", family=Family.KEEP),
-        Operation(name="ShearX", family=Family.AFFINE, parameters=_affine(1, shear, 0, 0, 1, 0)),
-        Operation(name="ShearY", family=Family.AFFINE, parameters=_affine(1, 0, 0, shear, 1, 0)),
-        Operation(name="TranslateX", family=Family.AFFINE, parameters=_affine(1, 0, shift_x, 0, 1, 0)),
-        Operation(name="TranslateY", family=Family.AFFINE, parameters=_affine(1, 0, 0, 0, 1, shift_y)),
-        Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * spread(v, 30.0))),
-        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, ops.TORCHVISION)),
-        Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
-        Operation(name="Contrast", family=Family.CONTRAST, parameters=_blend(factor)),
-        Operation(name="Sharpness", family=Family.SHARPNESS, parameters=_blend(factor)),
-        Operation(name="Posterize", family=Family.LOOKUP, parameters=_posterize(bits)),
-        Operation(name="Solarize", family=Family.LOOKUP, parameters=_solarize(lambda v: 255.0 - spread(v, 255.0))),
-        Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
-        Operation(name="Equalize", family=Family.EQUALIZE),
-    )
-    return Pool(operations=operations, arithmetic=ops.TORCHVISION, highest_level=bins - 1)
-
-
-def _semifl() -> Pool:
-    def factor(level: int, _sign: int) -> float:
-        return level * 1.8 / 10 + 0.1
-
-    def shear(level: int, sign: int, *_size: int) -> float:
-        return sign * (level * 0.3 / 10)
-
-    def shift(level: int, sign: int, *_size: int) -> float:
-        return sign * (level * 100 / 10)
-
-    operations = (
-        Operation(name="AutoContrast", family=Family.AUTOCONTRAST),
-        Operation(name="Brightness", family=Family.LOOKUP, parameters=_brightness(factor, ops.PILLOW)),
-        Operation(name="Color", family=Family.COLOR, parameters=_blend(factor)),
-        Operation(name="Contrast", family=Family.CONTRAST, parameters=_blend(factor)),
-        Operation(name="CutoutConst", family=Family.BOX, side=40),
-        Operation(name="Equalize", family=Family.EQUALIZE),
-        Operation(name="Invert", family=Family.LOOKUP, parameters=lambda *_: [255 - value for value in range(256)]),
-        Operation(name="Posterize", family=Family.LOOKUP, parameters=_posterize(lambda v: int(v * 4 / 10))),
-        Operation(name="Rotate", family=Family.AFFINE, parameters=_rotate(lambda v, sign: sign * (v * 30 / 10))),
-        Operation(name="Sharpness", family=Family.SHARPNESS, parameters=_blend(factor)),
-        Operation(name="ShearX", family=Family.BILINEAR, parameters=_affine(1, shear, 0, 0, 1, 0)),
-        Operation(name="ShearY", family=Family.BILINEAR, parameters=_affine(1, 0, 0, shear, 1, 0)),
-        Operation(name="Solarize", family=Family.LOOKUP, parameters=_solarize(lambda v: 256 - int(v * 256 / 10))),
-        Operation(name="TranslateXConst", family=Family.BILINEAR, parameters=_affine(1, 0, shift, 0, 1, 0)),
-        Operation(name="TranslateYConst", family=Family.BILINEAR, parameters=_affine(1, 0, 0, 0, 1, shift)),
-    )
-    return Pool(operations=operations, arithmetic=ops.PILLOW, highest_level=10)
-
-
-POOLS: Mapping[str, Pool] = {"ssfl": _ssfl(), "torchvision": _torchvision(), "semifl": _semifl()}
+POOLS: Mapping[str, Pool] = {
+    "ssfl": _pool(
+        "AutoContrast Brightness Color Contrast Equalize Identity Posterize Rotate Sharpness ShearX ShearY Solarize "
+        "TranslateX TranslateY",
+        ops.PILLOW,
+        10,
+        factor=lambda level, sign: level * 0.9 / 10 + 0.05,
+        shear=lambda level, sign: sign * (level * 0.3 / 10),
+        shift=lambda level, sign, side: int(sign * (level * 0.3 / 10) * side),
+        degrees=lambda level, sign: sign * int(level * 30 / 10),
+        bits=lambda level: int(level * 4 / 10) + 4,
+        threshold=lambda level: 256 - int(level * 256 / 10),
+    ),
+    "torchvision": _pool(
+        "Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness Posterize Solarize "
+        "AutoContrast Equalize",
+        ops.TORCHVISION,
+        BINS - 1,
+        factor=lambda level, sign: 1.0 + sign * _spread(level, 0.9),
+        shear=lambda level, sign: sign * _spread(level, 0.3),
+        shift=lambda level, sign, side: -int(sign * _spread(level, 150.0 / 331.0 * side)),
+        degrees=lambda level, sign: sign * _spread(level, 30.0),
+        bits=lambda level: int((8 - (torch.arange(BINS) / ((BINS - 1) / 4)).round().int())[level]),
+        threshold=lambda level: 255.0 - _spread(level, 255.0),
+    ),
+    "semifl": _pool(
+        "AutoContrast Brightness Color Contrast Cutout Equalize Invert Posterize Rotate Sharpness ShearX ShearY "
+        "Solarize TranslateX TranslateY",
+        ops.PILLOW,
+        10,
+        factor=lambda level, sign: level * 1.8 / 10 + 0.1,
+        shear=lambda level, sign: sign * (level * 0.3 / 10),
+        shift=lambda level, sign, side: sign * (level * 100 / 10),
+        degrees=lambda level, sign: sign * (level * 30 / 10),
+        bits=lambda level: int(level * 4 / 10),
+        threshold=lambda level: 256 - int(level * 256 / 10),
+        sampling=Family.BILINEAR,
+        box=40,
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,8 +283,8 @@ class RandAugment(Checked):
         """BOX on these rows, in a copy. Its centre is at the draws of level and sign, which say nothing here where the
         pool is run at one level."""
         rows = boxes_N.nonzero().flatten().to(images_NCHW.device)
-        largest = next(op.side for op in POOLS[self.pool].operations if op.family == Family.BOX)
-        side = int(self.levels[1] * largest / POOLS[self.pool].highest_level)
+        pool = POOLS[self.pool]
+        side = int(self.levels[1] * pool.box / pool.highest_level)
         centre_N2 = draw_N4[boxes_N, 1:3].to(images_NCHW.device)
         boxed_NCHW = ops.paint_boxes(images_NCHW[rows], centre_N2, side, extra=1, fill=self.fill)
         return images_NCHW.index_copy(0, rows, boxed_NCHW)

@@ -11,7 +11,7 @@ import socket
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,13 @@ def stl10(root: str, download: bool) -> Raw:
     )  # fmt: skip
 
 
+READERS: Mapping[str, Callable[..., Reader]] = {
+    "cifar": cifar,
+    "mnist": mnist,
+    "emnist": lambda split: mnist("EMNIST", split=split, transposed=True),
+    "svhn": lambda: svhn,
+    "stl10": lambda: stl10,
+}
 _READ_ERRORS = (OSError, RuntimeError, ValueError, TypeError, EOFError, AssertionError, KeyError)
 
 

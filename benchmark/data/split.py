@@ -69,10 +69,6 @@ class Split:
         all_N, d = as_labels(labels_N, self.num_classes), self.num_classes
         return np.array([np.bincount(all_N[held_N], minlength=d) for held_N in holders], dtype=np.int64).reshape(-1, d)
 
-    def realised_R(self, labels_N: Labels) -> float:
-        """Mean total variation distance over pairs of clients, Eq. 2; 0 for a single client."""
-        return mean_total_variation(self.counts(labels_N))
-
 
 def _update(digest: "hashlib._Hash", indices_N: IntArray) -> None:
     digest.update(len(indices_N).to_bytes(8, "little"))

@@ -8,6 +8,8 @@ hyperparameter, the one with the best accuracy on labels held out at the server,
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
@@ -15,6 +17,7 @@ from benchmark.models.build import Model
 from benchmark.papers.arena_entries import ENTRIES, Entry
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, with_field, with_fields
+from benchmark.papers.table import SELECTIONS
 
 WORDS = {"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u", "beta": "beta"}
 UNTUNED = "untuned"
@@ -81,19 +84,27 @@ def choice(entry: Entry, scale: Environment) -> Choice:
     )
 
 
-def compared(name: str, title: str, scale: Environment, also: Sequence[Entry]) -> Item:
-    """Methods as rows, untuned and tuned hyperparameters as columns."""
-    entries = (*ENTRIES, *also)
-    cells = [_cell(entry, "hyperparameters", UNTUNED, scale.experiment(entry)) for entry in entries]
-    tuned = tuple(choice(entry, scale) for entry in entries if scale.trial_rounds and not entry.bound)
+def compared(
+    name: str, title: str, scale_of: Callable[[str], Environment], profile: str, also: Sequence[Entry] = ()
+) -> Item:
+    """Methods as rows, untuned and tuned hyperparameters as columns; for `alpha` its values, untuned."""
+    scale, entries = scale_of(profile), (*ENTRIES, *also)
+    if name == "alpha":
+        places = {a: replace(scale, base=replace(scale.base, partition=Dirichlet(alpha=a, min_size=2))) for a in ALPHAS}
+        cells = [_cell(e, "alpha", value, place.experiment(e)) for e in entries for value, place in places.items()]
+        tuned, notes = [], (*scale.notes, "Nothing is tuned.")
+    else:
+        cells = [_cell(entry, "hyperparameters", UNTUNED, scale.experiment(entry)) for entry in entries]
+        tuned = [choice(entry, scale) for entry in entries if scale.trial_rounds and not entry.bound]
+        notes = scale.notes
     return Item(
-        name=name,
+        name=f"arena/{name}",
         title=title,
-        profile=scale.base.profile,
+        profile=profile,
         cells=tuple(cells),
-        choices=tuned,
+        choices=tuple(tuned),
         seeds=scale.seeds,
-        notes=(*scale.notes, "Selection: the last round's model. Test data chose nothing."),
+        notes=(*notes, SELECTIONS["last"]),
         rows=("method",),
         columns=("hyperparameters",),
     )
@@ -109,73 +120,34 @@ def _cell(entry: Entry, column: str, value: str | float, experiment: Experiment)
     )
 
 
-def digits(profile: str, also: Sequence[Entry] = ()) -> Item:
-    return compared("arena/digits", "All methods on scikit-learn's handwritten digits", digits_scale(profile), also)
-
-
-def mnist(profile: str, also: Sequence[Entry] = ()) -> Item:
-    return compared("arena/mnist", "All methods on MNIST with 100 labels", mnist_scale(profile), also)
-
-
-def cifar10(profile: str, also: Sequence[Entry] = ()) -> Item:
-    return compared("arena/cifar10", "All methods on CIFAR-10", cifar10_scale(profile), also)
-
-
-def alpha(profile: str, also: Sequence[Entry] = ()) -> Item:
-    """All methods over Dirichlet concentrations, on the digits, untuned."""
-    scale = digits_scale(profile)
-    places = {a: replace(scale, base=replace(scale.base, partition=Dirichlet(alpha=a, min_size=2))) for a in ALPHAS}
-    cells = [
-        _cell(entry, "alpha", value, place.experiment(entry))
-        for entry in (*ENTRIES, *also)
-        for value, place in places.items()
-    ]
-    return Item(
-        name="arena/alpha",
-        title="All methods over the Dirichlet concentration alpha, on scikit-learn's handwritten digits",
+def environment(profile: str, data: Data, network: str, federation: Federation, every: int, **rest: Any) -> Environment:
+    """Main classes at R = 0.4, a test every so many rounds."""
+    base = Experiment(
+        data=data,
+        partition=ClassSkew(R=0.4),
+        model=Model(network=network, norm="gn", norm_groups=4),
+        federation=federation,
+        evaluation=Evaluation(every=every),
         profile=profile,
-        cells=tuple(cells),
-        seeds=scale.seeds,
-        notes=(*scale.notes, "Nothing is tuned.", "Selection: the last round's model. Test data chose nothing."),
-        rows=("method",),
-        columns=("hyperparameters",),
     )
+    clients = f"{federation.K} clients of which {federation.C} a round, T = {federation.T}, {data.N_s:,} labels."
+    return Environment(base=base, notes=(clients, *rest.pop("notes", ())), **rest)
 
 
 def digits_scale(profile: str) -> Environment:
     """8x8 images, 50 labels: 12 methods, their trials and three seeds, in minutes at the demo's size."""
+    data = Data(name="digits", N_s=50, N_validation=100, augmentation=DIGITS_AUGMENTATION)
     demo = profile == "demo"
     federation = Federation(K=6, C=3, T=8, rounds=60) if demo else Federation(K=10, C=5, T=16, rounds=60)
-    base = Experiment(
-        data=Data(name="digits", N_s=50, N_validation=100, augmentation=DIGITS_AUGMENTATION),
-        partition=ClassSkew(R=0.4),
-        model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
-        federation=federation,
-        evaluation=Evaluation(every=2),
-        profile=profile,
-    )
-    return Environment(
-        base=base,
-        batch_size=25,
-        warm_start_rounds=15,
-        seeds=3,
-        trial_rounds=30,
-        notes=(f"{federation.K} clients of which {federation.C} a round, T = {federation.T}, 50 labels.",),
-    )
+    sizes = {"batch_size": 25, "warm_start_rounds": 15, "trial_rounds": 30, "seeds": 3}
+    return environment(profile, data, "tiny_cnn", federation, every=2, **sizes)
 
 
 def mnist_scale(profile: str) -> Environment:
+    data = Data(name="mnist", N_s=100, N_validation=500, augmentation=MNIST_AUGMENTATION)
     federation = Federation(K=10, C=5, T=16, rounds=80)
-    base = Experiment(
-        data=Data(name="mnist", N_s=100, N_validation=500, augmentation=MNIST_AUGMENTATION),
-        partition=ClassSkew(R=0.4),
-        model=Model(network="small_cnn", norm="gn", norm_groups=4),
-        federation=federation,
-        evaluation=Evaluation(every=2),
-        profile=profile,
-    )
-    notes = (f"{federation.K} clients of which {federation.C} a round, T = {federation.T}, 100 labels.",)
-    return Environment(base=base, batch_size=25, warm_start_rounds=20, seeds=3, trial_rounds=40, notes=notes)
+    sizes = {"batch_size": 25, "warm_start_rounds": 20, "trial_rounds": 40, "seeds": 3}
+    return environment(profile, data, "small_cnn", federation, every=2, **sizes)
 
 
 def cifar10_scale(profile: str) -> Environment:
@@ -183,31 +155,16 @@ def cifar10_scale(profile: str) -> Environment:
 
     The reduced profiles show that every method works on these images; they are far too short to compare methods.
     """
-    full = profile in ("gpu", "paper")
-    federation = Federation(K=100, C=10, T=50, rounds=400) if full else Federation(K=10, C=2, T=4, rounds=6)
-    base = Experiment(
-        data=Data(name="cifar10", N_s=4000, N_validation=1000),
-        partition=ClassSkew(R=0.4),
-        model=Model(network="wresnet28x2", norm="gn", norm_groups=4) if full else SHORT_NETWORK,
-        federation=federation,
-        evaluation=Evaluation(every=10 if full else 2),
-        profile=profile,
-    )
-    too_short = (
-        () if full else ("Six rounds: this shows that every method runs on these images, and compares nothing.",)
-    )
-    return Environment(
-        base=base,
-        batch_size=32,
-        warm_start_rounds=40 if full else 2,
-        seeds=3 if full else 1,
-        learning_rates=(0.01, 0.03, 0.1),
-        trial_rounds=100 if full else 0,
-        notes=(f"{federation.K} clients of which {federation.C} a round, 4,000 labels.", *too_short),
-    )
+    data, rates = Data(name="cifar10", N_s=4000, N_validation=1000), (0.01, 0.03, 0.1)
+    if profile in ("gpu", "paper"):
+        federation = Federation(K=100, C=10, T=50, rounds=400)
+        sizes: dict[str, Any] = {"batch_size": 32, "warm_start_rounds": 40, "trial_rounds": 100, "seeds": 3}
+        return environment(profile, data, "wresnet28x2", federation, every=10, learning_rates=rates, **sizes)
+    federation = Federation(K=10, C=2, T=4, rounds=6)
+    sizes = {"batch_size": 32, "warm_start_rounds": 2, "seeds": 1}
+    notes = ("Six rounds: this shows that every method runs on these images, and compares nothing.",)
+    return environment(profile, data, "small_cnn", federation, every=2, learning_rates=rates, notes=notes, **sizes)
 
-
-SHORT_NETWORK = Model(network="small_cnn", norm="gn", norm_groups=4)
 
 # The profiles in which an item's runs differ: elsewhere they would be those of the next smaller one.
 OWN_PROFILES: Mapping[str, tuple[str, ...]] = {
@@ -216,4 +173,13 @@ OWN_PROFILES: Mapping[str, tuple[str, ...]] = {
     "cifar10": ("laptop", "gpu"),
     "alpha": ("demo", "laptop"),
 }
-ITEMS: Mapping[str, Callable[..., Item]] = {"digits": digits, "mnist": mnist, "cifar10": cifar10, "alpha": alpha}
+OVER_ALPHA = "All methods over the Dirichlet concentration alpha, on scikit-learn's handwritten digits"
+ITEMS: Mapping[str, Callable[..., Item]] = {
+    name: partial(compared, name, title, scale)
+    for name, title, scale in (
+        ("digits", "All methods on scikit-learn's handwritten digits", digits_scale),
+        ("mnist", "All methods on MNIST with 100 labels", mnist_scale),
+        ("cifar10", "All methods on CIFAR-10", cifar10_scale),
+        ("alpha", OVER_ALPHA, digits_scale),
+    )
+}

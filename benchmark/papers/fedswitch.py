@@ -24,10 +24,11 @@ from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
+from benchmark.papers.beside import ALONE, labels_alone
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled
 from benchmark.papers.ssfl import FEDMATCH_SGD
-from benchmark.papers.table import ALONE, Paper, item, items, labels_alone
+from benchmark.papers.table import Paper, item, items
 
 OWN: Mapping[str, type] = {  # of the paper, or run by it
     "FedProx-FixMatch": FedProxFixMatch,

@@ -5,7 +5,7 @@ Plain data, shared by the papers (which declare items), the sweeps (which run th
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Literal
@@ -183,3 +183,16 @@ class Item:
     def cell(self, label: str) -> Cell:
         """The cell of that label. Raises KeyError."""
         return {cell.label: cell for cell in self.cells}[label]
+
+
+def census(items: Iterable[Item]) -> dict[str, int]:
+    """Distinct cells by what they are for, however many tables share them; one of two kinds counts as the first."""
+    kinds = {"published": ("published",), "controls": ("control", "bound"), "rungs": ("ladder",), "quoted": ("quoted",)}
+    cells = [cell for item in items for cell in item.cells]
+    seen: set[str] = set()
+    counts = {}
+    for kind, roles in kinds.items():
+        found = {cell.cell_key for cell in cells if cell.role in roles} - seen
+        counts[kind] = len(found)
+        seen |= found
+    return counts

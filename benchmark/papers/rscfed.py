@@ -17,9 +17,10 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
+from benchmark.papers.beside import bound, labels_alone, ours
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, Scale
-from benchmark.papers.table import Paper, bound, items, labels_alone, ours
+from benchmark.papers.table import Paper, items
 
 
 @dataclass(frozen=True, kw_only=True)

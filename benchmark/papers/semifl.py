@@ -21,9 +21,10 @@ from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine, Steps
 from benchmark.papers import ssfl
+from benchmark.papers.beside import ALONE, bound, ours, steps_on_labels
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
-from benchmark.papers.table import ALONE, Paper, bound, items, ours, steps_on_labels
+from benchmark.papers.table import Paper, items
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
 # "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).

@@ -23,9 +23,10 @@ from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Su
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine
+from benchmark.papers.beside import ALONE, labels_alone, ours
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
-from benchmark.papers.table import ALONE, Paper, Rule, items, labels_alone, ours
+from benchmark.papers.table import Paper, Rule, items
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1

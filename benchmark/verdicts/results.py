@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal, TypeAlias
 
+from benchmark.papers.beside import bound_of
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
-from benchmark.papers.table import bound_of
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import value_at
 from benchmark.verdicts.statistics import Summary, summary

@@ -63,13 +63,21 @@ def with_pillow(images_NCHW: Tensor, function: Callable[[Image.Image], Image.Ima
     return torch.from_numpy(done).reshape(images_NCHW.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
 
 
-def pillow_operation(name: str, v: int, sign: int) -> Callable[[Image.Image], Image.Image]:
-    """The released operation at level v of 10: facts on dataset/randaugment.py:154-169."""
-    factor = v * 0.9 / 10 + 0.05
-    angle, share = sign * int(v * 30 / 10), sign * (v * 0.3 / 10)
+def pillow_operation(pool: str, name: str, v: int, sign: int) -> Callable[[Image.Image], Image.Image]:
+    """The released operation at level v of 10: SSFL's dataset/randaugment.py:154-169, SemiFL's datasets/randaugment.py,
+    where the sign is drawn."""
+    released = pool == "ssfl"
+    factor = v * 0.9 / 10 + 0.05 if released else v * 1.8 / 10 + 0.1
+    angle = sign * (int(v * 30 / 10) if released else v * 30 / 10)
+    bits = int(v * 4 / 10) + (4 if released else 0)
+    share = sign * (v * 0.3 / 10)
 
     def affine(*matrix: float) -> Callable[[Image.Image], Image.Image]:
-        return lambda image: image.transform(image.size, Image.Transform.AFFINE, matrix)
+        sampling = Image.Resampling.NEAREST if released else Image.Resampling.BILINEAR
+        return lambda image: image.transform(image.size, Image.Transform.AFFINE, matrix, sampling)
+
+    def shift(side: int) -> float:
+        return int(share * side) if released else sign * (v * 100 / 10)
 
     table: dict[str, Callable[[Image.Image], Image.Image]] = {
         "AutoContrast": ImageOps.autocontrast,
@@ -78,65 +86,34 @@ def pillow_operation(name: str, v: int, sign: int) -> Callable[[Image.Image], Im
         "Contrast": lambda image: ImageEnhance.Contrast(image).enhance(factor),
         "Equalize": ImageOps.equalize,
         "Identity": lambda image: image,
-        "Posterize": lambda image: ImageOps.posterize(image, int(v * 4 / 10) + 4),
+        "Invert": ImageOps.invert,
+        "Posterize": lambda image: ImageOps.posterize(image, bits),
         "Rotate": lambda image: image.rotate(angle),
         "Sharpness": lambda image: ImageEnhance.Sharpness(image).enhance(factor),
         "ShearX": affine(1, share, 0, 0, 1, 0),
         "ShearY": affine(1, 0, 0, share, 1, 0),
         "Solarize": lambda image: ImageOps.solarize(image, 256 - int(v * 256 / 10)),
-        "TranslateX": lambda image: affine(1, 0, int(share * image.size[0]), 0, 1, 0)(image),
-        "TranslateY": lambda image: affine(1, 0, 0, 0, 1, int(share * image.size[1]))(image),
+        "TranslateX": lambda image: affine(1, 0, shift(image.size[0]), 0, 1, 0)(image),
+        "TranslateY": lambda image: affine(1, 0, 0, 0, 1, shift(image.size[1]))(image),
     }
     return table[name]
 
 
-@pytest.mark.parametrize("name", SSFL)
+LEVELS = {"ssfl": range(11), "semifl": (10, 4, 7)}  # SemiFL's is run at 10
+
+
+@pytest.mark.parametrize(
+    ("pool", "name"),
+    [*(("ssfl", name) for name in SSFL), *(("semifl", name) for name in SEMIFL if name != "Cutout")],
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_ssfl_operation_equals_pillow(name: str, shape: tuple[int, int, int]) -> None:
-    """Every level 0 .. 10 and both signs give Pillow's bytes, pixel by pixel."""
+def test_operation_equals_pillow(pool: str, name: str, shape: tuple[int, int, int]) -> None:
+    """Every level and both signs give Pillow's bytes, pixel by pixel."""
     images_NCHW = pictures(shape)
-    for level in range(11):
+    for level in LEVELS[pool]:
         for sign in (1, -1):
-            ours_NCHW = run_pool("ssfl", name, level, sign, images_NCHW)
-            theirs_NCHW = with_pillow(images_NCHW, pillow_operation(name, level, sign))
-            assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} level {level} sign {sign}"
-
-
-def semifl_operation(name: str, v: int, sign: int) -> Callable[[Image.Image], Image.Image]:
-    """SemiFL's released operation at level v of 10: reading of datasets/randaugment.py; the sign is drawn there."""
-    factor, shear, shift = v * 1.8 / 10 + 0.1, sign * (v * 0.3 / 10), sign * (v * 100 / 10)
-
-    def affine(*matrix: float) -> Callable[[Image.Image], Image.Image]:
-        return lambda image: image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
-
-    table: dict[str, Callable[[Image.Image], Image.Image]] = {
-        "AutoContrast": ImageOps.autocontrast,
-        "Brightness": lambda image: ImageEnhance.Brightness(image).enhance(factor),
-        "Color": lambda image: ImageEnhance.Color(image).enhance(factor),
-        "Contrast": lambda image: ImageEnhance.Contrast(image).enhance(factor),
-        "Equalize": ImageOps.equalize,
-        "Invert": ImageOps.invert,
-        "Posterize": lambda image: ImageOps.posterize(image, int(v * 4 / 10)),
-        "Rotate": lambda image: image.rotate(sign * float(v * 30 / 10)),
-        "Sharpness": lambda image: ImageEnhance.Sharpness(image).enhance(factor),
-        "ShearX": affine(1, shear, 0, 0, 1, 0),
-        "ShearY": affine(1, 0, 0, shear, 1, 0),
-        "Solarize": lambda image: ImageOps.solarize(image, 256 - int(v * 256 / 10)),
-        "TranslateXConst": affine(1, 0, shift, 0, 1, 0),
-        "TranslateYConst": affine(1, 0, 0, 0, 1, shift),
-    }
-    return table[name]
-
-
-@pytest.mark.parametrize("name", [name for name in SEMIFL if name != "CutoutConst"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_semifl_operation_equals_pillow(name: str, shape: tuple[int, int, int]) -> None:
-    """Level 10, which is the released one, and 4 and 7, with both signs: Pillow's bytes, pixel by pixel."""
-    images_NCHW = pictures(shape)
-    for level in (10, 4, 7):
-        for sign in (1, -1):
-            ours_NCHW = run_pool("semifl", name, level, sign, images_NCHW)
-            theirs_NCHW = with_pillow(images_NCHW, semifl_operation(name, level, sign))
+            ours_NCHW = run_pool(pool, name, level, sign, images_NCHW)
+            theirs_NCHW = with_pillow(images_NCHW, pillow_operation(pool, name, level, sign))
             assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} level {level} sign {sign}"
 
 
@@ -146,7 +123,7 @@ def test_semifl_s_box_is_the_released_one(size: tuple[int, int]) -> None:
     width, height = size
     white_NCHW = torch.full((3, 1, height, width), 255, dtype=torch.uint8)
     policy = RandAugment(pool="semifl", levels=(10, 10), num_ops=1, probability=1.0, cutout=0.0)
-    box, identity = (SEMIFL.index("CutoutConst") + 0.5) / 15, (SEMIFL.index("Color") + 0.5) / 15
+    box, identity = (SEMIFL.index("Cutout") + 0.5) / 15, (SEMIFL.index("Color") + 0.5) / 15
     draws_ND = torch.tensor([[box, 0.2, 0.9, 0, 0, 0], [identity, 0.2, 0.9, 0, 0, 0], [box, 0.7, 0.4, 0, 0, 0]])
     out_NCHW = policy.apply(white_NCHW, draws_ND)
     for row, (u_x, u_y) in {0: (0.2, 0.9), 2: (0.7, 0.4)}.items():

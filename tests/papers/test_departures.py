@@ -12,82 +12,25 @@ from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import FULL_SIZE, PROFILES
-from benchmark.papers.switches import switches_of
+from benchmark.papers.switches import Switch, switches_of
 from benchmark.records.run import run
 from tests.conftest import ROOT, record_of
 from tests.papers.conftest import item_of
 
-# What of an experiment a switch moves, by hand. A field with others below it moves as a whole; one beta for all of
-# RSCFed's clients: the other one is back at its default; other clients have another beta of FedSwitch.
-MOVED = {
-    "ssfl": {
-        "schedule": {"optimizer.schedule.c", "optimizer.schedule.steps", "optimizer.schedule.floor"},
-        "server-models": {"method.server_models"},
-        "bn-statistics": {"method.bn_statistics"},
-        "momentum": {"method.momentum"},
-        "start-average": {"method.client_start"},
-        "start-last-group": {"method.client_start"},
-        "norm": {"model.norm"},
-        "server-weight": {"method.averaging.server_weight"},
-        "flips": {"data.augmentation.weak.flip"},
-        "warm-start": {"method.warm_start_rounds"},
-        "pseudo-label-mode": {"method.objective.pseudo_label_mode"},
-        "views": {"method.objective.views"},
-        "client-labels": {"method.client_labels"},
-    },
-    "semifl": {
-        "mix-source": {"method.mix_source"},
-        "nothing-below": {"method.nothing_below"},
-        "order": {"method.order"},
-        "momentum": {"method.momentum"},
-        "clip": {"optimizer.clip"},
-        "moments": {"method.moments"},
-        "statistics": {"method.statistics"},
-        "inactive": {"method.statistics"},
-        "server-epochs": {"method.server_epochs_each"},
-        "augmentation": {"data.augmentation.strong"},
-        "warm-start": {"method.warm_start_rounds"},
-    },
-    "rscfed": {
-        "weight-per-round": {"method.labelled_weight"},
-        "weight-per-subset": {"method.labelled_weight"},
-        "beta-rule": {"method.beta_rule", "method.beta_labelled"},
-        "distance": {"method.distance"},
-        "drawn-twice": {"method.drawn_twice"},
-        "teacher-speed": {"method.ema_warm_up"},
-        "teacher-start": {"method.teacher_start"},
-        "lambda-u": {"method.unlabelled_weight"},
-        "warm-start": {"method.warm_start_rounds"},
-        "labelled-choice": {"data.labelled_choice"},
-        "equally": {"method.weighting"},
-        "momentum": {"method.momentum"},
-        "clipping": {"optimizer.clip"},
-        "view": {"data.augmentation.weak.enlarge"},
-        "irm-uncertainty": {"method.uncertainty"},
-        "irm-confidence": {"method.least_confidence"},
-        "irm-ramp": {"method.ramp_rounds"},
-        "irm-lambda": {"method.unlabelled_weight"},
-    },
-    "fedswitch": {
-        "rule": {"method.rule"},
-        "always-teacher": {"method.rule"},
-        "always-student": {"method.rule"},
-        "beta": {"method.beta"},
-        "divergence": {"method.divergence"},
-        "prediction": {"method.prediction"},
-        "counted": {"method.counted"},
-        "unsent-teacher": {"method.unsent_teacher"},
-        "first-round": {"method.first_round"},
-        "local-teacher": {"method.local_ratio"},
-        "proximal": {"method.proximal"},
-        "evaluated": {"method.evaluated"},
-        "server-teacher": {"method.server_teacher"},
-        "alpha": {"partition.alpha", "method.beta"},
-        "clients-in-turn": {"partition.rule", "method.beta"},
-        "labelled-skew": {"data.label_setting", "data.labels_per_client", "data.labelled_share", "method.beta"},
-        "server-labels": {"data.N_s", "method.beta"},
-    },
+# What a named change of a paper moves, by hand. A field with others below it moves as a whole; other clients have
+# another beta of FedSwitch.
+CHANGES = {
+    "printed_schedule": {"optimizer.schedule"},
+    "released_schedule": {"optimizer.schedule"},
+    "released_views": {"data.augmentation.strong"},
+    "alpha_of_each_class": {"partition.alpha", "method.beta"},
+    "clients_at_once": {"partition.rule", "method.beta"},
+    "skewed_labels": {"data.label_setting", "data.labels_per_client", "data.labelled_share", "method.beta"},
+    "more_labels": {"data.N_s", "method.beta"},
 }
+# A cell instead of a change: SSFL's control.
+INSTEAD = {"tab2: Control/full": {"method.averaging.server_weight"}}
+PAPERS = ("ssfl", "semifl", "rscfed", "fedswitch")
 # Where the profile's own way is the paper's, there is no pair.
 ABSENT = {"ssfl": {"warm-start"}, "semifl": {"augmentation", "warm-start"}}
 # Items whose cells the defaults are, and defaults of their own: SSFL's Figure 2 has other data or another length.
@@ -98,7 +41,7 @@ BASES = {
     "fedswitch": ("fig4", "tab2"),
 }
 OWN = {"ssfl": {"schedule", "bn-statistics", "pseudo-label-mode", "views"}}
-PAPERS_AND_PROFILES = [(paper, profile) for paper in MOVED for profile in PROFILES]
+PAPERS_AND_PROFILES = [(paper, profile) for paper in PAPERS for profile in PROFILES]
 
 
 def departures(paper: str, profile: str) -> Item:
@@ -116,16 +59,24 @@ def moved(default: Experiment, other: Experiment) -> set[str]:
     return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
 
 
+def fields_of(switch: Switch) -> set[str]:
+    """What a switch says that it moves."""
+    ways = (switch.default, switch.other)
+    named = [CHANGES[way] if isinstance(way, str) else way.keys() for way in ways]
+    return {*named[0], *named[1], *switch.unset, *INSTEAD.get(switch.instead or "", ())}
+
+
 @pytest.mark.parametrize(("paper", "profile"), PAPERS_AND_PROFILES)
 def test_a_pair_differs_in_its_switch_alone(paper, profile):
     item = departures(paper, profile)
     absent = ABSENT.get(paper, set()) if profile in FULL_SIZE else set()
-    assert {cell.label.split("/")[0] for cell in item.cells} == MOVED[paper].keys() - absent
-    for name in MOVED[paper].keys() - absent:
+    switches = {switch.name: switch for switch in switches_of(paper)[0] if switch.name not in absent}
+    assert {cell.label.split("/")[0] for cell in item.cells} == switches.keys()
+    for name, switch in switches.items():
         default, other = (item.cell(f"{name}/{way}").experiment for way in ("default", "other"))
-        found, fields = moved(default, other), MOVED[paper][name]
+        found, fields = moved(default, other), fields_of(switch)
         assert found and all(any(one == field or one.startswith(f"{field}.") for field in fields) for one in found)
-        if paper == "fedswitch" and "method.beta" in fields and name != "beta":
+        if isinstance(switch.other, str) and "method.beta" in fields:
             assert other.method.beta == prior_of(other) and found != {"method.beta"}
 
 
@@ -165,7 +116,7 @@ def test_as_many_labels_whether_skewed_or_not():
     assert (found.label_setting, found.labelled_share) == ("share", pytest.approx(50 / 560, abs=1e-4))
 
 
-@pytest.mark.parametrize("paper", MOVED)
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_switch_stands_in_the_handwritten_page_at_its_entry(paper):
     text = re.sub(
         r"[ \n]+", " ", re.sub(r"\n( ?\d+\. |## )", r"\t\1", (ROOT / "reports" / paper / "departures.md").read_text())
@@ -174,7 +125,7 @@ def test_every_switch_stands_in_the_handwritten_page_at_its_entry(paper):
     for switch in switches_of(paper)[0]:
         assert f"({paper}/departures: {switch.name})" in entries[str(switch.entry)]
     named = re.findall(rf"{paper}/departures: ([a-z-]+)", text)
-    assert sorted(named) == sorted(switch.name for switch in switches_of(paper)[0]) == sorted(MOVED[paper])
+    assert sorted(named) == sorted(switch.name for switch in switches_of(paper)[0])
 
 
 def test_a_paper_s_name_leaves_ours_out_and_all_does_not():

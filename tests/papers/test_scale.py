@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -33,15 +34,17 @@ SMALL = Scale(
     rounds=4,
     evaluation=Evaluation(every=2),
 )
-# Every label setting, with what only some experiments have: streams, pooled tests, epochs, further switches.
+# Every label setting, each with methods' further switches; streams, a pooled test and epochs are those of all.
 LABEL_SETTINGS = [
-    (Data(name="svhn", label_setting="server", N_s=1000, streaming_steps=10), FedSwitch(beta=0.7)),
-    (Data(name="svhn", label_setting="everywhere"), SemiFL(mix_weight=0.0, server_momentum=0.0)),
-    (Data(name="svhn", label_setting="every_client", N_s=0, labels_per_client=7), FedSwitch()),
-    (Data(name="svhn", label_setting="some_clients", N_s=0, labelled_clients=2), RSCFed(M=2, subset=4)),
-    (Data(name="svhn", label_setting="share", N_s=0, labelled_share=0.2, pooled_test=2000), FedConsist()),
-    (Data(name="svhn", label_setting="one_more_client", N_s=100, N_validation=50), FedConsist(temperature=0.3)),
+    (Data(label_setting="server", N_s=1000), FedSwitch(beta=0.7)),
+    (Data(label_setting="server", N_s=1000, unlabelled="extra"), SemiFL(server_epochs_each=3)),
+    (Data(label_setting="everywhere"), SemiFL(mix_weight=0.0, server_momentum=0.0)),
+    (Data(label_setting="every_client", N_s=0, labels_per_client=7), FedSwitch()),
+    (Data(label_setting="some_clients", N_s=0, labelled_clients=2), RSCFed(M=2, subset=4, beta=3.0)),
+    (Data(label_setting="share", N_s=0, labelled_share=0.2), FedConsist()),
+    (Data(label_setting="one_more_client", N_s=100), FedConsist(temperature=0.3)),
 ]
+assert {data.label_setting for data, _ in LABEL_SETTINGS} == set(get_args(get_type_hints(Data)["label_setting"]))
 
 
 def flat(value: object, above: str = "") -> dict[str, object]:
@@ -58,7 +61,7 @@ def changed(full: Experiment, small: Experiment) -> set[str]:
 @pytest.mark.parametrize(("data", "method"), LABEL_SETTINGS, ids=lambda part: getattr(part, "label_setting", ""))
 def test_only_what_a_stand_in_names_changes(data, method):
     full = Experiment(
-        data=data,
+        data=replace(data, name="svhn", streaming_steps=10, pooled_test=2000, N_validation=50),
         partition=Dirichlet(alpha=0.3, rule="semifl"),
         model=Model(network="resnet9", norm="gn"),
         method=method,
@@ -72,7 +75,7 @@ def test_only_what_a_stand_in_names_changes(data, method):
     allowed |= {f"federation.{name}" for name in ("K", "C", "rounds")}
     allowed |= {f"model.{f.name}" for f in fields(Model)}
     assert changed(full, small) <= allowed
-    assert small.data.label_setting == data.label_setting and small.federation.epochs == 5
+    assert (small.data.streaming_steps, small.data.pooled_test, small.federation.epochs) == (10, 2000, 5)
     assert small.method.batch_size == 5 and small.method.warm_start_rounds == 2
     assert getattr(small.method, "server_batch_size", 7) == 7
 
@@ -151,8 +154,13 @@ def test_profiles_that_would_repeat_a_smaller_one_are_it():
         assert items(["arena/mnist"], asked)[0].profile == "laptop"
 
 
-@pytest.mark.parametrize("name", [name for name in ITEMS if name.startswith("arena/")])
-def test_the_arena_s_profiles_differ_in_their_runs(name):
-    runs = [frozenset(cell.cell_key for cell in items([name], profile)[0].cells) for profile in profiles(name)]
-    assert len(set(runs)) == len(runs)
+@pytest.mark.parametrize("name", ITEMS)
+def test_no_two_profiles_of_an_item_share_a_run(name):
+    """The same cells under another name would be trained, and shown, twice."""
+    keys = [cell.cell_key for profile in profiles(name) for cell in set_of_cells(name, profile)]
+    assert len(set(keys)) == len(keys)
     assert {items([name], profile)[0].profile for profile in PROFILES} == set(profiles(name))
+
+
+def set_of_cells(name: str, profile: str) -> Iterable[Cell]:
+    return {cell.cell_key: cell for cell in items([name], profile)[0].cells}.values()

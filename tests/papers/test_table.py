@@ -11,10 +11,11 @@ from benchmark.experiment import Data, Experiment
 from benchmark.methods.server_only import ServerOnly
 from benchmark.models.build import Model
 from benchmark.papers import published, ssfl
+from benchmark.papers.beside import bound_of, is_bound
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import ACCURACY, Printed
 from benchmark.papers.scale import Scale
-from benchmark.papers.table import COMPUTED, Paper, bound_of, is_bound, item
+from benchmark.papers.table import COMPUTED, Paper, item
 
 FILE = """
 paper = "toy"

@@ -7,11 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation
 from benchmark.records.record import (
+    RunRecord,
     is_recorded,
+    pack,
     read_copy,
     read_index,
     read_records,
@@ -19,6 +23,7 @@ from benchmark.records.record import (
     read_run,
     reference_path,
     run_folder,
+    unpack,
     write_reference,
 )
 from benchmark.records.run import run
@@ -84,16 +89,19 @@ def test_a_copy_has_counts_of_every_round_and_the_rest_of_evaluated_ones(results
     assert list(read_index(results)) == [f"{KEY}/seed=0"]
 
 
-def test_a_copy_of_a_copy_keeps_what_no_evaluated_round_has(results):
-    """A count of kept labels in rounds that were not evaluated alone: its column has no value, its summary has."""
-    record = record_of(folder_of(results))
-    first, *rest = record.rounds
-    assert not any(name.startswith("test/") for name in first)
-    odd = replace(record, rounds=({**first, "pseudo/rare": 3.0}, *rest))
-    path = write_reference(results, odd)
-    once = path.read_bytes()
-    assert write_reference(results, read_copy(path)).read_bytes() == once
-    assert read_copy(path).mean("pseudo/rare") == 3.0
+METRICS = ("local_steps", "comm/bytes_up", "client/loss", "pseudo/rare", "test/accuracy", "time/round_seconds")
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(METRICS), st.floats(0, 1e6) | st.integers(0, 9)), max_size=6))
+def test_a_copy_of_a_copy_is_the_copy(rounds):
+    """Whatever was measured in which round: also a metric that no kept round has, whose mean the copy has alone."""
+    lines = [{"round": number, **metrics} for number, metrics in enumerate(rounds, start=1)]
+    record = RunRecord(cell_key="c", seed=0, experiment={}, manifest={}, result={}, rounds=lines)
+    once = json.loads(json.dumps(pack(record)))
+    copy = unpack(once, Path("x"))
+    assert json.loads(json.dumps(pack(copy))) == once and not copy.edited
+    for metric in ("client/loss", "pseudo/rare"):
+        assert (copy.mean(metric) or 0.0) == pytest.approx(record.mean(metric) or 0.0, rel=1e-5)
 
 
 def test_a_run_goes_before_a_copy_unless_the_copy_measured_more(results):
