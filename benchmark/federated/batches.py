@@ -4,7 +4,7 @@ Legend: N images, C channels, H W pixels, P positions of a stream over several s
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -50,32 +50,19 @@ def passes(size: int, batch_size: int, steps: int, drop_last: bool, draw: np.ran
     return batches[:steps]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """What one stream of a job draws from: a part, or the images of it that the job's `start` selected."""
-
-    part: Part
-    positions_N: Tensor  # of the whole set; an image may come more than once
-    pseudo_labels_N: Tensor | None
-
-    def __len__(self) -> int:
-        return len(self.positions_N)
-
-
 def sources_of(
     job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
-) -> dict[str, Source]:
-    """The images behind each stream of a job."""
-    found = {}
-    for name, stream in job.data.items():
-        part = environment.part(job.key.client, stream.part, round_number)
-        chosen = selected.get(name)
-        at_N = part.positions_N if chosen is None else part.positions_N[chosen.positions_N]
-        found[name] = Source(part=part, positions_N=at_N, pseudo_labels_N=chosen.labels_N if chosen else None)
+) -> dict[str, Part]:
+    """What each stream of a job draws from: a part, or the images of it that the job's `start` selected."""
+    found = {name: environment.part(job.key.client, stream.part, round_number) for name, stream in job.data.items()}
+    for name, some in selected.items():
+        if name in found:
+            at_N = found[name].positions_N[some.positions_N]
+            found[name] = replace(found[name], positions_N=at_N, pseudo_labels_N=some.labels_N)
     return found
 
 
-def steps_of(job: Job, sources: Mapping[str, Source]) -> int:
+def steps_of(job: Job, sources: Mapping[str, Part]) -> int:
     """The number of local steps of a job: given, or passes over its longest stream (each once for each phase)."""
     phases = len(job.update.phases)
     if job.limit.steps is not None:
@@ -144,18 +131,18 @@ class JobBatches:
             yield from self._span(source, stream, order[first : first + per_span], draw)
 
     def _span(
-        self, source: Source, stream: Stream, order: list[np.ndarray], draw: torch.Generator
+        self, source: Part, stream: Stream, order: list[np.ndarray], draw: torch.Generator
     ) -> Iterator[tuple[Batch, Tensor | None]]:
-        data, part = self._environment.data, source.part
+        data = self._environment.data
         in_source_P = torch.from_numpy(np.concatenate(order))
         at_P = source.positions_N[in_source_P]
         views = make_views(
-            part.images_NCHW[at_P], stream.views, self._environment.augmentation, data.mean, data.std, draw
+            source.images_NCHW[at_P], stream.views, self._environment.augmentation, data.mean, data.std, draw
         )
         sizes = [len(batch) for batch in order]
         pieces = {name: images.split(sizes) for name, images in views.items()}
-        labels = part.labels_N[at_P].split(sizes) if part.labels_N is not None else None
-        truth = part.truth_N[at_P].split(sizes) if part.truth_N is not None else None
+        labels = source.labels_N[at_P].split(sizes) if source.labels_N is not None else None
+        truth = source.truth_N[at_P].split(sizes) if source.truth_N is not None else None
         pseudo = source.pseudo_labels_N[in_source_P].split(sizes) if source.pseudo_labels_N is not None else None
         for index in range(len(order)):
             images = {name: piece[index] for name, piece in pieces.items()}

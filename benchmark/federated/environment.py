@@ -32,9 +32,10 @@ class Part:
     """
 
     images_NCHW: Tensor  # uint8, the whole set: never copied per holder
-    positions_N: Tensor  # int64
+    positions_N: Tensor  # int64; where a job's `start` selected images, one may come more than once
     labels_N: Tensor | None  # of the whole set
-    truth_N: Tensor | None
+    truth_N: Tensor | None  # of the whole set
+    pseudo_labels_N: Tensor | None = None  # of these positions, where `start` gave them some
 
     def __len__(self) -> int:
         return len(self.positions_N)

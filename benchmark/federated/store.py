@@ -4,7 +4,8 @@ A `ClientStore` never changes what it holds: a round works on a `Draft`, and wha
 shares all else with the one before. So a checkpoint that has yet to be written holds the state of its own round.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from benchmark.federated.trees import copied, tree_bytes
@@ -62,6 +63,9 @@ class ClientStore(Mapping[str, Tree]):
         assert self.shelf is not None and slot.name is not None  # it left memory by way of the shelf
         return self.shelf.get(keeper, slot.name)
 
+    def __contains__(self, keeper: object) -> bool:
+        return keeper in self._slots
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._slots)
 
@@ -115,34 +119,15 @@ class ClientStore(Mapping[str, Tree]):
                 return
 
 
-class Draft(MutableMapping[str, Tree]):
+class Draft(ChainMap[str, Tree]):
     """A store as a round in progress sees and changes it; the store itself stays as it is.
 
     `get` gives a copy, because local work may change its tensors in place (`Training.private`).
     """
 
     def __init__(self, store: ClientStore) -> None:
-        self.store = store
-        self.written: dict[str, Tree] = {}
+        self.store, self.written = store, dict[str, Tree]()
+        super().__init__(self.written, store)  # type: ignore[arg-type]  # which is only read
 
     def get(self, keeper: str, default: Any = None) -> Any:
         return copied(self[keeper]) if keeper in self else default
-
-    def __getitem__(self, keeper: str) -> Tree:
-        return self.written[keeper] if keeper in self.written else self.store[keeper]
-
-    def __setitem__(self, keeper: str, tree: Tree) -> None:
-        self.written[keeper] = tree
-
-    def __delitem__(self, keeper: str) -> None:
-        raise TypeError(f"what {keeper} keeps is not dropped within a round")
-
-    def __contains__(self, keeper: object) -> bool:
-        return keeper in self.written or keeper in self.store._slots
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.store
-        yield from (keeper for keeper in self.written if keeper not in self.store._slots)
-
-    def __len__(self) -> int:
-        return len(self.store) + sum(keeper not in self.store._slots for keeper in self.written)
