@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from scipy.stats import binomtest
+from scipy.special import bdtr, betaincinv
 
 from benchmark.papers.item import CONFIRMING, Cell, Claim, Item
 from benchmark.records.families import Family, declared, owner
@@ -226,12 +226,15 @@ def _on_collapse(
 
 @functools.cache
 def _sign_test(count: int, n: int) -> float:
-    return float(binomtest(count, n).pvalue) if n else 1.0
+    """Two-sided p-value of so many of one sign."""
+    return min(1.0, float(2 * bdtr(min(count, n - count), n, 0.5)))
 
 
 @functools.cache
 def _share(label: str, count: int, n: int) -> str:
-    low, high = binomtest(count, n).proportion_ci(1 - FAMILY_ERROR)  # Clopper and Pearson
+    """With the interval of Clopper and Pearson."""
+    low = betaincinv(count, n - count + 1, FAMILY_ERROR / 2) if count else 0.0
+    high = betaincinv(count + 1, n - count, 1 - FAMILY_ERROR / 2) if count < n else 1.0
     return f"{label}: {count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri  # scipy.stats, which has the same as norm, takes a second to load
 
 from benchmark.papers.item import Claim
 from benchmark.verdicts.statistics import summary
@@ -37,18 +37,23 @@ def errors(error: float, looks: tuple[int, ...] = LOOKS) -> tuple[float, ...]:
         sigma = math.sqrt(time - before)
         to_spend = error * math.log(1 + (math.e - 1) * time) - spent
         bound = brentq(_excess, 0.0, 12.0, (start, density, sigma, to_spend), xtol=1e-12)
-        found.append(float(2 * norm.sf(bound / math.sqrt(time))))
+        found.append(float(2 * ndtr(-bound / math.sqrt(time))))
         place = np.linspace(-bound, bound, NODES)
         weights = np.full(NODES, place[1] - place[0])
         weights[[0, -1]] /= 2
-        density = weights * (norm.pdf((place[:, None] - start) / sigma) / sigma @ density)
+        density = weights * (_normal(place[:, None], start, sigma) @ density)
         start, spent, before = place, spent + to_spend, time
     return tuple(found)
 
 
+def _normal(place: Values, mean: Values, sigma: float) -> Values:
+    """The density."""
+    return np.exp(-(((place - mean) / sigma) ** 2) / 2) / (math.sqrt(2 * math.pi) * sigma)
+
+
 def _excess(bound: float, start: Values, density: Values, sigma: float, to_spend: float) -> float:
     """How much more than is to be spent goes beyond the bound."""
-    beyond = norm.sf((bound - start) / sigma) + norm.cdf((-bound - start) / sigma)
+    beyond = ndtr((start - bound) / sigma) + ndtr((-bound - start) / sigma)
     return float(density @ beyond) - to_spend
 
 
@@ -62,13 +67,13 @@ def power(claim: Claim, differences: Sequence[float], look: int, error: float, *
     too_few = 2 * 0.5**n > spends  # even with all signs alike
     if seen.std is None or not seen.has_spread or too_few:
         return 0.0
-    half = float(norm.isf(spends / 2)) * seen.std / math.sqrt(SIGNED_RANKS * n)
+    half = float(-ndtri(spends / 2)) * seen.std / math.sqrt(SIGNED_RANKS * n)
     to_come = n - seen.n if confirming else n
     moves = max(seen.std * math.sqrt(max(to_come, 0)) / n, 1e-12)  # how far the seeds to come may move the mean
 
     def within(bound: float) -> float:
         """The chance that the mean at the look is nearer to zero than the bound."""
-        return float(norm.cdf((bound - seen.mean) / moves) - norm.cdf((-bound - seen.mean) / moves)) if bound > 0 else 0
+        return float(ndtr((bound - seen.mean) / moves) - ndtr((-bound - seen.mean) / moves)) if bound > 0 else 0
 
     alike = within(claim.least - half) if n >= EQUIVALENCE else 0.0
     apart = 1 - within(half if claim.form != "comparable" else half + claim.least)

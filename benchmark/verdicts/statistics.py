@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 LEVEL = 0.95
 INTERVAL_SEEDS = 5  # below them a t interval is not shown: its half width at three seeds is 2.5 standard deviations
@@ -54,7 +54,7 @@ class Paired(Summary):
 @functools.cache
 def t_factor(n: int, level: float = LEVEL) -> float:
     """Half width of the two-sided t interval of n values, in units of their standard deviation. Needs n >= 2."""
-    return float(stats.t.ppf(0.5 + level / 2, n - 1)) / math.sqrt(n)
+    return float(stdtrit(n - 1, 0.5 + level / 2)) / math.sqrt(n)
 
 
 def summary(values: Iterable[float], level: float = LEVEL) -> Summary:

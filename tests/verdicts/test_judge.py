@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scipy.stats import binomtest
 
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Claim, Item, Shown
 from benchmark.records.families import Family
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import Evidence
-from benchmark.verdicts.judge import Judged, decide
+from benchmark.verdicts.judge import FAMILY_ERROR, Judged, _share, _sign_test, decide
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.signed_ranks import walsh_averages
@@ -292,3 +293,13 @@ def test_what_has_no_rule_or_no_runs_is_not_judged():
     assert judge(only_shown, {})[0].reason == "b is only shown, not run"
     nothing = judge(item, {})[0]
     assert (nothing.verdict, nothing.estimate, nothing.n) == ("undecided", None, 0) and "no seed" in nothing.reason
+
+
+@pytest.mark.parametrize("n", [2, 9, 24, 32])
+def test_collapse_is_counted_as_scipy_does(n):
+    """Its exact binomial test, and its interval of Clopper and Pearson."""
+    for count in range(n + 1):
+        expected = binomtest(count, n)
+        assert _sign_test(count, n) == pytest.approx(expected.pvalue, abs=1e-12)
+        low, high = expected.proportion_ci(1 - FAMILY_ERROR)
+        assert _share("a", count, n) == f"a: {count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
