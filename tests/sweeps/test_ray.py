@@ -1,4 +1,4 @@
-"""The Ray launcher on a real cluster: a head without room and two nodes of one run each, all on this machine."""
+"""The Ray launcher on a real cluster: a head without room and two nodes of two runs each, all on this machine."""
 
 import json
 import os
@@ -43,10 +43,14 @@ class Cluster:
     def address(self) -> str:
         return str(self.of_ray.address)
 
-    def remove_node_of(self, pid: int) -> None:
-        """The node whose raylet started this process is gone at once, as if its machine had lost its power."""
+    def node_of(self, pid: int) -> Any:
+        """The node whose raylet started this process."""
         raylet = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         (node,) = [node for node in self.nodes if raylet in [p.process.pid for p in node.all_processes["raylet"]]]
+        return node
+
+    def remove(self, node: Any) -> None:
+        """Gone at once, as if its machine had lost its power."""
         self.of_ray.remove_node(node, allow_graceful=False)
         self.nodes.remove(node)
 
@@ -63,17 +67,17 @@ def cluster() -> Iterator[Cluster]:
         head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False}
         of_ray = OfRay(initialize_head=True, head_node_args=head)
         try:
-            nodes = [of_ray.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
+            nodes = [of_ray.add_node(num_cpus=2, object_store_memory=STORE) for _ in range(2)]
             yield Cluster(of_ray=of_ray, nodes=nodes)
         finally:
             of_ray.shutdown()
 
 
 def gated(folder: Path) -> list[Experiment]:
-    """Two cells of 6 rounds, which wait before rounds 3 and 5."""
+    """Four cells of 6 rounds, which wait before rounds 3 and 5."""
     method = Gated(**vars(tiny_experiment().method), folder=str(folder), rounds="3,5")
     tiny = replace(tiny_experiment(), method=method, federation=Federation(K=4, C=4, T=2, rounds=6))
-    return [tiny, replace(tiny, optimizer=replace(tiny.optimizer, lr=0.06))]
+    return [replace(tiny, optimizer=replace(tiny.optimizer, lr=lr)) for lr in (0.05, 0.06, 0.07, 0.08)]
 
 
 def lines(results: Path, experiment: Experiment) -> int:
@@ -89,12 +93,12 @@ def leases(results: Path, experiment: Experiment) -> list[dict[str, Any]]:
 
 def launched(results: Path, runs: list[Experiment], watch: Callable[[Standing], None]) -> Standing:
     workers = RayWorkers(results, None, PATIENCE)
-    assert workers.size == 2
+    assert workers.size == 4
     return launch(workers, runs, results, watch=watch)
 
 
 def first(runs: list[Experiment], results: Path) -> Callable[[Standing], None]:
-    """Ctrl-C once both runs wait before round 3."""
+    """Ctrl-C once all runs wait before round 3."""
 
     def watch(standing: Standing) -> None:
         if all(lines(results, run) == 2 for run in runs):
@@ -104,23 +108,28 @@ def first(runs: list[Experiment], results: Path) -> Callable[[Standing], None]:
 
 
 def second(runs: list[Experiment], results: Path, gates: Path, cluster: Cluster) -> Callable[[Standing], None]:
-    """Both wait before round 5: the process of one run is killed. It waits there again, begun for the third time: the
-    node of the other one is removed, and the gate opened once that one's process has missed its node and ended, which
-    takes it a moment. The other one has to wait for the only place left."""
-    one, other = runs
-    ended: list[int] = []
+    """All wait before round 5: the process of one run is killed. It waits there again, begun for the third time: the
+    other node is removed, and the gate opened once its processes have missed it and ended, which takes them a moment.
+    Their runs have to wait for a place on the node that is left."""
+    killed: list[int] = []
+    lost: list[int] = []
+
+    def pids() -> list[int]:
+        """Of each run's newest attempt; fewer where one has only begun."""
+        newest = [leases(results, run)[-1] for run in runs]
+        return [attempt["process"]["pid"] for attempt in newest if "process" in attempt]
 
     def watch(standing: Standing) -> None:
-        attempts = leases(results, one)
-        if any(lines(results, run) != 4 for run in runs) or "process" not in attempts[-1]:
+        if any(lines(results, run) != 4 for run in runs) or len(pids()) != len(runs):
             return
-        if not ended:
-            ended.append(attempts[-1]["process"]["pid"])
-            os.kill(ended[0], SIGKILL)
-        elif len(ended) == 1 and len(attempts) == 3:
-            ended.append(leases(results, other)[-1]["process"]["pid"])
-            cluster.remove_node_of(ended[1])
-        elif len(ended) == 2 and not alive(ended[1]):
+        if not killed:
+            killed.append(pids()[0])
+            os.kill(killed[0], SIGKILL)
+        elif not lost and len(leases(results, runs[0])) == 3:
+            mine, *others = pids()
+            lost.extend(pid for pid in others if cluster.node_of(pid) is not cluster.node_of(mine))
+            cluster.remove(cluster.node_of(lost[0]))
+        elif lost and not any(map(alive, lost)):
             (gates / "GATE.5").touch()
 
     return watch
@@ -128,23 +137,25 @@ def second(runs: list[Experiment], results: Path, gates: Path, cluster: Cluster)
 
 @pytest.mark.slow
 def test_ctrl_c_a_killed_worker_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_path):
-    """Attempts of each run: to Ctrl-C, to its end by kill -9 or with its node, to the end of its rounds. All but the
-    first go on from the checkpoint that Ctrl-C left after round 2."""
+    """Attempts of three runs: to Ctrl-C, to their end by kill -9 or with their node, to the end of their rounds. One
+    loses nothing. All attempts but the first go on from the checkpoint that Ctrl-C left after round 2."""
     results, runs = tmp_path / "ray", gated(tmp_path)
     with joined(cluster.address):
         with pytest.raises(Stopped, match="goes on from the checkpoints"):
             launched(results, runs, first(runs, results))
-        assert [lines(results, run) for run in runs] == [2, 2]
+        assert [lines(results, run) for run in runs] == [2, 2, 2, 2]
         (tmp_path / "GATE.3").touch()
         end = launched(results, runs, second(runs, results, tmp_path, cluster))
-    assert (set(end.finished), end.trained, end.failed) == (set(runs), 2, 0)
+    assert (set(end.finished), end.trained, end.failed) == (set(runs), 4, 0)
     assert not list(results.glob(".*"))  # the file that nodes look for
+    begun_at = []
     for experiment in runs:
         record = record_of(run_folder(results, experiment))
-        assert record.status == "done" and len(leases(results, experiment)) == 3
-        assert [attempt["from_round"] for attempt in record.manifest["attempts"]] == [0, 2, 2]
-        run(experiment, tmp_path / "whole")
+        begun_at.append([attempt["from_round"] for attempt in record.manifest["attempts"]])
+        assert record.status == "done" and len(leases(results, experiment)) == len(begun_at[-1])
+        run(experiment, tmp_path / "whole", engine="pool", workers=1)  # as launchers train
         assert differences(results, tmp_path / "whole", experiment) == []
+    assert sorted(begun_at) == [[0, 2], [0, 2, 2], [0, 2, 2], [0, 2, 2]]
 
 
 @pytest.mark.slow
