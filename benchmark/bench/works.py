@@ -3,7 +3,7 @@
 How long a step takes does not depend on the images.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,11 +26,9 @@ ALL_CONFIDENT = 0.0  # tau
 class Work:
     """One round's work: an experiment, and how many random images it is on."""
 
-    name: str
     what: str
     experiment: Experiment
     images: int  # of each client
-    trained: Callable[[Experiment, int], int]  # (experiment, images of a client) -> `samples`
 
     @property
     def cohort(self) -> int:
@@ -39,71 +37,46 @@ class Work:
     @property
     def samples(self) -> int:
         """Images that the local steps of a round train on, all confident."""
-        return self.trained(self.experiment, self.images)
+        federation, method, N_s = self.experiment.federation, self.experiment.method, self.experiment.data.N_s
+        if federation.epochs:  # SemiFL, Algorithm 1: the server's once, each client's as strong view and in the mix
+            return N_s + 2 * federation.C * self.images
+        at_client = min(method.batch_size, self.images)
+        return federation.T * (min(method.server_batch_size, N_s) + federation.C * at_client)  # SSFL Eqs. 3 and 4
 
 
-def in_steps(experiment: Experiment, images: int) -> int:
-    """CRL: SSFL Eq. 4."""
-    federation, method, N_s = experiment.federation, experiment.method, experiment.data.N_s
-    return federation.T * (min(method.server_batch_size, N_s) + federation.C * min(method.batch_size, images))
-
-
-def in_passes(experiment: Experiment, images: int) -> int:
-    """SemiFL, Algorithm 1: the server's images once, and each client's as strong view and in the mix."""
-    return experiment.data.N_s + 2 * experiment.federation.C * images
-
-
-def experiment_of(**settings: Any) -> Experiment:
+def work_of(what: str, images: int, **settings: Any) -> Work:
     common = Experiment(
         partition=Iid(),
         optimizer=SGD(lr=0.03, weight_decay=5e-4, schedule=Constant()),
         evaluation=Evaluation(every=NEVER),
         profile="bench",
+        method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=64, server_batch_size=64),
+        federation=Federation(K=10, C=10, T=16, rounds=1000),
     )
-    return replace(common, **settings)
+    return Work(what=what, experiment=replace(common, **settings), images=images)
 
 
-CRL_64 = SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=64, server_batch_size=64)
 WORKS: Mapping[str, Work] = {
-    work.name: work
-    for work in (
-        Work(
-            name="A",
-            what="10 clients and the server, T 16, batch 64, EMNIST CNN, CRL",
-            experiment=experiment_of(
-                data=Data(name="emnist_balanced_small", N_s=470),
-                model=Model(network="emnist_cnn", norm="none"),
-                method=CRL_64,
-                federation=Federation(K=10, C=10, T=16, rounds=1000),
-            ),
-            images=1000,
-            trained=in_steps,
-        ),
-        Work(
-            name="B",
-            what="10 clients and the server, T 16, batch 64, ResNet-8 with GN at 32x32x3, CRL",
-            experiment=experiment_of(
-                data=Data(name="cifar10", N_s=1000),
-                model=Model(network="resnet8", norm="gn", norm_groups=8),
-                method=CRL_64,
-                federation=Federation(K=10, C=10, T=16, rounds=1000),
-            ),
-            images=1000,
-            trained=in_steps,
-        ),
-        Work(
-            name="C",
-            what="SemiFL: 10 clients of 100 images, batch 10, one local pass, WResNet-28x2 with static BN",
-            experiment=experiment_of(
-                data=Data(name="cifar10", N_s=50),
-                model=Model(network="wresnet28x2", norm="sbn"),
-                method=SemiFL(threshold=ALL_CONFIDENT, nothing_below="draw_from_all"),
-                federation=Federation(K=10, C=10, rounds=1000, epochs=1),
-            ),
-            images=100,
-            trained=in_passes,
-        ),
-    )
+    "A": work_of(
+        "10 clients and the server, T 16, batch 64, EMNIST CNN, CRL",
+        1000,
+        data=Data(name="emnist_balanced_small", N_s=470),
+        model=Model(network="emnist_cnn", norm="none"),
+    ),
+    "B": work_of(
+        "10 clients and the server, T 16, batch 64, ResNet-8 with GN at 32x32x3, CRL",
+        1000,
+        data=Data(name="cifar10", N_s=1000),
+        model=Model(network="resnet8", norm="gn", norm_groups=8),
+    ),
+    "C": work_of(
+        "SemiFL: 10 clients of 100 images, batch 10, one local pass, WResNet-28x2 with static BN",
+        100,
+        data=Data(name="cifar10", N_s=50),
+        model=Model(network="wresnet28x2", norm="sbn"),
+        method=SemiFL(threshold=ALL_CONFIDENT, nothing_below="draw_from_all"),
+        federation=Federation(K=10, C=10, rounds=1000, epochs=1),
+    ),
 }
 
 

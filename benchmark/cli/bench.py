@@ -27,7 +27,7 @@ of each and writes results/benchmarks/NAME.json. Other programs disturb it: the 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = DESCRIPTION
-    works = "; ".join(f"{work.name}: {work.what}" for work in WORKS.values())
+    works = "; ".join(f"{name}: {work.what}" for name, work in WORKS.items())
     command.add_argument("--work", nargs="+", choices=sorted(WORKS), default=sorted(WORKS), help=works)
     command.add_argument("--rounds", type=int, default=5, help="counted rounds of each (default: 5), after one more")
     command.add_argument("--workers", type=int, default=usable_cores(), help="of the pool (default: one a core)")

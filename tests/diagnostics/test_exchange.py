@@ -63,12 +63,6 @@ def test_semifl_trains_in_turn_and_its_static_norms_ask_for_more(tmp_path):
     assert asked["holders"]["client"]["sent"]["count"] == 8
 
 
-def test_semifl_without_a_sure_image_trains_no_client(tmp_path):
-    found = seen(replace(BASE, method=SemiFL(threshold=1.0)), tmp_path)
-    assert found["training"] == "none" and found["pseudo_labels"]
-    assert not found["holders"]["client"]["trains"] and found["holders"]["client"]["sent"] == {}
-
-
 def test_methods_without_clients(tmp_path):
     alone = seen(replace(BASE, method=ServerOnly(batch_size=8)), tmp_path)
     assert alone["training"] == "none" and alone["holders"].keys() == {"server"} and not alone["pseudo_labels"]

@@ -131,11 +131,6 @@ def test_settings_that_do_nothing_or_make_no_sense_are_refused(changes, named):
         Data(**changes)
 
 
-def test_a_method_in_a_setting_that_makes_no_sense_for_it():
-    with pytest.raises(ConfigError, match="'some_clients' does not suit method 'ssfl'"):
-        tiny_experiment(data=replace(tiny_experiment().data, label_setting="some_clients"))
-
-
 def test_the_server_s_images_do_not_depend_on_who_else_has_labels():
     """Runs that differ in the label setting alone are paired by seed."""
     environments = [prepare(replace(settled(s), partition=Iid())) for s in ("server", "everywhere")]

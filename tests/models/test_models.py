@@ -7,15 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
-from benchmark.models import (
-    NETWORKS,
-    ImageShape,
-    Model,
-    build,
-    count_parameters,
-    forward_flops,
-    has_batch_statistics,
-)
+from benchmark.models.build import NETWORKS, ImageShape, Model, build, count_parameters, forward_flops
+from benchmark.models.norms import has_batch_statistics
 from tests.models.written_out import (
     released_emnist_forward,
     resnet8_forward,

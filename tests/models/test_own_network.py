@@ -9,7 +9,7 @@ import torch
 
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
-from benchmark.models import Model, build
+from benchmark.models.build import Model, build
 
 MY_NET = """
 import torch

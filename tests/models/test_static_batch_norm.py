@@ -6,8 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from benchmark.models import Model, build, count_parameters, has_batch_statistics
-from benchmark.models.norms import StaticBatchNorm2d, mean_statistics, set_statistics, statistics_over
+from benchmark.models.build import Model, build, count_parameters
+from benchmark.models.norms import (
+    StaticBatchNorm2d,
+    has_batch_statistics,
+    mean_statistics,
+    set_statistics,
+    statistics_over,
+)
 
 # N images, C channels, H rows, W columns
 

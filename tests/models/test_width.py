@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmark.errors import ConfigError
-from benchmark.models import ImageShape, Model, build
+from benchmark.models.build import ImageShape, Model, build
 from benchmark.models.small_cnn import narrowed
 
 # N images, C channels, H rows, W columns
