@@ -26,14 +26,14 @@ Legend: N images of a batch, C channels, H W pixels, D classes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, loss_of_kept, proximal_term, pseudo_labels
+from benchmark.losses import loss_of_kept, proximal_term, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
     ema_,
@@ -49,8 +49,6 @@ from benchmark.methods.shared import (
 @dataclass(frozen=True, kw_only=True)
 class ProximalFixMatchUpdate(fl.LocalUpdate):
     """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
-
-    observes: ClassVar[bool] = False
 
     method: "ProximalFixMatch"
     labeller: Literal["student", "teacher"] = "student"
@@ -84,30 +82,16 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
         self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """L_u of Eq. 5 on one batch, and what is reported of it."""
-        if self.labeller == "teacher":
-            with torch.no_grad():
-                weak_ND = frozen["teacher"](views["weak"])
-        else:
-            weak_ND = predict_weak(student, views["weak"], self.pseudo_label_mode)
-        labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
-        observed: Mapping[str, Tensor] = {}
-        if self.observes:
-            strong_ND = student(views["strong"])
-            loss = consistency_loss(strong_ND, labels_N, kept_N)
-            observed = self.observe(weak_ND, strong_ND.detach(), frozen, views)
-        else:
-            loss = loss_of_kept(student, views["strong"], labels_N, kept_N)
-        reported = {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
-        return loss, {**reported, **observed}
+        labels_N, _, kept_N = pseudo_labels(self._weak_logits(student, frozen, views["weak"]), self.method.threshold)
+        loss = loss_of_kept(student, views["strong"], labels_N, kept_N)
+        return loss, {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
 
-    def observe(
-        self, weak_ND: Tensor, strong_ND: Tensor, frozen: fl.Networks, views: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """Scalars to report of a batch besides its loss, from the labeller's weak and the student's strong logits.
-
-        Asked only where `observes` is true: every strong image must pass for it, also those that are not kept.
-        """
-        return {}
+    def _weak_logits(self, student: nn.Module, frozen: fl.Networks, weak_NCHW: Tensor) -> Tensor:
+        """The labeller's, which carry no gradient."""
+        if self.labeller == "student":
+            return predict_weak(student, weak_NCHW, self.pseudo_label_mode)
+        with torch.no_grad():
+            return frozen["teacher"](weak_NCHW)
 
     def after_step(self, training: fl.Training) -> None:
         """Eq. 1 for the local teacher."""
@@ -129,7 +113,7 @@ def client_streams(world: fl.World, client: int, batch_size: int, labelled_batch
 
 @dataclass(frozen=True, kw_only=True)
 class ProximalFixMatch(fl.Method):
-    """Fields and steps that the four methods share; each of them adds its `round`.
+    """Fields and steps that the four methods share; each of them adds its `federated_round`.
 
     The paper tuned the learning rate, tau, lambda_u, weight decay, momentum and the EMA ratio (section 5.3), and
     prints none of them.
@@ -148,6 +132,7 @@ class ProximalFixMatch(fl.Method):
     warm_start_rounds: Whole = 0  # rounds in which only holders of labels train; reduced profiles need them
 
     needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client"})
+    takes_missing_updates = True  # a round goes on with whoever sent something
 
     def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "sbn":
@@ -155,6 +140,17 @@ class ProximalFixMatch(fl.Method):
                 "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
                 "choose 'gn', 'bn' or 'none'"
             )
+
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
+        """As the method has it; before that, rounds on labels alone, in which the teacher is the student."""
+        if world.round > self.warm_start_rounds:
+            return self.federated_round(state, world)
+        student = self.warm_start(state.server["student"], world)
+        models: fl.Tree = {name: student for name in ("student", "teacher") if name in state.server}
+        return fl.State(server={**state.server, **models}), {}
+
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
+        raise NotImplementedError(f"{type(self).__name__} has no federated_round")
 
     def client_jobs(self, world: fl.World, update: ProximalFixMatchUpdate, receives: fl.Tree) -> list[fl.Job]:
         """ClientUpdate at each client of the cohort."""
@@ -188,12 +184,8 @@ class FedProxFixMatch(ProximalFixMatch):
 
     pseudo_label_mode: Literal["train", "eval"] = "train"  # the paper is silent; FixMatch's
 
-    takes_missing_updates = True  # a round goes on with whoever sent something
-
-    def round(self, state: fl.State, world: fl.World) -> fl.Round:
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
-        if world.round <= self.warm_start_rounds:
-            return fl.State(server={"student": self.warm_start(student, world)}), {}
         update = ProximalFixMatchUpdate(method=self, pseudo_label_mode=self.pseudo_label_mode)
         student = mean_of(world.fit(self.client_jobs(world, update, {"student": student})), otherwise=student)
         return fl.State(server={"student": self.server_update(student, world)}), {}

@@ -30,10 +30,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.config import NotNegative, Share, added
 from benchmark.errors import ConfigError
+from benchmark.losses import consistency_loss, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 from benchmark.methods.shared import RunningMean, ema
@@ -84,8 +85,6 @@ class FedSwitch(TeacherStudent):
     first_round: Literal["teacher", "student"] = "teacher"  # T_0 = S_0: the two differ in their mode alone
     pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels; as in FedProx-FixMatch
 
-    takes_missing_updates = True  # a round goes on with whoever sent something
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.first_round == "student" and self.unsent_teacher == "keep_last":
@@ -108,11 +107,8 @@ class FedSwitch(TeacherStudent):
         teacher_is_nearer = abs(kl_teacher - self.beta) < abs(kl_student - self.beta)
         return teacher_is_nearer == (self.rule == "equation")
 
-    def round(self, state: fl.State, world: fl.World) -> fl.Round:
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         server = state.server
-        if world.round <= self.warm_start_rounds:
-            student = self.warm_start(server["student"], world)
-            return fl.State(server={**server, "student": student, "teacher": student}), {}
         sent = self.sends_teacher(server["kl_teacher"], server["kl_student"])
         average = RunningMean()
         sums: dict[str, list[float]] = {"kl_teacher": [], "kl_student": []}
@@ -144,8 +140,6 @@ class FedSwitch(TeacherStudent):
 class FedSwitchUpdate(ProximalFixMatchUpdate):
     """ClientUpdate of Algorithms 1 and 2 with a local teacher, and both divergences."""
 
-    observes = True  # D^S is over all strong images
-
     method: FedSwitch
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
@@ -155,17 +149,24 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
             local.frozen.setdefault("teacher", received["student"])
         return local
 
-    def observe(
-        self, weak_ND: Tensor, strong_ND: Tensor, frozen: fl.Networks, views: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """Eq. 2's terms of one batch: the teacher's on the weak view, the student's on the strong one."""
-        divergences = self._divergence("kl_student", strong_ND)
-        if "teacher" not in frozen:
-            return divergences
-        if self.labeller == "student":  # only watched
+    def _consistency(
+        self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_u, for which every strong image passes, also those that are not kept, and the divergences."""
+        weak_ND = self._weak_logits(student, frozen, views["weak"])
+        labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
+        strong_ND = student(views["strong"])
+        loss = consistency_loss(strong_ND, labels_N, kept_N)
+        reported = {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        if "teacher" in frozen and self.labeller == "student":  # it is only watched
             with torch.no_grad():
                 weak_ND = frozen["teacher"](views["weak"])
-        return {**divergences, **self._divergence("kl_teacher", weak_ND)}
+        return loss, {**reported, **self.divergences(strong_ND.detach(), weak_ND if "teacher" in frozen else None)}
+
+    def divergences(self, student_ND: Tensor, teacher_ND: Tensor | None) -> dict[str, Tensor]:
+        """Eq. 2's terms of one batch: the student's on the strong view, and the teacher's on the weak one."""
+        teachers = {} if teacher_ND is None else self._divergence("kl_teacher", teacher_ND)
+        return {**self._divergence("kl_student", student_ND), **teachers}
 
     def _divergence(self, name: str, logits_ND: Tensor) -> dict[str, Tensor]:
         """One of a batch's two; where unsure images do not count, also whether any image does: 1 or 0."""

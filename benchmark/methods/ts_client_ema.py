@@ -35,13 +35,8 @@ class TSClientEMA(TeacherStudent):
     # Default: both sentences of the paper; its Algorithms 1 and 2 end with Eq. 1, too.
     server_teacher: Literal["mean_then_ema", "mean"] = "mean_then_ema"
 
-    takes_missing_updates = True  # a round goes on with whoever sent something
-
-    def round(self, state: fl.State, world: fl.World) -> fl.Round:
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         received = {name: state.server[name] for name in ("student", "teacher")}
-        if world.round <= self.warm_start_rounds:
-            student = self.warm_start(received["student"], world)
-            return fl.State(server={"student": student, "teacher": student}), {}
         update = TSClientUpdate(method=self, labeller="teacher", local_ratio=self.ratio)
         outcomes = world.fit(self.client_jobs(world, update, received))
         means = means_of(outcomes, ("student", "teacher")) or received

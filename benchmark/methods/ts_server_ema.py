@@ -19,13 +19,8 @@ from benchmark.methods.shared import ema, mean_of
 class TSServerEMA(TeacherStudent):
     """Teacher labels throughout; two models down, one up."""
 
-    takes_missing_updates = True  # a round goes on with whoever sent something
-
-    def round(self, state: fl.State, world: fl.World) -> fl.Round:
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         student, teacher = state.server["student"], state.server["teacher"]
-        if world.round <= self.warm_start_rounds:
-            student = self.warm_start(student, world)
-            return fl.State(server={"student": student, "teacher": student}), {}
         update = ProximalFixMatchUpdate(method=self, labeller="teacher")
         jobs = self.client_jobs(world, update, {"student": student, "teacher": teacher})
         student = self.server_update(mean_of(world.fit(jobs), otherwise=student), world)
