@@ -51,6 +51,7 @@ class DataSharing(fl.Method):
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "server"})
     takes_missing_updates = True  # a round goes on with whoever sent something
+    asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
         if not setup.labelled[fl.SERVER]:

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmark.config import Checked, Count, Share
-from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import SupervisedUpdate, ema, means_of, trained_on_labels
 
@@ -71,13 +70,6 @@ class ElasticMethod(fl.Method):
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
     takes_missing_updates = True  # z moves by whoever sent something
-
-    def check(self, setup: fl.Setup) -> None:
-        if setup.model.norm == "sbn":
-            raise ConfigError(
-                "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
-                "choose 'gn', 'bn' or 'none'"
-            )
 
     def mean_of_clients(self, update: ElasticUpdate, common: fl.Weights, world: fl.World) -> fl.Weights | None:
         """Local work of the cohort's clients with labels, and the plain mean of what they send; None: nobody did."""

@@ -36,6 +36,7 @@ class FedDyn(fl.Method):
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
     takes_missing_updates = True  # a round goes on with whoever sent something
+    asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:
         theta = setup.initial_weights()

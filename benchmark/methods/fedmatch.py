@@ -88,10 +88,10 @@ class FedMatch(fl.Method):
     takes_missing_updates = True  # averages are of whoever sent something
 
     def check(self, setup: fl.Setup) -> None:
-        if setup.model.norm in ("bn", "sbn"):
+        if setup.model.norm == "bn":
             raise ConfigError(
-                f"model.norm: {setup.model.norm!r} has running statistics, which belong to neither sigma nor psi; "
-                "choose 'none' (the paper's) or 'gn'"
+                "model.norm: 'bn' has running statistics, which belong to neither sigma nor psi; choose 'none' (the "
+                "paper's) or 'gn'"
             )
 
     def init(self, setup: fl.Setup) -> fl.State:

@@ -32,7 +32,6 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.config import Count, NotNegative, Share, Whole
-from benchmark.errors import ConfigError
 from benchmark.losses import loss_of_kept, proximal_term, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
@@ -133,13 +132,6 @@ class ProximalFixMatch(fl.Method):
 
     needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client"})
     takes_missing_updates = True  # a round goes on with whoever sent something
-
-    def check(self, setup: fl.Setup) -> None:
-        if setup.model.norm == "sbn":
-            raise ConfigError(
-                "model.norm: 'sbn' needs a pass for statistics that this method does not ask for; "
-                "choose 'gn', 'bn' or 'none'"
-            )
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         """As the method has it; before that, rounds on labels alone, in which the teacher is the student."""

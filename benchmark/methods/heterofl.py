@@ -51,6 +51,7 @@ class HeteroFL(fl.Method):
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
     takes_missing_updates = True  # a round goes on with whoever sent something
+    asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "bn":

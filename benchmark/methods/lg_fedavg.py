@@ -39,10 +39,8 @@ class LGFedAvg(fl.Method):
     takes_missing_updates = True  # a round goes on with whoever sent something
 
     def check(self, setup: fl.Setup) -> None:
-        if setup.model.norm in ("bn", "sbn"):
-            raise ConfigError(
-                f"model.norm: {setup.model.norm!r} has statistics, which are nobody's here; choose gn or none"
-            )
+        if setup.model.norm == "bn":
+            raise ConfigError("model.norm: 'bn' has statistics, which are nobody's here; choose gn or none")
         layers = layers_of(setup.initial_weights())
         if self.private_layers >= len(layers):
             raise ConfigError(

@@ -258,6 +258,9 @@ class Method(Checked):
     # Whether a round goes on where a client of the cohort sends nothing at all, which `federation.on_divergence=drop`
     # asks for. A method that does not say so is never asked to.
     takes_missing_updates: ClassVar[bool] = False
+    # Whether it asks for the statistics of static batch norms (`with_static_statistics`). Any other method is refused
+    # such a network, which would be tested with the means 0 and variances 1 that it began with.
+    asks_for_statistics: ClassVar[bool] = False
 
     @property
     def needs(self) -> frozenset[str]:

@@ -74,6 +74,7 @@ class SemiFL(fl.Method):
 
     needs = frozenset({"server", "everywhere"})
     takes_missing_updates = True  # a round goes on with whoever sent something
+    asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:
         return fl.State(server={"student": setup.initial_weights(), "velocity": None})

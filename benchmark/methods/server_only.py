@@ -24,6 +24,7 @@ class ServerOnly(fl.Method):
     images: Literal["servers", "everyones"] = added("servers")
 
     needs = frozenset({"server", "everywhere"})
+    asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
         if self.images == "everyones" and not any(setup.labelled[client] for client in range(setup.K)):

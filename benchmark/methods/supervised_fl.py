@@ -48,6 +48,7 @@ class SupervisedFL(fl.Method):
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
     takes_missing_updates = True  # a round goes on with whoever sent something
+    asks_for_statistics = True
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
