@@ -35,13 +35,7 @@ from benchmark.config import Count, NotNegative, Positive, ShareAbove0, ShareBet
 from benchmark.errors import ConfigError
 from benchmark.losses import sharpen, squared_error_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import (
-    RunningMean,
-    ema_,
-    fit_each,
-    labelled_loss,
-    mean_of,
-)
+from benchmark.methods.shared import RunningMean, clients_with_labels, ema_, fit_each, labelled_loss, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +68,14 @@ class MeanTeacherMethod(fl.Method):
         first = {"first": start} if self.teacher_start == "paper" else {}
         return fl.State(server={"student": start, **first, "has_teacher": {}})
 
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
+        if world.round > self.warm_start_rounds:
+            return self.federated_round(state, world)
+        return self.warm_start(state, world), {}
+
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
+        raise NotImplementedError(f"{type(self).__name__} has no federated_round")
+
     def local_jobs(self, state: fl.State, world: fl.World, draws: Sequence[int]) -> list[fl.Job]:
         """LocalTraining of these clients in order; who comes more than once in a round is not sent the model again."""
         has_teacher = state.server["has_teacher"]
@@ -105,7 +107,7 @@ class MeanTeacherMethod(fl.Method):
 
     def warm_start(self, state: fl.State, world: fl.World) -> fl.State:
         """FedAvg of the clients with labels (C of them where there are more), trained on labels alone."""
-        holders = [client for client in range(world.K) if world.labelled[client]]
+        holders = clients_with_labels(world)
         order = world.generator("warm start").permutation(len(holders))[: world.C]
         clients = [holders[i] for i in sorted(order)]
         receives, data = {"student": state.server["student"]}, {"labelled": self._stream("labelled", "weak")}
@@ -178,9 +180,7 @@ class FedConsist(MeanTeacherMethod):
                 f"{len(empty)}; choose C above {len(empty)}"
             )
 
-    def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        if world.round <= self.warm_start_rounds:
-            return self.warm_start(state, world), {}
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         cohort = [client for client in world.cohort() if world.sizes[client]]
         weights, share = self.weights(cohort, world)
         average = RunningMean()

@@ -36,12 +36,7 @@ from benchmark.config import Count, NotNegative, Positive, Share, ShareAbove0, S
 from benchmark.errors import ConfigError
 from benchmark.losses import sharpen, squared_error_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.fed_consist import (
-    FedConsist,
-    LabelledUpdate,
-    MeanTeacherUpdate,
-    share_of_labelled,
-)
+from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, share_of_labelled
 from benchmark.methods.shared import RunningMean
 
 
@@ -71,9 +66,7 @@ class FedIRM(FedConsist):
                 f"passes: {self.passes} does nothing with a network without dropout; choose passes {type(self).passes}"
             )
 
-    def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        if world.round <= self.warm_start_rounds:
-            return self.warm_start(state, world), {}
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         cohort = [client for client in world.cohort() if world.sizes[client]]
         cohort.sort(key=lambda client: not world.labelled[client])  # those with labels first
         weights, share = self.weights(cohort, world)

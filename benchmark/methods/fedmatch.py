@@ -51,7 +51,7 @@ from benchmark.config import Checked, Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import ReadOnlyUpdate, mean
+from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean
 
 Sets = dict[str, fl.Weights]  # "sigma" and "psi"
 
@@ -104,7 +104,7 @@ class FedMatch(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         """One round. "known" has what each client ended its last round with, "outputs" what that said to the noise."""
-        at_clients = any(world.labelled[client] for client in range(world.K))
+        at_clients = bool(clients_with_labels(world))
         warm = world.round <= self.warm_start_rounds
         current: Sets = {"sigma": state.server["sigma"], "psi": state.server["psi"]}
         if not at_clients:

@@ -35,6 +35,7 @@ from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.losses import loss_of_kept, proximal_term, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import (
+    clients_with_labels,
     ema_,
     labelled_loss,
     labelled_stream,
@@ -159,7 +160,7 @@ class ProximalFixMatch(fl.Method):
 
     def server_update(self, student: fl.Weights, world: fl.World) -> fl.Weights:
         """ServerUpdate of Algorithm 2 where no client holds labels; the same weights where one does (Algorithm 1)."""
-        if any(world.labelled[client] for client in range(world.K)):
+        if clients_with_labels(world):
             return student
         return trained_at_server(student, world, self.server_batch_size)
 

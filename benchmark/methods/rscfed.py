@@ -77,9 +77,7 @@ class RSCFed(MeanTeacherMethod):
         if self.subset > holders:
             raise ConfigError(f"method.subset: {self.subset} of {holders} clients with images; choose 1 to {holders}")
 
-    def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        if world.round <= self.warm_start_rounds:
-            return self.warm_start(state, world), {}
+    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         subsets = self._subsets(world)
         draws = [client for subset in subsets for client in subset]
         if self.drawn_twice == "reused":

@@ -11,7 +11,7 @@ from typing import Literal
 from benchmark.config import Count, added
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import ServerUpdate, with_static_statistics
+from benchmark.methods.shared import ServerUpdate, clients_with_labels, with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class ServerOnly(fl.Method):
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
-        if self.images == "everyones" and not any(setup.labelled[client] for client in range(setup.K)):
+        if self.images == "everyones" and not clients_with_labels(setup):
             raise ConfigError(
                 "method.images: 'everyones', but the clients' labels are hidden; choose data.label_setting everywhere"
             )

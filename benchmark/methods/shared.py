@@ -253,8 +253,12 @@ def labelled_cohort(world: fl.World) -> list[int]:
     cohort = [client for client in world.cohort() if world.labelled[client]]
     if cohort:
         return cohort
-    holders = [client for client in range(world.K) if world.labelled[client]]
-    return [int(client) for client in world.generator("cohort", "labelled").permutation(holders)[: world.C]]
+    drawn = world.generator("cohort", "labelled").permutation(clients_with_labels(world))
+    return [int(client) for client in drawn[: world.C]]
+
+
+def clients_with_labels(known: fl.Setup | fl.World) -> list[int]:
+    return [client for client in range(known.K) if known.labelled[client]]
 
 
 # Static batch normalisation (SemiFL section 3.4): statistics asked from holders of images, between local training.
