@@ -121,18 +121,6 @@ def test_messages_cut_values(tmp_path):
     assert len(str(refused.value)) < 1000
 
 
-def test_objects_in_packed_files_are_not_loaded(tmp_path, monkeypatch):
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "mnist").mkdir()
-    evil = np.empty(2, dtype=object)
-    evil[:] = Evil(tmp_path / "canary")
-    for part in ("train", "test"):
-        np.savez(tmp_path / "mnist" / f"{part}.npz", images=evil, labels=evil, classes=evil)
-    with pytest.raises(DataError, match="npz"):
-        load("mnist", tmp_path)
-    assert not (tmp_path / "canary").exists()
-
-
 def escaping_tar(path: Path) -> None:
     with tarfile.open(path, "w:gz") as archive:
         for name in ("../escaped", "../../escaped", "/var/../escaped"):
@@ -295,11 +283,3 @@ def test_no_secret_of_the_environment_is_written_anywhere(tmp_path, monkeypatch,
         assert not any(value.encode() in content or name.encode() in content for content in contents)
     home = str(Path.home()).encode()
     assert len(home) < 5 or not any(home in path.read_bytes() for path in written if path.suffix == ".json")
-
-
-def test_a_configuration_with_a_secret_in_a_wrong_place_is_not_echoed_into_records(tmp_path, monkeypatch):
-    """A key given as a field is an unknown field: refused, and nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="wandb_api_key"):
-        resolve(None, [f"--wandb_api_key={SECRETS['WANDB_API_KEY']}"])
-    assert list(tmp_path.iterdir()) == []

@@ -17,11 +17,6 @@ from benchmark.data.tables import round_table
 from benchmark.errors import ConfigError
 
 CLASS_SIZES = st.lists(st.integers(20, 400), min_size=2, max_size=12).map(np.array)
-RULES = st.one_of(
-    st.just(Iid()),
-    st.builds(ClassSkew, R=st.floats(0, 1), sizes=st.sampled_from(["paper", "equal"])),
-    st.builds(Dirichlet, alpha=st.floats(0.5, 50), min_size=st.just(1)),
-)
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,13 +15,7 @@ from PIL import Image
 from benchmark.data import sources
 from benchmark.data.datasets import DATASETS, load
 from benchmark.errors import ConfigError, DataError
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """Every test has a cache of its own and no data folder but the one it names."""
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FSSL_DATA", raising=False)
+from tests.data.places import own_cache  # noqa: F401 - a fixture for every test here
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -188,21 +188,6 @@ def test_the_clients_that_beta_is_of_are_those_that_train(label):
 # Stand-ins
 
 
-@pytest.mark.parametrize("profile", ["demo", "laptop"])
-def test_a_stand_in_keeps_where_the_labels_are_and_how_images_arrive(profile):
-    for name in ("tab2", "tab3"):
-        full = {cell.label: cell.experiment for cell in item_of(name).cells}
-        for cell in item_of(name, profile).cells:
-            e, paper = cell.experiment, full[cell.label]
-            assert type(e.method) is type(paper.method) and e.partition == paper.partition
-            for field in ("label_setting", "streaming_steps"):
-                assert getattr(e.data, field) == getattr(paper.data, field)
-            assert (e.federation.C == e.federation.K) == (paper.federation.C == paper.federation.K)
-            assert e.data.pooled_test > 0
-            if cell.role == "published":
-                assert e.federation.epochs == 1
-
-
 def test_the_laptop_has_as_many_unlabelled_images_in_every_setting():
     cells = [cell for name in ("tab2", "tab3", "fig4") for cell in trained(item_of(name, "laptop"))]
     assert {int(clients_of(cell.experiment).sum()) for cell in cells} == {6000}

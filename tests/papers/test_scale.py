@@ -136,6 +136,8 @@ def test_stand_ins_of_the_three_papers_keep_the_setting(paper, profile):
             assert a.computed.keys() == b.computed.keys()  # some are of the stand-in itself
             e, f = a.experiment, b.experiment
             assert e.data.label_setting == f.data.label_setting and e.partition == f.partition
+            assert e.data.streaming_steps == f.data.streaming_steps
+            assert bool(e.data.pooled_test) == bool(f.data.pooled_test)
             assert e.method.__class__ is f.method.__class__ and f.profile == profile
             kept = {"threshold", "mix_weight", "server_momentum", "statistics", "M", "subset", "labelled_weight", "mu"}
             for name in kept & set(vars(e.method)):
@@ -157,10 +159,7 @@ def test_profiles_that_would_repeat_a_smaller_one_are_it():
 @pytest.mark.parametrize("name", ITEMS)
 def test_no_two_profiles_of_an_item_share_a_run(name):
     """The same cells under another name would be trained, and shown, twice."""
-    keys = [cell.cell_key for profile in profiles(name) for cell in set_of_cells(name, profile)]
-    assert len(set(keys)) == len(keys)
-    assert {items([name], profile)[0].profile for profile in PROFILES} == set(profiles(name))
-
-
-def set_of_cells(name: str, profile: str) -> Iterable[Cell]:
-    return {cell.cell_key: cell for cell in items([name], profile)[0].cells}.values()
+    found = {item.profile: item for item in (items([name], profile)[0] for profile in PROFILES)}
+    assert set(found) == set(profiles(name))
+    runs = [key for item in found.values() for key in {cell.cell_key for cell in item.cells}]
+    assert len(set(runs)) == len(runs)

@@ -102,5 +102,3 @@ def test_settings_that_cannot_be_are_refused():
         experiment(replace(BASE, method="FedMix"))
     with pytest.raises(ConfigError, match="S: grouping needs"):
         experiment(replace(BASE, S=None))
-    with pytest.raises(ConfigError, match="'laptob'"):
-        items(["ssfl/tab1"], "laptob")
