@@ -93,21 +93,20 @@ def launch(
     results: Path,
     *,
     watch: Watch = lambda standing: None,
-    wait: bool = True,
     patience: float = PATIENCE,
     gate: Gate | None = None,
 ) -> Standing:
     """Let the workers train all runs, and close them. A failing run does not stop the others; the first error is raised
     in the end.
 
-    `wait` for what others are at, or leave it to them. `patience`: see `records.run`. A run whose process is killed
+    What others are at is waited for. `patience`: see `records.run`. A run whose process is killed
     goes on from its checkpoint, and is given up the third time. Ctrl-C or SIGTERM stops the workers at their last
     finished round and raises Stopped; nothing is lost. A `gate` may leave runs out, which is no failure, and stop those
     at work in the same way, without an error.
     """
     queue = _Queue(runs, results, patience, gate)
     with _stopped_with_us(workers):
-        while workers.running or (queue.waiting if wait else queue.free()):
+        while workers.running or queue.waiting:
             while len(workers.running) < workers.size and (run := queue.next()) is not None:
                 workers.start(run)
             for ended in workers.ended(timeout=0.5):
@@ -162,10 +161,6 @@ class _Queue:
         if admitted := self._gate.admits(run):
             self._admitted.add(run)
         return admitted
-
-    def free(self) -> bool:
-        """Whether any run waits that nobody else was at when it was looked at last."""
-        return any(run not in self._elsewhere for run in self.waiting)
 
     def note(self, ended: Ended) -> None:
         run, error = ended.run, ended.error
@@ -282,7 +277,7 @@ class LocalWorkers:
                 return
             except BrokenProcessPool:  # it died without work
                 self._slots.remove(slot)
-        device = least_used(self._devices, [slot.device for slot in self._slots])
+        device = min(self._devices, key=[slot.device for slot in self._slots].count)  # with the fewest
         with _starting, starting(fresh=device != CPU) as context:
             pool = ProcessPoolExecutor(1, context, initializer=begin_worker)
             before = set(multiprocessing.active_children())
@@ -320,11 +315,6 @@ class LocalWorkers:
             for slot in self._slots:
                 slot.process.kill()
             raise
-
-
-def least_used(devices: Sequence[str], taken: Sequence[str]) -> str:
-    """The device with the fewest processes; the first of several."""
-    return min(devices, key=taken.count)
 
 
 def _in_words(code: int) -> str:

@@ -110,9 +110,6 @@ class Plan:
     seeds: int
 
     def __post_init__(self) -> None:
-        for name, value in (("--trials", self.trials), ("--seeds", self.seeds)):
-            if value < 1:
-                raise ConfigError(f"{name}: {value}; at least 1 is needed")
         if self.profile not in self.study.profiles:
             raise ConfigError(f"{self.study.name}: unknown profile {self.profile!r}; {choose(self.study.profiles)}")
         if not self.default.data.N_validation:
@@ -442,15 +439,7 @@ def summary_of(study: optuna.Study, plan: Plan) -> dict[str, Any]:
         "wanted": plan.trials,
         "startup": question.startup,
         "space": [
-            {
-                "field": span.field,
-                "low": span.low,
-                "high": span.high,
-                "scale": SCALES[span.scale],
-                "reason": span.reason,
-                "default": plan.defaults[span.field],
-            }
-            for span in question.space
+            {**vars(span), "scale": SCALES[span.scale], "default": plan.defaults[span.field]} for span in question.space
         ],
         "experiment": {key: value for key, value in to_json(plan.runs(plan.defaults)[0]).items() if key != "seed"},
         "trials": [

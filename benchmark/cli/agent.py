@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmark.cli.main import ROOT, add_places
+from benchmark.cli.main import ROOT, add_places, number
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.records.lease import is_held
@@ -38,7 +38,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("file", type=Path, metavar="FILE", help="the sweep file, such as sweeps/wandb/ssfl/tab2.yaml")
     command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="as `wandb sweep` printed it")
-    command.add_argument("--count", type=int, help="so many runs, then end")
+    command.add_argument("--count", type=number(1), help="so many runs, then end")
     command.add_argument("--yes", action="store_true", help="take a sweep file of more than 10,000 runs")
     command.add_argument("--offline", action="store_true", help="the agent online, its runs' histories offline")
     add_places(command)
@@ -48,8 +48,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):
         raise ConfigError(f"{options.sweep!r} is no sweep; write ENTITY/PROJECT/ID, as `wandb sweep` printed it")
-    if options.count is not None and options.count < 1:
-        raise ConfigError(f"--count: {options.count}; at least 1 is needed")
     runs = checked(read(options.file), many=options.yes)
     if (why := unreachable()) is not None:
         raise ConfigError(f"W&B: {why}; `fssl work` runs a sweep's cells without it")

@@ -13,8 +13,7 @@ from rich.table import Table
 
 from benchmark.bench.contenders import Options, ratios, require_proc
 from benchmark.bench.works import WORKS
-from benchmark.cli.main import add_places
-from benchmark.errors import ConfigError
+from benchmark.cli.main import add_places, number
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.start import usable_cores
 from benchmark.records.files import write_atomically
@@ -29,9 +28,13 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = DESCRIPTION
     works = "; ".join(f"{name}: {work.what}" for name, work in WORKS.items())
     command.add_argument("--work", nargs="+", choices=sorted(WORKS), default=sorted(WORKS), help=works)
-    command.add_argument("--rounds", type=int, default=5, help="counted rounds of each (default: 5), after one more")
-    command.add_argument("--workers", type=int, default=usable_cores(), help="of the pool (default: one a core)")
-    command.add_argument("--threads", type=int, default=usable_cores(), help="of the plain loop (default: one a core)")
+    command.add_argument(
+        "--rounds", type=number(1), default=5, help="counted rounds of each (default: 5), after one more"
+    )
+    command.add_argument("--workers", type=number(1), default=usable_cores(), help="of the pool (default: one a core)")
+    command.add_argument(
+        "--threads", type=number(1), default=usable_cores(), help="of the plain loop (default: one a core)"
+    )
     command.add_argument("--quick", action="store_true", help="tiny works: shows that everything runs, means nothing")
     add_places(command)
     command.set_defaults(act=act)
@@ -39,9 +42,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     require_proc()
-    for name in ("rounds", "workers", "threads"):
-        if getattr(options, name) < 1:
-            raise ConfigError(f"--{name}: {getattr(options, name)}; choose 1 or more")
     torch.set_num_threads(1)
     keep_freed_memory()
     progress, out = Console(stderr=True), Console()

@@ -7,7 +7,6 @@ anything starts.
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rich.console import Console
 
@@ -38,7 +37,10 @@ def spend(
     spending = Spending(budget, options.results, options.data_root, jobs, start)
     chosen = spending.choose(planned)
     if not chosen.fit.taken:
-        raise ConfigError(nothing_fits(options.budget, chosen))
+        least = min(chosen.seconds.values()) + SECONDS_TO_START + SECONDS_TO_STOP
+        raise ConfigError(
+            f"--budget: {options.budget!r} is too short: the least missing run takes about {in_words(least)}"
+        )
     tell(budget, chosen, planned.items, console)
     failures: list[FsslError] = []
     while chosen.wave and not spending.gate.is_closed():
@@ -59,11 +61,6 @@ def spend(
     if failures:
         raise failures[0]
     return planned
-
-
-def nothing_fits(word: str, chosen: Chosen) -> str:
-    least = min(chosen.seconds.values()) + SECONDS_TO_START + SECONDS_TO_STOP
-    return f"--budget: {word!r} is too short: the least missing run takes about {in_words(least)}"
 
 
 def tell(budget: Budget, chosen: Chosen, items: Sequence[Item], console: Console) -> None:
@@ -91,14 +88,3 @@ def _span(seeds: Sequence[int]) -> str:
         else:
             parts.append([seed])
     return ", ".join(f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
-
-
-def as_json(chosen: Chosen, budget: Budget, items: Sequence[Item]) -> dict[str, Any]:
-    """For `fssl plan --budget --json`."""
-    return {
-        "budget_seconds": budget.seconds,
-        "budget_kind": budget.kind,
-        "fitting_runs": len(chosen.fit.taken),
-        "fitting_seconds": round(chosen.fit.seconds, 1),
-        "left_out": {name: list(seeds) for name, seeds in left_out(items, chosen.fit.left_out).items()},
-    }

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.cli.main import add_places
+from benchmark.cli.main import add_places, number
 from benchmark.data.datasets import load
 from benchmark.data.describe import describe, plot
 from benchmark.data.partition import RULES, ClassSkew, Dirichlet, FedMatchSkew, Iid, Partition, Shards
@@ -19,7 +19,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     partition = actions.add_parser("partition", help="who would hold which images", description=act_partition.__doc__)
     partition.add_argument("--data", default="digits", help="a data set, or folder:PATH (default: digits)")
-    partition.add_argument("--K", type=int, default=10, help="clients (default: 10)")
+    partition.add_argument("--K", type=number(1), default=10, help="clients (default: 10)")
     kind = partition.add_mutually_exclusive_group()
     kind.add_argument("--R", type=float, help="class skew, SSFL appendix A.2 (default: 0.4)")
     kind.add_argument("--alpha", type=float, help="Dirichlet concentration")
@@ -59,8 +59,6 @@ def _wanted(options: argparse.Namespace) -> Partition:
 
 def act_partition(options: argparse.Namespace) -> int:
     """Counts of every client and the server, realised R (SSFL Eq. 2) and a hash that is the same everywhere."""
-    if options.K < 1:
-        raise ConfigError(f"--K: {options.K} is too small; choose 1 or more")
     data = load(options.data, options.data_root)
     labels_N = data.train_labels_N.numpy()
     divided = split(

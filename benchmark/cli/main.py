@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import importlib
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -99,6 +100,23 @@ def add_places(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--data-root", type=Path, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
     )
+
+
+def number(least: float, most: float = math.inf, kind: type[int] | type[float] = int) -> Callable[[str], float]:
+    """The type of an option that takes a number, both ends included."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            what = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what}") from None
+        if not least <= value <= most:
+            wanted = f"at least {least:g} is needed" if most == math.inf else f"choose {least:g} to {most:g}"
+            raise argparse.ArgumentTypeError(f"{text}; {wanted}")
+        return value
+
+    return read
 
 
 def clash() -> str | None:

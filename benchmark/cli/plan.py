@@ -2,21 +2,15 @@
 
 import argparse
 import json
-import os
-import time
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.cli.budgeted import as_json, nothing_fits, tell
 from benchmark.cli.main import add_places
-from benchmark.cli.scope import add_budget, add_quoted, add_scope, budget_of, seeds_of, uses_reference
-from benchmark.errors import ConfigError
+from benchmark.cli.scope import add_quoted, add_scope, seeds_of, uses_reference
 from benchmark.papers.catalogue import items
-from benchmark.papers.item import Item, census
-from sweeps.budget import Budget, Spending
+from benchmark.papers.item import census
 from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
 from sweeps.status import in_words
@@ -33,24 +27,12 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
     )
     command.add_argument("--all", action="store_true", help="also count runs that are done already")
-    add_budget(command)
-    command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of --budget: runs side by side")
     command.set_defaults(act=act, with_reference=None)
     add_places(command)
 
 
 def act(options: argparse.Namespace) -> int:
-    budget = budget_of(options)
     chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
-    if options.jobs < 1:
-        raise ConfigError(f"--jobs: {options.jobs}; at least 1 is needed")
-    if budget is not None:
-        return _budgeted(chosen, budget, options)
-    return _counted(chosen, options)
-
-
-def _counted(chosen: Sequence[Item], options: argparse.Namespace) -> int:
-    """What there is to run, an item at a time and in all."""
     seeds = seeds_of(options)
     parts = [(item.name, [item]) for item in chosen]
     if len(chosen) > 1:  # tables share runs: the whole is less than the sum
@@ -72,20 +54,6 @@ def _counted(chosen: Sequence[Item], options: argparse.Namespace) -> int:
             print(json.dumps(counted))
         else:
             _print(counted, len(planned.runs) - len(planned.missing), Console())
-    return 0
-
-
-def _budgeted(chosen: Sequence[Item], budget: Budget, options: argparse.Namespace) -> int:
-    """What `reproduce --budget` would do now."""
-    start, console = time.monotonic(), Console()
-    planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options))
-    found = Spending(budget, options.results, options.data_root, options.jobs, start).choose(planned)
-    if planned.missing and not found.fit.taken:
-        raise ConfigError(nothing_fits(options.budget, found))
-    if options.json:
-        print(json.dumps(as_json(found, budget, planned.items)))
-    else:
-        tell(budget, found, planned.items, console)
     return 0
 
 

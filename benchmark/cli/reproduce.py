@@ -30,7 +30,7 @@ from benchmark.cli.scope import (
     side_by_side,
     uses_reference,
 )
-from benchmark.errors import ConfigError, DataError, Diverged, RunningElsewhere
+from benchmark.errors import ConfigError, DataError, Diverged
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
@@ -73,9 +73,6 @@ def _add_work(command: argparse.ArgumentParser) -> None:
         "goes on from its checkpoint. Prints no table: `fssl reproduce` does, and `fssl status` tells how far all are."
     )
     add_scope(command, what="ssfl/tab2, a paper (ssfl), all, or sweep files (sweeps/wandb/grids/*.yaml)")
-    command.add_argument(
-        "--no-wait", action="store_false", dest="wait", help="end (with 75) when others are at all the runs left"
-    )
     command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
     command.set_defaults(act=work)
 
@@ -160,10 +157,8 @@ def work(options: argparse.Namespace) -> int:
     look, data, console = _looker(options), DataAtHand(options.data_root), Console(stderr=True)
     planned = data.of(look())
     while planned.missing:  # once, or twice where trials choose what comes after them
-        train(planned, options, console, wait=options.wait)
+        train(planned, options, console)
         planned = data.of(look())
-        if planned.missing and not options.wait:
-            raise RunningElsewhere(f"{len(planned.missing)} runs are left, and others are at them")
     lost = diverged(planned)
     print(f"{len(planned.runs)} runs done" + (f", {len(lost)} of them diverged" if lost else ""))
     return Diverged.exit_code if lost else data.exit_code()
@@ -187,11 +182,10 @@ def train(
     options: argparse.Namespace,
     console: Console,
     *,
-    wait: bool = True,
     gate: Gate | None = None,
     noted: Watch = lambda standing: None,
 ) -> Standing:
-    """Train the plan's missing runs; those that others are at are waited for, or left to them. `gate`: see `launch`;
+    """Train the plan's missing runs; those that others are at are waited for. `gate`: see `launch`;
     `noted` is told how far it is, as the progress on standard error is."""
     from benchmark.cli.progress import TableProgress
 
@@ -214,7 +208,6 @@ def train(
                 planned.missing,
                 options.results,
                 watch=watch,
-                wait=wait,
                 patience=options.takeover_after,
                 gate=gate,
             )

@@ -4,9 +4,9 @@ Loads nothing that trains.
 """
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from benchmark.cli.main import number
 from benchmark.config import choose
 from benchmark.errors import ConfigError
 from benchmark.records.lease import BEAT, PATIENCE
@@ -38,14 +38,14 @@ def add_scope(
 def add_seeds(command: argparse.ArgumentParser, default: str) -> None:
     command.add_argument(
         "--seeds",
-        type=int,
+        type=number(1, 100),
         metavar="N",
         help=f"N seeds of each cell that confirm, from 100 on: claims are judged by them, at 9, 16, 24 and 32 of them "
         f"(default: none, and {default})",
     )
     command.add_argument(
         "--pilots",
-        type=int,
+        type=number(1, 100),
         metavar="N",
         help="N pilot seeds of each cell, from 0 on: they are shown, and judge no claim (default with --seeds: none)",
     )
@@ -81,15 +81,8 @@ def uses_reference(options: argparse.Namespace) -> bool:
 
 
 def seeds_of(options: argparse.Namespace) -> "Seeds":
-    """Raises ConfigError."""
     from sweeps.plan import Seeds
 
-    for name, why in (("seeds", "a family of claims has a hundred"), ("pilots", "those from 100 on confirm: --seeds")):
-        number = getattr(options, name)
-        if number is not None and number < 1:
-            raise ConfigError(f"--{name}: {number}; at least 1 is needed")
-        if number is not None and number > 100:
-            raise ConfigError(f"--{name}: {number} seeds; at most 100, {why}")
     return Seeds(pilots=options.pilots, confirming=options.seeds)
 
 
@@ -100,7 +93,7 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--jobs",
-        type=int,
+        type=number(1),
         help="runs side by side, on each device (default: cores on the CPU, 1 on others); on Ray, in all (default: "
         "what its nodes have room for)",
     )
@@ -123,7 +116,7 @@ def add_launch(command: argparse.ArgumentParser) -> None:
 def add_takeover(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--takeover-after",
-        type=float,
+        type=number(3 * BEAT, kind=float),
         default=PATIENCE,
         metavar="SECONDS",
         help=f"of silence before a run of another machine is taken over (default: {PATIENCE:g}); at once where its "
@@ -133,7 +126,6 @@ def add_takeover(command: argparse.ArgumentParser) -> None:
 
 def checked_launch(options: argparse.Namespace) -> None:
     """Put `devices` in order, and raise ConfigError for what does not go together."""
-    checked_jobs(options)
     of_others = {"local": ("address", "cpus_per_run", "gpus_per_run"), "ray": ("devices",)}
     for name in of_others[options.launcher]:
         if getattr(options, name) is not None:
@@ -145,13 +137,6 @@ def checked_launch(options: argparse.Namespace) -> None:
         raise ConfigError(f"--gpus-per-run: {gpus:g}; give a share of one, such as 0.5, or a whole number")
     if options.launcher == "local":
         options.devices = devices_named(AUTO if options.devices is None else options.devices)
-
-
-def checked_jobs(options: argparse.Namespace) -> None:
-    if options.jobs is not None and options.jobs < 1:
-        raise ConfigError(f"--jobs: {options.jobs}; at least 1 is needed")
-    if not options.takeover_after >= 3 * BEAT:
-        raise ConfigError(f"--takeover-after: {options.takeover_after}; at least {3 * BEAT:g} seconds are needed")
 
 
 def devices_named(text: str) -> tuple[str, ...]:
@@ -195,20 +180,13 @@ def add_budget(command: argparse.ArgumentParser) -> None:
 
 
 def budget_of(options: argparse.Namespace) -> "Budget | None":
-    """Raises ConfigError."""
+    """After `checked_launch`. Raises ConfigError."""
     if options.budget is None:
         return None
     from sweeps.budget import parsed
 
     budget = parsed(options.budget)
-    if budget.kind == "gpu" and not any(name.startswith("cuda") for name in _devices(options)):
+    on_gpus = options.gpus_per_run or any(name.startswith("cuda") for name in options.devices or ())
+    if budget.kind == "gpu" and not on_gpus:
         raise ConfigError(f"--budget: {options.budget!r}, but runs are trained on the CPU; write 4core-h or 2h")
     return budget
-
-
-def _devices(options: argparse.Namespace) -> Sequence[str]:
-    """Those of the launch, or of this machine where nothing is launched (`fssl plan`)."""
-    if getattr(options, "gpus_per_run", None):
-        return ("cuda",)  # of Ray's nodes
-    named: str | Sequence[str] | None = getattr(options, "devices", AUTO)
-    return devices_named(named) if isinstance(named, str) else named or ()

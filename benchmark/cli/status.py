@@ -37,7 +37,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    seeds_of(options)
     console = Console()
     if options.json:
         print(to_json(_look(options)))

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmark.cli.main import add_places
-from benchmark.cli.scope import add_takeover, checked_jobs
+from benchmark.cli.main import add_places, number
+from benchmark.cli.scope import add_takeover
 from benchmark.errors import ConfigError
 from benchmark.federated.start import usable_cores
 from benchmark.records.files import write_atomically
@@ -32,10 +32,12 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("study", nargs="?", metavar="STUDY", help="see --list; or my_module:MY_STUDY")
     command.add_argument("--list", action="store_true", help="the declared studies, their ranges and reasons")
     command.add_argument("--profile", default="demo", help="demo (default), laptop: what the study declares")
-    command.add_argument("--trials", type=int, help="in all, those done before included (default: the study's)")
-    command.add_argument("--seeds", type=int, help="runs a trial (default: the study's)")
-    command.add_argument("--jobs", type=int, help="trials side by side on this machine (default: cores)")
-    command.add_argument("--timeout", type=float, metavar="SECONDS", help="begin no trial after that (exit 76)")
+    command.add_argument("--trials", type=number(1), help="in all, those done before included (default: the study's)")
+    command.add_argument("--seeds", type=number(1), help="runs a trial (default: the study's)")
+    command.add_argument("--jobs", type=number(1), help="trials side by side on this machine (default: cores)")
+    command.add_argument(
+        "--timeout", type=number(1, kind=float), metavar="SECONDS", help="begin no trial after that (exit 76)"
+    )
     command.add_argument(
         "--storage",
         default=os.environ.get("FSSL_STORAGE"),
@@ -55,9 +57,6 @@ def act(options: argparse.Namespace) -> int:
         return _list(options)
     if options.study is None:
         raise ConfigError(f"STUDY is missing; {', '.join(STUDIES)} is declared (--list says more)")
-    checked_jobs(options)
-    if options.timeout is not None and not options.timeout > 0:
-        raise ConfigError(f"--timeout: {options.timeout}; a positive number of seconds is needed")
     study = study_named(options.study, STUDIES)
     plan = Plan(
         study=study,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.cli.main import add_methods, add_places
+from benchmark.cli.main import add_methods, add_places, number
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import NUMERICS
 from benchmark.papers.catalogue import items
@@ -41,7 +41,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument(
         "--retrain",
-        type=int,
+        type=number(0),
         default=0,
         metavar="N",
         help="train N finished runs again, chosen among all, and compare: bit by bit where the machine is the same, "
@@ -56,8 +56,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     """Read every record and say what does not add up; exit 66 if anything does not."""
-    if options.retrain < 0:
-        raise ConfigError(f"--retrain: {options.retrain}, but it takes a number of runs, 0 or more")
     chosen = items(options.items, options.profile)
     troubles: list[str] = []
     records = list(records_in(options.results, troubles))

@@ -24,7 +24,7 @@ def test_a_quick_run_prints_and_writes_its_tables(capsys, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["--rounds", "0"], "--rounds: 0; choose 1 or more"), (["--work", "D"], "'D'")],
+    [(["--rounds", "0"], "--rounds: 0; at least 1 is needed"), (["--work", "D"], "'D'")],
 )
 def test_wrong_words(capsys, tmp_path, words, says) -> None:
     code, _, err = fssl(capsys, "bench", *words, "--results", tmp_path)

@@ -1,15 +1,12 @@
 """Which device a run gets, with a real workers on the CPU; and what becomes of a run whose process dies three times."""
 
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmark.cli.main import main
 from benchmark.cli.scope import devices_named
@@ -17,7 +14,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.lease import PATIENCE, abandon, claimed, newest
 from benchmark.records.record import run_folder
-from sweeps.launcher import Ended, LocalWorkers, RunFailed, launch, least_used
+from sweeps.launcher import Ended, LocalWorkers, RunFailed, launch
 from sweeps.status import status_of, summary
 from tests.conftest import record_of, tiny_experiment
 from tests.sweeps.gates import Gated, begun
@@ -60,18 +57,6 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
         workers.close()
     engines = [record_of(run_folder(tmp_path, run)).manifest["engine"] for run in (one, other)]
     assert [engine["name"] for engine in engines] == ["reference", "reference"]
-
-
-@given(st.lists(st.text(max_size=2), min_size=1, max_size=5, unique=True), st.integers(0, 20))
-def test_processes_are_shared_out_evenly_and_in_order(devices, number):
-    """n processes on d devices: each has n // d of them, and the first n % d one more."""
-    hired: list[str] = []
-    for _ in range(number):
-        hired.append(least_used(devices, hired))
-    assert hired[: len(devices)] == devices[:number]
-    counts = Counter(hired)
-    most = number % len(devices)
-    assert [counts[device] - number // len(devices) for device in devices] == [1] * most + [0] * (len(devices) - most)
 
 
 @pytest.mark.parametrize(

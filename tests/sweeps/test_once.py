@@ -1,12 +1,12 @@
 """Launchers beside each other: each run is trained once. `python -m tests.soak.once` is the same at full size."""
 
 from benchmark.cli.main import main
+from benchmark.experiment import Experiment
 from benchmark.records.lease import claimed
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
 from sweeps.launcher import LocalWorkers, Standing, launch
 from sweeps.sweep_file import read, written
-from tests.conftest import record_of
 from tests.soak.once import race
 
 
@@ -16,25 +16,35 @@ def test_two_launchers_share_eight_cells_and_a_killed_process_costs_no_cell(tmp_
     assert found["killed"] == 1 and found["attempts"] == 9  # one cell was taken over, no other was begun twice
 
 
+class ClosesSoon:
+    """A gate that closes when it has been asked a few times."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def admits(self, run: Experiment) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        self.asked += 1
+        return self.asked == 3
+
+
 def test_what_another_process_is_at_is_left_to_it(tiny, tmp_path):
-    """Without waiting: the launch ends, having started no process and touched nothing."""
+    """It is waited for: until the launch is ended, no process is started and nothing touched."""
     folder, seen = run_folder(tmp_path, tiny), list[Standing]()
     with claimed(folder):
-        end = launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=seen.append, wait=False)
+        end = launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=seen.append, gate=ClosesSoon())
         assert (end.trained, list(end.finished)) == (0, [])
         assert [path.name for path in folder.iterdir()] == ["leases"]
-    assert seen[-1].running == {tiny}
+    assert len(seen) == 3 and seen[-1].running == {tiny}
 
 
 def test_the_plain_worker_runs_a_sweep_file_and_a_second_one_has_nothing_to_do(tmp_path, capsys):
     path = tmp_path / "sweep.yaml"
     path.write_text(written({"T": [1], "profile": ["demo"], "seed": [0, 1]}, name="small", made_by="a test"))
     words = ["work", str(path), "--results", str(tmp_path), "--jobs", "1"]
-    (first, second) = checked(read(path))
-    with claimed(run_folder(tmp_path, second)):
-        assert main([*words, "--no-wait"]) == 75
-    assert "1 runs are left, and others are at them" in capsys.readouterr().err
-    assert record_of(run_folder(tmp_path, first)).status == "done"
+    first, _ = checked(read(path))
     assert main(words) == 0
     assert capsys.readouterr().out == "2 runs done\n"
     written_at = (run_folder(tmp_path, first) / "result.json").stat().st_mtime_ns
@@ -49,7 +59,7 @@ def test_what_the_worker_does_not_take(tmp_path, capsys):
         (["ssfl/tab2", "a.yaml"], "names all its runs"),
         (["ssfl/tab3000"], "ssfl/tab3"),
         (["ssfl/tab2", "--jobs", "0"], "--jobs: 0"),
-        (["ssfl/tab2", "--takeover-after", "5"], "at least 30 seconds are needed"),
+        (["ssfl/tab2", "--takeover-after", "5"], "--takeover-after: 5; at least 30 is needed"),
     ):
         assert main(["work", *words, "--results", str(tmp_path)]) == 65
         assert said in capsys.readouterr().err

@@ -223,12 +223,7 @@ def test_a_study_without_held_out_labels_is_refused():
         Plan(study=bare, profile="demo", trials=1, seeds=1)
 
 
-def test_the_list_tells_every_range_and_its_reason(capsys):
-    assert main(["tune", "--list"]) == 0
-    printed = capsys.readouterr().out
-    for study in STUDIES.values():
-        assert study.name in printed and study.reason in printed
-        assert all(span.field in printed and span.reason in printed for span in study.space)
+def test_the_list_tells_every_range(capsys):
     assert main(["tune", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {name: len(spans) for name, spans in listed.items()} == {n: len(s.space) for n, s in STUDIES.items()}
