@@ -167,7 +167,7 @@ class FedMatch(fl.Method):
     def _down(self, known: Sets | None, current: Sets) -> tuple[fl.Tree, Sets]:
         """What a client is sent, and what it makes of that: changes to what it kept, or all where it kept nothing."""
         if known is None or self.down == "released_code":
-            return {**current}, current
+            return {**current}, {**current}  # `begins` is read after the round, which moves `current`
         sent = {name: changes(known[name], weights, self.delta_threshold) for name, weights in current.items()}
         return sent, {name: applied(known[name], tree) for name, tree in sent.items()}
 

@@ -18,6 +18,7 @@ from benchmark.methods.protocol import SERVER
 from tests.federated.helpers import equal, module_of
 from tests.methods.golden import TRACES
 from tests.methods.test_fedmatch import experiment as fedmatch
+from tests.methods.watch import Watch
 
 VECTORS = [(3.0, 4.0), (-3.0, 0.0), (0.0, 1.0)]
 BY_HAND = {"l2/squared": 1.4, "l2/plain": 1.8, "l1/squared": 2.36, "l1/plain": 2.2}
@@ -76,21 +77,32 @@ def test_one_group_as_released_is_n_times_eq_1(n):
     assert not [name for name in found if "group" in name]
 
 
-def run_with(experiment, *callbacks):
-    module = module_of(experiment)
-    seen = []
+class Noted(GradientDiversity):
+    """And what the module's metrics were after each round."""
 
-    class Keep(GradientDiversity):
-        def on_train_batch_end(self, trainer, pl_module, *args):
-            super().on_train_batch_end(trainer, pl_module, *args)
-            seen.append(dict(pl_module.metrics))
+    def __init__(self, every: int) -> None:
+        super().__init__(every)
+        self.seen: list[dict[str, float]] = []
 
-    fit(module, build_trainer([Keep(*callbacks)]))
-    return module, seen
+    def on_train_batch_end(self, trainer, pl_module, *args):
+        super().on_train_batch_end(trainer, pl_module, *args)
+        self.seen.append(dict(pl_module.metrics))
+
+
+def run_with(experiment, every=0):
+    module, noted = module_of(experiment), Noted(every)
+    watch = Watch(module)
+    fit(module, build_trainer([noted]))
+    return module, noted.seen, watch
+
+
+def flat(*weight_sets):
+    """The sum of weight sets, as one vector."""
+    return sum(torch.cat([value.double().flatten() for value in weights.values()]) for weights in weight_sets)
 
 
 def test_all_sixteen_variants_and_no_number_moved(tiny):
-    module, seen = run_with(tiny, 2)
+    module, seen, _ = run_with(tiny, 2)
     names = {
         f"diversity/{kind}/{norm}/{power}/{who}"
         for kind in ("gradient", "delta")
@@ -108,89 +120,56 @@ def test_all_sixteen_variants_and_no_number_moved(tiny):
 
 def test_clients_of_several_widths_have_none():
     """HeteroFL: their updates have other lengths; the run goes on."""
-    _, seen = run_with(TRACES["heterofl"], 1)
+    _, seen, _ = run_with(TRACES["heterofl"], 1)
     assert len(seen) == 3 and not any(name.startswith("diversity") for name in seen[-1])
 
 
 def test_delta_against_the_outcomes(tiny):
     """Recomputed from the weights that went back and forth, all vectors at once."""
-    module = module_of(tiny)
-    deltas = {}
-
-    class See:
-        def on_job(self, job, round_number):
-            pass
-
-        def on_outcome(self, job, outcome):
-            before, after = job.receives["student"], outcome.sends["student"]
-            deltas[job.key.client] = torch.cat([(after[n] - before[n]).double().flatten() for n in after])
-
-    module.observers.append(See())
-    seen = []
-
-    class Keep(GradientDiversity):
-        def on_train_batch_end(self, trainer, pl_module, *args):
-            super().on_train_batch_end(trainer, pl_module, *args)
-            seen.append({**pl_module.metrics, "expected": ratio(deltas)})
-
-    def ratio(vectors):
-        clients = torch.stack([v for client, v in vectors.items() if client != SERVER])
-        return float(clients.square().sum() / clients.sum(dim=0).square().sum())
-
-    fit(module, build_trainer([Keep()]))
+    _, seen, watch = run_with(tiny)
     assert len(seen) == 3
-    for metrics in seen:
-        assert metrics["diversity/delta/l2/squared/clients"] == pytest.approx(metrics["expected"], rel=1e-6)
+    for number, metrics in enumerate(seen, start=1):
+        deltas = [flat(sent.sends["student"]) - flat(job.receives["student"]) for job, sent in watch.clients(number)]
+        for norm, value in quotients(torch.stack(deltas).tolist()).items():
+            assert metrics[f"diversity/delta/{norm}/clients"] == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.parametrize("setting", ["server", "every_client"])
 def test_a_network_that_is_a_sum_of_weight_sets(setting):
-    """FedMatch sends changes to what a client kept. The change of sigma + psi is that of what the client keeps."""
-    module, deltas, seen = module_of(fedmatch(setting)), {}, []
-
-    class Watch(GradientDiversity):
-        def on_outcome(self, job, outcome):
-            super().on_outcome(job, outcome)
-            if job.key.draw == 0:
-                after = outcome.private or {**job.begins, **outcome.sends}
-                deltas[job.key.client] = theta(after) - theta(job.begins)
-
-        def on_train_batch_end(self, trainer, pl_module, *args):
-            super().on_train_batch_end(trainer, pl_module, *args)
-            vectors = torch.stack([delta for client, delta in deltas.items() if client != SERVER])
-            seen.append((dict(pl_module.metrics), quotients(vectors.tolist())))
-
-    def theta(sets):
-        return torch.cat([(sets["sigma"][n] + sets["psi"][n]).double().flatten() for n in sets["sigma"]])
-
-    received = sent_to_engine(module)
-    fit(module, build_trainer([Watch(1)]))
-    assert len(seen) == 3 and received and all(job.begins is None for job in received)
-    for metrics, expected in seen:
-        for norm, value in expected.items():
+    """FedMatch sends changes to what a client kept. The change of sigma + psi is that of what the client keeps; what it
+    began with is still there after the round, when gradients are taken."""
+    _, seen, watch = run_with(fedmatch(setting), 1)
+    assert len(seen) == 3
+    for number, metrics in enumerate(seen, start=1):
+        deltas = [
+            flat(*outcome.private.values()) - flat(*job.begins.values()) for job, outcome in watch.clients(number)
+        ]
+        for norm, value in quotients(torch.stack(deltas).tolist()).items():
             assert metrics[f"diversity/delta/{norm}/clients"] == pytest.approx(value, rel=1e-6)
         assert metrics["diversity/gradient/l2/squared/clients"] > 0
         assert ("diversity/gradient/l2/squared/with_server" in metrics) == (setting == "server")
+
+
+def test_what_a_job_begins_with_reaches_no_engine(monkeypatch):
+    """It is there to be measured, and would be sent twice."""
+    module, received = module_of(fedmatch("server")), []
+    plain = module.engine.fit
+
+    def fit(jobs, *rest):
+        received.extend(jobs)
+        return plain(jobs, *rest)
+
+    monkeypatch.setattr(module.engine, "fit", fit)
+    module.training_step(1, 0)
+    assert received and all(job.begins is None for job in received)
 
 
 def test_equal_gradients_of_psi_have_a_diversity_of_one_over_c():
     """With the regularizers alone psi's gradient is 2 lambda_l2 (psi - sigma) + lambda_l1 sign(psi) at every client."""
     e = fedmatch("server")
     alone = replace(e.method, lambdas=replace(e.method.lambdas, i=0.0, a=0.0, l2=0.01))
-    _, seen = run_with(replace(e, method=alone), 1)
+    _, seen, _ = run_with(replace(e, method=alone), 1)
     for metrics in seen:
         assert metrics["diversity/gradient/l2/squared/clients"] == pytest.approx(1 / e.federation.C, rel=1e-5)
         assert metrics["diversity/gradient/l1/plain/clients"] == pytest.approx(1.0, rel=1e-5)
         assert metrics["diversity/gradient/l2/squared/with_server"] != pytest.approx(1 / e.federation.C, rel=1e-2)
-
-
-def sent_to_engine(module):
-    """The jobs that the module's engine is given from now on."""
-    jobs, plain = [], module.engine.fit
-
-    def watched(some, round_number, kept):
-        jobs.extend(some)
-        return plain(some, round_number, kept)
-
-    module.engine.fit = watched
-    return jobs

@@ -105,16 +105,6 @@ def test_pooled_they_are_those_of_all_values(sizes: list[int], seed: int) -> Non
     torch.testing.assert_close(found["running_var"], expected_C, rtol=1e-4, atol=1e-4)
 
 
-def test_pooled_variance_has_what_lies_between_one_class_clients() -> None:
-    """Clients with the values 0 and 2, and 10 and 12: variances 1 about their own means, 26 about the mean 6."""
-    layer = StaticBatchNorm2d(1)
-    clients = [torch.tensor(values).reshape(-1, 1, 1, 1) for values in ([0.0, 2.0], [10.0, 12.0])]
-    found = mean_statistics([statistics_over(layer, [client]) for client in clients])
-    assert found["running_mean"].item() == 6.0 and found["running_var"].item() == pytest.approx(26.0)
-    released = collect(layer, clients)
-    assert released["running_var"].item() == pytest.approx(2.0)  # unbiased, and without what lies between
-
-
 def test_set_statistics_makes_new_weights_in_the_old_dtype() -> None:
     weights = {"fc.weight": torch.ones(2), "norm.running_mean": torch.zeros(2), "norm.running_var": torch.ones(2)}
     measured = {"norm.running_mean": torch.tensor([1.5, 2.5], dtype=torch.float64)}

@@ -1,7 +1,5 @@
 """The yardstick of `fssl bench`: what a competent user would write in plain PyTorch, without this project.
 
-    python -m tests.performance.plain_loop --rounds 3
-
 One process, all threads, NCHW images, `torch.optim.SGD(fused=True)`, batched tensor augmentation of a client's whole
 round in one call, one network that is loaded anew for each client, one client after another, then the average. No
 allocator settings, no channels-last layout, no worker processes. From the project it takes the networks' definitions
@@ -12,9 +10,6 @@ Legend: N images, P positions of a client's round, C channels, H W pixels, D cla
 """
 
 import abc
-import argparse
-import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -254,22 +249,3 @@ def loop_of(environment: Environment) -> PlainLoop:
         return SemiFLLoop(images, network, settings, method)
     assert isinstance(method, SSFL)
     return CRLLoop(images, network, settings, experiment.federation.T)
-
-
-def main() -> None:
-    from benchmark.bench.works import WORKS, environment_of
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", choices=sorted(WORKS), default="A")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    torch.set_num_threads(os.cpu_count() or 1)
-    loop = loop_of(environment_of(WORKS[options.work]))
-    for number in range(1, options.rounds + 1):
-        started = time.perf_counter()
-        loop.round(range(len(loop.images.clients)))
-        print(f"round {number}: {time.perf_counter() - started:.2f} s", flush=True)
-
-
-if __name__ == "__main__":
-    main()
