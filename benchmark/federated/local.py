@@ -167,7 +167,11 @@ def load(network: nn.Module, weights: Weights) -> None:
     """Copy weights into the network in place, parameters and buffers."""
     own = network.state_dict(keep_vars=True)
     if own.keys() != weights.keys():
-        raise ConfigError(f"weights do not fit the network: {', '.join(sorted(own.keys() ^ weights.keys()))}")
+        names = ", ".join(sorted(own.keys() ^ weights.keys())[:3])
+        raise ConfigError(
+            f"a weight set does not fit the network (missing or unknown: {names}); what `models` names and `start` "
+            "trains are whole ones, such as setup.initial_weights()"
+        )
     for name, tensor in own.items():
         tensor.copy_(weights[name])
 

@@ -90,7 +90,11 @@ OF_START = "return None or Local(trainable={'student': weights})"
         ("round", lambda state: (state, {"loss": "low"}), f":Wrong, round 1: returned str as 'loss'; {OF_ROUND}"),
         ("models", lambda state: {}, f":Wrong, models: returned {{}}; {OF_MODELS}"),
         ("models", lambda state: {"best": torch.ones(2)}, f":Wrong, models: returned {{'best': Tensor}}; {OF_MODELS}"),
-        ("models", lambda state: {"best": {"w": torch.ones(2)}}, "weights do not fit the network: conv1.bias, conv1.w"),
+        (
+            "models",
+            lambda state: {"best": {"w": torch.ones(2)}},
+            "(missing or unknown: conv1.bias, conv1.weight, conv2.bias); what `models` names",
+        ),
         ("fit", [1], "world.fit was given list; give it a list of Job(...)"),
         ("start", {"student": {}}, f":WrongWork, start: returned {{'student': dict}}; {OF_START}"),
         ("start", Local(trainable={"fc.bias": 1}), f":WrongWork, start: returned Local; {OF_START}"),  # type: ignore[dict-item]
