@@ -43,7 +43,6 @@ from benchmark.methods.protocol import (
     State,
     Tree,
     Weights,
-    World,
 )
 from benchmark.models.build import ImageShape, Model, build, forward_flops
 from benchmark.optim.sgd import Constant
@@ -272,9 +271,7 @@ class SamplingEngine:
 
     def rounds(self) -> Callable[[int], Counts]:
         """What counts a round of a new run; its state is that of the round counted before."""
-        experiment = self.environment.experiment
-        method, federation = experiment.method, experiment.federation
-        first = self.environment.setup()
+        method, first = self.environment.experiment.method, self.environment.setup()
         setup = replace(first, initial_weights=lambda: self._small(network_of(self.environment)[0], None))
         state: State = method.init(setup)
         kept: dict[str, Tree] = dict(state.clients)
@@ -282,18 +279,9 @@ class SamplingEngine:
         def count_round(number: int) -> Counts:
             nonlocal state
             self._counts = Counter()
-            world = World(
-                round=number,
-                rounds=federation.rounds,
-                model=experiment.model,
-                K=self.environment.K,
-                C=federation.C,
-                T=federation.T,
-                limit=Limit(steps=federation.T) if federation.epochs is None else Limit(epochs=federation.epochs),
-                sizes=self.environment.sizes,
-                labelled=self.environment.labelled,
-                generator=lambda *names: numpy_stream(0, "round", number, *names),
-                fit=lambda jobs: self.fit(jobs, number, kept),
+            world = replace(
+                self.environment.world(number, lambda jobs: self.fit(jobs, number, kept)),
+                generator=lambda *names: numpy_stream(0, "round", number, *names),  # the same for every seed
             )
             state, _ = method.round(replace(state, clients=kept), world)
             return self._counts

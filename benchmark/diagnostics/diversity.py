@@ -156,10 +156,9 @@ class GradientDiversity(pl.Callback):
         jobs = list(on_all_images(self._jobs))
         with torch.enable_grad():
             for job, found in zip(jobs, module.engine.gradients(jobs, self._round), strict=True):
+                # A client that would sit out has no gradient.
                 if trained := [found[name] for name in found if name == "student" or job.begins is not None]:
-                    cohort.add(
-                        job.key.client, summed(trained), job.group
-                    )  # a client that would sit out has no gradient
+                    cohort.add(job.key.client, summed(trained), job.group)
         return cohort.metrics()
 
 

@@ -1,6 +1,6 @@
 """What a run trains in: images, who holds which, and the network; the same for every method at equal settings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +20,9 @@ from benchmark.data.streaming import arrivals, step_at
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.catalogue import method_name
-from benchmark.methods.protocol import CENTRAL, SERVER, PartName, Setup, Weights
+from benchmark.methods.protocol import CENTRAL, SERVER, Job, Limit, Outcome, PartName, Setup, Weights, World
 from benchmark.models.build import Model, build
+from benchmark.streams import numpy_stream
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -157,6 +158,23 @@ class Environment:
             T=federation.T,
             sizes=self.sizes,
             labelled=self.labelled,
+        )
+
+    def world(self, round_number: int, fit: Callable[[Sequence[Job]], Iterator[Outcome]]) -> World:
+        """A round as the method sees it, whose jobs `fit` runs."""
+        federation, seed = self.experiment.federation, self.experiment.seed
+        return World(
+            round=round_number,
+            rounds=federation.rounds,
+            model=self.experiment.model,
+            K=self.K,
+            C=federation.C,
+            T=federation.T,
+            limit=Limit(steps=federation.T) if federation.epochs is None else Limit(epochs=federation.epochs),
+            sizes=self.sizes,
+            labelled=self.labelled,
+            generator=lambda *names: numpy_stream(seed, "round", round_number, *names),
+            fit=fit,
         )
 
 

@@ -15,8 +15,7 @@ from benchmark.federated.evaluate import Evaluator
 from benchmark.federated.ledger import Ledger
 from benchmark.federated.store import ClientStore, Draft
 from benchmark.methods.calls import first_state, jobs_given, models_of, play_round
-from benchmark.methods.protocol import Job, Limit, Outcome, State, World
-from benchmark.streams import numpy_stream
+from benchmark.methods.protocol import Job, Outcome, State, World
 
 
 class Observer(Protocol):
@@ -90,20 +89,7 @@ class FederatedModule(pl.LightningModule):
         return found or [next(iter(self.models().values()))]
 
     def _world(self, round_number: int) -> World:
-        federation, seed = self.experiment.federation, self.experiment.seed
-        return World(
-            round=round_number,
-            rounds=federation.rounds,
-            model=self.experiment.model,
-            K=self.environment.K,
-            C=federation.C,
-            T=federation.T,
-            limit=Limit(steps=federation.T) if federation.epochs is None else Limit(epochs=federation.epochs),
-            sizes=self.environment.sizes,
-            labelled=self.environment.labelled,
-            generator=lambda *names: numpy_stream(seed, "round", round_number, *names),
-            fit=lambda jobs: self._fit(jobs, round_number),
-        )
+        return self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
 
     def _fit(self, jobs: Sequence[Job], round_number: int) -> Iterator[Outcome]:
         """The engine's outcomes, seen by the ledger and the observers on their way to the method."""

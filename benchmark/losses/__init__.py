@@ -1,8 +1,7 @@
 """Losses: pure functions of tensors, each with the number of its equation."""
 
-from benchmark.losses.confident import leave_out_rejected, loss_of_kept
+from benchmark.losses.confident import loss_of_kept
 from benchmark.losses.terms import (
-    PseudoLabels,
     consistency_loss,
     divergence_loss,
     mix_loss,
@@ -16,10 +15,8 @@ from benchmark.losses.terms import (
 )
 
 __all__ = [
-    "PseudoLabels",
     "consistency_loss",
     "divergence_loss",
-    "leave_out_rejected",
     "loss_of_kept",
     "mix_loss",
     "mixup",
