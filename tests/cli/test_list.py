@@ -58,8 +58,3 @@ def test_done_runs_and_hours_by_hand(nothing_here, monkeypatch, capsys):
     main(["list", "items", "--json", "--profile", "demo"])
     (row,) = json.loads(capsys.readouterr().out)["items"]
     assert row["done"] == 2 and row["hours left"] == row["runs"] - 2
-
-
-def test_an_unknown_kind_is_refused(capsys):
-    assert main(["list", "item"]) == 65
-    assert capsys.readouterr().err == "fssl: unknown kind 'item'; choose items, methods, data or networks\n"
