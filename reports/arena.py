@@ -13,7 +13,7 @@ pseudo-label in the last round of any run, or its typical run ends no better tha
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
@@ -26,14 +26,8 @@ from benchmark.verdicts.judge import FAMILY_ERROR
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
 from benchmark.verdicts.statistics import Paired, Summary, paired, summary
 from reports.figures import IntervalRow, Picture, intervals
-from reports.formatting import (
-    NONE,
-    count,
-    megabytes,
-    percent,
-    thousands,
-)
-from reports.paper_table import cell_page, entry_values, mean_entry, method_of, paired_entry
+from reports.formatting import NONE, count, megabytes, percent, thousands
+from reports.paper_table import cell_page, entry_values, mean_entry, method_of, notes_of, paired_entry
 from reports.properties import item_properties
 from reports.results import KEPT
 from reports.style import Look, looks
@@ -259,21 +253,13 @@ def learned_nothing(arena: Arena) -> str:
     return " ".join(f"Not ranked: {len(n)} of {of} methods {why}: {'; '.join(n)}." for why, n in names.items() if n)
 
 
-def footnotes(item: Item) -> dict[str, int]:
-    """The remarks on cells and waiting choices, numbered from 1, the same remark once."""
-    parts = [part for entry in entries_of(item) for part in entry.note.split("; ") if part]
-    return {remark: number for number, remark in enumerate(dict.fromkeys(parts), start=1)}
-
-
 def arena_tables(item: Item, records: Records) -> list[Table]:
-    """A table for each value of the setting that varies; the first one's data is that of all."""
-    frame, numbers = arena_frame(item, records), footnotes(item)
-    notes = [f"[{number}] {note}" for note, number in numbers.items()]
-    *others, last = (_table(item, arena, numbers, frame) for arena in arenas(item, records))
-    return [*others, replace(last, notes=tuple(notes))]
+    """A table for each value of the setting that varies, with the data and the notes of all."""
+    frame, notes = arena_frame(item, records), notes_of(item, collect(item, records).values())
+    return [_table(item, arena, frame, notes) for arena in arenas(item, records)]
 
 
-def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataFrame) -> Table:
+def _table(item: Item, arena: Arena, frame: pd.DataFrame, notes: tuple[str, ...]) -> Table:
     steps, sent = arena.budget.get("steps"), arena.budget.get("bytes")
     at = {
         "rounds": "last round" if arena.rounds is None else f"{arena.rounds:,} rounds",
@@ -288,12 +274,11 @@ def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataF
     ]
 
     def named(entry: Cell | Choice) -> Entry:
-        marks = sorted(numbers[part] for part in entry.note.split("; ") if part)
         text = method_of(entry)
         other = entry.setting.get(arena.key, arena.value)
         text = text if other == arena.value else f"{text} ({other})"
         href = cell_page(entry.label) if isinstance(entry, Cell) else ""
-        return Entry(text=text, mark=f"[{', '.join(map(str, marks))}]" if marks else "", href=href)
+        return Entry(text=text, href=href)
 
     rows = []
     for one in arena.compared:
@@ -320,6 +305,7 @@ def _table(item: Item, arena: Arena, numbers: Mapping[str, int], frame: pd.DataF
         + " ".join(remark for remark in remarks if remark),
         columns=tuple(columns),
         rows=tuple(rows),
+        notes=notes,
         data=frame,
     )
 
@@ -341,7 +327,7 @@ def _to_best(placing: Placing, best: bool) -> Entry:
 def _bound(result: CellResult) -> Entry:
     if result.diverged or result.summary is None:
         return Entry(text=result.counts, look=result.status)
-    return mean_entry(result.summary, bar=False)
+    return mean_entry(result.summary)
 
 
 def arena_frame(item: Item, records: Records) -> pd.DataFrame:

@@ -175,8 +175,11 @@ def state_text(every: Sequence[Reported]) -> str:
     decided, undecided, pilots, _ = counts
     scale = "" if any(one.item.profile == "paper" for one in every) else " All runs so far are at reduced scale."
     said = f"Of {counts.sum()} claims {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
-    said += f" {undecided} have confirming runs and are undecided." if undecided else ""
-    said += f" {pilots} have pilot runs only, which show a direction and decide nothing." if pilots else ""
+    if undecided:
+        said += f" {undecided} {'has' if undecided == 1 else 'have'} confirming runs without a decision."
+    if pilots:
+        only = "has pilot runs only, which show" if pilots == 1 else "have pilot runs only, which show"
+        said += f" {pilots} {only} a direction and decide nothing."
     return said + scale
 
 
@@ -195,7 +198,7 @@ def papers_table(every: Sequence[Reported]) -> str:
         for one, judged in findings(every)
         if judged.verdict in DECIDED
     ]
-    return "\n".join([*lines, "", state_text(every), *([""] if decided else []), *decided]) + "\n"
+    return "\n".join([*lines, *([""] if decided else []), *decided]) + "\n"
 
 
 def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:

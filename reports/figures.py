@@ -520,7 +520,7 @@ def intervals(
 
 @dataclass(frozen=True, kw_only=True)
 class Dots:
-    """One panel of `scatter`: dots, pairs that a line joins, and how the axes read."""
+    """What `scatter` draws: dots, pairs that a line joins, and how the axes read."""
 
     x_title: str
     y_title: str
@@ -529,43 +529,34 @@ class Dots:
     joined: Sequence[tuple[str, str]] = ()  # names of dots
     steps: Sequence[tuple[float, float]] = ()  # a line through these
     log_error: bool = False  # y is an accuracy in percent, drawn as log(100 - y)
-    cross: bool = False  # lines through zero
 
 
-def scatter(panels: Sequence[Dots], looks: Mapping[str, Look], *, width: float = 3.1, height: float = 2.6) -> Picture:
-    """Dots by kind, a panel each."""
+def scatter(panel: Dots, looks: Mapping[str, Look]) -> Picture:
+    """Dots by kind."""
     with matplotlib.rc_context(STYLE):
-        figure, ((*axes,),) = _canvas(1, len(panels), looks, width=width, height=height, gap=0.6)
-        data = []
-        for panel, ax in zip(panels, axes, strict=True):
-            dots = panel.dots.assign(y=100 - panel.dots["y"]) if panel.log_error else panel.dots
-            for pair in panel.joined:
-                ends = dots.set_index("name").loc[list(pair)]
-                ax.plot(ends["x"], ends["y"], color=GRID, linewidth=0.9, zorder=1)
-            if panel.steps:
-                ax.plot(*zip(*panel.steps, strict=True), color=GRID, linewidth=1.2, drawstyle="steps-post", zorder=1)
-            found = []
-            for number, (kind, look) in enumerate(looks.items()):
-                mine = dots[dots["kind"] == kind]
-                style: Any = {"color": look.hex, "markersize": 5.5, "alpha": 0.8, "markeredgewidth": 0}
-                ax.plot(mine["x"], mine["y"], look.points, **style, gid=f"line-{number}-dots")
-                found += [
-                    {"k": number, "name": dot.name, "points": [_point(float(dot.x), dot.y)]}
-                    for dot in mine.itertuples(index=False)
-                ]
-            if panel.log_error:
-                ax.set_yscale("log")
-                ax.invert_yaxis()
-                ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-                ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 - value:g}"))
-                ax.yaxis.set_minor_formatter(NullFormatter())
-            if panel.cross:
-                ax.axhline(0, color=GRID, linewidth=0.8)
-                ax.axvline(0, color=GRID, linewidth=0.8)
-            ax.margins(0.07)
-            _label(ax, panel.x_title, panel.y_title, panel.title)
-            data.append(_panel_data(ax, found, panel.x_title))
-        return Picture(figure=figure, data=data)
+        figure, ((ax,),) = _canvas(1, 1, looks, width=5.0, height=2.6)
+        dots = panel.dots.assign(y=100 - panel.dots["y"]) if panel.log_error else panel.dots
+        places = dots.set_index("name")[["x", "y"]]
+        for pair in panel.joined:
+            ax.plot(*places.loc[list(pair)].to_numpy().T, color=GRID, linewidth=0.9, zorder=1)
+        if panel.steps:
+            ax.plot(*zip(*panel.steps, strict=True), color=GRID, linewidth=1.2, drawstyle="steps-post", zorder=1)
+        found = []
+        for number, (kind, look) in enumerate(looks.items()):
+            mine = dots[dots["kind"] == kind]
+            style: Any = {"color": look.hex, "markersize": 5.5, "alpha": 0.8, "markeredgewidth": 0}
+            ax.plot(mine["x"], mine["y"], look.points, **style, gid=f"line-{number}-dots")
+            for name, x, y in panel.dots.loc[mine.index, ["name", "x", "y"]].itertuples(index=False):
+                found.append({"k": number, "name": name, "points": [_point(float(x), y)]})
+        if panel.log_error:
+            ax.set_yscale("log")
+            ax.invert_yaxis()
+            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 - value:g}"))
+            ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.margins(0.07)
+        _label(ax, panel.x_title, panel.y_title, panel.title)
+        return Picture(figure=figure, data=[_panel_data(ax, found, panel.x_title)])
 
 
 def class_counts(panels: Mapping[str, pd.DataFrame], looks: Mapping[str, Look], beside: int = 3) -> Picture:

@@ -229,7 +229,7 @@ def item_values(one: Reported, departures: str) -> dict[str, Any]:
         "arena": is_arena(item),
         "remarks": remarks(one.runs, item.profile),
         "properties": property_tables(item, records) if is_arena(item) or "exchange/privacy" in item.metrics else [],
-        "notes": item.notes if is_arena(item) else notes_of(item, one.results.values()),
+        "notes": notes_of(item, one.results.values()),
         "ladder": ladder_table(item, records),
         "claims": claims_table([(item, one.judged)]),
         "forests": claims_pictures(one.judged),

@@ -250,25 +250,19 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
     return mean_entry(
         seen,
         metric,
-        bar=metric == item.metrics[0],
         below=(result.counts, *(["below labels alone"] if result.collapsed and metric == ACCURACY else []), *compared),
         look=result.status,
         href=href,
     )
 
 
-def mean_entry(
-    seen: Summary, metric: str = ACCURACY, *, bar: bool = True, detail: Sequence[str] = (), **more: Any
-) -> Entry:
-    """Mean, spread and interval, which pages draw as a bar as well; `more`: the entry's other fields."""
-    low, high = seen.told or (seen.mean, seen.mean)
-    low, high = (max(0.0, low), min(1.0, high)) if is_fraction(metric) else (low, high)
+def mean_entry(seen: Summary, metric: str = ACCURACY, *, detail: Sequence[str] = (), **more: Any) -> Entry:
+    """Mean and spread; on pages the interval as well. `more`: the entry's other fields."""
     return Entry(
         text=shown(metric, seen.mean),
         spread=spread_text(metric, seen),
         detail=tuple(text for text in (interval_text(metric, seen), *detail) if text),
         sort=seen.mean,
-        span=(low, seen.mean, high) if bar else None,
         **more,
     )
 
@@ -390,11 +384,11 @@ def notes_of(item: Item, results: Iterable[CellResult]) -> tuple[str, ...]:
 
 
 def _own_notes(item: Item) -> list[str]:
-    """The same note once, with the entries that have it."""
+    """Each remark of the entries' notes once, with the entries that have it."""
     found: dict[str, list[str]] = {}
-    for entry in (*item.cells, *item.shown):
-        if entry.note:
-            found.setdefault(entry.note, []).append(entry.label)
+    for entry in (*item.cells, *item.shown, *item.choices):
+        for remark in filter(None, entry.note.split("; ")):
+            found.setdefault(remark, []).append(entry.label)
     return [f"{', '.join(labels[:4])}{' and others' if labels[4:] else ''}: {note}" for note, labels in found.items()]
 
 

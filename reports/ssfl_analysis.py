@@ -10,7 +10,7 @@ Legend: N cells, R rows (two that are correlated, and what is held fixed).
 import math
 import statistics
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -124,23 +124,13 @@ class Association:
         return f"{self.estimate:+.2f} [{self.interval[0]:+.2f}, {self.interval[1]:+.2f}]"
 
 
-def ranks(*rows: Values) -> Values:
-    """Of each row, less their mean; ties at their mean."""
-    return np.asarray(stats.rankdata(rows, axis=1) - (len(rows[0]) + 1) / 2, dtype=np.float64)
-
-
-def less_line(values_N: Values, fixed_N: Values) -> Values:
-    """Centred values less their least-squares line on centred ones."""
-    spread = fixed_N @ fixed_N
-    return values_N - (fixed_N @ values_N / spread if spread else 0.0) * fixed_N
-
-
 def partial_spearman(x_N: Values, y_N: Values, fixed_N: Values) -> float:
-    """Spearman's correlation of x and y with `fixed` held fixed: Pearson's of what is left of their ranks (Kendall and
-    Stuart, chapter 27). Where `fixed` does not vary it is plain Spearman. NaN where x or y does not vary, or has the
-    ranks of `fixed`."""
-    x_N, y_N, fixed_N = ranks(x_N, y_N, fixed_N)
-    a_N, b_N = less_line(x_N, fixed_N), less_line(y_N, fixed_N)
+    """Spearman's correlation of x and y with `fixed` held fixed: Pearson's of what is left of their ranks less their
+    least-squares lines on its ranks (Kendall and Stuart, chapter 27). Where `fixed` does not vary it is plain Spearman.
+    NaN where x or y does not vary, or has the ranks of `fixed`."""
+    x_N, y_N, fixed_N = stats.rankdata((x_N, y_N, fixed_N), axis=1) - (len(x_N) + 1) / 2
+    square = fixed_N @ fixed_N or 1.0
+    a_N, b_N = (row_N - (fixed_N @ row_N / square) * fixed_N for row_N in (x_N, y_N))
     left = (a_N @ a_N) * (b_N @ b_N)
     if left <= 1e-9 * (x_N @ x_N) * (y_N @ y_N):
         return math.nan
@@ -163,88 +153,66 @@ def associated(table_RN: Values, clusters: Sequence[Any], samples: int = SAMPLES
     return Association(estimate=estimate, interval=interval, n=len(codes_N), clusters=len(members))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explained:
-    """Rank correlations of one measure of diversity with accuracy."""
-
-    measure: str
-    plain: Association
-    held: Association  # controlling for the server's weight
-    weight: Association  # of the server's weight with accuracy, controlling for diversity
-
-
-def explained(cells: pd.DataFrame, measure: str) -> Explained:
-    """Over the cells that measured it. Ranks are taken within each data set, as the share of its cells that lie below,
-    ties counted half."""
+def explained(cells: pd.DataFrame, measure: str) -> dict[str, Association]:
+    """Of the measure with accuracy, over the cells that measured it: "plain", "held" (controlling for the server's
+    weight), and "weight" (of the server's weight with accuracy, controlling for diversity). Ranks are taken within each
+    data set, as the share of its cells that lie below, ties counted half."""
     known = cells.dropna(subset=measure)
     by_data = known.groupby("data")[[measure, "accuracy", "server_weight"]]
     diversity_N, accuracy_N, weight_N = ((by_data.rank() - 0.5) / by_data.transform("count")).to_numpy().T
-
-    def of(*rows: Values) -> Association:
-        return associated(np.stack(rows), known["setting"].tolist())
-
-    return Explained(
-        measure=measure,
-        plain=of(diversity_N, accuracy_N, np.zeros(len(known))),
-        held=of(diversity_N, accuracy_N, weight_N),
-        weight=of(weight_N, accuracy_N, diversity_N),
-    )
+    rows = {
+        "plain": (diversity_N, accuracy_N, np.zeros(len(known))),
+        "held": (diversity_N, accuracy_N, weight_N),
+        "weight": (weight_N, accuracy_N, diversity_N),
+    }
+    return {name: associated(np.stack(row), known["setting"].tolist()) for name, row in rows.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
     """What grouping gains on FedAvg in one setting, and how much of it the server's weight alone gives; fractions."""
 
-    name: str
+    cells: Mapping[Way, str]
     whole: Paired  # grouping - FedAvg
     by_weight: Paired  # control - FedAvg
     rest: Paired  # grouping - control
+    diversity: float  # of local updates, grouping - control; NaN where not measured
 
 
-def gain(name: str, values: Mapping[Way, Mapping[int, float]]) -> Gain | None:
-    """`values`: seed -> accuracy of each way. Over the seeds that all three have; None without one."""
-    table = pd.DataFrame({way: pd.Series(values[way], dtype=float) for way in WAYS}).dropna()
-    each = {way: table[way].to_dict() for way in WAYS}
+def gain(ways: Mapping[Way, pd.DataFrame]) -> Gain | None:
+    """`ways`: the runs of each way. Over the seeds that all three have; None without one."""
+    seeds = {way: ways[way].set_index("seed") for way in WAYS}
+    common = seeds["FedAvg"].index.intersection(seeds["Control"].index).intersection(seeds["Grouping"].index)
+    each = {way: found.loc[common, "accuracy"].to_dict() for way, found in seeds.items()}
     whole = paired(each["Grouping"], each["FedAvg"])
     by_weight, rest = paired(each["Control"], each["FedAvg"]), paired(each["Grouping"], each["Control"])
     if whole is None or by_weight is None or rest is None:
         return None
-    return Gain(name=name, whole=whole, by_weight=by_weight, rest=rest)
-
-
-def _trios(runs: pd.DataFrame) -> Iterator[dict[str, pd.DataFrame]]:
-    """For every grouping cell the runs by seed of it, of FedAvg in its setting, and of the control that has its
-    server's weight, as far as there are such."""
-    by_seed = {name: found.set_index("seed") for name, found in runs.groupby("cell", sort=False)}
-    cells = runs.drop_duplicates("cell")
-    for grouping in cells[cells["averaging"] == "Grouping"].itertuples():
-        same = cells[cells["setting"] == grouping.setting]
-        equal = np.isclose(same["server_weight"], grouping.server_weight, rtol=0, atol=1e-9)
-        found = {"Grouping": [grouping.cell], "FedAvg": same[same["averaging"] == "FedAvg"]["cell"].tolist()}
-        found["Control"] = same[equal & (same["averaging"] == "Control")]["cell"].tolist()
-        yield {way: by_seed[names[0]] for way, names in found.items() if names}
+    more = (seeds["Grouping"][UPDATES] - seeds["Control"][UPDATES]).mean()
+    cells = {way: str(found["cell"].iloc[0]) for way, found in ways.items()}
+    return Gain(cells=cells, whole=whole, by_weight=by_weight, rest=rest, diversity=float(more))
 
 
 def gains_over(runs: pd.DataFrame) -> list[Gain]:
-    """One for each setting that has all three ways."""
-    gains = [
-        gain(trio["Grouping"]["cell"].iloc[0], {way: trio[way]["accuracy"].to_dict() for way in WAYS})
-        for trio in _trios(runs)
-        if len(trio) == len(WAYS)
-    ]
+    """One for every grouping cell that has FedAvg in its setting, and there the control of its server's weight."""
+    gains = []
+    for _, same in runs.groupby("setting", sort=False):
+        for _, grouping in same[same["averaging"] == "Grouping"].groupby("cell", sort=False):
+            equal = np.isclose(same["server_weight"], grouping["server_weight"].iloc[0], rtol=0, atol=1e-9)
+            fedavg, control = same[same["averaging"] == "FedAvg"], same[equal & (same["averaging"] == "Control")]
+            if len(fedavg) and len(control):
+                gains.append(gain({"FedAvg": _first(fedavg), "Control": _first(control), "Grouping": grouping}))
     return [one for one in gains if one is not None]
 
 
-def twins(runs: pd.DataFrame) -> pd.DataFrame:
-    """Grouping less its control, a row a pair: diversity of local updates and accuracy, means over both's seeds."""
-    columns = [UPDATES, "accuracy"]
-    pairs = [(t["Grouping"][columns] - t["Control"][columns]).dropna().mean() for t in _trios(runs) if "Control" in t]
-    return pd.DataFrame(pairs, columns=columns).dropna()
+def _first(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the first cell: others differ from it in what is measured alone."""
+    return runs[runs["cell"] == runs["cell"].iloc[0]]
 
 
-def on_diversity(found: Explained) -> str:
+def on_diversity(measure: str, held: Association) -> str:
     """What the partial correlation says, for people who will quote it."""
-    name, held = MEASURES[found.measure], found.held
+    name = MEASURES[measure]
     if not held.n:
         return f"No cell has measured the {name} yet."
     over = f"over {count(held.n, 'cell')} in {count(held.clusters, 'setting')}"
@@ -280,21 +248,23 @@ def on_gain(gains: Sequence[Gain]) -> str:
     return text if whole.interval and whole.interval[0] > 0 else f"{text} The gain is not distinguishable from zero."
 
 
-def on_twins(pairs: pd.DataFrame) -> str:
-    """Grouping against its control, at exactly the same server's weight."""
-    if pairs.empty:
-        return "No setting has grouping and its control measured yet."
-    lower, better = pairs[UPDATES] < 0, pairs["accuracy"] > 0
+def on_twins(gains: Sequence[Gain]) -> str:
+    """Grouping against its control, at exactly the same server's weight; empty where no diversity was measured."""
+    known = [one for one in gains if not math.isnan(one.diversity)]
+    lower = [one for one in known if one.diversity < 0]
+    better, both = (sum(one.rest.mean > 0 for one in some) for some in (known, lower))
+    if not known:
+        return ""
     return (
-        f"Grouping and its control share the server's weight. In {count(len(pairs), 'such pair')} grouping has the "
-        f"lower diversity of local updates in {lower.sum()}, the higher accuracy in {better.sum()}, and both in "
-        f"{(lower & better).sum()}."
+        f"Grouping and its control share the server's weight. In {count(len(known), 'such pair')} grouping has the "
+        f"lower diversity of local updates in {len(lower)}, the higher accuracy in {better}, and both in {both}."
     )
 
 
-def gains_table(gains: Sequence[Gain]) -> Table:
-    """A row a setting."""
-    rows = [(one.name, *map(paired_entry, (one.whole, one.by_weight, one.rest))) for one in gains]
+def gains_table(gains: Sequence[Gain], names: Mapping[str, str] | None = None) -> Table:
+    """A row a setting. `names`: by grouping's cell, where its own name says too much."""
+    names = names or {one.cells["Grouping"]: one.cells["Grouping"] for one in gains}
+    rows = [(names[one.cells["Grouping"]], *map(paired_entry, (one.whole, one.by_weight, one.rest))) for one in gains]
     heads = ("Setting", "Whole gain", "By the server's weight", "The rest")
     return table_of("gains", TEXTS["gains"], heads, rows)
 
@@ -308,9 +278,9 @@ def item_section(item: Item, records: Records) -> dict[str, Any] | None:
         for cell in item.cells
     }
     runs = runs_of([(item, records)])
-    gains = [replace(one, name=places[one.name]) for one in gains_over(standing(runs))]
+    gains = gains_over(standing(runs))
     text = f"{on_gain(gains)} {on_collapsed(runs)}".rstrip()
-    return {"title": "What explains the gain", "text": text, "table": gains_table(gains)} if gains else None
+    return {"title": "What explains the gain", "text": text, "table": gains_table(gains, places)} if gains else None
 
 
 def standing(runs: pd.DataFrame) -> pd.DataFrame:
@@ -340,10 +310,11 @@ def page(results: Sequence[tuple[Item, Records]]) -> dict[str, Any] | None:
 
 def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
     up = standing(runs)
-    measures = [explained(cells_of(up), measure) for measure in MEASURES]
+    cells = cells_of(up)
+    measures = {measure: explained(cells, measure) for measure in MEASURES}
     gains = gains_over(up[~up["labelled"]])
-    picture = _scatter(measures[0], up)
-    sentences = [on_gain(gains), on_diversity(measures[0]), on_twins(twins(up)), on_collapsed(runs)]
+    picture = _scatter(cells.dropna(subset=UPDATES), measures[UPDATES]["plain"], gains)
+    sentences = [on_gain(gains), on_diversity(UPDATES, measures[UPDATES]["held"]), on_twins(gains), on_collapsed(runs)]
     return {
         "profile": profile,
         "sentences": [sentence for sentence in sentences if sentence],
@@ -352,9 +323,12 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _correlations(measures: Sequence[Explained]) -> Table:
+def _correlations(measures: Mapping[str, Mapping[str, Association]]) -> Table:
     heads = ("Measure", "Cells", "Settings", "As measured", "Controlling for server weight", "Server weight itself")
-    rows = [(MEASURES[m.measure], m.held.n, m.held.clusters, m.plain, m.held, m.weight) for m in measures]
+    rows = [
+        (MEASURES[name], m["held"].n, m["held"].clusters, m["plain"], m["held"], m["weight"])
+        for name, m in measures.items()
+    ]
     return table_of("correlations", TEXTS["correlations"], heads, rows)
 
 
@@ -372,31 +346,19 @@ def _cells(cells: pd.DataFrame) -> Table:
     return table_of("cells", caption, heads, rows, words=2, data=cells.drop(columns="labelled"))
 
 
-def _scatter(found: Explained, runs: pd.DataFrame) -> Picture | None:
-    """As measured, and ranks with the server's weight taken out; None with fewer than three cells."""
-    cells = cells_of(runs).dropna(subset=found.measure)
+def _scatter(cells: pd.DataFrame, found: Association, gains: Sequence[Gain]) -> Picture | None:
+    """None with fewer than three cells."""
     if len(cells) < 3:
         return None
-    measured = runs[runs["cell"].isin(cells["cell"])]
-    joined = [(t["Grouping"]["cell"].iloc[0], t["Control"]["cell"].iloc[0]) for t in _trios(measured) if "Control" in t]
     named = cells.rename(columns={"averaging": "kind", "cell": "name"})[["kind", "name"]]
-    diversity_N, accuracy_N, weight_N = (cells[c].to_numpy() for c in (found.measure, "accuracy", "server_weight"))
-    x_N, y_N, fixed_N = ranks(diversity_N, accuracy_N, weight_N)
-    name = MEASURES[found.measure]
+    shown, pairs = set(named["name"]), [(one.cells["Grouping"], one.cells["Control"]) for one in gains]
+    name = MEASURES[UPDATES]
     plain = Dots(
-        dots=named.assign(x=diversity_N, y=100 * accuracy_N),
-        joined=joined,
-        title=f"As measured: {found.plain}",
+        dots=named.assign(x=cells[UPDATES], y=100 * cells["accuracy"]),
+        joined=[pair for pair in pairs if shown.issuperset(pair)],
+        title=f"Rank correlation: {found}",
         x_title=name[0].upper() + name[1:],
         y_title="Accuracy, % (log of the error)",
         log_error=True,
     )
-    rest = Dots(
-        dots=named.assign(x=less_line(x_N, fixed_N), y=less_line(y_N, fixed_N)),
-        joined=joined,
-        title=f"Server weight removed: {found.held}",
-        x_title="Diversity: residual rank after removing server weight",
-        y_title="Accuracy: residual rank",
-        cross=True,
-    )
-    return scatter([plain, rest], looks(WAYS))
+    return scatter(plain, looks(WAYS))

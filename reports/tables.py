@@ -38,18 +38,16 @@ class Entry:
 
     text: str = NONE
     spread: str = ""  # beside it: "±0.41"
-    mark: str = ""  # after it: a letter of a group of ties
     below: tuple[str, ...] = ()  # further lines: "n=5"
     detail: tuple[str, ...] = ()  # further lines for pages alone: "[95.1, 96.4]"
     look: str = ""  # published, up, down, missing, partial, diverged, a verdict: how it is coloured
     href: str = ""  # from the page that the table stands on
     sort: float | None = None  # None: by its text
-    span: tuple[float, float, float] | None = None  # low, mean and high: drawn as a bar on pages
 
     @property
     def line(self) -> str:
-        """All of it on one line: "95.26 ±0.60 a n=5"."""
-        return " ".join(part for part in (self.text, self.spread, self.mark, *self.below) if part)
+        """All of it on one line: "95.26 ±0.60 n=5"."""
+        return " ".join(part for part in (self.text, self.spread, *self.below) if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +91,6 @@ class Table:
             else:
                 found.append((column.group, 1))
         return found
-
-    @property
-    def scale(self) -> tuple[float, float] | None:
-        """What the bars of all entries lie on; None where there is nothing to draw."""
-        ends = [value for row in self.rows for entry in row.entries for value in entry.span or ()]
-        return (min(ends), max(ends)) if ends and max(ends) > min(ends) else None
 
     @property
     def filters(self) -> dict[str, list[str]]:
@@ -206,7 +198,7 @@ def _terminal_table(table: Table, console: Console) -> RichTable:
 
 
 def _terminal_entry(entry: Entry, console: Console) -> Text:
-    first = " ".join(part for part in (entry.text, entry.spread, entry.mark) if part)
+    first = " ".join(part for part in (entry.text, entry.spread) if part)
     text = plain("\n".join([first, *entry.below]), console)
     return Text(text, style=TERMINAL_STYLES.get(entry.look, ""))
 

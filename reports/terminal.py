@@ -31,7 +31,7 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
         print_table(ladder, console)
     for number, judged in enumerate(judge(item, records), start=1):
         _print_claim(judged, number, console)
-    for note in _notes(item, records, tables):
+    for note in notes_of(item, collect(item, records).values()):
         say(console, f"note: {note}")
     where = f"report: {report}" if report else "report: not built; `fssl report` builds it"
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
@@ -49,12 +49,6 @@ def _tables(item: Item, records: Records, console: Console) -> list[Table]:
         return tables
     alone = [replace(item, metrics=(metric,), drawing=None) for metric in item.metrics]
     return [table for one in alone for table in _tables(one, records, console)]
-
-
-def _notes(item: Item, records: Records, tables: list[Table]) -> tuple[str, ...]:
-    if is_arena(item):
-        return (*item.notes, *(note for table in tables for note in table.notes))
-    return notes_of(item, collect(item, records).values())
 
 
 def _print_claim(judged: Judged, number: int, console: Console) -> None:

@@ -94,7 +94,7 @@ def _history(study: Mapping[str, Any]) -> Picture:
     complete = trials[trials["complete"].astype(bool)]
     steps = list(zip(complete["x"], complete["y"].cummax(), strict=True))
     dots = Dots(x_title="Trial", y_title="Accuracy, %", dots=trials, steps=steps)
-    return scatter([dots], KINDS, width=5.0, height=2.2)
+    return scatter(dots, KINDS)
 
 
 def _trials(study: Mapping[str, Any]) -> Table:

@@ -20,7 +20,6 @@ from reports.arena import (
     arena_tables,
     arenas,
     at_budget,
-    footnotes,
     is_arena,
     learned_nothing,
     methods,
@@ -176,16 +175,6 @@ def test_bounds_of_a_column_stay_in_it() -> None:
     assert [[r.cell.label for r in column.bounds] for column in (low, high)] == [["S/0.1"], ["S/1.0"]]
 
 
-def test_footnotes_are_numbered_once() -> None:
-    """Of a choice's note, what was chosen is one remark and what was said before is another."""
-    cells = [
-        replace(A, note=ONE_MORE_CLIENT),
-        replace(B, note=f"best of 6 on held-out labels: lr 0.02; {ONE_MORE_CLIENT}"),
-        C,
-    ]
-    assert footnotes(item_of(cells)) == {ONE_MORE_CLIENT: 1, "best of 6 on held-out labels: lr 0.02": 2}
-
-
 def test_values_that_are_no_numbers_are_passed_over() -> None:
     rounds: list[dict[str, float]] = [line(0.5, 10, 0), line(math.nan, 10, 0)]
     run: RunRecord = run_of(A, 0, rounds)
@@ -204,12 +193,12 @@ def test_the_table_says_what_the_numbers_say() -> None:
     item, records = small()
     own, tuned = arena_tables(item, records)
     text = markdown_of(own)
-    assert "| A | 91.00 ±1.00 | 91.00 ±1.00 |" in text and "| B \\[1\\] | 81.00 ±1.00 |" in text
+    assert "| A | 91.00 ±1.00 | 91.00 ±1.00 |" in text and "| B | 81.00 ±1.00 |" in text
     assert "| -10.00 no interval n=3 |" in text
-    assert "C | not run (0/3)" in text and "D | n=0/3, 1 diverged" in text and "S \\[2\\] | 65.00 ±0.00" in text
+    assert "C | not run (0/3)" in text and "D | n=0/3, 1 diverged" in text and "S | 65.00 ±0.00" in text
     assert "Sorted by mean over 3 common seeds, with the difference to the best" in own.caption
     assert "The budget is what the cheapest method spends." in own.caption
-    assert "waits for trials" in markdown_of(tuned) and f"[1] {ONE_MORE_CLIENT}" in tuned.notes
+    assert "waits for trials" in markdown_of(tuned) and f"B/own: {ONE_MORE_CLIENT}" in tuned.notes
     frame = own.data.set_index("label")
     assert frame.loc["A/own", "rounds_mean"] == pytest.approx(0.91) and frame.loc[
         "B/own", "rounds_to_best"
