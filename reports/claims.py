@@ -95,6 +95,11 @@ def unit_text(claim: Claim) -> str:
     return "points" if is_fraction(claim.metric) else unit_of(claim.metric)
 
 
+def verdict_text(judged: Judged) -> str:
+    """Without a seed nothing is open: it was not run."""
+    return judged.verdict if judged.estimate is not None else "not run"
+
+
 def estimate_text(judged: Judged) -> str:
     text = difference(judged.claim.metric, judged.estimate)
     return f"{text} {unit_text(judged.claim)}".rstrip() if judged.estimate is not None else text
@@ -294,7 +299,7 @@ def claims_table(
 
 
 def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str) -> Row:
-    verdict = judged.verdict if judged else "not run"
+    verdict = verdict_text(judged) if judged else "not run"
     profile = item.profile if judged else NONE
     told = difference_interval(claim.metric, judged.interval) if judged else ""
     typical_one = Entry(

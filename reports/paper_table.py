@@ -188,7 +188,7 @@ def _table(
 
 
 def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult], alone: bool) -> Iterator[Drawn]:
-    """Published, then ours, of one metric."""
+    """Ours, then published, of one metric: a narrow window shows what stands first."""
 
     def published(row: Mapping[str, Shown], name: str) -> Entry:
         return published_entry(item, row.get(name), metric)
@@ -198,7 +198,7 @@ def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResul
 
     title, every = axis_title(metric), _see_every_label(found)
     printed = found.columns_with(lambda entry: metric in entry.published)
-    for kind, names, entry in (("Published", printed, published), ("Ours", found.trained, ours)):
+    for kind, names, entry in (("Ours", found.trained, ours), ("Published", printed, published)):
         for name in names:
             head = Column(name=kind, group="" if alone else title)
             if name:
@@ -386,7 +386,8 @@ def notes_of(item: Item, results: Iterable[CellResult]) -> tuple[str, ...]:
 def _own_notes(item: Item) -> list[str]:
     """Each remark of the entries' notes once, with the entries that have it."""
     found: dict[str, list[str]] = {}
-    for entry in (*item.cells, *item.shown, *item.choices):
+    entries: list[Shown | Choice] = [*item.cells, *item.shown, *item.choices]
+    for entry in entries:
         for remark in filter(None, entry.note.split("; ")):
             found.setdefault(remark, []).append(entry.label)
     return [f"{', '.join(labels[:4])}{' and others' if labels[4:] else ''}: {note}" for note, labels in found.items()]

@@ -30,6 +30,7 @@ from reports.claims import (
     quote_text,
     reason_text,
     rule_text,
+    verdict_text,
 )
 from reports.exports import item_files, item_pictures, tables_of
 from reports.formatting import item_page as item_page
@@ -276,7 +277,7 @@ def _environment() -> Environment:
     found.globals["selected_on_test"] = SELECTED_ON_TEST
     found.globals["labels"] = LABELS
     texts: list[Any] = [sentence, percent, slug, without_dollars, mean_spread, metric_name, cell_page, method_of]
-    texts += [claim_page, contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
+    texts += [claim_page, contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text, verdict_text]
     found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
     return found
 

@@ -61,16 +61,16 @@ def test_markdown_by_hand() -> None:
     t(.975, 2) / sqrt 3 = 2.484: +-2.48 points."""
     (table,) = item_tables(*two_methods())
     rows = markdown_of(table).splitlines()
-    assert rows[2] == "| C | A, published | A, ours | B, ours | B, difference to A, points |"
-    assert rows[4] == "| C = 2 | 80.50 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | -10.00 no interval n=3 |"
-    assert rows[5] == "| C = 4 | – | – not run (0/3) | 70.00 n=1/3 | – |"
+    assert rows[2] == "| C | A, ours | B, ours | A, published | B, difference to A, points |"
+    assert rows[4] == "| C = 2 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | 80.50 | -10.00 no interval n=3 |"
+    assert rows[5] == "| C = 4 | – not run (0/3) | 70.00 n=1/3 | – | – |"
     assert rows[-1] == "- a note" and "orientation only" in rows[0]
 
 
 def test_latex_by_hand() -> None:
     (table,) = item_tables(*two_methods())
     text = latex_of(table)
-    assert r"C = 2 & 80.50 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & -10.00 no interval n=3 \\" in text
+    assert r"C = 2 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & 80.50 & -10.00 no interval n=3 \\" in text
     assert text.count("&") == 4 * 3 and r"\begin{tabular}{lrrrr}" in text and "% a note" in text
 
 
@@ -143,7 +143,7 @@ def test_entries_without_runs_have_their_published_and_computed_values() -> None
     )
     (table,) = item_tables(item, accuracies([(cell, [0.9])]))
     text = markdown_of(table)
-    assert "| A | – | 90.00 n=1 | 3.5 |" in text and "| Other | 88.00 | – | 12 |" in text
+    assert "| A | 90.00 n=1 | – | 3.5 |" in text and "| Other | – | 88.00 | 12 |" in text
     assert "- Other: quoted" in text
     assert "Other,shown" in csv_of(table)
 
@@ -219,11 +219,11 @@ def test_claims_by_hand() -> None:
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] | 9 |" in text
 
 
-def test_a_claim_without_runs_is_undecided_and_says_why() -> None:
+def test_a_claim_without_runs_says_why() -> None:
     item = pair()
     (judged,) = item_result(item, {})["claims"]
     assert judged["verdict"] == "undecided" and judged["estimate"] is None and "no seed" in judged["reason"]
-    assert "| undecided | – | 0 |" in markdown_of(claims_table([(item, judge(item, {}))]))
+    assert "| not run | – | 0 |" in markdown_of(claims_table([(item, judge(item, {}))]))
 
 
 def hostile() -> tuple[Item, Records]:
