@@ -288,9 +288,9 @@ def claims_table(
         name="claims",
         caption="Claims; differences are paired by seed, their intervals at the level of the look",
         columns=(
-            *(Column(name=name, left=True) for name in ("Claim", "Of", "Profile", "Topic", "Verdict")),
-            Column(name="Typical difference"),
-            Column(name="n"),
+            *(Column(name=name, left=True) for name in ("Claim", "Verdict")),
+            *(Column(name=name) for name in ("Typical difference", "n")),
+            *(Column(name=name, left=True) for name in ("Of", "Profile", "Topic")),
         ),
         rows=tuple(rows),
         data=pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(),
@@ -309,12 +309,10 @@ def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str) -> Ro
     )
     entries = (
         Entry(text=claim.name, href=href),
-        Entry(text=item.name),
-        Entry(text=profile),
-        Entry(text=topic_of(claim)),
         Entry(text=verdict, look=slug(verdict)),
         typical_one,
         Entry(text=str(judged.n) if judged else "0"),
+        *(Entry(text=text) for text in (item.name, profile, topic_of(claim))),
     )
     paper = item.name.split("/")[0]
     return Row(

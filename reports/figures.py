@@ -260,7 +260,6 @@ def curves(
     *,
     width: float = 2.7,
     height: float = 1.9,
-    seeds: bool = True,
     again: bool = False,
 ) -> Picture:
     """A row of panels a metric, all of one y scale; mean and 95 % band where three runs finished, and each run.
@@ -282,7 +281,7 @@ def curves(
         for place, (panels, row) in enumerate(zip(rows, axes, strict=True)):
             _scale(panels, row)
             for column, (panel, ax) in enumerate(zip(panels, row, strict=True)):
-                lines = _draw_panel(panel, ax, looks, seeds, first=place == 0 and column == 0)
+                lines = _draw_panel(panel, ax, looks, first=place == 0 and column == 0)
                 if (ends := _ends([panels[column] for panels in rows])) is not None:
                     ax.set_xlim(*ends)
                 ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -313,15 +312,15 @@ def _ends(panels: Sequence[Panel]) -> tuple[float, float] | None:
     return low - 0.02 * (high - low) - 0.5, high + 0.02 * (high - low) + 0.5
 
 
-def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, Look], seeds: bool, first: bool) -> list[dict[str, Any]]:
+def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, Look], first: bool) -> list[dict[str, Any]]:
     """Draws the lines; returns them for the page's script."""
     scale = 100.0 if is_fraction(panel.metric) else 1.0
     names, found = list(looks), []
     busy = len(panel.lines) > BUSY
     for name, series in panel.lines.items():
         look, number, per_round = looks[name], names.index(name), panel.steps.get(name, 1)
-        _draw_series(ax, series, look, number, scale, per_round, busy=busy, seeds=seeds)
-        found += _readable(series, name, number, scale, per_round, seeds and not busy)
+        _draw_series(ax, series, look, number, scale, per_round, busy=busy)
+        found += _readable(series, name, number, scale, per_round, not busy)
         if name in panel.truth:
             truth = panel.truth[name]
             mean = truth.band["mean"] if not truth.band.empty else truth.finished.mean(axis=1)
@@ -338,7 +337,7 @@ def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, Look], seeds: bool, 
 
 
 def _draw_series(
-    ax: Axes, series: Series, look: Look, number: int, scale: float, per_round: int, *, busy: bool, seeds: bool
+    ax: Axes, series: Series, look: Look, number: int, scale: float, per_round: int, *, busy: bool
 ) -> None:
     band, gid = series.band, f"line-{number}"
     thin: dict[str, Any] = {"color": look.hex, "linewidth": 0.7, "alpha": 0.45}
@@ -356,7 +355,7 @@ def _draw_series(
         elif band.empty or seed not in series.finished.columns:
             (line,) = ax.plot(x, y, **look.line, linewidth=1.2, gid=f"{gid}-seed-{seed}")
             line.set(marker=look.points, markersize=3.0, markevery=_marked(len(x), number))
-        elif seeds and not busy:
+        elif not busy:
             ax.plot(x, y, **thin, gid=f"{gid}-seed-{seed}")
 
 

@@ -14,7 +14,7 @@ from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
 from reports.articles import article
-from reports.formatting import NONE, megabytes, slug
+from reports.formatting import NONE, megabytes, sentence, slug
 from reports.paper_table import LABELS, cell_page, mean_entry
 from reports.properties import PRIVACY, properties_of
 from reports.results import Reported
@@ -138,7 +138,7 @@ def overview(cells: dict[str, list[tuple[Reported, CellResult]]]) -> Table:
     rows = []
     for kind in cells:
         told = described(kind)
-        entries = [Entry(text=told["name"], href=f"{slug(kind)}.html", detail=(told["what"],))]
+        entries = [Entry(text=told["name"], href=f"{slug(kind)}.html", detail=(sentence(told["what"]),))]
         for labels, data in runs.columns:
             n = runs[labels, data].get(kind, float("nan"))
             text = f"{n:.0f}" if n == n else "can" if labels in told["needs"] else NONE

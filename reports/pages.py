@@ -23,7 +23,7 @@ from benchmark.records.record import RunRecord, fall_in_words
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap
-from reports.arena import arena_tables, is_arena
+from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
 from reports.claims import (
     DECIDED,
     claim_page,
@@ -209,14 +209,15 @@ def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
 
 
 def _ranking(one: Reported) -> Table:
-    """The arena's first table, without costs; links from the arena's page."""
-    table = arena_tables(one.item, one.records)[0]
+    """The arena's first table, without costs, and how far it is a ranking; links from the arena's page."""
+    table, first_arena = arena_tables(one.item, one.records)[0], arenas(one.item, one.records)[0]
+    said = f"{standing(first_arena, one.item.seeds)} {learned_nothing(first_arena)}".rstrip()
     folder = "../" + one.page.parent.as_posix() + "/"
     rows = []
     for row in table.rows:
         first, *others = row.entries[:2]
         rows.append(replace(row, entries=(replace(first, href=folder + first.href if first.href else ""), *others)))
-    return replace(table, columns=table.columns[:2], rows=tuple(rows))
+    return replace(table, caption=said, columns=table.columns[:2], rows=tuple(rows))
 
 
 def item_values(one: Reported, departures: str) -> dict[str, Any]:

@@ -101,9 +101,9 @@ class Table:
                 values.setdefault(key, {}).update(dict.fromkeys([value] if isinstance(value, str) else value))
         return {key: list(found) for key, found in values.items() if 2 <= len(found) <= 60}
 
-    def heads(self, separator: str = " ") -> list[str]:
+    def heads(self) -> list[str]:
         """The columns' names with what their group adds: "FedAvg, published"."""
-        return [f"{c.name},{separator}{c.group[:1].lower()}{c.group[1:]}" if c.group else c.name for c in self.columns]
+        return [f"{c.name}, {c.group[:1].lower()}{c.group[1:]}" if c.group else c.name for c in self.columns]
 
 
 def table_of(

@@ -12,7 +12,7 @@ import pytest
 from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import Records, collect
 from benchmark.verdicts.statistics import summary
-from reports.figures import IntervalRow, Panel, Picture, as_json, curves, intervals
+from reports.figures import Panel, Picture, as_json, curves
 from reports.item_figures import figure_csv, item_picture, joins
 from reports.results import series_of
 from reports.style import DARK, LOOKS, PALETTE, looks
@@ -168,23 +168,6 @@ def test_class_counts_of_the_embedded_digits() -> None:
     patches: Any = picture.figure.axes[0].patches
     heights = sum(patch.get_height() for patch in patches)
     assert heights > 1000 and picture.figure.axes[0].get_title(loc="left") == "alpha = 0.1"
-
-
-def test_class_counts_stand_three_in_a_row() -> None:
-    cells = tuple(make_cell(f"a{alpha}", {"alpha": alpha}, 1) for alpha in (0.1, 1.0, 10.0, 100.0))
-    drawing = Drawing(kind="class_counts", panels=("alpha",))
-    picture = item_picture(Item(name="toy/fig", title="T", profile="demo", cells=cells, drawing=drawing), {})
-    assert picture is not None
-    axes = picture.figure.axes
-    assert [ax.get_visible() for ax in axes] == [True] * 4 + [False] * 2
-    assert [ax.get_xlabel() for ax in axes[:4]] == ["", "Client", "Client", "Client"]
-
-
-def test_intervals_share_an_axis_with_a_unit() -> None:
-    rows = [IntervalRow(name="a", mean=1.0, interval=(-1.0, 3.0), margin=0.5), IntervalRow(name="b", mean=None)]
-    ax = intervals(rows, "points", zero=True).figure.axes[0]
-    assert ax.get_xlabel() == "points" and [t.get_text() for t in ax.get_yticklabels()] == ["a", "b"]
-    assert ax.get_xlim()[0] < -1 and ax.get_xlim()[1] > 3
 
 
 def test_nothing_is_drawn_without_a_run() -> None:

@@ -149,13 +149,6 @@ def test_only_profile_paper_compares(tmp_path: Path) -> None:
     assert "-13.07 to the paper" in text and "count as equal within ±1.0 points" in text
 
 
-def test_the_arena_s_page(site: Path) -> None:
-    text = words(site / "arena/toy/demo/index.html")
-    assert "with the difference to the best" in text and "waits for trials" in text
-    assert "91.00 ±1.00" in text and "These numbers are ours alone" in text
-    assert "91.00 ±1.00" in words(site / "arena/index.html")
-
-
 def test_a_cell_and_a_run_lead_to_each_other_and_run_again(site: Path) -> None:
     item, records = lean()
     cell = item.cells[0]
