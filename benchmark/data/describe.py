@@ -77,7 +77,7 @@ def _figure(split: Split, labels_N: Labels, classes: tuple[str, ...]) -> Figure:
     title = f"K = {K}, realised R = {mean_total_variation(counts_Kd):.3f}"
     client_axes.set_title(title if nominal is None else f"{title} (nominal {nominal:g})")
     if few:
-        handles = client_axes.patches[:d]
+        handles = client_axes.collections[:d]
         figure.legend(handles, classes, loc="outside right upper", title="class", fontsize="small", reverse=True)
     else:
         figure.colorbar(ScalarMappable(Normalize(0, d - 1), ramp), ax=client_axes, label="class number")
@@ -86,13 +86,10 @@ def _figure(split: Split, labels_N: Labels, classes: tuple[str, ...]) -> Figure:
 
 def _stack(axes: Axes, counts_Kd: IntArray, colours: list[Any]) -> None:
     """Bars as steps of one area a class: hundreds of clients by dozens of classes draw in a second."""
-    K = len(counts_Kd)
-    edges, top_Kd = np.arange(K + 1) - 0.5, counts_Kd.cumsum(axis=1)
-    for label, colour in enumerate(colours):
-        low_K, high_K = top_Kd[:, label] - counts_Kd[:, label], top_Kd[:, label]
-        axes.stairs(high_K, edges, baseline=low_K, fill=True, color=colour)
+    K, most = len(counts_Kd), int(counts_Kd.sum(axis=1).max())
+    edges = np.arange(K + 1) - 0.5
+    axes.stackplot(edges, np.vstack([counts_Kd, counts_Kd[-1:]]).T, step="post", colors=colours)
     if K <= 100:  # gaps under a pixel would come and go
-        axes.vlines(edges, 0, top_Kd[:, -1].max(), colors="white", linewidth=2)
-    axes.set_xlim(-0.5, K - 0.5)
-    axes.set_ylim(0, max(float(top_Kd[:, -1].max()) * 1.05, 1.0))
+        axes.vlines(edges, 0, most, colors="white", linewidth=2)
+    axes.set(xlim=(-0.5, K - 0.5), ylim=(0, max(most * 1.05, 1.0)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from benchmark.data.packed import cache_folder
+from benchmark.data.tables import largest_remainders
 from benchmark.errors import ConfigError, DataError
 from benchmark.streams import numpy_stream, shuffled
 
@@ -37,17 +38,12 @@ class Raw:
     note: str = ""
 
 
-def _held_out(labels_N: np.ndarray, test_d: list[int], name: str) -> np.ndarray:
-    """(N,) True for the images of an own test part: `test_d` of each class, by a stream that depends on no path."""
-    chosen_N = np.zeros(len(labels_N), dtype=bool)
+def _own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str) -> dict[str, Any]:
+    """`test_d` images of each class are the test part, drawn by a stream that depends on no path."""
+    test_N = np.zeros(len(labels_N), dtype=bool)
     for label, count in enumerate(test_d):
         of_class_N = np.flatnonzero(labels_N == label)
-        chosen_N[shuffled(of_class_N, numpy_stream(0, "data", name, "test", label))[:count]] = True
-    return chosen_N
-
-
-def _own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str) -> dict[str, Any]:
-    test_N = _held_out(labels_N, test_d, name)
+        test_N[shuffled(of_class_N, numpy_stream(0, "data", name, "test", label))[:count]] = True
     return {
         "train": (images_NCHW[~test_N], labels_N[~test_N]),
         "test": (images_NCHW[test_N], labels_N[test_N]),
@@ -67,9 +63,7 @@ def read_digits() -> Raw:
     """1,797 handwritten digits of 8x8 pixels, 400 of them for the test: as near to 400/1797 of each class as can be."""
     digits = _scikit_learns_digits()
     images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
-    exact_d = np.bincount(digits.target) * 400 / len(digits.target)
-    test_d = np.floor(exact_d).astype(int)
-    test_d[np.argsort(test_d - exact_d, kind="stable")[: 400 - test_d.sum()]] += 1
+    test_d = largest_remainders(np.bincount(digits.target) * 400 / len(digits.target), 400)
     classes = tuple(str(digit) for digit in range(10))
     return Raw(classes=classes, **_own_split(images_NCHW, digits.target, test_d.tolist(), "digits"))
 
