@@ -3,8 +3,8 @@
 One process, all threads, NCHW images, `torch.optim.SGD(fused=True)`, batched tensor augmentation of a client's whole
 round in one call, one network that is loaded anew for each client, one client after another, then the average. No
 allocator settings, no channels-last layout, no worker processes. From the project it takes the networks' definitions
-(`benchmark.models`) and the augmentation of tensors (`benchmark.data.augment`), so that both sides compute the same.
-That they do is tested: `tests/bench/test_plain_loop.py`.
+(`benchmark.models`), the augmentation of tensors (`benchmark.data.augment`) and the experiment's rates and sizes, so
+that both sides compute the same. That they do is tested: `tests/bench/test_plain_loop.py`.
 
 Legend: N images, P positions of a client's round, C channels, H W pixels, D classes.
 """
@@ -12,6 +12,7 @@ Legend: N images, P positions of a client's round, C channels, H W pixels, D cla
 import abc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from benchmark.federated.environment import Environment
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import build
+from benchmark.optim.sgd import SGD
 
 Weights = dict[str, Tensor]
 
@@ -42,24 +44,11 @@ class Images:
         return make_views(self.images_NCHW[at_P], names, self.augmentation, self.mean, self.std, draw)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Hyperparameters, by their usual names."""
-
-    lr: float
-    momentum: float
-    nesterov: bool
-    weight_decay: float
-    threshold: float  # tau
-    batch_size: int
-    server_batch_size: int
-
-
 class PlainLoop(abc.ABC):
     """What the two loops share: a network, an optimizer for each client, batches, an average."""
 
-    def __init__(self, images: Images, network: nn.Module, settings: Settings, seed: int = 0) -> None:
-        self.images, self.network, self.settings = images, network.train(), settings
+    def __init__(self, images: Images, network: nn.Module, sgd: SGD, method: Any, seed: int = 0) -> None:
+        self.images, self.network, self.sgd, self.method = images, network.train(), sgd, method
         self.draw = torch.Generator().manual_seed(seed)
         self.weights = self.state()
 
@@ -73,7 +62,7 @@ class PlainLoop(abc.ABC):
     def optimizer(self) -> torch.optim.Optimizer:
         """Loads the global weights into the network; a fresh optimizer for it."""
         self.network.load_state_dict(self.weights)
-        s = self.settings
+        s = self.sgd
         return torch.optim.SGD(
             self.network.parameters(),
             lr=s.lr,
@@ -111,8 +100,8 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 class CRLLoop(PlainLoop):
     """SSFL's round with FedAvg: T steps at the server and at each client, then the mean of all."""
 
-    def __init__(self, images: Images, network: nn.Module, settings: Settings, T: int, seed: int = 0) -> None:
-        super().__init__(images, network, settings, seed)
+    def __init__(self, images: Images, network: nn.Module, sgd: SGD, method: SSFL, T: int, seed: int = 0) -> None:
+        super().__init__(images, network, sgd, method, seed)
         self.T = T
 
     def round(self, cohort: Sequence[int]) -> None:
@@ -125,8 +114,8 @@ class CRLLoop(PlainLoop):
         self.weights = self.average(total, len(cohort) + 1)
 
     def server(self) -> None:
-        optimizer, s, held_N = self.optimizer(), self.settings, self.images.server_N
-        order = list(self.order(len(held_N), s.server_batch_size, self.T))
+        optimizer, held_N = self.optimizer(), self.images.server_N
+        order = list(self.order(len(held_N), self.method.server_batch_size, self.T))
         at_P = held_N[torch.cat(order)]
         weak = self.images.views(at_P, ("weak",), self.draw)["weak"].split(len(order[0]))
         for images_NCHW, labels_N in zip(weak, self.images.labels_N[at_P].split(len(order[0])), strict=True):
@@ -134,22 +123,22 @@ class CRLLoop(PlainLoop):
 
     def client(self, held_N: Tensor) -> None:
         optimizer = self.optimizer()
-        order = list(self.order(len(held_N), self.settings.batch_size, self.T))
+        order = list(self.order(len(held_N), self.method.batch_size, self.T))
         views = self.images.views(held_N[torch.cat(order)], ("weak", "strong"), self.draw)
         size = len(order[0])
         for weak_NCHW, strong_NCHW in zip(views["weak"].split(size), views["strong"].split(size), strict=True):
             with torch.no_grad():
                 confidence_N, labels_N = self.network(weak_NCHW).softmax(dim=1).max(dim=1)
             losses_N = functional.cross_entropy(self.network(strong_NCHW), labels_N, reduction="none")
-            step(optimizer, (losses_N * (confidence_N >= self.settings.threshold)).mean())
+            step(optimizer, (losses_N * (confidence_N >= self.method.objective.threshold)).mean())
 
 
 class SemiFLLoop(PlainLoop):
     """SemiFL's round: one pass at the server, statistics of batch norm, one pass at each client, global momentum."""
 
-    def __init__(self, images: Images, network: nn.Module, settings: Settings, method: SemiFL, seed: int = 0) -> None:
-        super().__init__(images, network, settings, seed)
-        self.method, self.velocity = method, {name: torch.zeros_like(v) for name, v in self.weights.items()}
+    def __init__(self, images: Images, network: nn.Module, sgd: SGD, method: SemiFL, seed: int = 0) -> None:
+        super().__init__(images, network, sgd, method, seed)
+        self.velocity = {name: torch.zeros_like(v) for name, v in self.weights.items()}
 
     def round(self, cohort: Sequence[int]) -> None:
         self.server()
@@ -169,7 +158,7 @@ class SemiFLLoop(PlainLoop):
                 self.weights[name] = self.weights[name] - self.velocity[name]
 
     def server(self) -> None:
-        optimizer, held_N, size = self.optimizer(), self.images.server_N, self.settings.server_batch_size
+        optimizer, held_N, size = self.optimizer(), self.images.server_N, self.method.server_batch_size
         at_P = held_N[torch.randperm(len(held_N), generator=self.draw)]
         weak = self.images.views(at_P, ("weak",), self.draw)["weak"].split(size)
         for images_NCHW, labels_N in zip(weak, self.images.labels_N[at_P].split(size), strict=True):
@@ -188,9 +177,9 @@ class SemiFLLoop(PlainLoop):
 
     def client(self, held_N: Tensor) -> bool:
         """Labels once, then one pass of fix and mix. False where no image is confident."""
-        optimizer, size = self.optimizer(), self.settings.batch_size
+        optimizer, size = self.optimizer(), self.method.batch_size
         confidence_N, labels_N = self.label(held_N)
-        kept_N = confidence_N >= self.settings.threshold
+        kept_N = confidence_N >= self.method.threshold
         sure_N, unsure_N = kept_N.nonzero().flatten(), (~kept_N).nonzero().flatten()
         if not len(sure_N):
             return False
@@ -235,17 +224,7 @@ def loop_of(environment: Environment) -> PlainLoop:
         std=data.std,
         augmentation=environment.augmentation,
     )
-    sgd = experiment.optimizer
-    settings = Settings(
-        lr=sgd.lr,
-        momentum=sgd.momentum,
-        nesterov=sgd.nesterov,
-        weight_decay=sgd.weight_decay,
-        threshold=method.threshold if isinstance(method, SemiFL) else method.objective.threshold,
-        batch_size=method.batch_size,
-        server_batch_size=method.server_batch_size,
-    )
     if isinstance(method, SemiFL):
-        return SemiFLLoop(images, network, settings, method)
+        return SemiFLLoop(images, network, experiment.optimizer, method)
     assert isinstance(method, SSFL)
-    return CRLLoop(images, network, settings, experiment.federation.T)
+    return CRLLoop(images, network, experiment.optimizer, method, experiment.federation.T)
