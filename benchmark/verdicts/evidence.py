@@ -4,6 +4,7 @@ A cell's bound is labels alone: the same data and labels, the same steps on them
 it has collapsed, and so has one that diverged, which counts with the worst that an accuracy can be.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -88,6 +89,11 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     }
     diverged = tuple(f"{label} seed {seed}" for label, result in found.items() for seed in result.diverged)
     values = {label: _values(claim, result) for label, result in found.items()}
+    mixed = _by_several_engines(item, records, claim)
+    values = {
+        label: {seed: value for seed, value in one.items() if seed not in mixed or seed not in CONFIRMING}
+        for label, one in values.items()
+    }
     differences = tuple(contrast(one, values) for one in contrasts(claim))
     seeds = sorted(set.intersection(*(set(one) for one in values.values())))
     judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
@@ -106,6 +112,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         said_first=(
             *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
             *_still_rising(item, records, claim, judged),
+            *([f"several engines trained the cells of seeds {', '.join(map(str, mixed))}"] if mixed else []),
         ),
         hash=mine,
         family=family,
@@ -141,6 +148,15 @@ def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
     if claim.metric not in HIGHER_IS_BETTER or not has_worst:
         return result.values
     return {**result.values, **dict.fromkeys(result.diverged, WORST)}
+
+
+def _by_several_engines(item: Item, records: Records, claim: Claim) -> list[int]:
+    """Seeds at which the claim's cells were not all trained by one engine: those that confirm are not judged."""
+    engines: dict[int, set[str]] = defaultdict(set)
+    for label in claim.labels:
+        for seed, run in records.get(item.cell(label).cell_key, {}).items():
+            engines[seed].add(str(run.manifest.get("engine", {}).get("name")))
+    return sorted(seed for seed, names in engines.items() if len(names) > 1)
 
 
 def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:

@@ -110,6 +110,19 @@ def test_seeds_without_a_gap_are_judged():
     assert (judge(item, records)[0].n, judge(item, records)[0].verdict) == (4, "undecided")
 
 
+def test_a_seed_whose_cells_several_engines_trained_is_not_judged():
+    """Nine seeds decide; of the third one cell is another engine's: a gap, so that two are left."""
+    item = pair()
+    a, b = item.cells
+    records = records_of([(a, [0.5 + d for d in GOOD[:9]]), (b, [0.5] * 9)])
+    (before,) = judge(item, records)
+    run = records[a.cell_key][102]
+    records[a.cell_key][102] = replace(run, manifest={**run.manifest, "engine": {"name": "other"}})
+    (after,) = judge(item, records)
+    assert (before.verdict, before.n) == ("holds", 9) and (after.verdict, after.n) == ("undecided", 2)
+    assert "several engines trained the cells of seeds 102" in after.reason
+
+
 def test_an_improvement_that_is_not_there():
     """+-.1 points, margin one point: at 9 and 16 seeds too few to say so, at 24 no effect of interest."""
     nothing = [0.001 * (-1) ** seed for seed in range(32)]
