@@ -24,7 +24,7 @@ from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import FAMILY_ERROR
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
-from benchmark.verdicts.statistics import Paired, Summary, paired, summary
+from benchmark.verdicts.statistics import INTERVAL_SEEDS, Paired, Summary, paired, summary
 from reports.figures import IntervalRow, Picture, intervals
 from reports.formatting import NONE, count, megabytes, percent, thousands
 from reports.paper_table import cell_page, entry_values, mean_entry, method_of, notes_of, paired_entry
@@ -238,8 +238,8 @@ def standing(arena: Arena, n_wanted: int) -> str:
         return "Sorted by mean; no method learned from unlabelled images, so none is ranked."
     n = len(arena.seeds)
     seeds = count(n, "common seed") + (f" of {n_wanted} wanted" if n < n_wanted else "")
-    if n == 1:
-        return f"Sorted by mean; {seeds}: no interval, so no method is told from another."
+    if n < INTERVAL_SEEDS:
+        return f"Sorted by mean over {seeds}: too few for an interval, so no method is told from another."
     return f"Sorted by mean over {seeds}, with the difference to the best (paired 95 % interval, Bonferroni)."
 
 

@@ -196,7 +196,7 @@ def test_the_table_says_what_the_numbers_say() -> None:
     assert "| A | 91.00 ±1.00 | 91.00 ±1.00 |" in text and "| B | 81.00 ±1.00 |" in text
     assert "| -10.00 no interval n=3 |" in text
     assert "C | not run (0/3)" in text and "D | n=0/3, 1 diverged" in text and "S | 65.00 ±0.00" in text
-    assert "Sorted by mean over 3 common seeds, with the difference to the best" in own.caption
+    assert "Sorted by mean over 3 common seeds: too few for an interval" in own.caption
     assert "The budget is what the cheapest method spends." in own.caption
     assert "waits for trials" in markdown_of(tuned) and f"B/own: {ONE_MORE_CLIENT}" in tuned.notes
     frame = own.data.set_index("label")
