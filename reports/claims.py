@@ -117,9 +117,10 @@ def quote_text(claim: Claim) -> str:
 
 
 def reason_text(judged: Judged) -> str:
-    """Why the verdict is what it is, and how many seeds would settle it."""
-    needed = judged.seeds_needed
-    more = f"; at this variance about {needed} confirming seeds would settle it (power 80 %)" if needed else ""
+    """Why the verdict is what it is, and how likely the looks to come would settle it, up to one with 80 %."""
+    most = judged.seeds_needed or max(judged.powers, default=0)
+    chances = ", ".join(f"{100 * chance:.0f} % at {n}" for n, chance in judged.powers.items() if n <= most)
+    more = f"; at this variance the chance to settle it is {chances} confirming seeds" if judged.seeds_needed else ""
     return judged.reason.replace("+-", "±") + more
 
 

@@ -21,7 +21,7 @@ collapses now and then, no test of a mean keeps its level at so few seeds (tests
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from scipy.special import bdtr, betaincinv
@@ -55,10 +55,15 @@ class Judged:
     level: float = 1 - FAMILY_ERROR  # of the interval
     error: float = FAMILY_ERROR  # of all its looks together
     reason: str
-    seeds_needed: int | None = None  # the first look that would decide it with a power of 80 %, as far as is seen
+    powers: Mapping[int, float] = field(default_factory=dict)  # seeds of looks to come -> chance to decide, as is seen
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1": runs the claim needs and that diverged
     looks: int = 0  # that it has had
     futile: bool = False  # not even the last look is likely to decide it
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Of the first look that would decide with a power of 80 %."""
+        return next((n for n, chance in self.powers.items() if chance >= POWER), None)
 
     @property
     def next_look(self) -> int:
@@ -291,7 +296,7 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
     up = one.standing(seeds)
     differences = one.of(up or seeds)
     estimate = typical(differences[decision.least])
-    reason, needed, futile = decision.why, None, False
+    reason, powers, futile = decision.why, dict[int, float](), False
     if 0 < len(up) < len(seeds) and "collapse" not in reason:
         left_out = ", ".join(_share(label, k, len(seeds)) for label, k in one.collapsed_of(seeds).items() if k)
         reason += f"; of the {len(up)} seeds at which no run ended below labels alone ({left_out})"
@@ -299,7 +304,6 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
         if decision.looks and decision.looks < len(LOOKS):
             reason += f"; the next look is at {LOOKS[decision.looks]} seeds"
             powers = _powers(one, differences, decision.looks, error, confirming=True)
-            needed = _first_likely(powers)
             futile = powers[LOOKS[-1]] < FUTILE
             reason += f", and not even {LOOKS[-1]} would be likely to settle it" if futile else ""
         elif decision.looks:
@@ -317,7 +321,7 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
         n=len(seeds),
         level=decision.level,
         reason=reason,
-        seeds_needed=needed,
+        powers=powers,
         looks=decision.looks,
         futile=futile,
     )
@@ -336,7 +340,7 @@ def _of_pilots(one: Evidence, error: float) -> Judged:
         interval=_possible(one.claim, contrasts(one.claim)[index], seen.told) if seen.told else None,
         n=len(values),
         reason=f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)",
-        seeds_needed=_first_likely(_powers(one, differences, 0, error, confirming=False)) if len(values) > 2 else None,
+        powers=_powers(one, differences, 0, error, confirming=False) if len(values) > 2 else {},
     )
 
 
@@ -356,7 +360,3 @@ def _powers(
         LOOKS[look]: min(power(one.claim, values, look, error, confirming=confirming) for values in differences)
         for look in range(looks, len(LOOKS))
     }
-
-
-def _first_likely(powers: Mapping[int, float]) -> int | None:
-    return next((n for n, chance in powers.items() if chance >= POWER), None)

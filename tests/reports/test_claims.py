@@ -9,7 +9,7 @@ import pytest
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
-from reports.claims import claim_page, findings, forest, target_table
+from reports.claims import claim_page, findings, forest, reason_text, target_table
 from reports.results import Reported
 from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_record, pair
@@ -38,6 +38,13 @@ def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> Non
     text = words(build([pilots()], tmp_path))
     assert "claims none is decided." in text and "What pilot runs show" in text and "What was found" not in text
     assert "Not decided. Over 3 pilot seeds the typical difference is +10.00 points" in text
+
+
+def test_what_would_settle_it_is_a_range_with_its_chances() -> None:
+    ((_, judged),) = findings([Reported(*confirmed(4))])
+    several = replace(judged, powers={9: 0.124, 16: 0.456, 24: 0.834, 32: 0.97})
+    assert "the chance to settle it is 12 % at 9, 46 % at 16, 83 % at 24 confirming seeds" in reason_text(several)
+    assert "chance" not in reason_text(replace(judged, powers={9: 0.1, 16: 0.2, 24: 0.3, 32: 0.4}))
 
 
 def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
