@@ -2,9 +2,9 @@
 
 The method's own `round` is played for a few rounds that stand for all, over an engine that trains one job of each kind,
 for one local step, and takes all others of the kind as equal to it. Images are those of a stand-in for the data set:
-its size, equally large classes and clients, one picture for all; so no data set is needed. Between jobs a tensor of
-weights has one number, and counts as large as the one it stands for: the server's work then takes no time. Seconds come
-from timing a few local steps of each kind of job; a finished run of the cell on this machine knows them better.
+its size, equally large classes and clients, one picture for all; so no data set is needed. Between jobs weights are the
+network's initial ones. Seconds come from timing a few local steps of each kind of job; a finished run of the cell on
+this machine knows them better.
 
 Legend: N images, D classes.
 """
@@ -26,7 +26,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.data.datasets import DATASETS, DataSet, load
 from benchmark.data.partition import Iid
-from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.batches import sources_of, steps_of
 from benchmark.federated.environment import Environment, prepare, weights_of
@@ -178,16 +177,7 @@ def count(experiment: Experiment, data_root: Path | None = None) -> Counted:
 
 @cache
 def _count(experiment: Experiment, data_root: Path | None) -> Counted:
-    environment = stand_in(experiment, data_root)
-    try:
-        return _played(SamplingEngine(environment))
-    except FsslError:
-        raise
-    except Exception:  # a method that looks into its weights
-        return _played(SamplingEngine(environment, full=True))
-
-
-def _played(engine: "SamplingEngine") -> Counted:
+    engine = SamplingEngine(stand_in(experiment, data_root))
     totals, exact = over_rounds(engine.rounds(), engine.environment.experiment.federation.rounds)
     predicted = any(sample.predicted for sample in engine.samples.values())
     changes = any(getattr(sample.job.update, "sends_changes", False) for sample in engine.samples.values())
@@ -264,16 +254,19 @@ def over_rounds(count_round: Callable[[int], Counts], rounds: int) -> tuple[Coun
 class SamplingEngine:
     """An engine that trains the first job of each kind, for one local step: the others end as it does."""
 
-    def __init__(self, environment: Environment, *, full: bool = False) -> None:
-        self.environment, self._full = environment, full  # whether weights keep all their numbers between jobs
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
         self.samples: dict[Hashable, Sample] = {}
         self._counts: Counts = Counter()
 
     def rounds(self) -> Callable[[int], Counts]:
         """What counts a round of a new run; its state is that of the round counted before."""
-        method, first = self.environment.experiment.method, self.environment.setup()
-        setup = replace(first, initial_weights=lambda: self._small(network_of(self.environment)[0], None))
-        state: State = method.init(setup)
+        method = self.environment.experiment.method
+
+        def initial_weights(model: Model | None = None) -> Weights:
+            return dict(network_of(self.environment, model)[0])
+
+        state: State = method.init(replace(self.environment.setup(), initial_weights=initial_weights))
         kept: dict[str, Tree] = dict(state.clients)
 
         def count_round(number: int) -> Counts:
@@ -300,33 +293,26 @@ class SamplingEngine:
                 kept[keeper_of(job)] = outcome.private
             self._counts["local_steps"] += sample.steps
             self._counts["images_read"] += sample.images_read
-            initial, forward = network_of(self.environment, job.network)
+            _, forward = network_of(self.environment, job.network)
             self._counts["flops"] += round(sample.steps * sample.flops_a_step) + sample.images_read * forward
             self._counts[kind] += 1
             if job.key.client >= 0:
-                self._counts["bytes_down"] += tree_bytes(real(job.receives, initial))
-                self._counts["bytes_up"] += tree_bytes(real(outcome.sends, initial))
+                self._counts["bytes_down"] += tree_bytes(job.receives)
+                self._counts["bytes_up"] += tree_bytes(outcome.sends)
             yield outcome
-
-    def _small(self, tree: Mapping[str, Any], model: Model | None) -> Tree:
-        """The tree with one number in place of each tensor of the network, or of the changes to it."""
-        if self._full:
-            return dict(tree)
-        initial, found = network_of(self.environment, model)[0], dict(tree)
-        for name, value in tree.items():
-            if name in initial and (isinstance(value, Mapping) or value.shape == initial[name].shape):
-                like = initial[name] if isinstance(value, Mapping) else value
-                found[name] = like.reshape(-1)[:1].reshape((1,) * like.ndim).clone()  # a view would keep the rest
-            elif isinstance(value, Mapping):
-                found[name] = self._small(value, model)
-        return found
 
     def _sample(self, job: Job, number: int, private: Tree | None) -> Sample:
         environment, run = self.environment, self.environment.experiment
         reader, initial = SureReader(environment, job, number), network_of(environment, job.network)[0]
-        local = job.update.start(real(job.receives, initial), private and real(private, initial), reader)
+
+        def left(sends: Tree, private: Tree | None) -> Outcome:
+            return Outcome(
+                key=job.key, sends=untrained(sends, initial), private=private and untrained(private, initial)
+            )
+
+        local = job.update.start(job.receives, private, reader)
         found = Sample(
-            job=job,
+            job=replace(job, receives={}),  # samples are kept, and weights are large
             outcome=Outcome(key=job.key, sends={}),
             images_read=reader.images_read,
             predicted=reader.predicted,
@@ -334,20 +320,16 @@ class SamplingEngine:
         if local is None:  # this client sits out
             return found
         if not local.trainable:  # the job only reads
-            return replace(found, outcome=self._left(job, job.update.finish(local), local.private))
+            return replace(found, outcome=left(job.update.finish(local), local.private))
         kind, data = kind_of(replace(job, limit=Limit()), None), environment.data  # a step's work, kept state or not
         of_run = (data.image_shape, data.num_classes, run.data.augmentation, alike(run.optimizer), run.precision)
-        key = (kind, self._full, run.model, of_run)
+        key = (kind, run.model, of_run)
         if key not in _trained:
             outcome, flops, seconds = trained(job, private, environment)
-            _trained[key] = self._left(job, outcome.sends, outcome.private), flops, seconds
+            _trained[key] = left(outcome.sends, outcome.private), flops, seconds
         outcome, flops, seconds = _trained[key]
         steps = steps_of(job, sources_of(job, environment, number, local.selected))
         return replace(found, outcome=outcome, steps=steps, flops_a_step=flops, seconds_a_step=seconds)
-
-    def _left(self, job: Job, sends: Tree, private: Tree | None) -> Outcome:
-        own = private and self._small(private, job.network)
-        return Outcome(key=job.key, sends=self._small(sends, job.network), private=own)
 
 
 _trained: dict[Hashable, tuple[Outcome, float, float]] = {}  # what a local step left, its FLOPs and CPU seconds
@@ -356,18 +338,17 @@ _trained: dict[Hashable, tuple[Outcome, float, float]] = {}  # what a local step
 def trained(job: Job, private: Tree | None, environment: Environment) -> tuple[Outcome, float, float]:
     """The job's outcome after one local step with real weights and confident pseudo-labels; a step's FLOPs, and its CPU
     seconds on one core. A long step is trained with fewer images."""
-    initial, forward = network_of(environment, job.network)
+    _, forward = network_of(environment, job.network)
     images, least = images_a_step(job), min(stream.batch_size for stream in job.data.values())
     share = max(min(1.0, STEP_FLOPS / (3 * images * forward)), 2 / least)  # two products in the backward pass
     sizes = {name: max(1, round(stream.batch_size * share)) for name, stream in job.data.items()}
     data = {name: replace(stream, batch_size=sizes[name]) for name, stream in job.data.items()}
     sure = _Confident(job.update, SureReader(environment, job, 1))
-    short = replace(job, update=cast(LocalUpdate, sure), receives=real(job.receives, initial), data=data)
+    short = replace(job, update=cast(LocalUpdate, sure), data=data)
 
     def timed(runner: JobRunner, steps: int) -> tuple[Outcome, float]:
-        own = private and real(private, initial)
         started = time.process_time()
-        outcome = runner.run(replace(short, limit=Limit(steps=steps)), 1, own)
+        outcome = runner.run(replace(short, limit=Limit(steps=steps)), 1, private)
         return outcome, (time.process_time() - started) / steps
 
     threads = torch.get_num_threads()
@@ -413,15 +394,13 @@ def alike(value: Any) -> Hashable:
     return len(value) if isinstance(value, tuple) else repr(value)
 
 
-def real(tree: Mapping[str, Any], initial: Weights) -> Tree:
-    """The tree with the network's initial weights in the place of tensors of one number, and of changes to them."""
+def untrained(tree: Mapping[str, Any], initial: Weights) -> Tree:
+    """The tree with the network's initial weights, which all jobs share, in place of trained ones."""
     found = dict(tree)
     for name, value in tree.items():
-        if name in initial and isinstance(value, Mapping):
-            found[name] = initial[name]
-        elif isinstance(value, Mapping):
-            found[name] = real(value, initial)
-        elif name in initial and value.numel() == 1:
+        if isinstance(value, Mapping):
+            found[name] = untrained(value, initial)
+        elif name in initial and value.shape == initial[name].shape:
             found[name] = initial[name].to(value.dtype)
     return found
 

@@ -105,19 +105,9 @@ def test_every_method_costs_about_what_is_counted(name):
     factors = {"comm/bytes_down": 2.0} if name.startswith("fedswitch") else {}
     for key, value in real.items():
         counted = found.totals[key.removeprefix("comm/")]
+        assert counted > 0 or not value
         assert value <= 1.1 * factors.get(key, 1.0) * counted or (key != "local_steps" and AT_LEAST in found.notes)
         assert key != "local_steps" or AT_MOST in found.notes or value >= 0.9 * counted
-
-
-def test_a_method_that_looks_into_its_weights_is_counted(tiny):
-    """The server's 3 x 2 steps; between jobs the weights keep their shapes."""
-    assert count(replace(tiny, method=LooksInside(batch_size=8))).totals["local_steps"] == 6
-
-
-class LooksInside(ServerOnly):
-    def round(self, state, world):
-        assert state.server["student"]["fc2.weight"].shape[0] == 10
-        return super().round(state, world)
 
 
 def test_a_setting_that_the_run_would_refuse_is_refused(tiny):
