@@ -33,7 +33,6 @@ class Agreement:
     difference: float  # ours - published
     interval: tuple[float, float] | None  # of the difference, at `level`; None: one run, or no spread
     level: float
-    margin: float
     reason: str
 
 
@@ -59,24 +58,21 @@ def agree(
     seen: Summary, published: float, margin: float, *, runs: int = 1, spread: float | None = None, alpha: float = ERROR
 ) -> Agreement:
     """`published` is the mean of `runs` runs, of standard deviation `spread` where the paper prints one."""
-    difference, level = seen.mean - published, 1 - alpha
+    difference, interval = seen.mean - published, None
+    verdict: Agrees = "undecided"
     if seen.std is None or not seen.has_spread:
         reason = "one run: its spread is unknown" if seen.n == 1 else "our runs agree to the last digit"
-        return Agreement(
-            verdict="undecided", difference=difference, interval=None, level=level, margin=margin, reason=reason
-        )
-    error, freedom = standard_error(seen.std, seen.n, spread, runs)
-    wide, narrow = (error * float(stats.t.ppf(q, freedom)) for q in (1 - alpha / 2, 1 - alpha))
-    interval = (difference - wide, difference + wide)
-    verdict: Agrees = "undecided"
-    reason = "the interval includes zero and reaches beyond the margin"
-    if -margin < difference - narrow and difference + narrow < margin:
-        verdict, reason = "matches", "the difference lies within the margin"
-    elif interval[0] > 0 or interval[1] < 0:
-        verdict, reason = "differs", "zero lies outside the interval"
-    return Agreement(
-        verdict=verdict, difference=difference, interval=interval, level=level, margin=margin, reason=reason
-    )
+    else:
+        error, freedom = standard_error(seen.std, seen.n, spread, runs)
+        wide, narrow = (error * float(stats.t.ppf(q, freedom)) for q in (1 - alpha / 2, 1 - alpha))
+        interval = (difference - wide, difference + wide)
+        if -margin < difference - narrow and difference + narrow < margin:
+            verdict, reason = "matches", "the difference lies within the margin"
+        elif interval[0] > 0 or interval[1] < 0:
+            verdict, reason = "differs", "zero lies outside the interval"
+        else:
+            reason = "the interval includes zero and reaches beyond the margin"
+    return Agreement(verdict=verdict, difference=difference, interval=interval, level=1 - alpha, reason=reason)
 
 
 def standard_error(std: float, n: int, spread: float | None, runs: int) -> tuple[float, float]:
