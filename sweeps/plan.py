@@ -1,7 +1,7 @@
 """From items to runs: which are wanted, which are done, which are missing; each shared run once."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,16 +81,11 @@ def _first_seeds(item: Item, results: Path) -> Mapping[str, list[int]]:
     return {cell.cell_key: sorted(firsts.get(cell.cell_key, {CONFIRMING.start})) for cell in item.cells}
 
 
-def silently(results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
-    """The records that can be read; one that cannot counts as missing."""
-    return read_records(results, cell_keys, with_reference=with_reference, troubles=[])
-
-
-def telling(results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
-    """The same, with a line on standard error for each that cannot be read."""
+def _read(results: Path, cell_keys: Iterable[str], *, with_reference: bool, tell: bool) -> Records:
+    """The records that can be read; one that cannot counts as missing, with a line on standard error if `tell`."""
     troubles: list[str] = []
     found = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles)
-    for trouble in troubles:
+    for trouble in troubles if tell else ():
         print(f"fssl: {trouble}", file=sys.stderr)
     return found
 
@@ -101,17 +96,17 @@ def plan(
     *,
     seeds: Seeds = PROFILES_SEEDS,
     with_reference: bool = True,
-    read: Callable[..., Records] = telling,
+    tell: bool = True,
 ) -> Plan:
-    """`read` is how records are read, and what becomes of those that cannot be."""
+    """`tell` of records that cannot be read."""
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
-    tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
+    tried = _read(results, (trial.cell_key for trial in trials), with_reference=with_reference, tell=tell)
     resolved = tuple(item.resolved(lambda trial: _score(tried, trial)) for item in items)
     chosen = wanted(resolved, seeds, results)
     runs = tuple(dict.fromkeys((*trials, *chosen)))
     shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, results, shown=True))))
     records = {
-        **read(results, (run.cell_key for run in shown), with_reference=with_reference),
+        **_read(results, (run.cell_key for run in shown), with_reference=with_reference, tell=tell),
         **tried,
     }
     return Plan(
@@ -131,7 +126,7 @@ def plan(
 
 def plan_of_runs(runs: Sequence[Experiment], results: Path, *, with_reference: bool = True) -> Plan:
     """The plan of runs that belong to no item: those of a grid."""
-    records = telling(results, (run.cell_key for run in runs), with_reference=with_reference)
+    records = _read(results, (run.cell_key for run in runs), with_reference=with_reference, tell=True)
     missing = tuple(run for run in runs if not _finished(records, run))
     return Plan(items=(), runs=tuple(runs), missing=missing, records=records)
 

@@ -14,7 +14,7 @@ from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_reference, add_scope, seeds_of, uses_reference
 from benchmark.papers.catalogue import items
 from benchmark.records.record import run_folder
-from sweeps.plan import plan, silently
+from sweeps.plan import plan
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json, work
 
 SECONDS_BETWEEN_LOOKS = 2.0  # of --watch on a terminal
@@ -65,9 +65,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
         return on_disk(options.results)
     chosen = items(options.items, options.profile, options.also, rule=options.rule)
-    planned = plan(
-        chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), read=silently
-    )
+    planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), tell=False)
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
     missing = set(planned.missing)
     return [

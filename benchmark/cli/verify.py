@@ -24,7 +24,7 @@ from benchmark.records.verify import (
     troubles_of_index,
     troubles_of_item,
 )
-from sweeps.plan import plan, silently
+from sweeps.plan import plan
 
 if TYPE_CHECKING:
     from benchmark.records.retrain import Retrained
@@ -65,7 +65,7 @@ def act(options: argparse.Namespace) -> int:
     found, absent = troubles_of_data(records, options.data_root)
     troubles += [*disagreements(records), *found, *equal_rounds(records), *troubles_of_claims(records)]
     for item in chosen:
-        planned = plan([item], options.results, with_reference=options.profile != "demo", read=silently)
+        planned = plan([item], options.results, with_reference=options.profile != "demo", tell=False)
         troubles += [trouble for resolved in planned.items for trouble in troubles_of_item(resolved, planned.records)]
     retrained = _trained_again(records, options)
     troubles += [f"{path}: {one.trouble}" for path, one in retrained.items() if one.trouble is not None]

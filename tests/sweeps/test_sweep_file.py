@@ -104,14 +104,7 @@ def test_what_is_no_grid_is_refused_in_one_line(words, said, capsys):
     assert said in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
-def test_more_than_ten_thousand_runs_are_asked_about(capsys):
-    """2 x 5001 = 10,002; told by counting, before any of them is built."""
-    words = f"R=0,0.2 seed={','.join(map(str, range(5001)))}"
-    assert main(["sweep", "--grid", words]) == 65
-    assert "10,002 runs; --yes" in capsys.readouterr().err
-
-
-def test_asked_twice_they_are_taken():
+def test_more_than_ten_thousand_runs_are_taken_where_asked_twice():
     assert len(checked({"seed": list(range(10_001)), "profile": ["demo"]}, many=True)) == 10_001
 
 
