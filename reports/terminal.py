@@ -1,6 +1,7 @@
 """An item on the terminal, at 100 columns, as readable in a log file as with colours."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -10,10 +11,12 @@ from benchmark.papers.item import Item
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import Records, collect, counted
 from reports.arena import arena_tables, is_arena
-from reports.claims import estimate_text, interval_text, quote_text, reason_text
+from reports.claims import DECIDED, estimate_text, interval_text, quote_text, reason_text
+from reports.formatting import count
 from reports.paper_table import item_tables, ladder_table, notes_of
 from reports.tables import TERMINAL_STYLES, WIDTH, Table, plain, print_table, say, width_of
 
+MOST_FOUND = 6  # of the decided claims, at the end of what is printed
 LAYOUTS = ((8, 12), (8, 0), (0, 0))  # most methods, and most columns with the differences: the first that fits
 
 
@@ -29,10 +32,13 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     if ladder is not None:
         say(console, ladder.caption, "bold")
         print_table(ladder, console)
-    for number, judged in enumerate(judge(item, records), start=1):
+    verdicts = judge(item, records)
+    for number, judged in enumerate(verdicts, start=1):
         _print_claim(judged, number, console)
     for note in notes_of(item, collect(item, records).values()):
         say(console, f"note: {note}")
+    for line in found_lines(verdicts):
+        say(console, line)
     where = f"report: {report}" if report else "report: not built; `fssl report` builds it"
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
 
@@ -49,6 +55,24 @@ def _tables(item: Item, records: Records, console: Console) -> list[Table]:
         return tables
     alone = [replace(item, metrics=(metric,), drawing=None) for metric in item.metrics]
     return [table for one in alone for table in _tables(one, records, console)]
+
+
+def found_lines(verdicts: Sequence[Judged]) -> list[str]:
+    """What was found, a line each for the first claims that are decided; then how many are not. Empty without claims
+    that have seeds."""
+    seen = [judged for judged in verdicts if judged.estimate is not None]
+    decided = [judged for judged in seen if judged.verdict in DECIDED]
+    if not seen:
+        return []
+    left = f"{len(verdicts) - len(decided)} of {count(len(verdicts), 'claim')} not decided"
+    if not decided:
+        return [f"found: {left}; 9 confirming seeds (--seeds 9) are the first that judge"]
+    lines = [
+        f"  {judged.verdict}: {judged.claim.name} ({estimate_text(judged)}, {judged.n} seeds)"
+        for judged in decided[:MOST_FOUND]
+    ]
+    more = [f"  {len(decided) - MOST_FOUND} more are decided"] if len(decided) > MOST_FOUND else []
+    return ["found:", *lines, *more, f"  {left}"]
 
 
 def _print_claim(judged: Judged, number: int, console: Console) -> None:

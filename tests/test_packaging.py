@@ -96,7 +96,7 @@ def make(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (["reproduce-ssfl-tab2"], "fssl reproduce ssfl/tab2 --profile laptop"),
         (["reproduce-fedswitch-fig-3a", "PROFILE=gpu"], "fssl reproduce fedswitch/fig-3a --profile gpu"),
         (["reproduce-all", "ARGS=--seeds 2"], "fssl reproduce all --profile laptop --seeds 2"),
-        (["demo"], "fssl reproduce ssfl/tab2 --profile demo"),
+        (["demo"], "fssl reproduce ssfl/tab2 --profile demo --main --seeds 9"),
         (["report"], "fssl report"),
     ],
 )

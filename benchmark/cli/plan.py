@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.cli.main import add_places
-from benchmark.cli.scope import add_quoted, add_scope, seeds_of, uses_reference
-from benchmark.papers.catalogue import items
+from benchmark.cli.scope import add_quoted, add_scope, chosen_items, seeds_of, uses_reference
 from benchmark.papers.item import census
 from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
@@ -32,7 +31,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
+    chosen = chosen_items(options)
     seeds = seeds_of(options)
     parts = [(item.name, [item]) for item in chosen]
     if len(chosen) > 1:  # tables share runs: the whole is less than the sum

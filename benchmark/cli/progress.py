@@ -57,7 +57,8 @@ class TableProgress:
             note="",
         )
         self._lines: dict[Experiment, TaskID] = {}
-        self._printed = time.monotonic()
+        self._newest = ""
+        self._printed = -SECONDS_BETWEEN_LINES
 
     def __enter__(self) -> "TableProgress":
         if self._console.is_terminal:
@@ -85,7 +86,8 @@ class TableProgress:
             self._printed = time.monotonic()
             seconds = self._progress.tasks[0].time_remaining
             left = f", about {in_words(seconds)} left" if seconds else ""
-            self._console.print(f"{name}, {text} rounds{left}", highlight=False)
+            newest = f", newest {self._newest}" if self._newest else ""
+            self._console.print(f"{name}, {text} rounds{newest}{left}", highlight=False)
 
     def _update_line(self, run: Experiment) -> int:
         """Its rounds so far."""
@@ -97,5 +99,6 @@ class TableProgress:
         completed = int(last.get("round", 0))
         self._progress.update(self._lines[run], completed=completed, rounds=f"{completed}/{rounds}")
         if "test/accuracy" in last:
-            self._progress.update(self._lines[run], note=f"accuracy {100 * last['test/accuracy']:.2f} %")
+            self._newest = f"accuracy {100 * last['test/accuracy']:.2f} %"
+            self._progress.update(self._lines[run], note=self._newest)
         return completed

@@ -26,13 +26,14 @@ from benchmark.cli.scope import (
     add_scope,
     budget_of,
     checked_launch,
+    chosen_items,
     seeds_of,
     side_by_side,
     uses_reference,
 )
 from benchmark.errors import ConfigError, DataError, Diverged
 from benchmark.experiment import Experiment
-from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.catalogue import ITEMS
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
 from benchmark.records.record import AGAINST_A_FALL, Records, fall_in_words, result_if_whole, run_folder
@@ -81,7 +82,7 @@ def reproduce(options: argparse.Namespace) -> int:
     start = time.monotonic()
     checked_launch(options)
     budget = budget_of(options)
-    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
+    chosen = chosen_items(options)
     with_reference = uses_reference(options)
     seeds, data = seeds_of(options), DataAtHand(options.data_root)
 
@@ -169,7 +170,7 @@ def _looker(options: argparse.Namespace) -> Callable[[], Plan]:
     seeds, with_reference = seeds_of(options), uses_reference(options)
     files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
     if not files:
-        chosen = items(options.items, options.profile, options.also, rule=options.rule)
+        chosen = chosen_items(options)
         return lambda: plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     if len(files) < len(options.items) or seeds != Seeds() or options.also:
         raise ConfigError("a sweep file names all its runs; leave out ITEM, --seeds, --pilots and --also")

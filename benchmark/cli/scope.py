@@ -12,6 +12,7 @@ from benchmark.errors import ConfigError
 from benchmark.records.lease import BEAT, PATIENCE
 
 if TYPE_CHECKING:  # loads what trains
+    from benchmark.papers.item import Item
     from sweeps.budget import Budget
     from sweeps.plan import Seeds
 
@@ -25,6 +26,9 @@ def add_scope(
     command.add_argument("items", nargs=items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
     add_seeds(command, "the profile's number of pilots")
+    command.add_argument(
+        "--main", action="store_true", help="only the cells that a paper's main claims speak of, and the claims on them"
+    )
     add_rule(command)
     command.add_argument(
         "--also",
@@ -33,6 +37,19 @@ def add_scope(
         metavar="METHOD",
         help="one more method in the arena, such as my_module:MyMethod; may be repeated",
     )
+
+
+def chosen_items(options: argparse.Namespace) -> "list[Item]":
+    """Raises ConfigError, also where --main leaves nothing."""
+    from benchmark.papers.catalogue import items
+
+    quoted = getattr(options, "also_quoted", False)
+    chosen = items(options.items, options.profile, options.also, also_quoted=quoted, rule=options.rule)
+    if options.main:
+        chosen = [item.of_main_claims() for item in chosen if any(claim.main for claim in item.claims)]
+        if not chosen:
+            raise ConfigError(f"--main: no main claim in {', '.join(options.items)}; leave it out")
+    return chosen
 
 
 def add_seeds(command: argparse.ArgumentParser, default: str) -> None:

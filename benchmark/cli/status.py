@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.cli.main import add_places
-from benchmark.cli.scope import add_reference, add_scope, seeds_of, uses_reference
-from benchmark.papers.catalogue import items
+from benchmark.cli.scope import add_reference, add_scope, chosen_items, seeds_of, uses_reference
 from benchmark.records.record import run_folder
 from sweeps.plan import plan
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json, work
@@ -64,7 +63,7 @@ def _watch(options: argparse.Namespace, console: Console) -> None:
 def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
         return on_disk(options.results)
-    chosen = items(options.items, options.profile, options.also, rule=options.rule)
+    chosen = chosen_items(options)
     planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), tell=False)
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
     missing = set(planned.missing)

@@ -169,6 +169,13 @@ class Item:
         cells = (replace(cell, role="published") if cell.role == "quoted" else cell for cell in self.cells)
         return replace(self, cells=tuple(cells))
 
+    def of_main_claims(self) -> "Item":
+        """The cells of the main claims with the bounds beside them, and the claims on these alone."""
+        main = {label for claim in self.claims if claim.main for label in claim.labels}
+        cells = tuple(cell for cell in self.cells if cell.label in main or cell.role == "bound")
+        kept = {cell.label for cell in cells}
+        return replace(self, cells=cells, claims=tuple(c for c in self.claims if kept.issuperset(c.labels)))
+
     def contrasts_of(self, claim: Claim) -> tuple[tuple[tuple[str, float], ...], ...]:
         """The claim's contrasts over cells, whatever these are called; a label that is no cell's stands for itself."""
         keys = {cell.label: cell.cell_key for cell in self.cells}

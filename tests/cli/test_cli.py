@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmark.cli.main import main
+from benchmark.papers.catalogue import items
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
 
@@ -102,6 +103,20 @@ def test_plan_prints_one_object(capsys, tmp_path):
     assert code == 0 and planned["item"] == "ssfl/tab2" and planned["runs"] == planned["cells"] > 9
     assert {"local_steps", "flops", "bytes_up", "bytes_down", "hours"} <= planned.keys()
     assert not (tmp_path / "runs").exists()
+
+
+def test_plan_of_the_main_claims_leaves_out_what_they_do_not_speak_of(capsys, tmp_path):
+    """Table 2's main claims: CRL, its labels alone, and FedAvg, grouping and the control where all take part."""
+    words = ("--main", "--seeds", "9", "--json", "--results", tmp_path)
+    code, out, _ = fssl(capsys, "plan", "ssfl/tab2", "--profile", "demo", *words)
+    planned = json.loads(out)
+    assert (code, planned["cells"], planned["runs"]) == (0, 5, 45)
+    main_only = items(["ssfl/tab2"], "demo")[0].of_main_claims()
+    labels = ["FedAvg/small", "FedAvg/full", "Grouping/full", "Control/full", "Server only"]
+    assert [cell.label for cell in main_only.cells] == labels
+    assert all(set(claim.labels) <= set(labels) for claim in main_only.claims) and len(main_only.claims) == 8
+    code, _, err = fssl(capsys, "plan", "ssfl/tab3", "--profile", "demo", *words)
+    assert code == 65 and "no main claim in ssfl/tab3" in err
 
 
 def test_partition_prints_one_object(capsys, tmp_path):

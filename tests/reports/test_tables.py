@@ -55,6 +55,22 @@ def test_several_metrics_that_have_no_room_are_a_table_each() -> None:
     assert "Macro recall (%), mean" in text
 
 
+def test_the_end_of_the_output_says_what_was_found() -> None:
+    """Nine confirming seeds, all of which A wins by 10 points; and the same as pilots, which judge nothing."""
+    item = pair()
+    a, b = item.cells
+    values = [(a, [0.80 + 0.011 * i for i in range(9)]), (b, [0.70 + 0.01 * i for i in range(9)])]
+    pilots = accuracies(values)
+    lines = terminal(item, pilots).splitlines()
+    assert lines[-2].startswith("found: 1 of 1 claim not decided; 9 confirming seeds (--seeds 9)")
+    confirmed = {
+        key: {100 + seed: replace(run, seed=100 + seed) for seed, run in runs.items()} for key, runs in pilots.items()
+    }
+    lines = terminal(item, begun_under(item, confirmed)).splitlines()
+    assert lines[-4] == "found:" and lines[-2].strip() == "0 of 1 claim not decided"
+    assert lines[-3].strip().startswith(f"holds: {item.claims[0].name} (+") and "9 seeds" in lines[-3]
+
+
 def test_markdown_by_hand() -> None:
     """A: mean .91, std .01. B: mean .81, std .01. B - A by seed: -.10 -.09 -.11: mean -.10, std .01, and
     t(.975, 2) / sqrt 3 = 2.484: +-2.48 points."""
