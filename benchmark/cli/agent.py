@@ -82,7 +82,7 @@ def _agent(options: argparse.Namespace) -> bool:
     }
     words = ["--forward-signals", "--term-timeout", str(SECONDS_TO_STOP)]
     count = ["--count", str(options.count)] if options.count else []
-    command = [sys.executable, "-m", "wandb", "agent", *words, *count, options.sweep]
+    command = [sys.executable, "-m", "benchmark.cli.wandb_agent", "agent", *words, *count, options.sweep]
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     with _passed_on(process) as signals:
         process.wait()

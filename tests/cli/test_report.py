@@ -1,7 +1,10 @@
 """`fssl report` and `fssl reproduce`: trained once, then never again; committed copies stand in for runs."""
 
 import json
+import re
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +109,17 @@ def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, ca
         assert sorted(cell["n"] for cell in json.loads(out)["cells"]) == [0, 2]
         assert "2 runs wait for folder:/no/such/folder: " in err and trained in err
     assert "runs to train" not in err
+
+
+def test_a_seed_of_eight_digits_costs_no_memory(places, tmp_path):
+    """Half a gigabyte is more than the report of four runs takes; tables by seed number took several."""
+    for cell in small_item("demo").cells:
+        for seed in (0, 20231122):
+            run(cell.experiment.with_seed(seed), tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(re.findall(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (used + (1 << 29), limit[1]))
+        assert main(["report", "--profile", "demo", *places]) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limit)

@@ -1,10 +1,16 @@
-"""Broken, wrong and hostile content of everything that reads a file: a value or an error of ours, whatever it is."""
+"""Broken, wrong and hostile content of everything that reads a file: a value or an error of ours, whatever it is.
+
+EXAMPLES in the environment is how many of each test (100), as in
+
+    (ulimit -d 2000000; EXAMPLES=15000 python -m pytest tests/records/test_damaged_files.py)
+"""
 
 import contextlib
 import copy
 import gzip
 import io
 import json
+import os
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +38,10 @@ ODD: tuple[Any, ...] = (
 WORDS = tuple(
     word.encode() for word in ("null", "NaN", "-", "{", "}", "[" * 3000, "&a [*a]", "\t", "1e999", "''", "🙂")
 )
-many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+many = settings(
+    max_examples=int(os.environ.get("EXAMPLES", "100")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 @st.composite

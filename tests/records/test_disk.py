@@ -18,6 +18,7 @@ import pytorch_lightning as pl
 
 from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment
+from benchmark.records import recorder
 from benchmark.records.checkpoints import newest
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
@@ -176,3 +177,19 @@ def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(wh
     if what == "all checkpoints flipped":
         assert "no checkpoint is left: the run starts from round 1" in told
         assert json.loads((folder / "manifest.json").read_text())["attempts"][-1]["from_round"] == 0
+
+
+@pytest.mark.parametrize(("line", "from_round"), [(2, 0), (3, 2)])
+def test_a_broken_line_costs_the_rounds_after_the_last_checkpoint_before_it(tmp_path, monkeypatch, line, from_round):
+    """Checkpoints are there of rounds 2 and 3; none of these is before the second round's line."""
+    monkeypatch.setattr(recorder, "MOST_OF_A_RUN", float("inf"))
+    run(EXPERIMENT, tmp_path / "whole", seconds_between=0.0)
+    folder = run_folder(tmp_path, EXPERIMENT)
+    shutil.copytree(run_folder(tmp_path / "whole", EXPERIMENT), folder)
+    (folder / "result.json").unlink()
+    lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+    lines[line - 1] = lines[line - 1].replace(b":", b"", 1)
+    (folder / "rounds.jsonl").write_bytes(b"".join(lines))
+    assert run(EXPERIMENT, tmp_path, seconds_between=0.0)["status"] == "done"
+    assert json.loads((folder / "manifest.json").read_text())["attempts"][-1]["from_round"] == from_round
+    assert differences(tmp_path, tmp_path / "whole", EXPERIMENT) == []

@@ -28,6 +28,7 @@ class Faults:
     deleted: bool = False  # heartbeats get status 404
     drops: int = 0  # so many requests of file streams are cut off
     freeze: float = 0.0  # seconds that each file stream request takes
+    outage: tuple[float, float] | None = None  # from the first uploaded line on: seconds of status 500, of silence
     stop_first: bool = False  # the first run is told to stop once it has a line of history, and then handed out again
     exit_first: bool = False  # the agent is told to exit, once, as soon as its run has a line of history
     command: list[str] | None = None  # what the sweep is said to run
@@ -62,6 +63,8 @@ class Server:
         self.handed_out: list[dict[str, Any]] = []
         self._waiting: list[dict[str, Any]] = []
         self._stopped = False
+        self.refused, self.held = 0, 0  # requests in an outage: with status 500, and without an answer to its end
+        self._outage_began: float | None = None
         self._lock = threading.RLock()
         server = self
 
@@ -102,6 +105,19 @@ class Server:
                 arguments = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}
                 for _ in range(2 if self.faults.duplicate else 1):
                     self._waiting.append(arguments)
+
+    def in_outage(self) -> bool:
+        """Whether requests get status 500 at this moment; while there is no answer at all, this waits for its end."""
+        if self.faults.outage is None or self._outage_began is None:
+            return False
+        errors, silence = self.faults.outage
+        seconds = time.monotonic() - self._outage_began
+        if seconds < errors:
+            self.refused += 1
+        elif seconds < errors + silence:
+            self.held += 1
+            time.sleep(errors + silence - seconds)
+        return seconds < errors
 
     def hand_out_again(self) -> None:
         """The run that was handed out last is handed out once more, to the next agent that has nothing to do."""
@@ -241,6 +257,8 @@ class Server:
             part = content.get("files", {}).get("wandb-history.jsonl", {})
             for number, line in enumerate(part.get("content", []), start=part.get("offset", 0)):
                 run.lines[number] = json.loads(line)
+            if run.lines and self._outage_began is None:
+                self._outage_began = time.monotonic()
             run.preempting = run.preempting or bool(content.get("preempting"))
             if content.get("complete"):
                 run.exit_code = content.get("exitcode")
@@ -262,7 +280,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path == "/graphql":
+        if self.of.in_outage():
+            status, answer = 500, {"errors": [{"message": "injected"}]}
+        elif self.path == "/graphql":
             status, answer = self._graphql(json.loads(body))
         elif found := re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", self.path):
             if self.of.faults.drops > 0:

@@ -5,6 +5,7 @@ would. No key, no network, wrong commands, preemption: test_agents.py.
 """
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -16,7 +17,9 @@ from benchmark.experiment import Experiment
 from benchmark.records.files import read_json
 from benchmark.records.lease import claimed
 from benchmark.records.record import run_folder
+from benchmark.records.verify import troubles_of
 from sweeps.factors import experiment_of
+from tests.conftest import record_of
 from tests.records.wandb_server import Faults, Server
 from tests.sweeps.test_agents import FSSL, SWEEP, called, environment, history_of, metrics_of, sweep_file
 
@@ -51,6 +54,25 @@ def test_a_cell_handed_to_two_agents_at_once_is_run_by_one(tmp_path):
         late = called(words, env, SECONDS)
         assert late.returncode == 75 and "another process is at this run" in late.stderr, late.stderr
         assert not server.runs and [path.name for path in folder.iterdir()] == ["leases"]
+
+
+@pytest.mark.slow
+def test_a_server_that_errs_and_then_hangs_costs_the_run_nothing_and_the_log_has_no_traceback(tmp_path):
+    """From the run's first uploaded line on: status 500 for so many seconds, then no answer for as many.
+
+    With OUTAGE=60 in the environment it is a minute each.
+    """
+    seconds = float(os.environ.get("OUTAGE", "10"))
+    with Server(Faults(outage=(seconds, seconds))) as server:
+        _, words, env = agent_session(server, tmp_path, T=16)
+        done = called(words, env, SECONDS + 4 * seconds)
+        assert done.returncode == 0 and "1 of 1 runs have their record" in done.stdout, done.stderr
+        assert server.refused > 0 and server.held > 0
+        assert "Traceback" not in done.stderr and "AlreadyJoinedError" not in done.stderr, done.stderr
+    (folder,) = (tmp_path / "results").glob("runs/*/seed=0")
+    record = record_of(folder)
+    assert troubles_of(record, folder) == [] and len(record.manifest["attempts"]) == 1
+    assert [line["round"] for line in record.rounds] == list(range(1, 61))
 
 
 def agent_session(server: Server, folder: Path, T: int) -> tuple[Path, list[str], dict[str, str]]:
