@@ -1,8 +1,9 @@
 """From items to runs: which are wanted, which are done, which are missing; each shared run once."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmark.experiment import Experiment
@@ -97,16 +98,18 @@ def plan(
     seeds: Seeds = PROFILES_SEEDS,
     with_reference: bool = True,
     tell: bool = True,
+    read: Callable[..., Records] | None = None,
 ) -> Plan:
-    """`tell` of records that cannot be read."""
+    """`tell` of records that cannot be read; or `read` them by a function that keeps what it has read."""
+    read = read or partial(_read, tell=tell)
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
-    tried = _read(results, (trial.cell_key for trial in trials), with_reference=with_reference, tell=tell)
+    tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
     resolved = tuple(item.resolved(lambda trial: _score(tried, trial)) for item in items)
     chosen = wanted(resolved, seeds, results)
     runs = tuple(dict.fromkeys((*trials, *chosen)))
     shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, results, shown=True))))
     records = {
-        **_read(results, (run.cell_key for run in shown), with_reference=with_reference, tell=tell),
+        **read(results, (run.cell_key for run in shown), with_reference=with_reference),
         **tried,
     }
     return Plan(
