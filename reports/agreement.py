@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import CellResult
@@ -64,7 +64,7 @@ def agree(
         reason = "one run: its spread is unknown" if seen.n == 1 else "our runs agree to the last digit"
     else:
         error, freedom = standard_error(seen.std, seen.n, spread, runs)
-        wide, narrow = (error * float(stats.t.ppf(q, freedom)) for q in (1 - alpha / 2, 1 - alpha))
+        wide, narrow = (error * float(stdtrit(freedom, q)) for q in (1 - alpha / 2, 1 - alpha))
         interval = (difference - wide, difference + wide)
         if -margin < difference - narrow and difference + narrow < margin:
             verdict, reason = "matches", "the difference lies within the margin"
