@@ -1,6 +1,7 @@
 """Progress where there is no terminal."""
 
 import io
+import json
 from dataclasses import replace
 
 from rich.console import Console
@@ -25,5 +26,7 @@ def test_plain_lines_in_a_pipe_count_local_steps_of_a_warm_start_as_they_are(tin
         assert progress._progress.tasks[0].completed == 12 and progress._progress.tasks[0].total == 22
         progress.watch(Standing(running=set(), finished=(warm,), failed=0, trained=1))
     lines = text.getvalue().splitlines()
-    assert lines == ["0/1 runs, 1 running, 2/3 rounds", "1/1 runs, 0 running, 3/3 rounds"]
+    newest = 100 * json.loads(path.read_text().splitlines()[-1])["test/accuracy"]
+    told = f"newest accuracy {newest:.2f} %"
+    assert lines == [f"0/1 runs, 1 running, 2/3 rounds, {told}", f"1/1 runs, 0 running, 3/3 rounds, {told}"]
     assert "\x1b" not in text.getvalue()

@@ -198,7 +198,7 @@ def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
 def test_a_share_that_no_node_has_is_refused(cluster, tmp_path):
     with (
         joined(cluster.address),
-        pytest.raises(ConfigError, match="no node of the cluster takes a run of 64 CPUs .*1 CPUs, 0 GPUs"),
+        pytest.raises(ConfigError, match="no node of the cluster takes a run of 64 CPUs .*2 CPUs, 0 GPUs"),
     ):
         RayWorkers(tmp_path, None, PATIENCE, cpus=64)
 
