@@ -198,9 +198,9 @@ def papers_table(every: Sequence[Reported]) -> str:
         profiles = ", ".join(dict.fromkeys(one.item.profile for one in every if one.paper == paper))
         lines.append(f"| {paper} | {row.sum()} | {' | '.join(map(str, row))} | {profiles or 'none'} |")
     decided = [
-        f"- {judged.verdict}: {judged.claim.name}: {estimate_text(judged)} "
-        f"{difference_interval(judged.claim.metric, judged.interval)} ({judged.claim.endpoint}, n={judged.n}, "
-        f"{one.item.name} {one.item.profile})"
+        f"- {judged.verdict}: {judged.claim.name}: "
+        f"{estimate_text(judged)} {difference_interval(judged.claim.metric, judged.interval)}".rstrip()
+        + f" ({judged.claim.endpoint}, n={judged.n}, {one.item.name} {one.item.profile})"
         for one, judged in findings(every)
         if judged.verdict in DECIDED
     ]
