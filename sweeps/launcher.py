@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
-from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated.start import hear, starting
 from benchmark.records.lease import PATIENCE, abandon, is_held
@@ -116,7 +116,8 @@ def launch(
                 workers.stop()
                 break
     if queue.failures:
-        raise queue.failures[0]
+        first, *others = queue.failures
+        raise type(first)(f"{first}; {len(others)} more failed") if others else first
     return queue.standing(set())
 
 
@@ -373,6 +374,8 @@ def attempted(
                 device=None if device == CPU else device,
                 patience=patience,
             )
+    except (ConfigError, DataError) as found:
+        return begun.here, type(found)(f"cell {experiment.cell_key}, seed {experiment.seed}: {found}")
     except FsslError as found:
         return begun.here, found
     except Exception as found:

@@ -31,7 +31,7 @@ from benchmark.cli.scope import (
     side_by_side,
     uses_reference,
 )
-from benchmark.errors import ConfigError, DataError, Diverged
+from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS
 from benchmark.papers.item import Item
@@ -90,14 +90,20 @@ def reproduce(options: argparse.Namespace) -> int:
         return data.of(plan(chosen, options.results, seeds=seeds, with_reference=with_reference))
 
     console = Console(stderr=True)
+    failure: FsslError | None = None
     if budget is not None:
         from benchmark.cli.budgeted import spend
 
         planned = spend(budget, look, options, console, start=start)
     else:
         planned = look()
-        while planned.missing:  # once, or twice where trials choose what comes after them
-            train(planned, options, console)
+        while planned.missing and failure is None:  # once, or twice where trials choose what comes after them
+            try:
+                train(planned, options, console)
+            except Stopped:
+                raise
+            except FsslError as error:  # of some runs: the others are done, and shown
+                failure = error
             planned = look()
     results = [
         (replace(item, seeds=seeds.number(item)), restricted(planned.records, planned.shown)) for item in planned.items
@@ -111,6 +117,8 @@ def reproduce(options: argparse.Namespace) -> int:
             from reports.terminal import print_item
 
             print_item(item, records, output(), report=str(page))
+    if failure is not None:
+        raise failure
     return Diverged.exit_code if diverged(planned) else data.exit_code()
 
 

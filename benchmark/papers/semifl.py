@@ -226,7 +226,8 @@ def scale(setting: Setting, profile: str) -> Scale:
     images = {"images": CLIENT_IMAGES + VALIDATION + labels["N_s"]} if profile == "laptop" else {}
     network = stand_in.model.network if stand_in.model else ""
     shown = {"rounds": str(stand_in.rounds)}
-    found = replace(stand_in, data={**stand_in.data, **images, **labels}, shown=shown)
+    least = {"min_size": LEAST_IMAGES[profile]} if isinstance(PARTITIONS[setting.partition], Dirichlet) else {}
+    found = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least, shown=shown)
     match setting.method:
         case "SemiFL":
             # A client has five passes in the print. With E = 1 it has one, and with steps in their place a fifth.
@@ -264,6 +265,7 @@ def scale(setting: Setting, profile: str) -> Scale:
 #   after eighty, rising as the rate falls: few of a client's images are sure, and those of one class most).
 FEW_AND_MANY = {"demo": (20, 50), "laptop": (30, 100)}
 CLIENT_IMAGES, VALIDATION = 6000, 500  # of the laptop's MNIST: 60 images a client
+LEAST_IMAGES = {"demo": 1, "laptop": 2}  # of a client: 10 of 500 released (data.py, min_size), here of 30 and of 60
 SCALES: Mapping[str, Scale] = {
     "demo": Scale(
         title="8x8 digits",

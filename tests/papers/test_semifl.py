@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmark.data.partition import Dirichlet, Iid, Shards
@@ -167,3 +168,12 @@ def test_figures_show_table_1_s_and_table_4_s_runs():
     runs = {name: {cell.cell_key for cell in item_of(name).cells} for name in NAMES}
     assert runs["fig3"] | runs["fig5"] <= runs["tab1"] and runs["fig4"] == runs["tab4"]
     assert len(runs["fig3"]) == len(runs["fig5"]) == 11  # four partitions and a bound each, and one full bound
+
+
+@pytest.mark.parametrize("profile", ["demo", "laptop"])
+def test_every_stand_in_s_partition_can_be_drawn(profile):
+    """With ten equal classes, as many images as the clients have: 6,000 of MNIST, about 1,300 digits."""
+    images = {"demo": 1300, "laptop": 6000}[profile]
+    for e in {cell.experiment for cell in item_of("tab1", profile).cells}:
+        shares_Kd = e.partition.shares(np.full(10, images // 10), e.federation.K, 0)
+        assert shares_Kd.shape == (e.federation.K, 10) and shares_Kd.sum() == images
