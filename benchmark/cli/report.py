@@ -135,14 +135,22 @@ def _alone(options: argparse.Namespace) -> None:
 
 def _commit_reference(options: argparse.Namespace) -> None:
     results = on_disk(options.items or (*ITEMS, *PRINTED), options.profile or PROFILES, options.results)
-    kept = [(item, records) for item, records in results if item.profile != "demo"]
+    kept = [(item, _without_demo(records)) for item, records in results if item.profile != "demo"]
     for item, _ in kept:
         planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
-        for runs in restricted(planned.records, planned.runs).values():
+        for runs in _without_demo(restricted(planned.records, planned.runs)).values():
             for record in runs.values():
                 if record.status in FINISHED:
                     write_reference(options.results, record)
     write_summary(kept, options.results / "summary.csv")
+
+
+def _without_demo(records: Records) -> Records:
+    """A cell has one key under every profile: some of its runs may have been trained for the demo."""
+    return {
+        key: {seed: run for seed, run in runs.items() if run.experiment.get("profile") != "demo"}
+        for key, runs in records.items()
+    }
 
 
 def on_disk(

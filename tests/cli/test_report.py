@@ -83,6 +83,17 @@ def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatc
     assert (tmp_path / "pictures/ssfl/tab2-laptop.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_runs_of_the_demo_are_not_committed(places, tmp_path):
+    """A cell has one key under every profile: seed 1 was trained for the demo, seed 0 for the laptop."""
+    for profile, seed in (("laptop", 0), ("demo", 1)):
+        for cell in small_item(profile).cells:
+            run(cell.experiment.with_seed(seed), tmp_path)
+    assert main(["report", "--commit-reference", *places]) == 0
+    assert {path.name for path in tmp_path.glob("reference/*/*.gz")} == {"seed=0.json.gz"}
+    rows = [line.split(",") for line in (tmp_path / "summary.csv").read_text().splitlines()]
+    assert {row[4] for row in rows if row[-1] == "done"} == {"0"}
+
+
 def test_committed_trials_choose_the_committed_cells(tmp_path):
     """A clone has no runs: what tuned cells were chosen by is in the copies, as the cells are. Where trials are not
     committed nothing is chosen."""
