@@ -17,12 +17,12 @@ from benchmark.records.verify import (
     disagreements,
     equal_rounds,
     is_copy,
+    notes_of_item,
     records_in,
     troubles_of,
     troubles_of_claims,
     troubles_of_data,
     troubles_of_index,
-    troubles_of_item,
 )
 from sweeps.plan import plan
 
@@ -34,8 +34,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Reads every record, those of this machine and the committed copies: schema, sums, checksums, digests, claims, "
         "equal rounds under two seeds, and whether a copy was changed, renamed, deleted or added; hashes of data and "
-        "partitions are computed again where the data set is here. With ITEMs also whether each of these tables is "
-        "complete and by one version of the code. Exit 66 if anything does not add up."
+        "partitions are computed again where the data set is here. Exit 66 if anything does not add "
+        "up. With ITEMs also notes on each of these tables: seeds that have not been run, and runs of several versions "
+        "of the code; they change no exit code."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
@@ -64,19 +65,27 @@ def act(options: argparse.Namespace) -> int:
     troubles += troubles_of_index(options.results, options.results.glob("reference/*/seed=*.json.gz"))
     found, absent = troubles_of_data(records, options.data_root)
     troubles += [*disagreements(records), *found, *equal_rounds(records), *troubles_of_claims(records)]
+    notes: list[str] = []
     for item in chosen:
         planned = plan([item], options.results, with_reference=options.profile != "demo", tell=False)
-        troubles += [trouble for resolved in planned.items for trouble in troubles_of_item(resolved, planned.records)]
+        notes += [note for resolved in planned.items for note in notes_of_item(resolved, planned.records)]
     retrained = _trained_again(records, options)
     troubles += [f"{path}: {one.trouble}" for path, one in retrained.items() if one.trouble is not None]
     if retrained and all(one.skipped is not None for one in retrained.values()):
         troubles.append(f"--retrain: nothing was compared: {next(iter(retrained.values())).skipped}")
     undigested = sum(bool(record.result) and "digest" not in record.result and not is_copy(p) for record, p in records)
     if options.json:
-        told = {"records": len(records), "troubles": troubles, "without_digest": undigested, "absent": sorted(absent)}
+        told = {
+            "records": len(records),
+            "troubles": troubles,
+            "notes": notes,
+            "without_digest": undigested,
+            "absent": sorted(absent),
+        }
         print(json.dumps({**told, "retrained": {str(path): vars(found) for path, found in retrained.items()}}))
     else:
-        print(*troubles, sep="\n", end="\n" if troubles else "")
+        for line in (*troubles, *(f"note: {note}" for note in notes)):
+            print(line)
         if absent:
             print(f"not computed again, as the data are not here: {', '.join(sorted(absent))}", file=sys.stderr)
         if undigested:

@@ -22,6 +22,7 @@ from benchmark.records.families import Family, families_in, families_of, first_s
 from benchmark.records.files import one_line
 from benchmark.records.lease import newest
 from benchmark.records.record import (
+    FINISHED,
     INDEX,
     ROUNDING,
     STATUSES,
@@ -341,18 +342,24 @@ def _resolved(experiment: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
 
-def troubles_of_item(item: Item, records: Records) -> list[str]:
-    """A table or figure as a whole: every cell with every seed of it done, all by one version of the code."""
-    found, versions = [], defaultdict(list)
+def notes_of_item(item: Item, records: Records) -> list[str]:
+    """Of a table or figure as a whole: which seeds have not been run of which cells, and runs of several versions of
+    the code. Its records are whole for all that."""
+    lacking, versions = defaultdict(list), defaultdict(list)
     wanted = {seed for by_seed in records.values() for seed in by_seed} | set(range(item.seeds))
     for cell in item.cells:
-        runs = {seed: run for seed, run in records.get(cell.cell_key, {}).items() if run.status in ("done", "diverged")}
-        missing = sorted(wanted - runs.keys())
-        if missing:
-            found.append(f"{item.name}: cell {cell.label!r} lacks the seeds {', '.join(map(str, missing))}")
+        runs = {seed: run for seed, run in records.get(cell.cell_key, {}).items() if run.status in FINISHED}
+        if missing := sorted(wanted - runs.keys()):
+            lacking[", ".join(map(str, missing))].append(cell.label)
         for seed, run in runs.items():
             code = run.manifest.get("code", {})
             versions[(code.get("commit"), code.get("changes"))].append(f"{cell.label} seed {seed}")
+    found = [
+        f"{item.name}: seeds {seeds} have not been run of {len(labels)} of {len(item.cells)} cells: "
+        + ", ".join(labels[:3])
+        + (", ..." if len(labels) > 3 else "")
+        for seeds, labels in lacking.items()
+    ]
     if len(versions) > 1:
         named = [
             f"{str(commit)[:12]}{'+' if changes else ''} ({runs[0]})" for (commit, changes), runs in versions.items()
