@@ -156,7 +156,10 @@ class Experiment(Checked):
         return replace(self, evaluation=both)
 
     def with_seed(self, seed: int) -> "Experiment":
-        return replace(self, seed=seed)
+        """Of the same cell: its key is not computed again."""
+        found = replace(self, seed=seed)
+        found.__dict__["cell_key"] = self.cell_key
+        return found
 
 
 def to_json(experiment: Experiment, *, hashed: bool = False) -> dict[str, Any]:

@@ -13,7 +13,7 @@ pseudo-label in the last round of any run, or its typical run ends no better tha
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
@@ -29,7 +29,7 @@ from reports.figures import IntervalRow, Picture, intervals
 from reports.formatting import NONE, count, megabytes, percent, thousands
 from reports.paper_table import cell_page, entry_values, mean_entry, method_of, notes_of, paired_entry
 from reports.properties import item_properties
-from reports.results import KEPT
+from reports.results import KEPT, Reported
 from reports.style import Look, looks
 from reports.tables import Column, Entry, Row, Table
 
@@ -307,6 +307,41 @@ def _table(item: Item, arena: Arena, frame: pd.DataFrame, notes: tuple[str, ...]
         rows=tuple(rows),
         notes=notes,
         data=frame,
+    )
+
+
+def compared_table(every: Sequence[Reported]) -> Table:
+    """All arenas in one table, for the page that compares methods: a row a method, a column an environment, at equal
+    rounds. Links from the site's root."""
+    columns, rows = [Column(name="Method", left=True)], dict[str, dict[int, Entry]]()
+    bounds = set[str]()
+    for one in (one for one in every if is_arena(one.item)):
+        for arena in arenas(one.item, one.records):
+            place = len(columns)
+            group = f"{one.item.title.removeprefix('All methods ')} ({one.item.profile})"
+            columns.append(Column(name=arena.title, group=group))
+            found = [
+                (
+                    other.result,
+                    mean_entry(other.places["rounds"].summary, below=("not ranked",) if other.nothing else ()),
+                )
+                for other in arena.compared
+            ]
+            bounds |= {method_of(result.cell) for result in arena.bounds}
+            for result, entry in (*found, *((r, _bound(r)) for r in (*arena.apart, *arena.bounds))):
+                href = (one.page.parent / cell_page(result.cell.label)).as_posix()
+                rows.setdefault(method_of(result.cell), {})[place] = replace(entry, href=href, detail=())
+    return Table(
+        name="compared",
+        caption="Test accuracy in percent at equal rounds, mean ± standard deviation over seeds",
+        columns=tuple(columns),
+        rows=tuple(
+            Row(
+                section="bounds" if name in bounds else "compared",
+                entries=(Entry(text=name), *(found.get(place, Entry()) for place in range(1, len(columns)))),
+            )
+            for name, found in sorted(rows.items(), key=lambda row: row[0] in bounds)
+        ),
     )
 
 

@@ -4,7 +4,6 @@ What a sentence says comes from the verdict alone. Where nothing is judged yet, 
 pilot seeds say, under that name: they are chosen by their place and their number of seeds, not by what came out.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
@@ -95,11 +94,6 @@ def unit_text(claim: Claim) -> str:
     return "points" if is_fraction(claim.metric) else unit_of(claim.metric)
 
 
-def verdict_text(judged: Judged) -> str:
-    """Without a seed nothing is open: it was not run."""
-    return judged.verdict if judged.estimate is not None else "not run"
-
-
 def estimate_text(judged: Judged) -> str:
     text = difference(judged.claim.metric, judged.estimate)
     return f"{text} {unit_text(judged.claim)}".rstrip() if judged.estimate is not None else text
@@ -128,6 +122,8 @@ def finding_text(judged: Judged) -> str:
     """One or two sentences for the front page."""
     if judged.estimate is None:
         return "No seed has all of its cells yet."
+    if judged.claim.endpoint == "arithmetic":
+        return f"The difference is {estimate_text(judged)}. It is counted, and the same for every seed."
     what = f"{estimate_text(judged)}, {interval_text(judged)}"
     if judged.verdict in DECIDED:
         return f"The typical difference is {what}, over {count(judged.n, 'confirming seed')}."
@@ -167,12 +163,7 @@ def standings(every: Sequence[Reported]) -> pd.DataFrame:
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
     """Every claim of the papers, with its item at the smallest profile."""
-    return _claims_of(tuple(catalogue.ITEMS))
-
-
-@functools.cache
-def _claims_of(names: tuple[str, ...]) -> tuple[tuple[Item, Claim], ...]:
-    return tuple((item, claim) for item in catalogue.items(names, "demo") for claim in item.claims)
+    return tuple((item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims)
 
 
 def state_text(every: Sequence[Reported]) -> str:
@@ -209,9 +200,9 @@ def papers_table(every: Sequence[Reported]) -> str:
 
 def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
     """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed. Of several contrasts: the
-    one whose typical difference is the least. None without a seed."""
+    one whose typical difference is the least. None without a seed, and for what is counted."""
     claim, seen = judged.claim, evidence(one.item, one.records, judged.claim)
-    if not (seen.pilots or seen.confirming):
+    if claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
         return None
     scale = 100.0 if is_fraction(claim.metric) else 1.0
     values = min(seen.differences, key=lambda values: typical([values[s] for s in seen.confirming or seen.pilots]))
@@ -231,7 +222,7 @@ def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
         rows += [_row(f"seed {s}", claim, [scale * values[s]], None, hollow=s not in CONFIRMING) for s in every]
     unit = unit_text(claim)
     title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
-    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8)
+    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8, again=seeds)
 
 
 def _scaled(found: tuple[float, float] | None, scale: float) -> tuple[float, float] | None:
@@ -300,7 +291,7 @@ def claims_table(
 
 
 def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str) -> Row:
-    verdict = verdict_text(judged) if judged else "not run"
+    verdict = judged.verdict if judged else "not run"
     profile = item.profile if judged else NONE
     told = difference_interval(claim.metric, judged.interval) if judged else ""
     typical_one = Entry(

@@ -52,8 +52,8 @@ STYLE: Any = {
     "grid.linewidth": 0.5,
     "xtick.color": INK,
     "ytick.color": INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
+    "xtick.bottom": False,  # labels without ticks
+    "ytick.left": False,
     "text.color": INK,
 }
 VARIABLES = {INK: "--ink", GRID: "--grid", MUTED: "--muted", **{c: f"--series-{i}" for i, c in enumerate(PALETTE)}}
@@ -492,11 +492,19 @@ class IntervalRow:
 
 
 def intervals(
-    rows: Sequence[IntervalRow], x_title: str, *, zero: bool = False, names: float = 2.4, width: float = 5.2
+    rows: Sequence[IntervalRow],
+    x_title: str,
+    *,
+    zero: bool = False,
+    names: float = 2.4,
+    width: float = 5.2,
+    again: bool = False,
 ) -> Picture:
-    """A row each, on one axis: mean, interval and every run. `names`, `width`: inches of the names, and beside them."""
+    """A row each, on one axis: mean, interval and every run. `names`, `width`: inches of the names, and beside them.
+    `again`: a picture that is written out before the next one is drawn."""
     with matplotlib.rc_context(STYLE):
-        figure, ((ax,),) = _canvas(1, 1, {}, width=width, height=0.24 * len(rows) + 0.1, left=names, titles=False)
+        height = 0.24 * len(rows) + 0.1
+        figure, ((ax,),) = _canvas(1, 1, {}, width=width, height=height, left=names, titles=False, again=again)
         for place, row in enumerate(rows):
             colour = row.look.hex
             if row.margin:

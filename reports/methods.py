@@ -11,6 +11,7 @@ import pandas as pd
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, method_class, method_name
 from benchmark.papers.item import Cell
+from benchmark.papers.table import WORDS
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
 from reports.articles import article
@@ -124,7 +125,7 @@ def _href(one: Reported, cell: Cell) -> str:
 
 
 def overview(cells: dict[str, list[tuple[Reported, CellResult]]]) -> Table:
-    """Methods by label settings and data sets: finished runs. "can": nothing run, though the method works so."""
+    """Methods by label settings and data sets: finished runs. Links from the site's root."""
     counts = pd.DataFrame(
         [
             (kind, result.cell.experiment.data.label_setting, result.cell.experiment.data.name, result.n)
@@ -138,20 +139,31 @@ def overview(cells: dict[str, list[tuple[Reported, CellResult]]]) -> Table:
     rows = []
     for kind in cells:
         told = described(kind)
-        entries = [Entry(text=told["name"], href=f"{slug(kind)}.html", detail=(sentence(told["what"]),))]
+        entries = [Entry(text=told["name"], href=method_page(kind))]
         for labels, data in runs.columns:
             n = runs[labels, data].get(kind, float("nan"))
             text = f"{n:.0f}" if n == n else "can" if labels in told["needs"] else NONE
             entries.append(Entry(text=text, look="" if n == n else "missing", sort=n if n == n else 0.0))
         rows.append(Row(entries=tuple(entries)))
-    heads = [Column(name=data, group=LABELS.get(labels, labels)) for labels, data in runs.columns]
+    heads = [Column(name=WORDS.get(data, data), group=LABELS.get(labels, labels)) for labels, data in runs.columns]
     return Table(
         name="methods",
-        caption="Finished runs of each method by data set, under who has labels. “can”: it works so, and has not been "
-        "run. A dash: it cannot use such labels",
+        caption="Finished runs of each method, by who has labels and by data set. “can”: the method can use such "
+        "labels, and has not been run with them. A dash: it cannot use them",
         columns=(Column(name="Method", left=True), *heads),
         rows=tuple(rows),
     )
+
+
+def listed(cells: dict[str, list[tuple[Reported, CellResult]]]) -> Table:
+    """Every method: what it is, which labels it can use, how many runs there are."""
+    rows = []
+    for kind, found in cells.items():
+        told = described(kind)
+        name = Entry(text=told["name"], href=f"{slug(kind)}.html", below=(sentence(told["what"]),))
+        labels = Entry(text="; ".join(LABELS[setting] for setting in told["needs"]))
+        rows.append((name, labels, Entry(text=str(n := sum(result.n for _, result in found)), sort=float(n))))
+    return table_of("list", "Methods", ("Method", "Works where", "Finished runs"), rows, words=2)
 
 
 def exchange_table(runs: Sequence[RunRecord]) -> Table | None:

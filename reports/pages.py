@@ -34,7 +34,6 @@ from reports.claims import (
     findings,
     forest,
     state_text,
-    verdict_text,
 )
 from reports.figures import Panel, curves
 from reports.formatting import (
@@ -106,7 +105,7 @@ def progress(one: Reported) -> dict[str, Any]:
         "runs_done": sum(min(result.n, one.item.seeds) for result in results),
         "runs_wanted": one.item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally([*agreed, *(verdict_text(judged) for judged in one.judged)]),
+        "verdicts": _tally([*agreed, *(judged.verdict for judged in one.judged)]),
     }
 
 

@@ -134,7 +134,7 @@ class Series:
     unfinished: pd.DataFrame
     diverged: pd.DataFrame
 
-    @property
+    @functools.cached_property
     def lines(self) -> Mapping[int, pd.Series]:
         """Every run by its seed."""
         frames = (self.finished, self.unfinished, self.diverged)

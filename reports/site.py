@@ -20,6 +20,7 @@ from benchmark.errors import CannotWrite
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult, Records, seeds_of
+from reports.arena import compared_table
 from reports.articles import departures, performance
 from reports.claims import (
     claim_page,
@@ -30,12 +31,11 @@ from reports.claims import (
     quote_text,
     reason_text,
     rule_text,
-    verdict_text,
 )
 from reports.exports import item_files, item_pictures, tables_of
 from reports.formatting import item_page as item_page
 from reports.formatting import mean_spread, metric_name, percent, sentence, slug, without_dollars
-from reports.methods import by_kind, method_page, method_values, overview
+from reports.methods import by_kind, listed, method_page, method_values, overview
 from reports.pages import (
     MARKS,
     analysis_of,
@@ -169,7 +169,7 @@ class _Site:
         """The item's page, and those of its claims, cells and runs."""
         item, records, folder = one.item, one.records, one.page.parent
         tables, pictures = tables_of(item, records), item_pictures(item, records)
-        for name, content in item_files(one, tables, pictures).items():
+        for name, content in item_files(one, tables, pictures, self.out / folder).items():
             self.put(folder / name, content)
         analysis = analysis_of(one.paper)
         self.page(
@@ -226,7 +226,8 @@ class _Site:
 
     def methods(self, every: Sequence[Reported]) -> None:
         found = by_kind(every)
-        self.page("methods/index.html", "methods.html", overview=overview(found))
+        self.page("methods/index.html", "methods.html", methods=listed(found))
+        self.page("compare.html", "compare.html", overview=overview(found), compared=compared_table(every))
         for kind, cells in found.items():
             self.page(method_page(kind), "method.html", **method_values(kind, cells))
 
@@ -277,7 +278,7 @@ def _environment() -> Environment:
     found.globals["selected_on_test"] = SELECTED_ON_TEST
     found.globals["labels"] = LABELS
     texts: list[Any] = [sentence, percent, slug, without_dollars, mean_spread, metric_name, cell_page, method_of]
-    texts += [claim_page, contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text, verdict_text]
+    texts += [claim_page, contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
     found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
     return found
 

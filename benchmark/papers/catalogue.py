@@ -1,7 +1,7 @@
 """Every item that `fssl reproduce` knows, by name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
@@ -68,8 +68,18 @@ def items(
         if name in PRINTED and profile in REDUCED:
             raise ConfigError(f"{name}: profile {profile} has a stand-in's own numbers; choose --profile gpu or paper")
     builders = {**ITEMS, **PRINTED}
-    built = [builders[name](profile_of(profile, profiles(name)), *([entries] if entries else [])) for name in chosen]
+    here = {name: profile_of(profile, profiles(name)) for name in chosen}
+    if entries:
+        built = [builders[name](where, entries) for name, where in here.items()]
+    else:
+        built = [item_of(builders[name], where) for name, where in here.items()]
     return [item.with_quoted() for item in built] if also_quoted else built
+
+
+@cache
+def item_of(build: Callable[..., Item], profile: str) -> Item:
+    """Built once: a report asks for every item several times."""
+    return build(profile)
 
 
 def _printed(name: str) -> str:

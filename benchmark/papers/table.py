@@ -4,6 +4,7 @@
 experiment behind it, and has the stand-ins of the reduced profiles. README.md of this folder has the keys of a file.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -14,7 +15,7 @@ from benchmark.data.datasets import image_shape_of
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
 from benchmark.methods.central import Central
-from benchmark.models.build import build, count_parameters, forward_flops
+from benchmark.models.build import Model, build, count_parameters, forward_flops
 from benchmark.papers.beside import bounds
 from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
 from benchmark.papers.published import claims_of, drawing_of, read_published
@@ -290,14 +291,20 @@ def _notes(line: Line, experiment: Experiment) -> Iterator[str]:
         yield "stands for " + ", ".join(f"{key} = {value}" for key, value in other.items())
 
 
-def _network(experiment: Experiment) -> tuple[Any, tuple[int, int, int]]:
-    shape, classes = image_shape_of(experiment.data.name)
-    return build(experiment.model, shape, classes, seed=0), shape
+@functools.cache
+def _parameters(model: Model, data: str) -> int:
+    return count_parameters(build(model, *image_shape_of(data), seed=0))
+
+
+@functools.cache
+def _flops(model: Model, data: str) -> int:
+    shape, classes = image_shape_of(data)
+    return forward_flops(build(model, shape, classes, seed=0), shape)
 
 
 # Columns that need no run, of every paper.
 COMPUTED: Mapping[str, Callable[[Experiment], float | str]] = {
-    "parameters": lambda e: count_parameters(_network(e)[0]),
-    "MFLOP": lambda e: forward_flops(*_network(e)) / 1e6,  # of one image; 2 a multiplication with its addition
-    "MB": lambda e: 4 * count_parameters(_network(e)[0]) / 2**20,  # of one model sent, float32
+    "parameters": lambda e: _parameters(e.model, e.data.name),
+    "MFLOP": lambda e: _flops(e.model, e.data.name) / 1e6,  # of one image; 2 a multiplication with its addition
+    "MB": lambda e: 4 * _parameters(e.model, e.data.name) / 2**20,  # of one model sent, float32
 }

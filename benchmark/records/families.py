@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
-from benchmark.papers.catalogue import ITEMS, PRINTED, profiles
+from benchmark.papers.catalogue import ITEMS, PRINTED, item_of, profiles
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.scale import profile_of
 from benchmark.papers.table import BY_THE_PRINT
@@ -98,7 +98,7 @@ def _items_of(family: str) -> tuple[Item, ...]:
     paper, profile = family.split(" ")
     builders = {**ITEMS, **PRINTED}
     return tuple(
-        build(profile)
+        item_of(build, profile)
         for name, build in builders.items()
         if name.partition("/")[0] + (BY_THE_PRINT if name in PRINTED else "") == paper
         and profile_of(profile, profiles(name)) == profile

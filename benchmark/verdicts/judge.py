@@ -35,7 +35,8 @@ from benchmark.verdicts.signed_ranks import interval, typical
 from benchmark.verdicts.statistics import contrast, summary
 from benchmark.verdicts.units import in_unit, is_fraction
 
-Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet"]
+Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
+OPEN = ("undecided", "not judged yet", "not run")  # the last two: no seed that confirms, and no seed at all
 Interval: TypeAlias = tuple[float, float]
 FAMILY_ERROR = 0.05
 # Of a cell's runs: above it collapse alone is judged; below it their seeds are left out of the typical difference.
@@ -68,7 +69,7 @@ class Judged:
     @property
     def next_look(self) -> int:
         """Confirming seeds of the next look; 0 where there is no more to look at."""
-        open_ = self.verdict in ("undecided", "not judged yet") and self.looks < len(LOOKS)
+        open_ = self.verdict in OPEN and self.looks < len(LOOKS)
         return LOOKS[self.looks] if open_ else 0
 
 
@@ -179,6 +180,8 @@ def _on_differences(
     def decision(verdict: Verdict, why: str, shown: int = least, of: Sequence[Interval] = wide) -> Decision:
         known = of[shown] if math.isfinite(of[shown][0]) else None
         level = 1 - (whole if of is wide else share)
+        if known is None and verdict == "undecided":
+            why = f"{n} seeds are too few for an interval at this claim's error"
         return Decision(verdict=verdict, why=why, looks=look + 1, least=shown, interval=known, level=level)
 
     if claim.form == "comparable":
@@ -283,7 +286,7 @@ def _told(one: Evidence, decision: Decision, error: float) -> Judged:
     elif one.pilots:
         judged = _of_pilots(one, error)
     else:
-        judged = Judged(claim=one.claim, verdict="undecided", reason="no seed has all the cells of this claim yet")
+        judged = Judged(claim=one.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
     reason = "; ".join((*one.said_first, judged.reason))
     if one.diverged:
         counts = "counted as accuracy 0" if one.claim.metric in HIGHER_IS_BETTER else "left out"

@@ -3,10 +3,12 @@
 import gzip
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from reports.site import build, item_page
+from tests.conftest import ROOT
 from tests.reports.arena_fakes import small
 from tests.reports.fakes import table2
 from tests.reports.test_site import lean
@@ -17,7 +19,8 @@ AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("browser")
-    build([table2(), small(), lean()], out, benchmarks=Path(__file__).parents[2] / "results" / "benchmarks")
+    own = ROOT / "results"
+    build([table2(), small(), lean()], out, benchmarks=own / "benchmarks", studies=own / "studies")
     return out
 
 
@@ -25,13 +28,17 @@ def show(page: Any, path: Path) -> None:
     page.goto(path.as_uri())
 
 
+KINDS = (
+    *("index.html", "compare.html", "glossary.html", "performance.html", "methods/index.html", "methods/ssfl.html"),
+    *("ssfl/index.html", "ssfl/departures.html", "ssfl/explained/index.html", "arena/index.html", "tune/*/index.html"),
+    *("ssfl/tab2/*/cell-fedavg-full*.html", "ssfl/tab2/*/claim-*.html", "runs/*/*.html"),
+    *(item_page(item).as_posix() for item, _ in (table2(), small())),
+)
+
+
 def kinds(site: Path) -> list[Path]:
-    folder = site / item_page(table2()[0])
-    pages = [site / f"{name}.html" for name in ("index", "glossary", "ssfl/index", "methods/index", "methods/ssfl")]
-    arena = site / item_page(small()[0])
-    return [*pages, site / "ssfl/departures.html", folder, arena, next(folder.parent.glob("cell-fedavg-full*.html")),
-            next(folder.parent.glob("claim-*.html")),
-            next((site / "runs").rglob("*.html"))]  # fmt: skip
+    """A page of each kind."""
+    return [next(site.glob(kind)) for kind in KINDS]
 
 
 @pytest.mark.parametrize("width", [390, 1400])
@@ -53,6 +60,26 @@ def test_pages_can_be_read_by_everybody(site: Path, page: Any, scheme: str) -> N
         found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
         wrong = [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")]
         assert not wrong, (path.relative_to(site), wrong)
+
+
+def test_every_page_is_read_by_keys_alone(site: Path, page: Any) -> None:
+    """The first key leads to the content; what has the focus is seen, and what scrolls can be scrolled by keys."""
+    for path in kinds(site):
+        show(page, path)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip", path.relative_to(site)
+        wide = page.locator(".scroll:visible").evaluate_all(
+            "all => all.filter(e => e.scrollWidth > e.clientWidth && e.tabIndex < 0).length"
+        )
+        assert wide == 0, path.relative_to(site)
+
+
+def test_no_link_is_dead(site: Path, page: Any) -> None:
+    for path in kinds(site):
+        show(page, path)
+        for href in page.locator("a[href]").evaluate_all("all => all.map(e => e.href)"):
+            if href.startswith("file:"):
+                assert Path(unquote(urlsplit(href).path)).is_file(), (path.relative_to(site), href)
 
 
 def test_a_figure_is_read_with_keys_and_pointer_and_its_lines_hide(site: Path, page: Any) -> None:

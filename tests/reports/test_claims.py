@@ -9,7 +9,7 @@ import pytest
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
-from reports.claims import claim_page, findings, forest, reason_text, target_table
+from reports.claims import claim_page, finding_text, findings, forest, reason_text, target_table
 from reports.results import Reported
 from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_record, pair
@@ -87,6 +87,17 @@ def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:
         ["b", "20", "40.0 MB", "2 of 3"],
     ]
     assert target_table(item, runs, item.claims[0]) is None
+
+
+def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
+    """Nothing was drawn by chance: no interval, and no dots."""
+    item, records = pilots()
+    claim = replace(item.claims[0], endpoint="arithmetic", metric="parameters")
+    cells = tuple(replace(cell, computed={"parameters": n}) for cell, n in zip(item.cells, (300.0, 100.0), strict=True))
+    one = Reported(replace(item, profile="paper", cells=cells, claims=(claim,)), records)
+    (judged,) = one.judged
+    assert finding_text(judged) == "The difference is +200. It is counted, and the same for every seed."
+    assert forest(one, judged, seeds=False) is None
 
 
 def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_claims_by_hand() -> None:
 def test_a_claim_without_runs_says_why() -> None:
     item = pair()
     (judged,) = item_result(item, {})["claims"]
-    assert judged["verdict"] == "undecided" and judged["estimate"] is None and "no seed" in judged["reason"]
+    assert judged["verdict"] == "not run" and judged["estimate"] is None and "no seed" in judged["reason"]
     assert "| not run | – | 0 |" in markdown_of(claims_table([(item, judge(item, {}))]))
 
 
