@@ -278,11 +278,12 @@ def curves(
             again=again,
         )
         data = []
+        all_ends = _ends([panel for panels in rows for panel in panels])  # also where nothing is measured yet
         for place, (panels, row) in enumerate(zip(rows, axes, strict=True)):
             _scale(panels, row)
             for column, (panel, ax) in enumerate(zip(panels, row, strict=True)):
                 lines = _draw_panel(panel, ax, looks, first=place == 0 and column == 0)
-                if (ends := _ends([panels[column] for panels in rows])) is not None:
+                if (ends := _ends([panels[column] for panels in rows]) or all_ends) is not None:
                     ax.set_xlim(*ends)
                 ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
                 what = "Local steps of a client" if panel.steps else "Round"
