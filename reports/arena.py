@@ -25,12 +25,10 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import FAMILY_ERROR
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, Paired, Summary, paired, summary
-from reports.figures import IntervalRow, Picture, intervals
 from reports.formatting import NONE, count, megabytes, percent, thousands
 from reports.paper_table import cell_page, entry_values, mean_entry, method_of, notes_of, paired_entry
 from reports.properties import item_properties
 from reports.results import KEPT, Reported
-from reports.style import Look, looks
 from reports.tables import Column, Entry, Row, Table
 
 Basis: TypeAlias = Literal["rounds", "steps", "bytes"]
@@ -413,25 +411,3 @@ def arena_object(item: Item, records: Records) -> dict[str, Any]:
         "methods": rows.where(rows.notna(), None).to_dict("records"),
         "properties": properties,
     }
-
-
-def dots(item: Item, arena: Arena) -> Picture | None:
-    """Accuracy at equal rounds, every seed a dot, best first; bounds hollow. None without a finished run."""
-    if not arena.compared:
-        return None
-    chosen = looks(methods(item))
-
-    def row(result: CellResult, values: Mapping[int, float], look: Look | None) -> IntervalRow:
-        seen = summary(values.values())
-        return IntervalRow(
-            name=method_of(result.cell),
-            mean=100 * seen.mean,
-            interval=(max(0.0, 100 * seen.told[0]), min(100.0, 100 * seen.told[1])) if seen.told else None,
-            dots=[100 * value for value in values.values()],
-            look=look or Look(colour=2),
-            hollow=look is None,
-        )
-
-    rows = [row(one.result, one.places["rounds"].values, chosen[method_of(one.result.cell)]) for one in arena.compared]
-    rows += [row(result, result.values, None) for result in arena.bounds if result.values]
-    return intervals(rows, "Test accuracy (%) at equal rounds; line: 95 % interval, tick: mean", names=1.6)

@@ -15,10 +15,7 @@ from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts, evidence
 from benchmark.verdicts.judge import Judged
-from benchmark.verdicts.looks import LOOKS, errors
 from benchmark.verdicts.results import Records, cell_result, seeds_of
-from benchmark.verdicts.signed_ranks import interval, typical
-from reports.figures import IntervalRow, Picture, intervals
 from reports.formatting import (
     NONE,
     count,
@@ -198,43 +195,6 @@ def papers_table(every: Sequence[Reported]) -> str:
     return "\n".join([*lines, *([""] if decided else []), *decided]) + "\n"
 
 
-def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
-    """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed. Of several contrasts: the
-    one whose typical difference is the least. None without a seed, and for what is counted."""
-    claim, seen = judged.claim, evidence(one.item, one.records, judged.claim)
-    if claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
-        return None
-    scale = 100.0 if is_fraction(claim.metric) else 1.0
-    values = min(seen.differences, key=lambda values: typical([values[s] for s in seen.confirming or seen.pilots]))
-    rows = []
-    if seen.pilots:
-        known = [scale * values[seed] for seed in seen.pilots]
-        told = judged.interval if not seen.confirming else None
-        rows.append(_row(f"{count(len(known), 'pilot')}, not judged", claim, known, _scaled(told, scale), hollow=True))
-    for look, n in enumerate(LOOKS[: judged.looks]):
-        known = [scale * values[seed] for seed in seen.confirming[:n]]
-        rows.append(_row(f"look {look + 1}: {n} seeds", claim, known, interval(known, errors(judged.error)[look])))
-    if seen.confirming and not judged.looks:
-        known = [scale * values[seed] for seed in seen.confirming]
-        rows.append(_row(f"{count(len(known), 'seed')} of {LOOKS[0]}", claim, known, None))
-    if seeds:
-        every = [*seen.pilots, *seen.confirming]
-        rows += [_row(f"seed {s}", claim, [scale * values[s]], None, hollow=s not in CONFIRMING) for s in every]
-    unit = unit_text(claim)
-    title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
-    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8, again=seeds)
-
-
-def _scaled(found: tuple[float, float] | None, scale: float) -> tuple[float, float] | None:
-    return None if found is None else (scale * found[0], scale * found[1])
-
-
-def _row(name: str, claim: Claim, values: list[float], told: Any, hollow: bool = False) -> IntervalRow:
-    scale = 100.0 if is_fraction(claim.metric) else 1.0
-    mean = typical(values) if len(values) > 1 else None
-    return IntervalRow(name=name, mean=mean, interval=told, dots=values, margin=scale * claim.least, hollow=hollow)
-
-
 def claim_frame(item: Item, judged: Sequence[Judged]) -> pd.DataFrame:
     """A row a claim, in the metric's unit."""
     rows = []
@@ -312,24 +272,6 @@ def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str) -> Ro
     )
 
 
-def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
-    """Every claim's interval, those of one unit on one axis; none of claims without an estimate."""
-    units: dict[str, list[IntervalRow]] = {}
-    for one in judged:
-        if one.estimate is None:
-            continue
-        metric, name, unit = one.claim.metric, one.claim.name, unit_text(one.claim)
-        scale = 100.0 if is_fraction(metric) else 1.0
-        row = IntervalRow(
-            name=f"{name if len(name) < 50 else name[:48] + '...'}",
-            mean=scale * one.estimate,
-            interval=_scaled(one.interval, scale),
-            margin=scale * one.claim.least,
-        )
-        units.setdefault(f"{metric_name(metric)}: difference" + (f", {unit}" if unit else ""), []).append(row)
-    return [intervals(rows, title, zero=True, names=3.4) for title, rows in units.items()]
-
-
 def seeds_table(item: Item, records: Records, claim: Claim) -> Table:
     """A row a seed: the value of each cell, and the contrasts."""
     found = {
@@ -390,7 +332,6 @@ def claim_page_values(one: Reported, judged: Judged) -> dict[str, Any]:
         "one": judged,
         "item": one.item,
         "paper": one.paper,
-        "picture": forest(one, judged, seeds=True),
         "seeds": seeds_table(one.item, one.records, claim),
         "target": target_table(one.item, one.records, claim),
         "contrasts": [_sum_text(contrast) for contrast in contrasts(claim)],

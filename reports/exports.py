@@ -9,10 +9,11 @@ from benchmark.papers.item import Item
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import CellResult, Records, collect, counted
-from reports.arena import arena_object, arena_tables, arenas, dots, is_arena
+from reports.arena import arena_object, arena_tables, arenas, is_arena
 from reports.claims import claim_values, claims_table, papers_table
 from reports.figures import Picture
 from reports.formatting import slug
+from reports.interval_figures import dots
 from reports.item_figures import figure_csv, item_picture
 from reports.paper_table import item_tables, metrics_of, notes_of
 from reports.results import Reported, csv_text

@@ -27,12 +27,10 @@ from reports.arena import arena_tables, arenas, is_arena, learned_nothing, stand
 from reports.claims import (
     DECIDED,
     claim_page,
-    claims_pictures,
     claims_table,
     declared_claims,
     finding_text,
     findings,
-    forest,
     state_text,
 )
 from reports.figures import Panel, curves
@@ -49,6 +47,7 @@ from reports.formatting import (
     thousands,
     unit_of,
 )
+from reports.interval_figures import claims_pictures, forest
 from reports.item_figures import DIVERSITY, caption_of, joins
 from reports.methods import exchange_table, kind_of, method_page
 from reports.paper_table import ladder_table, method_of, notes_of, ours_entry

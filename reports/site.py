@@ -35,6 +35,7 @@ from reports.claims import (
 from reports.exports import item_files, item_pictures, tables_of
 from reports.formatting import item_page as item_page
 from reports.formatting import mean_spread, metric_name, percent, sentence, slug, without_dollars
+from reports.interval_figures import forest
 from reports.methods import by_kind, listed, method_page, method_values, overview
 from reports.pages import (
     MARKS,
@@ -181,7 +182,8 @@ class _Site:
             section=analysis.item_section(item, records) if analysis else None,
         )
         for judged in one.judged:
-            self.page(folder / claim_page(judged.claim), "claim.html", **claim_page_values(one, judged))
+            values = {**claim_page_values(one, judged), "picture": forest(one, judged, seeds=True)}
+            self.page(folder / claim_page(judged.claim), "claim.html", **values)
         for result in one.results.values():
             self.cell(one, result)
         for run in one.runs:

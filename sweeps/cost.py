@@ -2,8 +2,9 @@
 
 The method's own `round` is played for a few rounds that stand for all, over an engine that trains one job of each kind,
 for one local step, and takes all others of the kind as equal to it. Images are those of a stand-in for the data set:
-its size, equally large classes and clients, one picture for all; so no data set is needed. Between jobs weights are the
-network's initial ones. Seconds come from timing a few local steps of each kind of job; a finished run of the cell on
+its size, equally large classes and clients, one picture for all; so no data set is needed. Between jobs weights are
+shapes without numbers, which cost nothing to average; of a method that looks into its weights, the network's initial
+ones. Seconds come from timing a few local steps of each kind of job; a finished run of the cell on
 this machine knows them better.
 
 Legend: N images, D classes.
@@ -51,7 +52,7 @@ from benchmark.records.record import result_if_whole, run_folder
 from benchmark.streams import numpy_stream, torch_stream
 
 MOST_ROUNDS = 16  # rounds of a run that are played
-STEPS_TIMED = 5
+STEPS_TIMED = 5  # at most, and for no longer than a long step
 STEP_FLOPS = 2e9  # of a step that is trained for its cost: a longer one is trained with fewer images
 LONG_STEP = 0.2  # seconds; a longer one is told well enough by itself
 ROUND_SECONDS = 0.003  # the Trainer's own, the record's line and the observers' share of a round, as measured
@@ -177,8 +178,13 @@ def count(experiment: Experiment, data_root: Path | None = None) -> Counted:
 
 @cache
 def _count(experiment: Experiment, data_root: Path | None) -> Counted:
-    engine = SamplingEngine(stand_in(experiment, data_root))
-    totals, exact = over_rounds(engine.rounds(), engine.environment.experiment.federation.rounds)
+    environment = stand_in(experiment, data_root)
+    try:
+        engine = SamplingEngine(environment, shapes)
+        totals, exact = over_rounds(engine.rounds(), environment.experiment.federation.rounds)
+    except RuntimeError:  # what PyTorch raises where a number is asked of a tensor of the meta device
+        engine = SamplingEngine(environment, dict)
+        totals, exact = over_rounds(engine.rounds(), environment.experiment.federation.rounds)
     predicted = any(sample.predicted for sample in engine.samples.values())
     changes = any(getattr(sample.job.update, "sends_changes", False) for sample in engine.samples.values())
     notes = {ESTIMATED: not exact, AT_MOST: predicted, AT_LEAST: changes}
@@ -252,10 +258,11 @@ def over_rounds(count_round: Callable[[int], Counts], rounds: int) -> tuple[Coun
 
 
 class SamplingEngine:
-    """An engine that trains the first job of each kind, for one local step: the others end as it does."""
+    """An engine that trains the first job of each kind, for one local step: the others end as it does. `between`: what
+    stands for a network's initial weights between jobs."""
 
-    def __init__(self, environment: Environment) -> None:
-        self.environment = environment
+    def __init__(self, environment: Environment, between: Callable[[Weights], Weights]) -> None:
+        self.environment, self._between = environment, between
         self.samples: dict[Hashable, Sample] = {}
         self._counts: Counts = Counter()
 
@@ -264,7 +271,7 @@ class SamplingEngine:
         method = self.environment.experiment.method
 
         def initial_weights(model: Model | None = None) -> Weights:
-            return dict(network_of(self.environment, model)[0])
+            return self._between(network_of(self.environment, model)[0])
 
         state: State = method.init(replace(self.environment.setup(), initial_weights=initial_weights))
         kept: dict[str, Tree] = dict(state.clients)
@@ -303,12 +310,14 @@ class SamplingEngine:
 
     def _sample(self, job: Job, number: int, private: Tree | None) -> Sample:
         environment, run = self.environment, self.environment.experiment
-        reader, initial = SureReader(environment, job, number), network_of(environment, job.network)[0]
+        reader, real = SureReader(environment, job, number), network_of(environment, job.network)[0]
 
-        def left(sends: Tree, private: Tree | None) -> Outcome:
+        def left(sends: Tree, private: Tree | None, weights: Weights) -> Outcome:
             return Outcome(
-                key=job.key, sends=untrained(sends, initial), private=private and untrained(private, initial)
+                key=job.key, sends=untrained(sends, weights), private=private and untrained(private, weights)
             )
+
+        between = self._between(real)
 
         local = job.update.start(job.receives, private, reader)
         found = Sample(
@@ -320,15 +329,17 @@ class SamplingEngine:
         if local is None:  # this client sits out
             return found
         if not local.trainable:  # the job only reads
-            return replace(found, outcome=left(job.update.finish(local), local.private))
+            return replace(found, outcome=left(job.update.finish(local), local.private, between))
         kind, data = kind_of(replace(job, limit=Limit()), None), environment.data  # a step's work, kept state or not
         of_run = (data.image_shape, data.num_classes, run.data.augmentation, alike(run.optimizer), run.precision)
         key = (kind, run.model, of_run)
         if key not in _trained:
-            outcome, flops, seconds = trained(job, private, environment)
-            _trained[key] = left(outcome.sends, outcome.private), flops, seconds
+            begun = replace(job, receives=untrained(job.receives, real))
+            outcome, flops, seconds = trained(begun, private and untrained(private, real), environment)
+            _trained[key] = left(outcome.sends, outcome.private, real), flops, seconds
         outcome, flops, seconds = _trained[key]
         steps = steps_of(job, sources_of(job, environment, number, local.selected))
+        outcome = left(outcome.sends, outcome.private, between)
         return replace(found, outcome=outcome, steps=steps, flops_a_step=flops, seconds_a_step=seconds)
 
 
@@ -364,7 +375,7 @@ def trained(job: Job, private: Tree | None, environment: Environment) -> tuple[O
         else:
             runner = JobRunner(environment, fast=True)
             timed(runner, 1)
-            _, seconds = timed(runner, STEPS_TIMED)
+            _, seconds = timed(runner, max(1, min(STEPS_TIMED, round(LONG_STEP / seconds))))
     finally:
         torch.set_num_threads(threads)
     of_a_step = images / images_a_step(short) / len(job.update.phases)
@@ -403,6 +414,10 @@ def untrained(tree: Mapping[str, Any], initial: Weights) -> Tree:
         elif name in initial and value.shape == initial[name].shape:
             found[name] = initial[name].to(value.dtype)
     return found
+
+
+def shapes(weights: Weights) -> Weights:
+    return {name: value.to("meta") for name, value in weights.items()}
 
 
 class SureReader:

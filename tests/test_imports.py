@@ -42,6 +42,12 @@ def loaded(code: str, names: tuple[str, ...]) -> set[str]:
             ("pytorch_lightning", "torchvision"),
             id="no training",
         ),
+        # A table of which nothing is missing is printed at once; figures are drawn where a page is built.
+        pytest.param(
+            f"{PARSER}parser('reproduce')\nimport reports.terminal",
+            ("pytorch_lightning", "torchvision", "matplotlib", "scipy.optimize", "sklearn"),
+            id="a table on the terminal",
+        ),
     ],
 )
 def test_what_is_imported_brings_nothing_that_it_does_not_need(code: str, names: tuple[str, ...]) -> None:

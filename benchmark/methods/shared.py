@@ -32,12 +32,14 @@ class RunningMean:
             self._like = weights
             self._sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
         for name, value in weights.items():
-            self._sums[name].add_(value, alpha=weight)
+            if not value.is_meta:  # where costs are counted, a weight is a shape
+                self._sums[name].add_(value, alpha=weight)
         self.total += weight
 
     def value(self) -> fl.Weights:
         """The mean, in the dtype it came in (counters of batches seen are rounded down). Needs a positive total."""
-        return {name: (total / self.total).to(self._like[name].dtype) for name, total in self._sums.items()}
+        means = {name: total if total.is_meta else total / self.total for name, total in self._sums.items()}
+        return {name: value.to(self._like[name].dtype) for name, value in means.items()}
 
 
 def mean(weight_sets: Sequence[fl.Weights], coefficients: Sequence[float] | None = None) -> fl.Weights:

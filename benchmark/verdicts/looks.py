@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri  # scipy.stats, which has the same as norm, takes a second to load
+from scipy.special import ndtr, ndtri  # scipy.stats and scipy.optimize take half a second to load
 
 from benchmark.papers.item import Claim
 from benchmark.verdicts.statistics import summary
@@ -36,7 +35,7 @@ def errors(error: float, looks: tuple[int, ...] = LOOKS) -> tuple[float, ...]:
     for time in times:
         sigma = math.sqrt(time - before)
         to_spend = error * math.log(1 + (math.e - 1) * time) - spent
-        bound = brentq(_excess, 0.0, 12.0, (start, density, sigma, to_spend), xtol=1e-12)
+        bound = _bound(start, density, sigma, to_spend)
         found.append(float(2 * ndtr(-bound / math.sqrt(time))))
         place = np.linspace(-bound, bound, NODES)
         weights = np.full(NODES, place[1] - place[0])
@@ -51,10 +50,14 @@ def _normal(place: Values, mean: Values, sigma: float) -> Values:
     return np.exp(-(((place - mean) / sigma) ** 2) / 2) / (math.sqrt(2 * math.pi) * sigma)
 
 
-def _excess(bound: float, start: Values, density: Values, sigma: float, to_spend: float) -> float:
-    """How much more than is to be spent goes beyond the bound."""
-    beyond = ndtr((start - bound) / sigma) + ndtr((-bound - start) / sigma)
-    return float(density @ beyond) - to_spend
+def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> float:
+    """What the process goes beyond, on either side, with just that chance."""
+    low, high = 0.0, 12.0
+    while high - low > 1e-12:
+        bound = (low + high) / 2
+        beyond = ndtr((start - bound) / sigma) + ndtr((-bound - start) / sigma)
+        low, high = (bound, high) if float(density @ beyond) > to_spend else (low, bound)
+    return (low + high) / 2
 
 
 def power(claim: Claim, differences: Sequence[float], look: int, error: float, *, confirming: bool) -> float:

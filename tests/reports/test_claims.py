@@ -9,7 +9,8 @@ import pytest
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
-from reports.claims import claim_page, finding_text, findings, forest, reason_text, target_table
+from reports.claims import claim_page, finding_text, findings, reason_text, target_table
+from reports.interval_figures import forest
 from reports.results import Reported
 from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_record, pair

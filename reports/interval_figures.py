@@ -1,0 +1,99 @@
+"""Pictures of intervals: what a claim's looks say, all claims of an item, an arena's methods; every seed is a dot.
+
+They stand apart from the tables of claims and arenas, so that a terminal's table is printed without matplotlib.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.verdicts.evidence import evidence
+from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.looks import LOOKS, errors
+from benchmark.verdicts.results import CellResult
+from benchmark.verdicts.signed_ranks import interval, typical
+from benchmark.verdicts.statistics import summary
+from reports.arena import Arena, methods
+from reports.claims import unit_text
+from reports.figures import IntervalRow, Picture, intervals
+from reports.formatting import count, is_fraction, metric_name
+from reports.paper_table import method_of
+from reports.results import Reported
+from reports.style import Look, looks
+
+
+def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
+    """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed. Of several contrasts: the
+    one whose typical difference is the least. None without a seed, and for what is counted."""
+    claim, seen = judged.claim, evidence(one.item, one.records, judged.claim)
+    if claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
+        return None
+    scale = 100.0 if is_fraction(claim.metric) else 1.0
+    values = min(seen.differences, key=lambda values: typical([values[s] for s in seen.confirming or seen.pilots]))
+    rows = []
+    if seen.pilots:
+        known = [scale * values[seed] for seed in seen.pilots]
+        told = judged.interval if not seen.confirming else None
+        rows.append(_row(f"{count(len(known), 'pilot')}, not judged", claim, known, _scaled(told, scale), hollow=True))
+    for look, n in enumerate(LOOKS[: judged.looks]):
+        known = [scale * values[seed] for seed in seen.confirming[:n]]
+        rows.append(_row(f"look {look + 1}: {n} seeds", claim, known, interval(known, errors(judged.error)[look])))
+    if seen.confirming and not judged.looks:
+        known = [scale * values[seed] for seed in seen.confirming]
+        rows.append(_row(f"{count(len(known), 'seed')} of {LOOKS[0]}", claim, known, None))
+    if seeds:
+        every = [*seen.pilots, *seen.confirming]
+        rows += [_row(f"seed {s}", claim, [scale * values[s]], None, hollow=s not in CONFIRMING) for s in every]
+    unit = unit_text(claim)
+    title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
+    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8, again=seeds)
+
+
+def _scaled(found: tuple[float, float] | None, scale: float) -> tuple[float, float] | None:
+    return None if found is None else (scale * found[0], scale * found[1])
+
+
+def _row(name: str, claim: Claim, values: list[float], told: Any, hollow: bool = False) -> IntervalRow:
+    scale = 100.0 if is_fraction(claim.metric) else 1.0
+    mean = typical(values) if len(values) > 1 else None
+    return IntervalRow(name=name, mean=mean, interval=told, dots=values, margin=scale * claim.least, hollow=hollow)
+
+
+def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
+    """Every claim's interval, those of one unit on one axis; none of claims without an estimate."""
+    units: dict[str, list[IntervalRow]] = {}
+    for one in judged:
+        if one.estimate is None:
+            continue
+        metric, name, unit = one.claim.metric, one.claim.name, unit_text(one.claim)
+        scale = 100.0 if is_fraction(metric) else 1.0
+        row = IntervalRow(
+            name=f"{name if len(name) < 50 else name[:48] + '...'}",
+            mean=scale * one.estimate,
+            interval=_scaled(one.interval, scale),
+            margin=scale * one.claim.least,
+        )
+        units.setdefault(f"{metric_name(metric)}: difference" + (f", {unit}" if unit else ""), []).append(row)
+    return [intervals(rows, title, zero=True, names=3.4) for title, rows in units.items()]
+
+
+def dots(item: Item, arena: Arena) -> Picture | None:
+    """Accuracy at equal rounds, every seed a dot, best first; bounds hollow. None without a finished run."""
+    if not arena.compared:
+        return None
+    chosen = looks(methods(item))
+
+    def row(result: CellResult, values: Mapping[int, float], look: Look | None) -> IntervalRow:
+        seen = summary(values.values())
+        return IntervalRow(
+            name=method_of(result.cell),
+            mean=100 * seen.mean,
+            interval=(max(0.0, 100 * seen.told[0]), min(100.0, 100 * seen.told[1])) if seen.told else None,
+            dots=[100 * value for value in values.values()],
+            look=look or Look(colour=2),
+            hollow=look is None,
+        )
+
+    rows = [row(one.result, one.places["rounds"].values, chosen[method_of(one.result.cell)]) for one in arena.compared]
+    rows += [row(result, result.values, None) for result in arena.bounds if result.values]
+    return intervals(rows, "Test accuracy (%) at equal rounds; line: 95 % interval, tick: mean", names=1.6)
