@@ -25,8 +25,8 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import FAMILY_ERROR
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, Paired, Summary, paired, summary
-from reports.formatting import NONE, count, megabytes, percent, thousands
-from reports.paper_table import cell_page, entry_values, mean_entry, method_of, notes_of, paired_entry
+from reports.formatting import NONE, count, megabytes, percent, sentence, thousands
+from reports.paper_table import cell_page, entry_values, is_printed, mean_entry, method_of, notes_of, paired_entry
 from reports.properties import item_properties
 from reports.results import KEPT, Reported
 from reports.tables import Column, Entry, Row, Table
@@ -86,7 +86,7 @@ class Arena:
 
 def is_arena(item: Item) -> bool:
     """Methods as rows, and nothing published: what is compared is methods among each other."""
-    return item.methods_are_rows and not any(entry.published for entry in (*item.cells, *item.shown))
+    return item.methods_are_rows and not is_printed(item)
 
 
 def entries_of(item: Item) -> list[Cell | Choice]:
@@ -237,7 +237,7 @@ def standing(arena: Arena, n_wanted: int) -> str:
     n = len(arena.seeds)
     seeds = count(n, "common seed") + (f" of {n_wanted} wanted" if n < n_wanted else "")
     if n < INTERVAL_SEEDS:
-        return f"Sorted by mean over {seeds}: too few for an interval, so no method is told from another."
+        return f"Sorted by mean over {seeds}: too few for an interval, so the order may be chance."
     return f"Sorted by mean over {seeds}, with the difference to the best (paired 95 % interval, Bonferroni)."
 
 
@@ -313,11 +313,12 @@ def compared_table(every: Sequence[Reported]) -> Table:
     rounds. Links from the site's root."""
     columns, rows = [Column(name="Method", left=True)], dict[str, dict[int, Entry]]()
     bounds = set[str]()
-    for one in (one for one in every if is_arena(one.item)):
+    for one in (one for one in every if one.paper == "arena"):
         for arena in arenas(one.item, one.records):
             place = len(columns)
-            group = f"{one.item.title.removeprefix('All methods ')} ({one.item.profile})"
-            columns.append(Column(name=arena.title, group=group))
+            value = arena.title.removesuffix(" hyperparameters")
+            group = one.item.title.removeprefix("All methods ").removeprefix("on ").removeprefix("over ")
+            columns.append(Column(name=value, group=sentence(group).rstrip("."), below=one.item.profile))
             found = [
                 (
                     other.result,

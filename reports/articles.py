@@ -23,6 +23,7 @@ from reports.provenance import flat
 from reports.results import Reported
 from reports.tables import Entry, Table, table_of
 
+LONG = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e-?\d+)?(?![\w.])")  # a number with more digits than a reader needs
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 
 
@@ -53,7 +54,10 @@ def _measured(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text())
         works = values.pop("ratios", {})
         tables = [_work_table(name, work) for name, work in works.items()]
-        facts = flat(values, joint=" ")
+        facts = {
+            name: LONG.sub(lambda found: f"{float(found[0]):.4g}", text)
+            for name, text in flat(values, joint=" ").items()
+        }
     except (OSError, ValueError, AttributeError, KeyError) as error:
         tables, facts = [], {"cannot be read": str(error)}
     return {"name": path.stem, "tables": tables, "facts": [(name, value, False) for name, value in facts.items()]}

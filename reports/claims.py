@@ -120,7 +120,8 @@ def finding_text(judged: Judged) -> str:
     if judged.estimate is None:
         return "No seed has all of its cells yet."
     if judged.claim.endpoint == "arithmetic":
-        return f"The difference is {estimate_text(judged)}. It is counted, and the same for every seed."
+        what = f"{metric_name(judged.claim.metric)}: the difference is {estimate_text(judged)}."
+        return f"{what} It is counted, and the same for every seed."
     what = f"{estimate_text(judged)}, {interval_text(judged)}"
     if judged.verdict in DECIDED:
         return f"The typical difference is {what}, over {count(judged.n, 'confirming seed')}."

@@ -68,13 +68,14 @@ def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
         metric, name, unit = one.claim.metric, one.claim.name, unit_text(one.claim)
         scale = 100.0 if is_fraction(metric) else 1.0
         row = IntervalRow(
-            name=f"{name if len(name) < 50 else name[:48] + '...'}",
+            name=name,
             mean=scale * one.estimate,
             interval=_scaled(one.interval, scale),
             margin=scale * one.claim.least,
         )
         units.setdefault(f"{metric_name(metric)}: difference" + (f", {unit}" if unit else ""), []).append(row)
-    return [intervals(rows, title, zero=True, names=3.4) for title, rows in units.items()]
+    wide = {title: 0.2 + 0.068 * max(len(row.name) for row in rows) for title, rows in units.items()}
+    return [intervals(rows, title, zero=True, names=wide[title]) for title, rows in units.items()]
 
 
 def dots(item: Item, arena: Arena) -> Picture | None:

@@ -11,7 +11,6 @@ import pandas as pd
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, method_class, method_name
 from benchmark.papers.item import Cell
-from benchmark.papers.table import WORDS
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
 from reports.articles import article
@@ -145,7 +144,7 @@ def overview(cells: dict[str, list[tuple[Reported, CellResult]]]) -> Table:
             text = f"{n:.0f}" if n == n else "can" if labels in told["needs"] else NONE
             entries.append(Entry(text=text, look="" if n == n else "missing", sort=n if n == n else 0.0))
         rows.append(Row(entries=tuple(entries)))
-    heads = [Column(name=WORDS.get(data, data), group=LABELS.get(labels, labels)) for labels, data in runs.columns]
+    heads = [Column(name=data, group=LABELS.get(labels, labels)) for labels, data in runs.columns]
     return Table(
         name="methods",
         caption="Finished runs of each method, by who has labels and by data set. “can”: the method can use such "

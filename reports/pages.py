@@ -50,7 +50,7 @@ from reports.formatting import (
 from reports.interval_figures import claims_pictures, forest
 from reports.item_figures import DIVERSITY, caption_of, joins
 from reports.methods import exchange_table, kind_of, method_page
-from reports.paper_table import ladder_table, method_of, notes_of, ours_entry
+from reports.paper_table import is_printed, ladder_table, method_of, notes_of, ours_entry
 from reports.properties import property_tables
 from reports.provenance import commit_of, flat, marks_of, provenance, remarks
 from reports.results import KEPT, KEPT_ACCURACY, Reported, is_number, series_of
@@ -227,6 +227,7 @@ def item_values(one: Reported, departures: str) -> dict[str, Any]:
         "paper": one.paper,
         "profile_text": PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
+        "printed": is_printed(item),
         "remarks": remarks(one.runs, item.profile),
         "properties": property_tables(item, records) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": notes_of(item, one.results.values()),

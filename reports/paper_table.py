@@ -175,7 +175,7 @@ def _table(
         rows.append(Row(entries=(Entry(text=name, below=below), *(entry(row) for _, entry in drawn)), values=listed))
     what = ", ".join(axis_title(metric) for metric in metrics_of(item))
     what = f"; {what}, mean ± standard deviation over seeds" if found.trained else ""
-    grey = "" if item.profile == "paper" else "; published numbers are for orientation only"
+    grey = "; published numbers are for orientation only" if item.profile != "paper" and is_printed(item) else ""
     shared = f"; all rows: {found.constant}" if found.constant else ""
     return Table(
         name="table",
@@ -185,6 +185,11 @@ def _table(
         notes=tuple(notes),
         data=data,
     )
+
+
+def is_printed(item: Item) -> bool:
+    """Whether any of its numbers stands in a paper."""
+    return any(entry.published for entry in (*item.cells, *item.shown))
 
 
 def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult], alone: bool) -> Iterator[Drawn]:

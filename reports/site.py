@@ -224,7 +224,8 @@ class _Site:
         values = paper_values(name, mine)
         self.page(folder / "index.html", "paper.html", **values, analysis=bool(analysis), made=made)
         article = departures(text, mine) if text else None
-        self.page(folder / "departures.html", "departures.html", paper=name, article=article)
+        short = values["about"]["short"] if values["about"] else name
+        self.page(folder / "departures.html", "departures.html", paper=name, short=short, article=article)
 
     def methods(self, every: Sequence[Reported]) -> None:
         found = by_kind(every)

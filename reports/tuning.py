@@ -93,7 +93,7 @@ def _history(study: Mapping[str, Any]) -> Picture:
     trials = pd.DataFrame(rows, columns=["kind", "name", "x", "y", "complete"])
     complete = trials[trials["complete"].astype(bool)]
     steps = list(zip(complete["x"], complete["y"].cummax(), strict=True))
-    dots = Dots(x_title="Trial", y_title="Accuracy, %", dots=trials, steps=steps)
+    dots = Dots(x_title="Trial", y_title="Held-out accuracy, %", dots=trials, steps=steps)
     return scatter(dots, KINDS)
 
 

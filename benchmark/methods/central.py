@@ -159,10 +159,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch(Central):
-    """FixMatch: the strong view learns the weak view's label where that is sure, by cross-entropy (fixmatch.py).
+    """FixMatch: the strong view learns the weak view's label where that is sure, by cross-entropy.
 
     Sohn et al. FixMatch: Simplifying Semi-supervised Learning with Consistency and Confidence. NeurIPS 2020, section
-    2.2, Eqs. 3 and 4.
+    2.2, Eqs. 3 and 4. Released: fixmatch.py.
     """
 
     threshold: Share = 0.95  # tau
@@ -180,10 +180,11 @@ class FixMatch(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class UDA(Central):
-    """UDA: the strong view learns the weak view's sharpened prediction where that is sure, by divergence (uda.py: no
-    annealing of labels, no entropy term).
+    """UDA: the strong view learns the weak view's sharpened prediction where that is sure, by divergence,
+    without annealing of labels and without an entropy term.
 
     Xie et al. Unsupervised Data Augmentation for Consistency Training. NeurIPS 2020, Eq. 1 and section 2.4.
+    Released: uda.py.
     """
 
     threshold: Share = 0.95  # beta  of the prediction before it is sharpened (--confidence)
@@ -202,9 +203,10 @@ class UDA(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabeling(Central):
-    """Pseudo-Labeling: an image learns its own largest class where that is sure, by cross-entropy (pseudo_label.py).
+    """Pseudo-Labeling: an image learns its own largest class where that is sure, by cross-entropy.
 
     Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML Workshop 2013, Eq. 15.
+    Released: pseudo_label.py.
     """
 
     threshold: Share = 0.95  # (--threshold)
@@ -223,9 +225,9 @@ class PseudoLabeling(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PiModel(Central):
-    """Pi-Model: predictions on two weak views, one without a gradient, by squared difference (pi_model.py).
+    """Pi-Model: predictions on two weak views, one without a gradient, by squared difference.
 
-    Laine and Aila. Temporal Ensembling for Semi-Supervised Learning. ICLR 2017, Algorithm 1.
+    Laine and Aila. Temporal Ensembling for Semi-Supervised Learning. ICLR 2017, Algorithm 1. Released: pi_model.py.
     """
 
     unlabelled_weight: NotNegative = 10.0  # w_max
@@ -244,9 +246,10 @@ class PiModel(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacher(PiModel):
-    """Mean Teacher: the prediction of the average of weights on one view, by squared difference (mean_teacher.py).
+    """Mean Teacher: the prediction of the average of weights on one view, by squared difference.
 
     Tarvainen and Valpola. Mean teachers are better role models. NeurIPS 2017, section 2, Eqs. 1 and 2.
+    Released: mean_teacher.py.
     """
 
     unlabelled_weight: NotNegative = 50.0  # J's weight
@@ -258,9 +261,10 @@ class MeanTeacher(PiModel):
 
 @dataclass(frozen=True, kw_only=True)
 class MixMatch(Central):
-    """MixMatch: all images are mixed, unlabelled ones under the sharpened mean of two predictions (mixmatch.py).
+    """MixMatch: all images are mixed, unlabelled ones under the sharpened mean of two predictions.
 
     Berthelot et al. MixMatch: A Holistic Approach to Semi-Supervised Learning. NeurIPS 2019, Algorithm 1, Eqs. 3 to 11.
+    Released: mixmatch.py.
     """
 
     temperature: Positive = 0.5  # T
@@ -280,10 +284,10 @@ class MixMatch(Central):
 @dataclass(frozen=True, kw_only=True)
 class ReMixMatch(Central):
     """ReMixMatch: as MixMatch; the weak view makes the guess, aligned with the labels' classes, and strong views are
-    held to it (remixmatch_no_cta.py, cross-entropies in the place of squares).
+    learn it, by cross-entropies in the place of squares.
 
     Berthelot et al. ReMixMatch: Semi-Supervised Learning with Distribution Alignment and Augmentation Anchoring.
-    ICLR 2020, Algorithm 1, Eqs. 3 to 5.
+    ICLR 2020, Algorithm 1, Eqs. 3 to 5. Released: remixmatch_no_cta.py.
     """
 
     temperature: Positive = 0.5  # T

@@ -1,4 +1,4 @@
-"""EASGD: clients keep their own models, which a spring ties to a center; the center moves by the mean of the clients.
+"""EASGD: clients keep their own models, drawn towards a center after each round; the center moves towards their mean.
 
 Zhang, Choromanska, LeCun. Deep Learning with Elastic Averaging SGD. NeurIPS 2015. Sections 2 and 3, Eqs. 2, 5, 6,
 Algorithm 1 (communication every tau = T local steps). SSFL quotes it in Table 5 from Overlap-Local-SGD's paper, whose

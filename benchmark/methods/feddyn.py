@@ -1,4 +1,4 @@
-"""FedDyn: supervised federated learning in which each client's loss is bent so that its minimum is the common one.
+"""FedDyn: supervised federated learning in which a term in each client's loss moves its minimum to the common one.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021,
 Algorithm 1. Released code: alpemreacar/FedDyn, utils_methods.py: train_FedDyn.

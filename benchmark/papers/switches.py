@@ -66,7 +66,7 @@ def departures(paper: Paper, profile: str) -> Item:
         seeds=SEEDS.get(profile, 1),
         notes=(
             "A question of ours, no table of the paper. Both cells of a row have everything else in common.",
-            f"Intervals are for one row each: of {len(cells) // 2} that hold nothing, one in twenty would seem to.",
+            f"Intervals are per row and uncorrected; with {len(cells) // 2} rows expect a spurious one.",
             *notes,
             SELECTIONS["last"],
         ),

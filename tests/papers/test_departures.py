@@ -7,7 +7,7 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
-from benchmark.papers import switches
+from benchmark.papers import catalogue, switches
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
@@ -135,6 +135,7 @@ def test_a_paper_s_name_leaves_ours_out_and_all_does_not():
 
 def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(switches, "PUBLISHED", tmp_path)
+    catalogue.item_of.cache_clear()
     file = (ROOT / "results" / "published" / "ssfl" / "departures.toml").read_text()
     (tmp_path / "ssfl").mkdir()
     (tmp_path / "ssfl" / "departures.toml").write_text(file.replace("entry = 10", "entri = 10", 1))

@@ -97,7 +97,7 @@ def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
     cells = tuple(replace(cell, computed={"parameters": n}) for cell, n in zip(item.cells, (300.0, 100.0), strict=True))
     one = Reported(replace(item, profile="paper", cells=cells, claims=(claim,)), records)
     (judged,) = one.judged
-    assert finding_text(judged) == "The difference is +200. It is counted, and the same for every seed."
+    assert finding_text(judged) == "parameters: the difference is +200. It is counted, and the same for every seed."
     assert forest(one, judged, seeds=False) is None
 
 
