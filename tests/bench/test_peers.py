@@ -37,9 +37,11 @@ def test_other_weights_are_refused() -> None:
 
 @pytest.mark.slow
 def test_a_driver_that_computes_something_else_is_not_timed(monkeypatch) -> None:
-    """Ours, where twice the tolerance is added to every weight that is wanted."""
+    """Ours, where twice what is allowed is added to every weight that is wanted."""
     start = by_hand(Setup(work="laptop", rounds=1, processes=1, small=True))
-    monkeypatch.setattr(command, "by_hand", lambda setup: {name: value + 2e-5 for name, value in start.items()})
+    monkeypatch.setattr(
+        command, "by_hand", lambda setup: {name: value + 2 * command.OURS for name, value in start.items()}
+    )
     monkeypatch.setattr(sys, "argv", ["peers", "--small", "--rounds", "1", "--work", "laptop"])
     with pytest.raises(SystemExit, match="it is not the same work"):
         command.main()
