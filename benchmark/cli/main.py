@@ -88,7 +88,6 @@ def parser(verb: str | None = None) -> Parser:
         if name == verb:
             gc.disable()  # all that is imported stays: to look through it for garbage takes a seventh of the time
             imported = importlib.import_module(f"benchmark.cli.{module}")
-            gc.freeze()  # nor later: a report takes a tenth less
             gc.enable()
             imported.add(name, command)
     return top
