@@ -30,7 +30,7 @@ DEFAULT = Experiment(
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Train one experiment and write its record; a finished one is not trained again, an interrupted one goes on. "
-        "Fields are set by name: --federation.K=20 --federation.C=5 --partition.R=0.8; --data mnist; --method semifl."
+        "Fields are set by name: --federation.K=10 --federation.C=5 --partition.R=0.6; --data mnist; --method semifl."
     )
     command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
