@@ -171,7 +171,7 @@ def test_runs_without_a_digest_are_counted_and_no_trouble(capsys, results):
     write_json(path, {name: value for name, value in read_json(path).items() if name != "digest"})
     code = main(["verify", "--results", str(results), "--json"])
     found = json.loads(capsys.readouterr().out)
-    nothing = {"troubles": [], "notes": [], "absent": [], "retrained": {}}
+    nothing: dict[str, object] = {"troubles": [], "notes": [], "absent": [], "retrained": {}}
     assert code == 0 and found == {"records": 4, "without_digest": 1} | nothing
 
 
