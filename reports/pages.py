@@ -94,12 +94,12 @@ def of_paper(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 
 
 def progress(one: Reported) -> dict[str, Any]:
-    """Cells and runs done of an item, and its verdicts."""
+    """Cells with a run and runs done of an item, and its verdicts."""
     results = [result for result in one.results.values() if result.awaited]
     agreed = [seen.verdict for result in results if (seen := agreement(one.item, result))]
     total = len(results) + len(one.item.choices)
     return {
-        "done": sum(result.status == "done" for result in results),
+        "cells_run": sum(result.n > 0 for result in results),
         "total": total,
         "runs_done": sum(min(result.n, one.item.seeds) for result in results),
         "runs_wanted": one.item.seeds * total,
@@ -129,7 +129,7 @@ def items_table(shown: Sequence[Reported], root: str) -> Table:
                 href=root + one.page.as_posix(),
             ),
             Entry(text=item.profile),
-            Entry(text=f"{seen['done']} of {seen['total']}", sort=seen["done"] / max(1, seen["total"])),
+            Entry(text=f"{seen['cells_run']} of {seen['total']}", sort=seen["cells_run"] / max(1, seen["total"])),
             Entry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
             Entry(
                 text=", ".join(f"{n} {verdict}" for verdict, n in seen["verdicts"].items()) or NONE,
@@ -143,7 +143,7 @@ def items_table(shown: Sequence[Reported], root: str) -> Table:
             "data": list(dict.fromkeys(cell.experiment.data.name for cell in item.cells)),
         }
         rows.append(Row(entries=entries, values=known))
-    heads = (("Table or figure", True), ("Profile", True), ("Cells done", False), ("Runs", False), ("Verdicts", True))
+    heads = (("Table or figure", True), ("Profile", True), ("Cells run", False), ("Runs", False), ("Verdicts", True))
     columns = tuple(Column(name=name, left=left) for name, left in heads)
     return Table(name="items", caption="Tables and figures", columns=columns, rows=tuple(rows))
 
@@ -182,7 +182,7 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
             {
                 "profile": profile,
                 "items": len(seen),
-                "done": sum(one["done"] for one in seen),
+                "cells_run": sum(one["cells_run"] for one in seen),
                 "total": sum(one["total"] for one in seen),
                 "verdicts": _tally(verdicts.elements()),
             }
