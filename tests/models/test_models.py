@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.errors import ConfigError
 from benchmark.models.build import NETWORKS, ImageShape, Model, build, count_parameters, forward_flops
@@ -99,12 +100,21 @@ def test_forward_flops_of_the_emnist_cnn_by_hand() -> None:
     assert forward_flops(build(RELEASED_EMNIST, (1, 28, 28), 47, seed=0), (1, 28, 28)) == by_hand
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_forward_flops_are_those_that_torch_counts(name: str) -> None:
+    module = build(Model(network=name, norm="none"), (3, 32, 32), 10, seed=0)
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        module.eval()(torch.zeros(1, 3, 32, 32))
+    assert forward_flops(module, (3, 32, 32)) == counter.get_total_flops() > 0
+
+
 def test_forward_flops_leaves_the_module_alone() -> None:
-    """Batch norm would take the image into its statistics, and a module moved to the meta device loses its weights."""
+    """Batch norm would take the image into its statistics, and a hook left behind would count in every training."""
     module = build(Model(network="small_cnn", norm="bn"), (1, 28, 28), 10, seed=0)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     assert forward_flops(module, (1, 28, 28)) > 0
-    assert module.training
+    assert module.training and not any(layer._forward_hooks for layer in module.modules())
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
