@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
-import pandas as pd
-
 from benchmark.papers.beside import is_bound
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
@@ -28,7 +26,7 @@ from benchmark.verdicts.statistics import INTERVAL_SEEDS, Paired, Summary, paire
 from reports.formatting import NONE, count, megabytes, percent, sentence, thousands
 from reports.paper_table import cell_page, entry_values, is_printed, mean_entry, method_of, notes_of, paired_entry
 from reports.properties import item_properties
-from reports.results import KEPT, Reported
+from reports.reported import KEPT, Reported
 from reports.tables import Column, Entry, Row, Table
 
 Basis: TypeAlias = Literal["rounds", "steps", "bytes"]
@@ -253,11 +251,11 @@ def learned_nothing(arena: Arena) -> str:
 
 def arena_tables(item: Item, records: Records) -> list[Table]:
     """A table for each value of the setting that varies, with the data and the notes of all."""
-    frame, notes = arena_frame(item, records), notes_of(item, collect(item, records).values())
-    return [_table(item, arena, frame, notes) for arena in arenas(item, records)]
+    rows, notes = arena_rows(item, records), notes_of(item, collect(item, records).values())
+    return [_table(item, arena, rows, notes) for arena in arenas(item, records)]
 
 
-def _table(item: Item, arena: Arena, frame: pd.DataFrame, notes: tuple[str, ...]) -> Table:
+def _table(item: Item, arena: Arena, data: Sequence[Mapping[str, Any]], notes: tuple[str, ...]) -> Table:
     steps, sent = arena.budget.get("steps"), arena.budget.get("bytes")
     at = {
         "rounds": "last round" if arena.rounds is None else f"{arena.rounds:,} rounds",
@@ -304,7 +302,7 @@ def _table(item: Item, arena: Arena, frame: pd.DataFrame, notes: tuple[str, ...]
         columns=tuple(columns),
         rows=tuple(rows),
         notes=notes,
-        data=frame,
+        data=data,
     )
 
 
@@ -364,7 +362,7 @@ def _bound(result: CellResult) -> Entry:
     return mean_entry(result.summary)
 
 
-def arena_frame(item: Item, records: Records) -> pd.DataFrame:
+def arena_rows(item: Item, records: Records) -> list[dict[str, Any]]:
     """A row a cell: the fields of every table's CSV, its place on each basis, and costs; all accuracies fractions."""
     placed = {one.result.cell.label: (arena, one) for arena in arenas(item, records) for one in arena.compared}
     rows = []
@@ -381,7 +379,7 @@ def arena_frame(item: Item, records: Records) -> pd.DataFrame:
     for choice in item.choices:
         known = {"item": item.name, "profile": item.profile, **choice.setting, "label": choice.label}
         rows.append({**known, "role": choice.role, "status": "waits for trials", "note": choice.note})
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _place_values(placing: Placing | None) -> dict[str, Any]:
@@ -401,7 +399,8 @@ def arena_object(item: Item, records: Records) -> dict[str, Any]:
     Accuracies are fractions, costs those of a whole run; null where there is no such value.
     """
     found = arenas(item, records)
-    rows = arena_frame(item, records).astype(object)
+    rows = arena_rows(item, records)
+    names = dict.fromkeys(name for row in rows for name in row)
     properties = {
         method: {name: entry.line for name, entry in seen.items()}
         for method, seen in item_properties(item, records).items()
@@ -409,6 +408,6 @@ def arena_object(item: Item, records: Records) -> dict[str, Any]:
     return {
         "varies": found[0].key if found else "",
         "columns": [{"value": a.value, "seeds": list(a.seeds), "rounds": a.rounds, **a.budget} for a in found],
-        "methods": rows.where(rows.notna(), None).to_dict("records"),
+        "methods": [{name: row.get(name) for name in names} for row in rows],
         "properties": properties,
     }

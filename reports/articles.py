@@ -20,7 +20,7 @@ from benchmark.verdicts.statistics import paired
 from reports.formatting import count, mean_spread, points, points_interval
 from reports.paper_table import cell_page
 from reports.provenance import flat
-from reports.results import Reported
+from reports.reported import Reported
 from reports.tables import Entry, Table, table_of
 
 LONG = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e-?\d+)?(?![\w.])")  # a number with more digits than a reader needs

@@ -4,11 +4,10 @@ What a sentence says comes from the verdict alone. Where nothing is judged yet, 
 pilot seeds say, under that name: they are chosen by their place and their number of seeds, not by what came out.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
-
-import pandas as pd
 
 from benchmark.papers import catalogue
 from benchmark.papers.item import CONFIRMING, Claim, Item
@@ -29,7 +28,7 @@ from reports.formatting import (
     unit_of,
     without_dollars,
 )
-from reports.results import Reported
+from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
 DECIDED = ("holds", "contradicted", "no effect of interest")
@@ -145,8 +144,8 @@ def findings(shown: Sequence[Reported]) -> list[tuple[Reported, Judged]]:
     return turns[:MOST_FINDINGS]  # the papers take turns
 
 
-def standings(every: Sequence[Reported]) -> pd.DataFrame:
-    """A row a claim of the papers: paper, and what its runs say at best over profiles, in the order of STANDINGS."""
+def standings(every: Sequence[Reported]) -> dict[str, Counter[str]]:
+    """By paper, how many of its claims stand where; of several profiles the best counts, in the order of STANDINGS."""
     found = {(item.name, claim.name): STANDINGS[-1] for item, claim in declared_claims()}
     for one in every:
         for judged in one.judged:
@@ -155,8 +154,10 @@ def standings(every: Sequence[Reported]) -> pd.DataFrame:
             if judged.estimate is not None and says != STANDINGS[0]:
                 says = STANDINGS[1] if judged.verdict == "undecided" else STANDINGS[2]
             found[key] = min(found.get(key, says), says, key=STANDINGS.index)
-    rows = [(name.split("/")[0], says) for (name, _), says in found.items()]
-    return pd.DataFrame(rows, columns=["paper", "says"])
+    counts: dict[str, Counter[str]] = {}
+    for (name, _), says in found.items():
+        counts.setdefault(name.split("/")[0], Counter())[says] += 1
+    return counts
 
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
@@ -166,10 +167,10 @@ def declared_claims() -> tuple[tuple[Item, Claim], ...]:
 
 def state_text(every: Sequence[Reported]) -> str:
     """How far the judging of all claims has come."""
-    counts = standings(every)["says"].value_counts().reindex(STANDINGS, fill_value=0)
-    decided, undecided, pilots, _ = counts
+    counts = sum(standings(every).values(), Counter())
+    decided, undecided, pilots, _ = (counts[says] for says in STANDINGS)
     scale = "" if any(one.item.profile == "paper" for one in every) else " All runs so far are at reduced scale."
-    said = f"Of {counts.sum()} claims {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
+    said = f"Of {counts.total()} claims {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
     if undecided:
         said += f" {undecided} {'has' if undecided == 1 else 'have'} confirming runs without a decision."
     if pilots:
@@ -180,12 +181,11 @@ def state_text(every: Sequence[Reported]) -> str:
 
 def papers_table(every: Sequence[Reported]) -> str:
     """For the README, as Markdown: of each paper how many claims stand where, where it has runs; what is decided."""
-    found = standings(every)
-    counts = pd.crosstab(found["paper"], found["says"]).reindex(columns=STANDINGS, fill_value=0)
     lines = [f"| paper | claims | {' | '.join(STANDINGS)} | runs at |", "|---|" + "---:|" * 5 + "---|"]
-    for paper, row in counts.loc[found["paper"].unique()].iterrows():
+    for paper, counts in standings(every).items():
         profiles = ", ".join(dict.fromkeys(one.item.profile for one in every if one.paper == paper))
-        lines.append(f"| {paper} | {row.sum()} | {' | '.join(map(str, row))} | {profiles or 'none'} |")
+        numbers = " | ".join(str(counts[says]) for says in STANDINGS)
+        lines.append(f"| {paper} | {counts.total()} | {numbers} | {profiles or 'none'} |")
     decided = [
         f"- {judged.verdict}: {judged.claim.name}: "
         f"{estimate_text(judged)} {difference_interval(judged.claim.metric, judged.interval)}".rstrip()
@@ -196,14 +196,14 @@ def papers_table(every: Sequence[Reported]) -> str:
     return "\n".join([*lines, *([""] if decided else []), *decided]) + "\n"
 
 
-def claim_frame(item: Item, judged: Sequence[Judged]) -> pd.DataFrame:
+def claim_rows(item: Item, judged: Sequence[Judged]) -> list[dict[str, Any]]:
     """A row a claim, in the metric's unit."""
     rows = []
     for one in judged:
         values = {"item": item.name, "profile": item.profile, **claim_values(one), "contrast": contrast_text(one.claim)}
         low, high = values.pop("interval") or (None, None)
         rows.append({**values, "low": low, "high": high})
-    return pd.DataFrame(rows)
+    return rows
 
 
 def claim_values(judged: Judged) -> dict[str, Any]:
@@ -236,7 +236,6 @@ def claims_table(
     shown = list(shown)
     rows = [_claim_row(item, one.claim, one, href(item, one.claim)) for item, judged in shown for one in judged]
     rows += [_claim_row(item, claim, None, "") for item, claim in more]
-    frames = [claim_frame(item, judged) for item, judged in shown if judged]
     return Table(
         name="claims",
         caption="Claims; differences are paired by seed, their intervals at the level of the look",
@@ -246,7 +245,7 @@ def claims_table(
             *(Column(name=name, left=True) for name in ("Of", "Profile", "Topic")),
         ),
         rows=tuple(rows),
-        data=pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(),
+        data=[row for item, judged in shown for row in claim_rows(item, judged)],
         notes=tuple(f"{one.claim.name}: {quote_text(one.claim)}" for _, judged in shown for one in judged),
     )
 

@@ -16,7 +16,8 @@ from reports.formatting import slug
 from reports.interval_figures import dots
 from reports.item_figures import figure_csv, item_picture
 from reports.paper_table import item_tables, metrics_of, notes_of
-from reports.results import Reported, csv_text
+from reports.reported import Reported
+from reports.results import csv_text
 from reports.tables import Table, files_of
 
 UNITS = {

@@ -18,7 +18,7 @@ from reports.claims import unit_text
 from reports.figures import IntervalRow, Picture, intervals
 from reports.formatting import count, is_fraction, metric_name
 from reports.paper_table import method_of
-from reports.results import Reported
+from reports.reported import Reported
 from reports.style import Look, looks
 
 

@@ -11,7 +11,8 @@ from benchmark.verdicts.results import ACCURACY, Records, collect, seeds_of
 from reports.figures import Panel, Picture, against, class_counts, curves
 from reports.formatting import metric_name
 from reports.paper_table import method_of, setting_text
-from reports.results import CURVE_COLUMNS, KEPT, curves_frame, measured, series_of
+from reports.reported import KEPT
+from reports.results import CURVE_COLUMNS, curves_frame, measured, series_of
 from reports.style import line_looks, series_looks
 
 DIVERSITY = "diversity/delta/l2/squared/clients"

@@ -17,7 +17,7 @@ from reports.articles import article
 from reports.formatting import NONE, megabytes, sentence, slug
 from reports.paper_table import LABELS, cell_page, mean_entry
 from reports.properties import PRIVACY, properties_of
-from reports.results import Reported
+from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
 HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}

@@ -53,7 +53,8 @@ from reports.methods import exchange_table, kind_of, method_page
 from reports.paper_table import is_printed, ladder_table, method_of, notes_of, ours_entry
 from reports.properties import property_tables
 from reports.provenance import commit_of, flat, marks_of, provenance, remarks
-from reports.results import KEPT, KEPT_ACCURACY, Reported, is_number, series_of
+from reports.reported import KEPT, KEPT_ACCURACY, Reported
+from reports.results import is_number, series_of
 from reports.style import looks
 from reports.tables import Column, Entry, Row, Table, table_of
 

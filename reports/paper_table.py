@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-import pandas as pd
-
 from benchmark.papers.item import Cell, Choice, Item, Shown
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
 from benchmark.verdicts.statistics import Paired, Summary, paired
@@ -30,7 +28,7 @@ from reports.formatting import (
     spread_text,
     unit_of,
 )
-from reports.results import KEPT, KEPT_ACCURACY
+from reports.reported import KEPT, KEPT_ACCURACY
 from reports.tables import Column, Entry, Row, Table, table_of
 
 QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
@@ -128,7 +126,7 @@ def setting_text(setting: Mapping[str, object]) -> str:
 def item_tables(item: Item, records: Records, widest: int = WIDEST, most: int = MOST_COLUMNS) -> list[Table]:
     """The item's table and, where it would be too wide with them, the table of its differences."""
     results = {metric: collect(item, records, metric) for metric in metrics_of(item)}
-    data, notes = item_frame(item, results), notes_of(item, results[item.metrics[0]].values())
+    data, notes = item_rows(item, results), notes_of(item, results[item.metrics[0]].values())
     found = grid(item)
     if found is None or len(found.columns) > widest:
         return [_table(item, _listed(entries_of(item)), results, data=data, notes=notes)]
@@ -162,7 +160,7 @@ def _table(
     results: Mapping[str, Mapping[str, CellResult]],
     more: Sequence[Drawn] = (),
     *,
-    data: pd.DataFrame,
+    data: Sequence[Mapping[str, Any]],
     notes: Sequence[str] = (),
 ) -> Table:
     """A block of columns for each metric of `results`, what is computed without runs, and `more`."""
@@ -317,7 +315,7 @@ def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
     return Entry(text=difference(metric, seen.mean), below=(text, f"n={seen.n}"), look=look, sort=seen.mean)
 
 
-def item_frame(item: Item, results: Mapping[str, Mapping[str, CellResult]]) -> pd.DataFrame:
+def item_rows(item: Item, results: Mapping[str, Mapping[str, CellResult]]) -> list[dict[str, Any]]:
     """The numbers behind the table, a row an entry and metric, all in the unit that the row names: fractions, not
     percent, also what the paper prints."""
     rows = []
@@ -327,14 +325,11 @@ def item_frame(item: Item, results: Mapping[str, Mapping[str, CellResult]]) -> p
     for choice in item.choices:
         known = {"item": item.name, "profile": item.profile, **choice.setting}
         rows.append({**known, "label": choice.label, "role": choice.role, "status": "waits for trials"})
-    frame = pd.DataFrame(rows)
-    for name in ("n", "n_wanted", "n_diverged"):
-        frame[name] = frame[name].astype("Int64") if name in frame else pd.Series(dtype="Int64")
-    return frame
+    return rows
 
 
 def entry_values(item: Item, entry: Shown, metric: str, result: CellResult | None) -> dict[str, Any]:
-    """One row of `item_frame`."""
+    """One row of `item_rows`."""
     unit = "fraction" if is_fraction(metric) else unit_of(metric)
     scale = 0.01 if is_fraction(metric) else 1.0
     printed = entry.published.get(metric)

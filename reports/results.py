@@ -1,4 +1,4 @@
-"""An item with what its records say, and the records as pandas frames: all runs, curves, a cell's mean and band."""
+"""Records as pandas frames: all runs, curves, a cell's mean and band."""
 
 import functools
 import math
@@ -14,39 +14,15 @@ from benchmark.papers.item import UNTRAINED, Cell, Item
 from benchmark.records.files import write_atomically
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import DERIVED, value_of
-from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY as ACCURACY
-from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
+from benchmark.verdicts.results import CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
-from reports.formatting import csv_safe, item_page
+from reports.formatting import csv_safe
 
-KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
 RUN_COLUMNS = ("item", "profile", "label", "cell_key", "seed", "metric", "value", "n_rounds", "status")
 CURVE_COLUMNS = ("cell_key", "seed", "status", "round", "metric", "value")
 MOST_POINTS = 300  # a line of more points is drawn as means of consecutive rounds
 MEAN_SEEDS = 3  # finished runs that a mean line needs
-
-
-class Reported:
-    """An item and its records, of its own seeds and of those that confirm; each question is asked of them once."""
-
-    def __init__(self, item: Item, records: Records) -> None:
-        self.item, self.records = item, counted(item, records)
-        self.paper = item.name.split("/")[0]
-        self.page = item_page(item)  # from the site's root
-
-    @functools.cached_property
-    def judged(self) -> list[Judged]:
-        return judge(self.item, self.records)
-
-    @functools.cached_property
-    def results(self) -> dict[str, CellResult]:
-        """By accuracy."""
-        return collect(self.item, self.records)
-
-    @functools.cached_property
-    def runs(self) -> list[RunRecord]:
-        return [run for cell in self.item.cells for run in seeds_of(self.records, cell)]
 
 
 def runs_frame(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:

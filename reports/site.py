@@ -52,7 +52,8 @@ from reports.pages import (
 )
 from reports.paper_table import LABELS, SELECTED_ON_TEST, cell_page, method_of
 from reports.provenance import made_from
-from reports.results import Reported, csv_text, curves_frame
+from reports.reported import Reported
+from reports.results import csv_text, curves_frame
 from reports.style import DARK, PALETTE
 from reports.tables import csv_of
 from reports.tuning import study_pages

@@ -343,7 +343,7 @@ def _cells(cells: pd.DataFrame) -> Table:
         ].itertuples(index=False)
     ]
     caption = "The cells; accuracies in the CSV are fractions."
-    return table_of("cells", caption, heads, rows, words=2, data=cells.drop(columns="labelled"))
+    return table_of("cells", caption, heads, rows, words=2, data=cells.drop(columns="labelled").to_dict("records"))
 
 
 def _scatter(cells: pd.DataFrame, found: Association, gains: Sequence[Gain]) -> Picture | None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
@@ -17,7 +16,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from reports.formatting import NONE, markdown
-from reports.results import csv_text
 
 WIDTH = 100  # columns of the terminal
 HEAD, ROW_NAME = 12, 24  # characters of a head's line, and those that a row's name has at least
@@ -79,7 +77,7 @@ class Table:
     rows: tuple[Row, ...]
     title: str = ""  # where a page has several
     notes: tuple[str, ...] = ()
-    data: pd.DataFrame = field(default_factory=pd.DataFrame)
+    data: Sequence[Mapping[str, Any]] = ()
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -113,7 +111,7 @@ def table_of(
     rows: Iterable[Iterable[Any]],
     *,
     words: int = 1,
-    data: pd.DataFrame | None = None,
+    data: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
 ) -> Table:
     """A table of plain heads and rows; what is no Entry is shown as text. The first `words` columns hold words, the
@@ -123,13 +121,21 @@ def table_of(
         caption=caption,
         columns=tuple(Column(name=head, left=place < words) for place, head in enumerate(heads)),
         rows=tuple(Row(entries=tuple(e if isinstance(e, Entry) else Entry(text=str(e)) for e in row)) for row in rows),
-        data=pd.DataFrame() if data is None else data,
+        data=data,
         notes=tuple(notes),
     )
 
 
 def csv_of(table: Table) -> str:
-    return csv_text(table.data)
+    import pandas as pd  # who prints tables does not wait for it
+
+    from reports.results import csv_text
+
+    frame = pd.DataFrame(list(table.data))
+    for name in frame:
+        if all(type(row.get(name)) in (int, type(None)) for row in table.data):
+            frame[name] = frame[name].astype("Int64")  # a missing one does not make the others fractions
+    return csv_text(frame)
 
 
 def markdown_of(table: Table, notes: bool = True) -> str:
@@ -144,6 +150,8 @@ def markdown_of(table: Table, notes: bool = True) -> str:
 
 def latex_of(table: Table) -> str:
     """A booktabs tabular; caption and notes are comments."""
+    import pandas as pd
+
     remarks = "".join("% " + " ".join(text.split()) + "\n" for text in (table.caption, *table.notes))
     rows = [[" ".join(entry.line.split()) for entry in row.entries] for row in table.rows]
     body = pd.DataFrame(rows, columns=table.heads(), dtype=object).to_latex(

@@ -121,4 +121,4 @@ def _trials(study: Mapping[str, Any]) -> Table:
         scores = {f"seed={seed}": score for seed, score in zip(study["seeds"], trial["scores"], strict=False)}
         known = {"trial": trial["number"], "state": trial["state"], "value": trial["value"]}
         data.append({**known, **scores, **trial["values"]})
-    return Table(name="trials", caption="Trials", columns=tuple(columns), rows=tuple(rows), data=pd.DataFrame(data))
+    return Table(name="trials", caption="Trials", columns=tuple(columns), rows=tuple(rows), data=data)

@@ -151,7 +151,7 @@ def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
     """
     total = 0
 
-    def count(layer: nn.Module, _: object, output_1: torch.Tensor) -> None:
+    def count(layer: nn.Conv2d | nn.Linear, _: object, output_1: torch.Tensor) -> None:
         nonlocal total  # each number of the output is a product of one filter, or of one row of the matrix
         total += 2 * output_1.numel() * layer.weight[0].numel()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -26,7 +27,7 @@ from reports.arena import (
     methods,
     place,
 )
-from reports.results import Reported
+from reports.reported import Reported
 from reports.tables import markdown_of
 from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena_cell, line, run_of, small
 
@@ -213,7 +214,7 @@ def test_the_table_says_what_the_numbers_say() -> None:
     assert "Sorted by mean over 3 common seeds: too few for an interval" in own.caption
     assert "The budget is what the cheapest method spends." in own.caption
     assert "waits for trials" in markdown_of(tuned) and f"B/own: {ONE_MORE_CLIENT}" in tuned.notes
-    frame = own.data.set_index("label")
+    frame = pd.DataFrame(own.data).set_index("label")
     assert frame.loc["A/own", "rounds_mean"] == pytest.approx(0.91) and frame.loc[
         "B/own", "rounds_to_best"
     ] == pytest.approx(-0.1)

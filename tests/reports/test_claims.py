@@ -11,7 +11,7 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
 from reports.claims import claim_page, finding_text, findings, reason_text, target_table
 from reports.interval_figures import forest
-from reports.results import Reported
+from reports.reported import Reported
 from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_record, pair
 from tests.reports.test_site import Page, words

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmark.methods.catalogue import METHODS
 from benchmark.methods.semifl import SemiFL
 from reports.methods import by_kind, described, overview
-from reports.results import Reported
+from reports.reported import Reported
 from reports.site import build
 from reports.tables import markdown_of
 from tests.reports.fakes import accuracies, make_cell, pair
