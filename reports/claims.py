@@ -40,7 +40,6 @@ TOPICS = {
     "aggregation": "weights of clients",
     "exchange": "what is sent",
     "comm": "traffic",
-    "partition": "partitions",
 }
 OF_ENDPOINTS = {"speed": "speed", "spread": "stability", "arithmetic": "counts and sizes"}
 ENDPOINTS = {
@@ -130,7 +129,8 @@ def finding_text(judged: Judged) -> str:
 
 
 def findings(shown: Sequence[Reported]) -> list[tuple[Reported, Judged]]:
-    """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds."""
+    """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds; of
+    what is merely counted no more than a paper's first."""
     every = [(one, judged) for one in shown for judged in one.judged]
     begun = [pair for pair in every if pair[1].estimate is not None]
     decided = [pair for pair in begun if pair[1].verdict in DECIDED]
@@ -140,7 +140,9 @@ def findings(shown: Sequence[Reported]) -> list[tuple[Reported, Judged]]:
     by_paper: dict[str, list[tuple[Reported, Judged]]] = {}
     for pair in found.values():
         by_paper.setdefault(pair[0].paper, []).append(pair)
-    turns = [pairs[turn] for turn in range(MOST_FINDINGS) for pairs in by_paper.values() if turn < len(pairs)]
+    papers = by_paper.values()
+    told = [[*pairs[:1], *(one for one in pairs[1:] if one[1].claim.endpoint != "arithmetic")] for pairs in papers]
+    turns = [pairs[turn] for turn in range(MOST_FINDINGS) for pairs in told if turn < len(pairs)]
     return turns[:MOST_FINDINGS]  # the papers take turns
 
 

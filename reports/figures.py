@@ -574,6 +574,9 @@ def class_counts(panels: Mapping[str, pd.DataFrame], looks: Mapping[str, Look], 
     rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
         figure, axes = _canvas(rows, columns, looks, width=3.2, height=2.0, gap=0.6)
+        for legend in figure.legends:  # of bars, not of lines
+            for key in legend.get_lines():
+                key.set(linestyle="none", marker="s", markersize=7)
         places = [ax for row in axes for ax in row]
         for ax in places[len(panels) :]:
             ax.set_visible(False)

@@ -31,7 +31,7 @@ METRICS = {
     "exchange/privacy": "Privacy",
     "exchange/statelessness": "Statelessness",
     "exchange/smoothing": "EMA smoothing",
-    "partition/classes": "Classes of a client",
+    "classes a client": "Classes a client",
     "pseudo/class_balance": "Class balance of kept pseudo-labels",
     "comm/bytes_up": "Bytes up",
     "comm/bytes_down": "Bytes down",

@@ -37,7 +37,9 @@ def item_picture(item: Item, records: Records) -> Picture | None:
 
 
 def caption_of(item: Item) -> str:
-    return CAPTIONS[item.drawing.kind if item.drawing else "curves"]
+    drawing = item.drawing or Drawing()
+    named = ", ".join(dict.fromkeys(metric_name(metric) for metric in drawing.truth.values()))
+    return CAPTIONS[drawing.kind] + (f" Dotted, in a line's colour: {named}, mean over seeds." if named else "")
 
 
 def drawn_metrics(item: Item, records: Records) -> list[str]:

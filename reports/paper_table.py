@@ -394,12 +394,14 @@ def _own_notes(item: Item) -> list[str]:
 
 
 def _who_has_labels(item: Item) -> list[str]:
-    """Where methods of the table differ in it: a number is no fair comparison without."""
+    """Where methods of the table differ in it: a number is no fair comparison without. Nothing where a method has it in
+    several ways, which then are the table's own rows or columns."""
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:
         if cell.role in ("published", "control", "quoted"):
             holders.setdefault(cell.experiment.data.label_setting, {})[method_of(cell)] = None
-    if len(holders) < 2 or any("training" in cell.setting for cell in item.cells):
+    methods = [name for names in holders.values() for name in names]
+    if len(holders) < 2 or len(set(methods)) < len(methods):
         return []
     least, *_ = sorted(holders, key=lambda setting: len(holders[setting]))
     names = ", ".join(list(holders[least])[:6])

@@ -89,6 +89,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     }
     diverged = tuple(f"{label} seed {seed}" for label, result in found.items() for seed in result.diverged)
     values = {label: _values(claim, result) for label, result in found.items()}
+    quoted = [label for label, one in values.items() if item.cell(label).role == "quoted" and not one]
     mixed = _by_several_engines(item, records, claim)
     values = {
         label: {seed: value for seed, value in one.items() if seed not in mixed or seed not in CONFIRMING}
@@ -112,6 +113,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         said_first=(
             *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
             *_still_rising(item, records, claim, judged),
+            *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
             *([f"several engines trained the cells of seeds {', '.join(map(str, mixed))}"] if mixed else []),
         ),
         hash=mine,

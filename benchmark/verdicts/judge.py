@@ -27,6 +27,7 @@ from typing import Literal, TypeAlias
 from scipy.special import bdtr, betaincinv
 
 from benchmark.papers.item import CONFIRMING, Cell, Claim, Item
+from benchmark.papers.table import COMPUTED
 from benchmark.records.families import Family, declared, owner
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, evidence
 from benchmark.verdicts.looks import EQUIVALENCE, FUTILE, LOOKS, POWER, errors, power
@@ -249,7 +250,7 @@ def _share(label: str, count: int, n: int) -> str:
 def _counted(item: Item, records: Records, claim: Claim) -> Judged:
     """A claim on what is computed, or on what every run counts alike: exact, by one value a cell. Sizes of a reduced
     profile's networks are no paper's."""
-    if item.profile != "paper" and any(claim.metric in cell.computed for cell in item.cells):
+    if item.profile != "paper" and claim.metric in COMPUTED:
         return Judged(claim=claim, verdict="not judged yet", reason="counted at profile paper, on the paper's networks")
     values: dict[str, dict[int, float]] = {}
     for one in (*item.cells, *item.shown):

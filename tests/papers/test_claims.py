@@ -8,7 +8,7 @@ from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Claim
 from benchmark.papers.published import PUBLISHED, read_published
 from benchmark.papers.scale import PROFILES
-from benchmark.verdicts.derived import DIFFERENCES
+from benchmark.verdicts.derived import DERIVED, DIFFERENCES
 from tests.conftest import ROOT
 
 TEXTS = {name: name for name in ("semifl", "rscfed", "fedswitch")} | {"ssfl": "ssfl_gradient_diversity"}
@@ -35,7 +35,7 @@ def test_every_quote_is_in_the_paper(name):
 @pytest.mark.parametrize("name", ITEMS)
 def test_items_are_whole(name, profile):
     """Every claim refers to cells that exist, sums its coefficients to zero (unless its metric is a difference itself),
-    and every label is there once."""
+    and, where it is counted, speaks of what its cells have or what runs hand over; every label is there once."""
     (item,) = items([name], profile)
     labels = [cell.label for cell in item.cells]
     assert len(set(labels)) == len(labels)
@@ -43,6 +43,8 @@ def test_items_are_whole(name, profile):
         assert claim.labels and set(claim.labels) <= set(labels)
         for contrast in (claim.contrast, *claim.contrasts):
             assert claim.metric in DIFFERENCES or sum(contrast.values()) == pytest.approx(0.0)
+        if claim.endpoint == "arithmetic":
+            assert claim.metric in DERIVED or all(claim.metric in item.cell(label).computed for label in claim.labels)
     assert {cell.experiment.profile for cell in item.cells} == {item.profile}
 
 

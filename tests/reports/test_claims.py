@@ -99,6 +99,8 @@ def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
     (judged,) = one.judged
     assert finding_text(judged) == "parameters: the difference is +200. It is counted, and the same for every seed."
     assert forest(one, judged, seeds=False) is None
+    again = replace(one.item, claims=(claim, replace(claim, name="another")))
+    assert len(findings([Reported(again, records)])) == 1  # not all that a reader is told first
 
 
 def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import Records, collect
 from benchmark.verdicts.statistics import summary
 from reports.figures import Panel, Picture, as_json, curves
-from reports.item_figures import figure_csv, item_picture, joins
+from reports.item_figures import caption_of, figure_csv, item_picture, joins
 from reports.results import series_of
 from reports.style import DARK, LOOKS, PALETTE, looks
 from tests.reports.fakes import make_cell, make_record
@@ -151,6 +151,8 @@ def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     assert [ax.get_title(loc="left") for ax in picture.figure.axes] == ["x", "y"]
     truth = [line for line in picture.figure.axes[0].get_lines() if line.get_gid() == "line-0-truth"]
     assert list(np.asarray(truth[0].get_ydata())) == [0.2, 0.2]
+    assert caption_of(item).endswith("Dotted, in a line's colour: KL of true labels from uniform, mean over seeds.")
+    assert "Dotted, in" not in caption_of(replace(item, drawing=None))
     assert set(figure_csv(item, records)["label"]) == {c.label for c in cells}
 
 

@@ -300,6 +300,9 @@ def test_what_is_counted_needs_no_seeds():
         0
     ].verdict == ("not judged yet")
     assert judge(replace(item, cells=(a, b), profile="demo"), {})[0].verdict == "not judged yet"
+    clients = replace(pair(metric="classes", endpoint="arithmetic", least=8), profile="demo")  # a stand-in has its own
+    a, b = (replace(cell, computed={"classes": n}) for cell, n in zip(clients.cells, (9.5, 1.2), strict=True))
+    assert judge(replace(clients, cells=(a, b)), {})[0].verdict == "holds"
 
 
 def test_what_has_no_rule_or_no_runs_is_not_judged():
@@ -308,6 +311,8 @@ def test_what_has_no_rule_or_no_runs_is_not_judged():
     assert judge(only_shown, {})[0].reason == "b is only shown, not run"
     nothing = judge(item, {})[0]
     assert (nothing.verdict, nothing.estimate, nothing.n) == ("not run", None, 0) and "no seed" in nothing.reason
+    quoted = judge(replace(item, cells=(item.cells[0], replace(item.cells[1], role="quoted"))), {})[0]
+    assert quoted.reason == "--also-quoted trains b; no seed has all the cells of this claim yet"
 
 
 @pytest.mark.parametrize("n", [2, 9, 24, 32])
