@@ -271,16 +271,23 @@ def mean_entry(seen: Summary, metric: str = ACCURACY, *, detail: Sequence[str] =
 
 
 def _computed(found: Grid) -> Iterator[Drawn]:
-    """Columns that need no run: parameters, bytes."""
+    """Columns that need no run: parameters, bytes. One for all where no row has two values of it."""
 
-    def entry(row: Mapping[str, Shown], name: str, key: str) -> Entry:
-        value = row[name].computed.get(key) if name in row else None
+    def entry(row: Mapping[str, Shown], names: Sequence[str], key: str) -> Entry:
+        value = next((row[name].computed[key] for name in names if name in row and key in row[name].computed), None)
         return Entry(text=_plain(value), sort=value if isinstance(value, float) else None)
 
-    for key in dict.fromkeys(key for _, row in found.rows for one in row.values() for key in one.computed):
-        for name in found.columns_with(lambda one, key=key: key in one.computed):  # type: ignore[misc]
-            head = key if len(found.columns) == 1 else f"{name}: {key}"
-            yield Column(name=head, group="Computed" if name else ""), partial(entry, name=name, key=key)
+    rows = [row.values() for _, row in found.rows]
+    for key in dict.fromkeys(key for row in rows for one in row for key in one.computed):
+        names = found.columns_with(lambda one, key=key: key in one.computed)  # type: ignore[misc]
+        if all(len({one.computed[key] for one in row if key in one.computed}) <= 1 for row in rows):
+            yield (
+                Column(name=key, group="Computed" if len(found.columns) > 1 else ""),
+                partial(entry, names=names, key=key),
+            )
+            continue
+        for name in names:
+            yield Column(name=f"{name}: {key}", group="Computed"), partial(entry, names=[name], key=key)
 
 
 def _plain(value: object) -> str:

@@ -163,6 +163,20 @@ def test_entries_without_runs_have_their_published_and_computed_values() -> None
     assert "Other,shown" in csv_of(table)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "heads"),
+    [((1.0, 1.0, 5.0, 5.0), ["MB, computed"]), ((1.0, 2.0, 5.0, 5.0), ["A: MB, computed", "B: MB, computed"])],
+)
+def test_what_is_computed_is_one_column_unless_a_row_has_two_values(sizes: tuple[float, ...], heads: list[str]) -> None:
+    item, records = two_methods()
+    cells = tuple(replace(cell, computed={"MB": size}) for cell, size in zip(item.cells, sizes, strict=True))
+    (table,) = item_tables(replace(item, cells=cells), records, most=9)
+    assert [head for head in table.heads() if "MB" in head] == heads
+    places = [table.heads().index(head) for head in heads]
+    shown = [[row.entries[place].text for place in places] for row in table.rows]
+    assert shown == [[f"{size:g}" for size in sizes[i : i + len(heads)]] for i in (0, 2)]
+
+
 def test_what_all_rows_share_is_said_once_and_two_on_one_place_make_a_list() -> None:
     item, records = two_methods()
     same = replace(item, cells=tuple(replace(c, setting={**c.setting, "K": 47}) for c in item.cells))
