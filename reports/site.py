@@ -21,7 +21,7 @@ from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult, Records, seeds_of
 from reports.arena import compared_table
-from reports.articles import departures, performance
+from reports.articles import article, departures, performance
 from reports.claims import (
     claim_page,
     claim_page_values,
@@ -33,6 +33,7 @@ from reports.claims import (
     rule_text,
 )
 from reports.exports import item_files, item_pictures, tables_of
+from reports.findings import findings_page
 from reports.formatting import item_page as item_page
 from reports.formatting import mean_spread, metric_name, percent, sentence, slug, without_dollars
 from reports.interval_figures import forest
@@ -100,6 +101,7 @@ def build(
         for file, content in files.items():
             site.put(page.parent / file, content)
         site.page(page, "tuning.html", **values)
+    site.page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
     site.page("glossary.html", "glossary.html")
     speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site.page("performance.html", "performance.html", **speed)

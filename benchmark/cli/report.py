@@ -13,6 +13,7 @@ from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, REDUCED, check_profile
 from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
 from reports.exports import write_claims, write_item, write_pictures
+from reports.findings import write_findings
 from reports.results import write_summary
 from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
@@ -59,7 +60,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         help="also write what git keeps: results/summary.csv and results/reference/",
     )
     command.add_argument(
-        "--readme", action="store_true", help="no site: only what the README shows: its figures and its table of claims"
+        "--readme",
+        action="store_true",
+        help="no site: only README's figures and table of claims, and reports/findings.md",
     )
     add_places(command)
     command.set_defaults(act=act)
@@ -67,7 +70,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     if options.readme:
-        write_claims(on_disk(ITEMS, PROFILES, options.results), ROOT / "README.md")
+        found = on_disk(ITEMS, PROFILES, options.results)
+        write_claims(found, ROOT / "README.md")
+        write_findings(found, ROOT / "reports" / "findings.md")
         shown = on_disk(options.items or SHOWN, options.profile or ["laptop"], options.results)
         print(*write_pictures(shown, PICTURES), sep="\n")
         return 0

@@ -1,0 +1,77 @@
+"""The page of findings: of each paper the claims that matter most, what came out, and what can be said against it.
+
+`findings.toml` names the claims and has the objections; every number is from the records.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmark.papers.item import Item
+from benchmark.papers.published import check_keys
+from benchmark.records.files import write_atomically
+from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.results import Records
+from reports.claims import DECIDED, claim_page, declared_claims, finding_text, quote_text, state_text
+from reports.formatting import count, markdown, sentence
+from reports.pages import papers
+from reports.reported import Reported
+
+LEAD = """# Findings
+
+Of each paper the three claims that matter most. A claim is decided by seeds that were used for nothing else; a pilot \
+shows a direction and decides nothing. `fssl report --readme` writes this page from the records.
+"""
+
+
+def findings_page(every: Sequence[Reported], *, links: bool) -> str:
+    """As Markdown; with `links` a claim leads to its page, from the site's root. Raises ConfigError."""
+    lines = [LEAD, state_text(every)]
+    for paper, findings in _declared().items():
+        lines += [f"\n## {papers()[paper]['short']}\n\n{papers()[paper]['title']}. {papers()[paper]['where']}.\n"]
+        for number, (item, name, against) in enumerate(findings, start=1):
+            one, judged = _furthest(every, item.name, name)
+            (claim,) = (claim for claim in item.claims if claim.name == name)
+            page = f"{one.page.parent.as_posix()}/{claim_page(claim)}" if one and judged else ""
+            title = f"[{markdown(name)}]({page})" if links and page else markdown(name)
+            verdict = judged.verdict if judged else "not run"
+            lines += [
+                f"{number}. **{title}**: {verdict}. {markdown(sentence(quote_text(claim)))}",
+                f"   {_outcome(one, judged)}",
+                f"   *What can be said against it:* {markdown(against)}",
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def write_findings(results: Sequence[tuple[Item, Records]], path: Path) -> None:
+    """The page of findings. Raises CannotWrite."""
+    page = findings_page([Reported(item, records) for item, records in results], links=False)
+    write_atomically(path, page.encode())
+
+
+def _outcome(one: Reported | None, judged: Judged | None) -> str:
+    if one is None or judged is None:
+        return "No run has been made."
+    where = f"{one.item.name} at profile {one.item.profile}"
+    looks = f", {count(judged.looks, 'look')}" if judged.looks else ""
+    more = f" {judged.seeds_needed} confirming seeds would settle it." if judged.seeds_needed else ""
+    return markdown(f"{where}{looks}. {finding_text(judged)}{more}")
+
+
+def _furthest(every: Sequence[Reported], item: str, claim: str) -> tuple[Reported | None, Judged | None]:
+    """The claim where most is known of it: decided, then by confirming seeds, then by pilots, then no run."""
+    found = [(one, judged) for one in every if one.item.name == item for judged in one.judged]
+    found = [(one, judged) for one, judged in found if judged.claim.name == claim and judged.estimate is not None]
+    return max(found, key=lambda pair: (pair[1].verdict in DECIDED, pair[1].looks, pair[1].n), default=(None, None))
+
+
+def _declared() -> Mapping[str, list[tuple[Item, str, str]]]:
+    """By paper: the item, the claim's name, and what is said against it. Raises ConfigError for a misspelt key."""
+    claims = {f"{item.name}: {claim.name}": (item, claim.name) for item, claim in declared_claims()}
+    found: dict[str, list[tuple[Item, str, str]]] = {}
+    for paper, entries in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items():
+        for entry in entries:
+            check_keys("reports/findings.toml", entry, {"claim", "against"})
+            if entry["claim"] in claims:  # the items of a test, or of a user's own paper, may be others
+                found.setdefault(paper, []).append((*claims[entry["claim"]], entry["against"]))
+    return found

@@ -1,0 +1,54 @@
+"""The page of findings: three claims a paper, each as its records say, and nothing else."""
+
+from collections import Counter
+
+import pytest
+
+from benchmark.cli.main import ROOT
+from benchmark.cli.report import on_disk
+from benchmark.errors import ConfigError
+from benchmark.papers.catalogue import ITEMS
+from reports import findings
+from reports.claims import claim_page, finding_text
+from reports.findings import findings_page, write_findings
+from reports.formatting import markdown
+from reports.pages import papers
+from reports.reported import Reported
+
+
+def test_the_committed_page_is_what_the_committed_records_say(tmp_path):
+    """`fssl report --readme` writes it, from results/reference/."""
+    page = tmp_path / "findings.md"
+    (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
+    write_findings(on_disk(ITEMS, ["laptop", "gpu", "paper"], tmp_path), page)
+    assert page.read_text() == (ROOT / "reports" / "findings.md").read_text()
+
+
+def test_without_records_there_are_three_claims_of_each_paper_and_no_number():
+    page = findings_page([], links=True)
+    names = {paper: about["short"] for paper, about in papers().items() if paper != "arena"}
+    sections = {part.split("\n")[0]: part for part in page.split("\n## ")[1:]}
+    assert sections.keys() == set(names.values())
+    for part in sections.values():
+        assert Counter({"No run has been made.": 3, "What can be said against it": 3}) == Counter(
+            {text: part.count(text) for text in ("No run has been made.", "What can be said against it")}
+        )
+        assert part.count("**: not run. ") == 3 and "interval" not in part
+
+
+def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
+    decided = [Reported(item, records) for item, records in on_disk(["ssfl/tab2"], ["laptop"], ROOT / "results")]
+    (one,) = decided
+    name = "FedAvg loses with a large cohort"
+    (judged,) = [judged for judged in one.judged if judged.claim.name == name]
+    page = findings_page([Reported(one.item, {}), one], links=True)
+    assert f"[{name}](ssfl/tab2/laptop/{claim_page(judged.claim)})**: {judged.verdict}." in page
+    assert markdown(finding_text(judged)) in page
+
+
+def test_a_misspelt_key_is_refused(tmp_path, monkeypatch):
+    wrong = tmp_path / "findings.py"
+    wrong.with_suffix(".toml").write_text('[[ssfl]]\nclaims = "ssfl/tab2: Grouping wins"\nagainst = ""\n')
+    monkeypatch.setattr(findings, "__file__", str(wrong))
+    with pytest.raises(ConfigError, match="claims"):
+        findings_page([], links=False)
