@@ -1,11 +1,12 @@
 """An item's figure: which curves or points stand in which panel, as its `Drawing` says."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from benchmark.errors import FsslError
 from benchmark.federated.environment import prepare
+from benchmark.papers.beside import bound_of
 from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.results import ACCURACY, Records, collect, seeds_of
 from reports.figures import Panel, Picture, against, class_counts, curves
@@ -65,10 +66,19 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
         lines = [key for key in varying if key not in others]
     found: dict[str, dict[str, Cell]] = {}
     for cell in cells:
-        title, name = _said(cell, others), _said(cell, lines) or cell.label
-        panel = found.setdefault(title, {})
-        panel[name if name not in panel else cell.label] = cell
+        name = _said(cell, lines) or cell.label
+        for title in dict.fromkeys(_said(one, others) for one in bounded(cell, cells, others) or [cell]):
+            panel = found.setdefault(title, {})
+            panel[name if name not in panel else cell.label] = cell
     return found
+
+
+def bounded(cell: Cell, cells: Sequence[Cell], keys: Iterable[str]) -> list[Cell]:
+    """The cells in whose places a bound is drawn that has none of its own, as it lacks one of the keys: those that have
+    to beat it. Empty for all others."""
+    if cell.role != "bound" or all(key in cell.setting for key in keys):
+        return []
+    return [one for one in cells if bound_of(one, cells) is cell]
 
 
 def _curves(item: Item, drawing: Drawing, records: Records) -> Picture | None:
@@ -102,7 +112,7 @@ def _curves(item: Item, drawing: Drawing, records: Records) -> Picture | None:
 
 def joins(cells: Iterable[Cell]) -> int | None:
     """The round after which clients take part, where the server trains alone first; None where cells differ."""
-    found = {getattr(cell.experiment.method, "warm_start_rounds", 0) for cell in cells}
+    found = {getattr(cell.experiment.method, "warm_start_rounds", 0) for cell in cells if cell.role != "bound"}
     found.discard(0)
     return found.pop() if len(found) == 1 else None
 
@@ -112,24 +122,29 @@ def methods_of(item: Item) -> list[str]:
 
 
 def _against(item: Item, drawing: Drawing, records: Records) -> Picture | None:
-    """A panel a metric (and a value of the drawing's keys for panels), a line for each value of its keys for lines."""
-    cells = [cell for cell in item.cells if cell.role != "ladder" and drawing.x in cell.setting]
-    panels: dict[str, dict[str, list[pd.Series]]] = {}
+    """A panel a metric (and a value of the drawing's keys for panels), a line for each value of its keys for lines;
+    level for a bound."""
+    cells = [cell for cell in item.cells if cell.role != "ladder"]
+    panels: dict[str, dict[str, dict[object, pd.Series]]] = {}
     metrics: dict[str, str] = {}
     keys = [key for key in drawing.lines if key != drawing.x]
     for metric in drawn_metrics(item, records):
         results = collect(item, records, metric)
         for cell in cells:
-            place = _said(cell, drawing.panels)
-            title = ": ".join(part for part in (place, metric_name(metric)) if part)
-            metrics[title] = metric
-            rows = panels.setdefault(title, {}).setdefault(_said(cell, keys), [])
-            if values := results[cell.label].values:
-                rows.append(pd.Series(values, name=cell.setting[drawing.x], dtype=float))
+            values, beside = results[cell.label].values, bounded(cell, cells, (*drawing.panels, drawing.x))
+            for one in [cell] if not beside else beside if values else []:
+                if drawing.x not in one.setting:
+                    continue
+                title = ": ".join(part for part in (_said(one, drawing.panels), metric_name(metric)) if part)
+                metrics[title] = metric
+                rows = panels.setdefault(title, {}).setdefault(cell.label if beside else _said(cell, keys), {})
+                if values:
+                    rows[one.setting[drawing.x]] = pd.Series(values, name=one.setting[drawing.x], dtype=float)
     if not panels:
         return None
     lines = {
-        title: {name: _in_order(pd.DataFrame(rows)) for name, rows in found.items()} for title, found in panels.items()
+        title: {name: _in_order(pd.DataFrame(list(rows.values()))) for name, rows in found.items()}
+        for title, found in panels.items()
     }
     looks = line_looks((name for found in panels.values() for name in found), methods_of(item))
     return against(lines, metrics, looks, drawing.x, drawing.log_x)

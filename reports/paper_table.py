@@ -119,8 +119,9 @@ def _has_column(item: Item, entry: Shown) -> bool:
 
 
 def setting_text(setting: Mapping[str, object]) -> str:
-    """ "full, C = 47": words speak for themselves, numbers need their symbol."""
-    return ", ".join(str(value) if isinstance(value, str) else f"{key} = {value}" for key, value in setting.items())
+    """ "full, C = 47, mixup = yes": words speak for themselves, numbers need their symbol, and so do yes and no."""
+    alone = {key for key, value in setting.items() if isinstance(value, str) and value not in ("yes", "no")}
+    return ", ".join(str(value) if key in alone else f"{key} = {value}" for key, value in setting.items())
 
 
 def item_tables(item: Item, records: Records, widest: int = WIDEST, most: int = MOST_COLUMNS) -> list[Table]:

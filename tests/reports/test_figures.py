@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmark.papers.catalogue import items
 from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import Records, collect
 from benchmark.verdicts.statistics import summary
 from reports.figures import Panel, Picture, as_json, curves
-from reports.item_figures import caption_of, figure_csv, item_picture, joins
+from reports.item_figures import caption_of, figure_csv, item_picture, joins, panels_of
 from reports.results import series_of
 from reports.style import DARK, LOOKS, PALETTE, looks
 from tests.reports.fakes import make_cell, make_record
@@ -105,6 +106,22 @@ def test_where_clients_join_is_marked() -> None:
     method = replace(cell.experiment.method, warm_start_rounds=30)
     warm = replace(cell, experiment=replace(cell.experiment, method=method))
     assert joins([cell]) is None and joins([warm, warm]) == 30 and joins([warm, cell]) == 30
+    assert joins([warm, replace(warm, role="bound")]) == 30 and joins([replace(warm, role="bound")]) is None
+
+
+def test_a_bound_stands_where_the_cells_are_that_it_bounds() -> None:
+    """Labels alone in no panel of its own: for both lengths of a round of SemiFL's server; and, with labels at the
+    server, in SSFL's Table 3, whose clients with labels have bounds of their own."""
+    semifl, ssfl = items(["semifl/fig4", "ssfl/tab3"], "laptop")
+    assert semifl.drawing is not None
+    panels = panels_of(semifl, semifl.drawing)
+    assert list(panels) == ["Non-IID, K = 2", "IID"]
+    assert all(list(lines)[4:] == ["Labels alone, 3 steps", "Labels alone"] for lines in panels.values())
+    found = panels_of(ssfl, Drawing()).values()
+    assert [lines["Labels alone"].experiment.data.label_setting for lines in found] == [
+        *["share"] * 2,
+        *["server"] * 2,
+    ]
 
 
 def factor_item() -> tuple[Item, Records]:
@@ -128,6 +145,16 @@ def test_against_a_factor_the_points_are_means_in_order() -> None:
     assert [(x, y) for x, y, *_ in points] == [(2, 54.0), (8, 60.0), (32, 84.0)] and panel["x"][2] is True
     low, high = summary([52.0, 53.0, 54.0, 55.0, 56.0]).interval or (0, 0)
     assert points[0][2:] == pytest.approx([low, high], rel=1e-4)
+
+
+def test_against_a_factor_a_bound_is_level() -> None:
+    """FedSwitch's Figure 4: labels alone at .4 for every alpha."""
+    (item,) = items(["fedswitch/fig4"], "demo")
+    records = {cell.cell_key: {0: make_record(cell, 0, {"test/accuracy": 0.4})} for cell in item.cells}
+    picture = item_picture(item, records)
+    assert picture is not None
+    (level,) = [line for line in picture.data[0]["lines"] if line["name"] == "Labels alone"]
+    assert [(x, y) for x, y, *_ in level["points"]] == [(x, 40.0) for x in (0.01, 0.05, 0.1, 1.0, 10.0, 100.0)]
 
 
 def test_words_on_the_x_axis_keep_their_order() -> None:
