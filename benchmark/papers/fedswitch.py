@@ -26,7 +26,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.beside import ALONE, labels_alone
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled
+from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled, with_fields
 from benchmark.papers.ssfl import FEDMATCH_SGD
 from benchmark.papers.table import Paper, item, items
 
@@ -311,6 +311,17 @@ def more_labels(e: Experiment) -> Experiment:
     return with_prior(replace(e, data=replace(e.data, N_s=5 * e.data.N_s)))
 
 
+# The best trial of `fssl tune fedswitch/open --profile laptop` (results/studies/fedswitch-open-laptop.json) without its
+# beta, which has a switch of its own.
+FOUND_OPTIMIZER: Mapping[str, Any] = {"lr": 0.0408, "momentum": 0.9015, "weight_decay": 3.47e-05}
+FOUND_METHOD: Mapping[str, Any] = {"threshold": 0.782, "unlabelled_weight": 0.924, "mu": 0.0459, "ratio": 0.879}
+
+
+def found_values(e: Experiment) -> Experiment:
+    """With the hyperparameters that the search found, those of them that the method has."""
+    return replace(e, method=with_fields(e.method, FOUND_METHOD), optimizer=replace(e.optimizer, **FOUND_OPTIMIZER))
+
+
 PAPER = Paper(
     name="fedswitch",
     setting=Setting,
@@ -323,6 +334,7 @@ PAPER = Paper(
         "clients_at_once": lambda e: drawn_otherwise(e, rule="fedswitch_at_once"),
         "skewed_labels": skewed_labels,
         "more_labels": more_labels,
+        "found_values": found_values,
     },
 )
 

@@ -1,5 +1,6 @@
 """The pairs of `PAPER/departures`: each differs in its switch alone, and rests on a cell that other items have."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
-from benchmark.papers import catalogue, switches
+from benchmark.papers import catalogue, fedswitch, switches
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
@@ -27,6 +28,8 @@ CHANGES = {
     "clients_at_once": {"partition.rule", "method.beta"},
     "skewed_labels": {"data.label_setting", "data.labels_per_client", "data.labelled_share", "method.beta"},
     "more_labels": {"data.N_s", "method.beta"},
+    "found_values": {f"method.{name}" for name in fedswitch.FOUND_METHOD}
+    | {f"optimizer.{name}" for name in fedswitch.FOUND_OPTIMIZER},
 }
 # A cell instead of a change: SSFL's control.
 INSTEAD = {"tab2: Control/full": {"method.averaging.server_weight"}}
@@ -38,7 +41,7 @@ BASES = {
     "ssfl": ("tab2", "fig2", "tabh1"),
     "semifl": ("tab4",),
     "rscfed": ("tab7", "fig2"),
-    "fedswitch": ("fig4", "tab2"),
+    "fedswitch": ("fig4", "tab2", "tab3"),
 }
 OWN = {"ssfl": {"schedule", "bn-statistics", "pseudo-label-mode", "views"}}
 PAPERS_AND_PROFILES = [(paper, profile) for paper in PAPERS for profile in PROFILES]
@@ -108,6 +111,15 @@ def test_the_schedules_are_cifar_10_s():
     above = [literal.factor(step, 3200) > 2e-4 for step in (52, 720, 750, 2090, 2120)]
     assert above == [True, True, False, False, True]
     assert literal.factor(3200, 3200) == pytest.approx(0.588, abs=1e-3)
+
+
+def test_the_values_found_are_the_study_s():
+    study = json.loads((ROOT / "results" / "studies" / "fedswitch-open-laptop.json").read_text())
+    (best,) = [trial["values"] for trial in study["trials"] if trial["number"] == study["best"]]
+    found = {f"method.{name}": value for name, value in fedswitch.FOUND_METHOD.items()}
+    found |= {f"optimizer.{name}": value for name, value in fedswitch.FOUND_OPTIMIZER.items()}
+    beta = departures("fedswitch", "laptop").cell("found-beta/other").experiment.method.beta
+    assert {**found, "method.beta": beta} == best
 
 
 def test_as_many_labels_whether_skewed_or_not():
