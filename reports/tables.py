@@ -191,7 +191,7 @@ def _terminal_table(table: Table, console: Console) -> RichTable:
     longest = max((len(row.entries[0].text) for row in table.rows), default=0)
     for place, column in enumerate(table.columns):
         parts = [part for part in (column.name, column.group, column.below) if part]
-        head = "\n".join(line for part in parts for line in textwrap.wrap(part, HEAD))
+        head = "\n".join(line for part in parts for line in textwrap.wrap(part, HEAD, break_long_words=False))
         words = place == 0 or column.left
         least = min(longest, ROW_NAME) if place == 0 else None
         style: Any = {"justify": "left" if words else "right", "no_wrap": not words, "min_width": least}

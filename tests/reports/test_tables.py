@@ -188,6 +188,13 @@ def test_what_all_rows_share_is_said_once_and_two_on_one_place_make_a_list() -> 
     assert [row.entries[0].text for row in table.rows] == ["A/2", "B/2", "A/4", "B/4"]
 
 
+def test_a_head_of_the_terminal_breaks_no_word() -> None:
+    item, records = two_methods()
+    asked = replace(item, metrics=("test/accuracy", "exchange/statelessness"))
+    text = terminal(asked, records)
+    assert text.count("Statelessness") > 1 and "Statelessnes " not in text
+
+
 def test_what_has_no_column_stands_beside_the_table() -> None:
     item, records = two_methods()
     alone = make_cell("Labels alone", {"rung": "labels"}, 9, role="control")
