@@ -36,8 +36,8 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
             title = f"[{markdown(name)}]({page})" if links and page else markdown(name)
             verdict = judged.verdict if judged else "not run"
             lines += [
-                f"{number}. **{title}**: {verdict}. {markdown(sentence(quote_text(claim)))}",
-                f"   {_outcome(one, judged)}",
+                f"{number}. **{title}**: {verdict}. {markdown(sentence(quote_text(claim)))}\\",
+                f"   {_outcome(one, judged)}\\",
                 f"   *What can be said against it:* {markdown(against)}",
             ]
     return "\n".join(lines) + "\n"
