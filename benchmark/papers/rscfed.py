@@ -262,7 +262,7 @@ def _weight_held(cells: Sequence[Cell]) -> Iterable[Cell]:
         method = cell.experiment.method
         if not isinstance(method, RSCFed):
             continue
-        held = replace(method, labelled_weight="per_round", labelled_times=6.0, beta_rule="paper", beta_labelled=100.0)
+        held = replace(method, labelled_weight="per_round", labelled_times=6.0)
         name, label = f"{cell.setting['method']}, weight held", f"{cell.label}, weight held"
         note = "ours: labelled clients have half of each round that they are in, as in Basic"
         yield ours(cell, name, replace(cell.experiment, method=held), label=label, note=note)

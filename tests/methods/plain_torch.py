@@ -26,20 +26,20 @@ def rounds_by_plain_torch(
     experiment: Experiment,
     rounds: int,
     *,
-    weights: Callable[[Environment], Mapping[int, float]],
+    weights: Callable[[Environment, Mapping[int, Weights]], Mapping[int, float]],
     loss_of: Callable[[nn.Module, nn.Module, Mapping[str, Tensor], int], Tensor],
     alpha: float,
     on_labels: Callable[[Environment, nn.Module, int], None] = lambda environment, student, client: None,
 ) -> tuple[Weights, dict[int, Weights]]:
     """The mean, and the teachers. All clients once a round, T = 2, from the mean; teachers from the initial weights.
 
-    `weights` of the clients in the mean; `loss_of` student, teacher and views in a round, without labels; `on_labels`
-    is called with the trained student of each labelled client, before any other trains.
+    `weights` of the clients' trained students in the mean; `loss_of` student, teacher and views in a round, without
+    labels; `on_labels` is called with the trained student of each labelled client, before any other trains.
     """
     environment = prepare(experiment)
     mean, clients = weights_of(environment.network()), range(environment.K)
     students, teachers = ({k: environment.network() for k in clients} for _ in range(2))
-    weight, labelled = weights(environment), environment.labelled
+    labelled = environment.labelled
     for number in range(1, rounds + 1):
         for k in sorted(clients, key=lambda k: not labelled[k]):
             student, teacher = students[k], teachers[k].eval()
@@ -64,5 +64,6 @@ def rounds_by_plain_torch(
             if labelled[k]:
                 on_labels(environment, student, k)
         states = {k: weights_of(students[k]) for k in clients}
+        weight = weights(environment, states)
         mean = {name: torch.stack([weight[k] * states[k][name] for k in clients]).sum(0) for name in mean}
     return mean, {k: weights_of(teachers[k]) for k in clients}

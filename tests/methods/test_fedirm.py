@@ -1,21 +1,19 @@
-"""FedIRM: whole rounds against plain torch, the passes with dropout, who sends and keeps what."""
+"""FedIRM: its loss by NumPy, whole rounds against plain torch, the passes with dropout, who sends and keeps what."""
 
 import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from torch import nn
 
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.fedirm import (
-    FedIRM,
-    mean_prediction,
-    mean_relation,
-)
-from benchmark.methods.protocol import Key
+from benchmark.methods.fedirm import FedIRM, RelationMatching, mean_prediction, mean_relation
+from benchmark.methods.protocol import Batch, Key
 from benchmark.models.build import Model
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference
@@ -46,6 +44,30 @@ class Linear(nn.Module):
 
     def forward(self, images_NCHW):
         return self.last(self.dropout(self.norm(images_NCHW.flatten(1))))
+
+
+def test_the_local_loss_by_numpy():
+    """lambda ramp (L_c + L_IRM) of three classes: the cuts leave images out, and one row is missing at the server."""
+    rng = np.random.default_rng(1)
+    views = {name: torch.tensor(rng.normal(size=(12, 1, 2, 2)), dtype=torch.float32) for name in ("weak", "weak2")}
+    student, teacher = Linear(2).train(), Linear(3).eval()
+    theirs_DD = softmax(rng.normal(size=(3, 3)), axis=1) * [[1], [1], [0]]
+    method = FedIRM(uncertainty=0.95, least_confidence=0.5, unlabelled_weight=4.0)
+    update = RelationMatching(method=method, relation_DD=torch.tensor(theirs_DD, dtype=torch.float32), ramp=0.25)
+    networks = nn.ModuleDict({"student": student}), nn.ModuleDict({"teacher": teacher})
+    loss, aux = update.loss(*networks, {"unlabelled": Batch(views=views, labels_N=None)}, torch.Generator())
+    with torch.no_grad():
+        logits_ND, teacher_ND = student(views["weak2"]).double().numpy(), teacher(views["weak"]).double().numpy()
+    q_ND = softmax(teacher_ND, axis=1)
+    labels_N, kept_N = q_ND.argmax(axis=1), (-(q_ND * np.log(q_ND)).sum(axis=1) < 0.95) & (q_ND.max(axis=1) >= 0.5)
+    expected = ((softmax(logits_ND, axis=1) - q_ND) ** 2).sum() / 12
+    for c in {0, 1} & set(labels_N[kept_N]):
+        mine, theirs = softmax(logits_ND[kept_N & (labels_N == c)].mean(axis=0) / 2), theirs_DD[c]
+        expected += ((mine * np.log(mine / theirs)).sum() + (theirs * np.log(theirs / mine)).sum()) / 3
+    assert loss.item() == pytest.approx(4.0 * 0.25 * expected, rel=1e-5)
+    assert aux["client/relation_loss"] > 0.01 and aux["kept_N"].tolist() == kept_N.tolist() and 2 < kept_N.sum() < 12
+    loss.backward()
+    assert student.last.weight.grad is not None and teacher.last.weight.grad is None
 
 
 def test_passes_differ_by_dropout_alone():
@@ -112,7 +134,7 @@ def test_four_rounds_by_plain_torch():
     def loss_of(student, teacher, views, number):
         return local_loss(student, teacher, views, relation, math.exp(-5 * (1 - (number - 1) / 3) ** 2))
 
-    def by_size(environment):
+    def by_size(environment, states):
         total = sum(environment.sizes[k] for k in range(4))
         return {k: environment.sizes[k] / total for k in range(4)}
 

@@ -56,35 +56,40 @@ def sharpened_error(student, teacher, views, number):
     return LAMBDA_U * (errors_ND**2).sum(1).mean()
 
 
-def weights_in(environment, share):
-    """By images, or `share` of the labelled client, and of the others by images."""
+def weights_in(environment, states, share, beta):
+    """By images, or `share` of the labelled client, and of the others by images; with beta by Eq. 6 of these."""
     sizes, labelled, clients = environment.sizes, environment.labelled, range(environment.K)
-    if share is None:
-        return {k: sizes[k] / sum(sizes[k] for k in clients) for k in clients}
     others = sum(sizes[k] for k in clients if not labelled[k])
-    return {k: share if labelled[k] else (1 - share) * sizes[k] / others for k in clients}
+    plain = {k: sizes[k] / sum(sizes[k] for k in clients) for k in clients}
+    if share is not None:
+        plain = {k: share if labelled[k] else (1 - share) * sizes[k] / others for k in clients}
+    flat = {k: torch.cat([w.double().flatten() for w in states[k].values()]) for k in clients}
+    average = sum(plain[k] * flat[k] for k in clients)
+    found = {k: plain[k] * math.exp(-beta * float((flat[k] - average).norm()) / sizes[k]) for k in clients}
+    return {k: weight / sum(found.values()) for k, weight in found.items()}
 
 
 SAME: dict[str, Any] = {"batch_size": 8, "alpha": ALPHA, "unlabelled_weight": LAMBDA_U}
 
 
 @pytest.mark.parametrize(
-    "method, share",
+    "method, share, beta",
     [
-        (rscfed(M=1, subset=4, beta=0.0, labelled_weight="by_size", **SAME), None),
-        (rscfed(M=1, subset=4, beta=0.0, **SAME), 0.5),
-        (fed_consist(**SAME), 0.5),
-        (fed_consist(labelled_share=None, **SAME), None),
-        (rscfed(M=1, subset=4, beta=0.0, labelled_weight="per_round", **SAME), 0.5),
+        (rscfed(M=1, subset=4, beta=0.0, labelled_weight="by_size", **SAME), None, 0.0),
+        (rscfed(M=1, subset=4, beta=0.0, **SAME), 0.5, 0.0),
+        (fed_consist(**SAME), 0.5, 0.0),
+        (fed_consist(labelled_share=None, **SAME), None, 0.0),
+        (rscfed(M=1, subset=4, beta=0.0, labelled_weight="per_round", **SAME), 0.5, 0.0),
+        (rscfed(M=1, subset=4, beta=200.0, labelled_weight="by_size", **SAME), None, 200.0),
+        (rscfed(M=2, subset=4, beta=200.0, drawn_twice="reused", **SAME), 0.5, 200.0),
     ],
 )
-def test_the_limits_are_weighted_fedavg(method, share):
-    """No distance, one subset of all clients: four rounds of FedAvg, students and teachers alike."""
+def test_four_rounds_by_plain_torch(method, share, beta):
+    """Subsets of all clients, students and teachers alike: four rounds of weighted FedAvg, or of Eqs. 5 to 7."""
     experiment = experiment_of(method)
     module, _ = rounds_of(experiment, rounds=4)
-    mean, teachers = rounds_by_plain_torch(
-        experiment, 4, weights=partial(weights_in, share=share), loss_of=sharpened_error, alpha=ALPHA
-    )
+    weights = partial(weights_in, share=share, beta=beta)
+    mean, teachers = rounds_by_plain_torch(experiment, 4, weights=weights, loss_of=sharpened_error, alpha=ALPHA)
     assert difference(module.models()["student"], mean) < 1e-6
     for client, kept in module.state.clients.items():
         if "teacher" in kept:

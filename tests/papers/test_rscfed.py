@@ -160,8 +160,8 @@ def test_controls_change_what_they_speak_of_alone():
         assert (held.role, held.published) == ("control", {}) and printed.published
         ours = held.experiment.method
         assert (ours.labelled_weight, ours.labelled_share) == ("per_round", 0.5)
-        theirs = replace(printed.experiment.method, labelled_weight="per_round", beta_rule="paper", beta_labelled=100.0)
-        assert replace(held.experiment, method=theirs) == held.experiment
+        theirs = replace(ours, labelled_weight="released_code")
+        assert replace(held.experiment, method=theirs) == printed.experiment
     equally, by_size = fig2.cell("Fed-Consist (equally)").experiment, fig2.cell("Fed-Consist (origi.)").experiment
     assert equally == replace(by_size, method=replace(by_size.method, weighting="equal"))
     for method in ("Fed-Consist", "RSCFed"):
@@ -181,6 +181,8 @@ def test_a_setting_is_one_experiment_wherever_it_is_printed():
         item_of("fig2").cell("RSCFed").cell_key,
     }
     assert len(rscfed) == 1
+    held = item_of("tab2").cell("SVHN/RSCFed, weight held").cell_key
+    assert held == item_of("departures").cell("weight-per-round/other").cell_key
     lower = item_of("tab1").cell("SVHN/FedAvg (lower-bound)").cell_key
     assert lower == item_of("tab6").cell("Labels alone").cell_key
 
