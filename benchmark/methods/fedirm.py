@@ -20,7 +20,7 @@ Departures and choices:
 4. The passes with dropout are the teacher's, on the weak view; there is no Gaussian noise on the images, as the two
    views differ already. A network without dropout passes once: all passes would be the same.
 5. The ramp counts rounds from the first one with clients without labels.
-6. The released code has Adam; RSCFed says that all methods had SGD with its own rates: `optimizer` says which.
+6. The released code has Adam; here it has SGD, as RSCFed says that all methods had with its own rates.
 
 Legend: N images of a batch, D classes; row c of relation_DD is a distribution, or zeros where the class has no image.
 """

@@ -56,18 +56,18 @@ class Evidence:
     def _seeds(self) -> list[int]:
         return sorted(set.intersection(*(set(one) for one in self.differences))) if self.differences else []
 
-    def of(self, seeds: Iterable[int]) -> tuple[list[float], ...]:
-        """The differences of these seeds."""
-        seeds = list(seeds)
-        return tuple([one[seed] for seed in seeds] for one in self.differences)
+    def of(self, seeds: Iterable[int], contrast: int) -> list[float]:
+        """The contrast's differences at these seeds."""
+        return [self.differences[contrast][seed] for seed in seeds]
 
-    def standing(self, seeds: Iterable[int]) -> list[int]:
-        """Those of the seeds at which no cell with a bound has collapsed."""
-        return [seed for seed in seeds if not any(runs.get(seed) for runs in self.collapsed.values())]
+    def collapsed_of(self, seeds: Sequence[int], contrast: int) -> dict[str, int]:
+        """Of each cell of the contrast that has a bound, how many of these runs have collapsed."""
+        cells = contrasts(self.claim)[contrast]
+        return {label: sum(runs[seed] for seed in seeds) for label, runs in self.collapsed.items() if label in cells}
 
-    def collapsed_of(self, seeds: Sequence[int]) -> dict[str, int]:
-        """Of each cell that has a bound, how many of these runs have collapsed."""
-        return {label: sum(runs[seed] for seed in seeds) for label, runs in self.collapsed.items()}
+    def standing(self, seeds: Iterable[int], contrast: int) -> list[int]:
+        """Those of the seeds at which no cell of the contrast has collapsed."""
+        return [seed for seed in seeds if not any(self.collapsed_of((seed,), contrast).values())]
 
 
 def contrasts(claim: Claim) -> tuple[Mapping[str, float], ...]:

@@ -6,10 +6,11 @@ Only confirming seeds are judged (looks.py). The typical difference is judged by
 lies within the margin is no effect of interest. Nothing is called alike below twenty seeds. "every" and "order" hold
 where each of their contrasts does, each at the claim's whole error, and fail where one fails, at its share of it
 (intersection-union). Runs that ended below labels alone have collapsed, and collapse is another question than the
-typical difference: up to a fifth of a cell's runs, their seeds are left out, and their share is told; where more have
-collapsed, collapse alone is judged: of the seeds on which one side alone stood, on how many it was the one that should
-win. Were their differences kept, no rule would hold its error at nine seeds: where three runs in ten of one arm
-collapse, nine show none or one of them in a fifth of all cases, and what the others gain passes for typical.
+typical difference: up to a fifth of a cell's runs, their seeds are left out, and their share is told; where more have,
+a contrast with that cell is judged by collapse alone: of the seeds on which one side alone stood, on how many it was
+the one that should win. Were their differences kept, no rule would hold its error at nine seeds: where three runs in
+ten of one arm collapse, nine show none or one of them in a fifth of all cases, and what the others gain passes for
+typical.
 
 The error of a family of claims (records/families.py), some false verdict in it at any look, is .05. Half of it is for
 the few main claims, one after another: each has all of that half, once those before it are decided. The other half is
@@ -20,7 +21,7 @@ collapses now and then, no test of a mean keeps its level at so few seeds (tests
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -150,87 +151,110 @@ def _by_holm(claims: Sequence[Evidence], error: float) -> list[tuple[Decision, f
 
 def looked_at(one: Evidence, error: float) -> Decision:
     """The verdict of the first look that decides, at that error for all looks together."""
-    seeds, many = one.confirming, len(one.differences)
+    seeds, many = one.confirming, range(len(one.differences))
     passed: set[int] = set()
     decision = Decision(verdict="undecided", why=f"{len(seeds)} seeds of at least {LOOKS[0]}", looks=0)
     for look, n in enumerate(LOOKS):
         if n > len(seeds):
             break
-        whole, share = errors(error)[look], errors(error / many)[look]
-        if max(one.collapsed_of(seeds[:n]).values(), default=0) > COLLAPSE_ALONE * n:
-            decision = _on_collapse(one, seeds[:n], passed, whole, share, look)
-        else:
-            decision = _on_differences(one, one.of(one.standing(seeds[:n])), passed, whole, share, look)
+        whole, share = errors(error)[look], errors(error / len(many))[look]
+        seen = [_seen(one, contrast, seeds[:n], whole, share) for contrast in many]
+        passed |= {contrast for contrast in many if seen[contrast].above}
+        decision = _together(seen, passed, look)
         if decision.verdict != "undecided":
             break
     return decision
 
 
-def _on_differences(
-    one: Evidence, differences: Sequence[list[float]], passed: set[int], whole: float, share: float, look: int
-) -> Decision:
-    """`passed`: contrasts that have been seen above zero, at this look or before."""
-    claim, n = one.claim, len(differences[0])
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a look says of one contrast."""
+
+    above: bool = False  # zero, at the claim's error
+    verdict: Verdict = "undecided"  # that it gives to the claim whatever the others say, at its share of the error
+    why: str
+    typical: float
+    interval: Interval | None = None
+    level: float = 1 - FAMILY_ERROR
+    by_collapse: bool = False
+
+
+def _seen(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:
+    """By collapse alone where one of the contrast's cells has too many such runs, else by the seeds without any."""
+    if max(one.collapsed_of(seeds, contrast).values(), default=0) > COLLAPSE_ALONE * len(seeds):
+        return _by_collapse(one, contrast, seeds, whole, share)
+    return _by_differences(one, contrast, seeds, whole, share)
+
+
+def _together(seen: Sequence[Seen], passed: Collection[int], look: int) -> Decision:
+    """What the contrasts say of the claim. `passed`: those seen above zero, at this look or before."""
+    deciding = [contrast for contrast, it in enumerate(seen) if it.verdict != "undecided"]
+    waiting = [contrast for contrast in range(len(seen)) if contrast not in passed]
+    shown = min(deciding[:1] or waiting or range(len(seen)), key=lambda contrast: seen[contrast].typical)
+    it = seen[shown]
+    verdict = it.verdict if deciding or waiting else "holds"
+    collapsed = sum(other.by_collapse for other in seen)
+    why = it.why
+    if collapsed and not it.by_collapse:
+        why += f"; {collapsed} of {len(seen)} contrasts are judged by collapse alone"
+    return Decision(verdict=verdict, why=why, looks=look + 1, least=shown, interval=it.interval, level=it.level)
+
+
+def _by_differences(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:
+    claim, margin = one.claim, in_unit(one.claim.metric, one.claim.least)
+    differences = one.of(one.standing(seeds, contrast), contrast)
+    n = len(differences)
     if not n:
-        return Decision(verdict="undecided", why="at every seed a run has collapsed", looks=look + 1)
-    wide = [interval(values, whole) or (-math.inf, math.inf) for values in differences]
-    apart = [interval(values, share) or (-math.inf, math.inf) for values in differences]
-    least = min(range(len(wide)), key=lambda index: typical(differences[index]))
-    margin = in_unit(claim.metric, claim.least)
-
-    def decision(verdict: Verdict, why: str, shown: int = least, of: Sequence[Interval] = wide) -> Decision:
-        known = of[shown] if math.isfinite(of[shown][0]) else None
-        level = 1 - (whole if of is wide else share)
-        if known is None and verdict == "undecided":
-            why = f"{n} seeds are too few for an interval at this claim's error"
-        return Decision(verdict=verdict, why=why, looks=look + 1, least=shown, interval=known, level=level)
-
+        return Seen(why="at every seed a run has collapsed", typical=typical(one.of(seeds, contrast)))
+    wide, apart = interval(differences, whole), interval(differences, share)
+    seen = Seen(why="", typical=typical(differences), interval=wide, level=1 - whole)
+    if wide is None:
+        return replace(seen, why=f"{n} seeds are too few for an interval at this claim's error")
     if claim.form == "comparable":
-        (low, high) = wide[0]
-        if low > claim.least or high < -claim.least:
-            return decision("contradicted", f"the interval lies outside +-{margin}")
-        if -claim.least < low and high < claim.least:
-            if one.below:
-                return decision("undecided", "cells below labels alone are not called alike")
-            if n >= EQUIVALENCE:
-                return decision("holds", f"the interval lies within +-{margin}")
-            return decision("undecided", f"the interval lies within +-{margin}, by {n} seeds of at least {EQUIVALENCE}")
-        return decision("undecided", f"the interval reaches across the margin of +-{margin}")
-    inside = [-claim.least < low and high < claim.least for low, high in apart]
-    passed |= {index for index, (low, high) in enumerate(wide) if low > 0 and high >= claim.least}
-    for index, (_, high) in enumerate(apart):
-        if inside[index] and n >= EQUIVALENCE:
-            return decision("no effect of interest", f"the interval lies within +-{margin}", index, apart)
-        if high < 0 and not inside[index]:
-            return decision("contradicted", "the interval lies below zero", index, apart)
-    if len(passed) == len(wide):
-        return decision("holds", "the interval lies above zero")
-    shown = min(set(range(len(wide))) - passed, key=lambda index: typical(differences[index]))
-    if inside[shown]:
-        return decision("undecided", f"any difference is below {margin}, by {n} seeds of at least {EQUIVALENCE}", shown)
-    low, _ = wide[shown]
-    return decision("undecided", "the interval includes zero" if low <= 0 else f"any gain is below {margin}", shown)
+        verdict, why = _alike(wide, claim.least, margin, n, one.below)
+        return replace(seen, verdict=verdict, why=why)
+    low, high = apart or (-math.inf, math.inf)
+    inside = -claim.least < low and high < claim.least
+    decided = replace(seen, interval=apart, level=1 - share)
+    if inside and n >= EQUIVALENCE:
+        return replace(decided, verdict="no effect of interest", why=f"the interval lies within +-{margin}")
+    if high < 0 and not inside:
+        return replace(decided, verdict="contradicted", why="the interval lies below zero")
+    if wide[0] > 0 and wide[1] >= claim.least:
+        return replace(seen, above=True, why="the interval lies above zero")
+    if inside:
+        return replace(seen, why=f"any difference is below {margin}, by {n} seeds of at least {EQUIVALENCE}")
+    return replace(seen, why="the interval includes zero" if wide[0] <= 0 else f"any gain is below {margin}")
 
 
-def _on_collapse(
-    one: Evidence, seeds: Sequence[int], passed: set[int], whole: float, share: float, look: int
-) -> Decision:
-    """The sign test on the seeds on which one side of a contrast alone has collapsed."""
-    shares = ", ".join(_share(label, count, len(seeds)) for label, count in one.collapsed_of(seeds).items())
+def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[str]) -> tuple[Verdict, str]:
+    low, high = within
+    if low > least or high < -least:
+        return "contradicted", f"the interval lies outside +-{margin}"
+    if not (-least < low and high < least):
+        return "undecided", f"the interval reaches across the margin of +-{margin}"
+    if below:
+        return "undecided", "cells below labels alone are not called alike"
+    if n < EQUIVALENCE:
+        return "undecided", f"the interval lies within +-{margin}, by {n} seeds of at least {EQUIVALENCE}"
+    return "holds", f"the interval lies within +-{margin}"
+
+
+def _by_collapse(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:
+    """The sign test on the seeds on which one side of the contrast alone has collapsed."""
+    fallen = one.collapsed_of(seeds, contrast)
+    shares = ", ".join(_share(label, count, len(seeds)) for label, count in fallen.items())
     text = f"judged by collapse alone, as more than a fifth of the runs of a cell ended below labels alone ({shares})"
+    standing = one.standing(seeds, contrast) or seeds
+    seen = Seen(why=text, typical=typical(one.of(standing, contrast)), by_collapse=True)
     if one.claim.form == "comparable":
-        return Decision(verdict="undecided", why=f"{text}; no two such cells are called alike", looks=look + 1)
-    verdict: Verdict = "undecided"
-    for index, signs in enumerate(one.survival):
-        better, worse = (sum(sign * signs[seed] > 0 for seed in seeds) for sign in (1, -1))
-        p = _sign_test(better, better + worse)
-        if better > worse and p <= whole:
-            passed.add(index)
-        if worse > better and p <= share:
-            verdict = "contradicted"
-    if verdict == "undecided" and len(passed) == len(one.survival):
-        verdict = "holds"
-    return Decision(verdict=verdict, why=text, looks=look + 1)
+        return replace(seen, why=f"{text}; no two such cells are called alike")
+    signs = one.survival[contrast]
+    better, worse = (sum(sign * signs[seed] > 0 for seed in seeds) for sign in (1, -1))
+    p = _sign_test(better, better + worse)
+    if worse > better and p <= share:
+        return replace(seen, verdict="contradicted")
+    return replace(seen, above=better > worse and p <= whole)
 
 
 @functools.cache
@@ -297,12 +321,13 @@ def _told(one: Evidence, decision: Decision, error: float) -> Judged:
 
 def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
     seeds = one.confirming[: LOOKS[decision.looks - 1]] if decision.looks else one.confirming
-    up = one.standing(seeds)
-    differences = one.of(up or seeds)
+    up = one.standing(seeds, decision.least)
+    differences = [one.of(one.standing(seeds, k) or seeds, k) for k in range(len(one.differences))]
     estimate = typical(differences[decision.least])
     reason, powers, futile = decision.why, dict[int, float](), False
     if 0 < len(up) < len(seeds) and "collapse" not in reason:
-        left_out = ", ".join(_share(label, k, len(seeds)) for label, k in one.collapsed_of(seeds).items() if k)
+        fallen = one.collapsed_of(seeds, decision.least)
+        left_out = ", ".join(_share(label, k, len(seeds)) for label, k in fallen.items() if k)
         reason += f"; of the {len(up)} seeds at which no run ended below labels alone ({left_out})"
     if decision.verdict == "undecided":
         if decision.looks and decision.looks < len(LOOKS):
@@ -333,7 +358,7 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
 
 def _of_pilots(one: Evidence, error: float) -> Judged:
     """The difference that pilot seeds show, and how many confirming seeds would be likely to settle it."""
-    differences = one.of(one.pilots)
+    differences = [one.of(one.pilots, k) for k in range(len(one.differences))]
     values = min(differences, key=typical)
     seen = summary(values)
     index = differences.index(values)

@@ -17,7 +17,7 @@ from benchmark.papers.item import Cell, Claim, Item, Shown
 from benchmark.records.families import Family
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import Evidence
-from benchmark.verdicts.judge import FAMILY_ERROR, Judged, _share, _sign_test, decide
+from benchmark.verdicts.judge import FAMILY_ERROR, Decision, Judged, _share, _sign_test, decide
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.signed_ranks import walsh_averages
@@ -277,6 +277,29 @@ def test_above_a_fifth_of_collapsed_runs_collapse_alone_is_judged():
     assert one.verdict == "holds" and one.estimate == pytest.approx(0.1235)  # .1 and the mean of the eight gains
     assert "of the 8 seeds at which no run ended below labels alone (a: 1 of 9, 0 to 48 %" in one.reason
     assert with_bound([0.3] * 9, [0.4] * 9, form="comparable").verdict == "undecided"
+
+
+def test_each_contrast_is_judged_by_the_collapse_of_its_own_cells():
+    """a and c stand, b collapses at every seed: a beats b by collapse (nine signs, p = .0039), and c by differences.
+    Where those say nothing, neither does the claim; where they are below zero, it is contradicted at half its error."""
+    steps = ({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0})
+    claim = Claim(name="n", quote="", source="", contrasts=steps, form="every", least=0.01)
+    seeds = range(100, 109)
+
+    def seen(against_c: Sequence[float]) -> Decision:
+        one = Evidence(
+            claim=claim,
+            differences=(dict.fromkeys(seeds, 0.3), dict(zip(seeds, against_c, strict=True))),
+            survival=(dict.fromkeys(seeds, 1.0), dict.fromkeys(seeds, 0.0)),
+            collapsed={label: dict.fromkeys(seeds, label == "b") for label in "abc"},
+        )
+        ((decision, _),) = decide([one], Family())
+        return decision
+
+    assert seen(GOOD[:9]).verdict == "holds" and seen([-d for d in GOOD[:9]]).verdict == "contradicted"
+    assert seen(GOOD[:9]).why == "the interval lies above zero; 1 of 2 contrasts are judged by collapse alone"
+    open_ = seen([0.02] * 5 + [-0.02] * 4)
+    assert (open_.verdict, open_.least) == ("undecided", 1) and open_.why.startswith("the interval includes zero")
 
 
 def test_a_run_that_still_rises_is_judged_at_its_round():
