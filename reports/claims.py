@@ -128,9 +128,9 @@ def finding_text(judged: Judged) -> str:
     return f"{start} Pilot seeds are not judged." if seeds == "pilot seed" else start
 
 
-def findings(shown: Sequence[Reported]) -> list[tuple[Reported, Judged]]:
-    """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds; of
-    what is merely counted no more than a paper's first."""
+def findings(shown: Sequence[Reported], most: int | None = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
+    """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds. Of a
+    paper each verdict comes once before one comes again; of what is merely counted no more than a paper's first."""
     every = [(one, judged) for one in shown for judged in one.judged]
     begun = [pair for pair in every if pair[1].estimate is not None]
     decided = [pair for pair in begun if pair[1].verdict in DECIDED]
@@ -140,10 +140,19 @@ def findings(shown: Sequence[Reported]) -> list[tuple[Reported, Judged]]:
     by_paper: dict[str, list[tuple[Reported, Judged]]] = {}
     for pair in found.values():
         by_paper.setdefault(pair[0].paper, []).append(pair)
-    papers = by_paper.values()
+    papers = [_verdicts_in_turn(pairs) for pairs in by_paper.values()]
     told = [[*pairs[:1], *(one for one in pairs[1:] if one[1].claim.endpoint != "arithmetic")] for pairs in papers]
-    turns = [pairs[turn] for turn in range(MOST_FINDINGS) for pairs in told if turn < len(pairs)]
-    return turns[:MOST_FINDINGS]  # the papers take turns
+    turns = [pairs[turn] for turn in range(max(map(len, told), default=0)) for pairs in told if turn < len(pairs)]
+    return turns[:most]  # the papers take turns
+
+
+def _verdicts_in_turn(pairs: Sequence[tuple[Reported, Judged]]) -> list[tuple[Reported, Judged]]:
+    before = Counter[str]()
+    turns = []
+    for pair in pairs:
+        turns.append(before[pair[1].verdict])
+        before[pair[1].verdict] += 1
+    return [pair for _, pair in sorted(zip(turns, pairs, strict=True), key=lambda one: one[0])]
 
 
 def standings(every: Sequence[Reported]) -> dict[str, Counter[str]]:
@@ -192,7 +201,7 @@ def papers_table(every: Sequence[Reported]) -> str:
         f"- {judged.verdict}: {judged.claim.name}: "
         f"{estimate_text(judged)} {difference_interval(judged.claim.metric, judged.interval)}".rstrip()
         + f" ({judged.claim.endpoint}, n={judged.n}, {one.item.name} {one.item.profile})"
-        for one, judged in findings(every)
+        for one, judged in findings(every, most=None)
         if judged.verdict in DECIDED
     ]
     return "\n".join([*lines, *([""] if decided else []), *decided]) + "\n"

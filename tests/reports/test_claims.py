@@ -62,6 +62,17 @@ def test_decided_claims_come_before_pending_ones() -> None:
     assert [(one.paper, judged.verdict) for one, judged in found] == [("toy", "holds")]
 
 
+def test_of_four_findings_one_is_what_was_contradicted() -> None:
+    """Four claims on a over b hold, the fifth, on b over a, is contradicted: it is the second that is shown."""
+    item, records = confirmed(16)
+    claim = item.claims[0]
+    hold = [replace(claim, name=f"a {n}", contrast={"a": 1.0 + n, "b": -1.0 - n}) for n in range(4)]
+    item = replace(item, claims=(*hold, replace(claim, name="b", contrast={"b": 1.0, "a": -1.0})))
+    one = Reported(item, begun_under(item, records))
+    assert [judged.verdict for _, judged in findings([one])] == ["holds", "contradicted", "holds", "holds"]
+    assert len(findings([one], most=None)) == 5
+
+
 def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:
     """a ends at .9 and b at .8, so that the target is .79: a is there after 10 rounds of 2 MB, b after 20, and one of
     b's three runs never."""
