@@ -130,7 +130,8 @@ def finding_text(judged: Judged) -> str:
 
 def findings(shown: Sequence[Reported], most: int | None = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
     """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds. Of a
-    paper each verdict comes once before one comes again; of what is merely counted no more than a paper's first."""
+    paper each verdict comes once before one comes again. Of `most` what is merely counted is no more than a paper's
+    first."""
     every = [(one, judged) for one in shown for judged in one.judged]
     begun = [pair for pair in every if pair[1].estimate is not None]
     decided = [pair for pair in begun if pair[1].verdict in DECIDED]
@@ -141,8 +142,9 @@ def findings(shown: Sequence[Reported], most: int | None = MOST_FINDINGS) -> lis
     for pair in found.values():
         by_paper.setdefault(pair[0].paper, []).append(pair)
     papers = [_verdicts_in_turn(pairs) for pairs in by_paper.values()]
-    told = [[*pairs[:1], *(one for one in pairs[1:] if one[1].claim.endpoint != "arithmetic")] for pairs in papers]
-    turns = [pairs[turn] for turn in range(max(map(len, told), default=0)) for pairs in told if turn < len(pairs)]
+    if most is not None:
+        papers = [[*own[:1], *(one for one in own[1:] if one[1].claim.endpoint != "arithmetic")] for own in papers]
+    turns = [own[turn] for turn in range(max(map(len, papers), default=0)) for own in papers if turn < len(own)]
     return turns[:most]  # the papers take turns
 
 
@@ -200,7 +202,8 @@ def papers_table(every: Sequence[Reported]) -> str:
     decided = [
         f"- {judged.verdict}: {judged.claim.name}: "
         f"{estimate_text(judged)} {difference_interval(judged.claim.metric, judged.interval)}".rstrip()
-        + f" ({judged.claim.endpoint}, n={judged.n}, {one.item.name} {one.item.profile})"
+        + f" ({'counted' if judged.claim.endpoint == 'arithmetic' else f'{judged.claim.endpoint}, n={judged.n}'}"
+        + f", {one.item.name} {one.item.profile})"
         for one, judged in findings(every, most=None)
         if judged.verdict in DECIDED
     ]

@@ -97,4 +97,3 @@ DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
     "exchange/statelessness": _of_exchange(is_stateless),
     "exchange/smoothing": _of_exchange(is_smoothed),
 }
-DIFFERENCES = ("pseudo/kl_log_ratio", "pseudo/kl_gap")  # 0 where two things are the same, in a single cell

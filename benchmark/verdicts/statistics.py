@@ -30,10 +30,6 @@ class Summary:
     level: float  # of the interval
 
     @property
-    def half_width(self) -> float | None:
-        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
-
-    @property
     def has_spread(self) -> bool:
         """Whether the values differ by more than rounding; without it the interval has no width and says nothing."""
         return self.std is not None and self.std > NO_SPREAD * max(1.0, abs(self.mean))

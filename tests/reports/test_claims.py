@@ -9,7 +9,7 @@ import pytest
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
-from reports.claims import claim_page, finding_text, findings, reason_text, target_table
+from reports.claims import claim_page, finding_text, findings, papers_table, reason_text, target_table
 from reports.interval_figures import forest
 from reports.reported import Reported
 from reports.site import build
@@ -110,8 +110,10 @@ def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
     (judged,) = one.judged
     assert finding_text(judged) == "parameters: the difference is +200. It is counted, and the same for every seed."
     assert forest(one, judged, seeds=False) is None
-    again = replace(one.item, claims=(claim, replace(claim, name="another")))
+    again = replace(one.item, claims=(claim, replace(claim, name="another", contrast={"a": 2.0, "b": -2.0})))
     assert len(findings([Reported(again, records)])) == 1  # not all that a reader is told first
+    bullets = [line for line in papers_table([Reported(again, records)]).splitlines() if line.startswith("- ")]
+    assert bullets[0].endswith(": +200 (counted, toy/tab1 paper)") and len(bullets) == 2  # the README leaves none out
 
 
 def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ def test_three_values() -> None:
     half = 0.95 / math.sqrt(2 * 0.975 * 0.025) / math.sqrt(3)
     assert (seen.mean, seen.std, seen.n, seen.level) == (2.0, 1.0, 3, 0.95)
     assert seen.interval == pytest.approx((2 - half, 2 + half), rel=1e-12)
-    assert seen.half_width == pytest.approx(half)
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 1 - 0.05 / 3])
@@ -32,7 +31,7 @@ def test_two_values(level: float) -> None:
 
 def test_one_value_has_no_spread() -> None:
     seen = summary([0.5])
-    assert (seen.std, seen.interval, seen.half_width, seen.has_spread) == (None, None, None, False)
+    assert (seen.std, seen.interval, seen.has_spread) == (None, None, False)
 
 
 @pytest.mark.parametrize("values", [[], [0.5, math.nan], [math.inf]])
