@@ -95,9 +95,11 @@ def estimate_text(judged: Judged) -> str:
 
 
 def interval_text(judged: Judged) -> str:
-    """ "95.0 % interval [+0.3, +1.2]", or that there is none."""
+    """ "95.0 % interval [+0.3, +1.2]", or why there is none."""
     found = difference_interval(judged.claim.metric, judged.interval)
-    return f"{100 * judged.level:.1f} % interval {found}" if found else "no interval"
+    if not found:
+        return "judged by collapse alone" if judged.by_collapse else "no interval"
+    return f"{100 * judged.level:.1f} % interval {found}"
 
 
 def quote_text(claim: Claim) -> str:
@@ -202,12 +204,17 @@ def papers_table(every: Sequence[Reported]) -> str:
     decided = [
         f"- {judged.verdict}: {judged.claim.name}: "
         f"{estimate_text(judged)} {difference_interval(judged.claim.metric, judged.interval)}".rstrip()
-        + f" ({'counted' if judged.claim.endpoint == 'arithmetic' else f'{judged.claim.endpoint}, n={judged.n}'}"
-        + f", {one.item.name} {one.item.profile})"
+        + f" ({_basis(judged)}, {one.item.name} {one.item.profile})"
         for one, judged in findings(every, most=None)
         if judged.verdict in DECIDED
     ]
     return "\n".join([*lines, *([""] if decided else []), *decided]) + "\n"
+
+
+def _basis(judged: Judged) -> str:
+    if judged.claim.endpoint == "arithmetic":
+        return "counted"
+    return f"{'collapse' if judged.by_collapse else judged.claim.endpoint}, n={judged.n}"
 
 
 def claim_rows(item: Item, judged: Sequence[Judged]) -> list[dict[str, Any]]:

@@ -62,6 +62,7 @@ class Judged:
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1": runs the claim needs and that diverged
     looks: int = 0  # that it has had
     futile: bool = False  # not even the last look is likely to decide it
+    by_collapse: bool = False  # judged by collapse alone: no interval
 
     @property
     def seeds_needed(self) -> int | None:
@@ -85,6 +86,7 @@ class Decision:
     least: int = 0  # the contrast that is shown
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
+    by_collapse: bool = False
 
 
 def judge(item: Item, records: Records) -> list[Judged]:
@@ -197,7 +199,8 @@ def _together(seen: Sequence[Seen], passed: Collection[int], look: int) -> Decis
     why = it.why
     if collapsed and not it.by_collapse:
         why += f"; {collapsed} of {len(seen)} contrasts are judged by collapse alone"
-    return Decision(verdict=verdict, why=why, looks=look + 1, least=shown, interval=it.interval, level=it.level)
+    decision = Decision(verdict=verdict, why=why, looks=look + 1, least=shown)
+    return replace(decision, interval=it.interval, level=it.level, by_collapse=it.by_collapse)
 
 
 def _by_differences(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:
@@ -353,6 +356,7 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
         powers=powers,
         looks=decision.looks,
         futile=futile,
+        by_collapse=decision.by_collapse,
     )
 
 

@@ -55,6 +55,14 @@ def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
     assert "The typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
 
 
+def test_a_claim_that_collapse_decided_says_so() -> None:
+    ((_, judged),) = findings([Reported(*confirmed())])
+    judged = replace(judged, interval=None, by_collapse=True)
+    assert finding_text(judged) == (
+        "The typical difference is +10.04 points, judged by collapse alone, over 9 confirming seeds."
+    )
+
+
 def test_decided_claims_come_before_pending_ones() -> None:
     item, records = confirmed()
     other = replace(pilots()[0], name="other/tab1")

@@ -271,6 +271,7 @@ def test_above_a_fifth_of_collapsed_runs_collapse_alone_is_judged():
     exact: 3 of 9 is 7 to 70 % (Clopper and Pearson)."""
     all_of_them = with_bound([0.3] * 9, [0.4] * 9)
     assert all_of_them.verdict == "contradicted" and "judged by collapse alone" in all_of_them.reason
+    assert all_of_them.by_collapse and all_of_them.interval is None
     some = with_bound([0.3] * 3 + [0.6] * 6, [0.4] * 9)
     assert some.verdict == "undecided" and "a: 3 of 9, 7 to 70 %" in some.reason
     one = with_bound([0.3] + [0.6 + d for d in GOOD[:8]], [0.4] * 9)
@@ -296,6 +297,7 @@ def test_each_contrast_is_judged_by_the_collapse_of_its_own_cells():
         ((decision, _),) = decide([one], Family())
         return decision
 
+    assert not seen(GOOD[:9]).by_collapse  # the least contrast is judged by differences
     assert seen(GOOD[:9]).verdict == "holds" and seen([-d for d in GOOD[:9]]).verdict == "contradicted"
     assert seen(GOOD[:9]).why == "the interval lies above zero; 1 of 2 contrasts are judged by collapse alone"
     open_ = seen([0.02] * 5 + [-0.02] * 4)
