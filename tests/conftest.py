@@ -1,6 +1,7 @@
 """Shared by all tests: one tiny experiment on the embedded digits, and where the packed real data lies."""
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from benchmark.optim.sgd import SGD
 from benchmark.records.record import RunRecord, read_run
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # "make test &" of a script starts with it ignored
 
 
 ROOT = Path(__file__).resolve().parents[1]
