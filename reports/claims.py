@@ -132,8 +132,8 @@ def finding_text(judged: Judged) -> str:
 
 def findings(shown: Sequence[Reported], most: int | None = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
     """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds. Of a
-    paper each verdict comes once before one comes again. Of `most` what is merely counted is no more than a paper's
-    first."""
+    paper each verdict comes once before one comes again. `most` also leaves out what is merely counted, but for a
+    paper's first; None gives all."""
     every = [(one, judged) for one in shown for judged in one.judged]
     begun = [pair for pair in every if pair[1].estimate is not None]
     decided = [pair for pair in begun if pair[1].verdict in DECIDED]
