@@ -119,14 +119,15 @@ def finding_text(judged: Judged) -> str:
     """One or two sentences for the front page."""
     if judged.estimate is None:
         return "No seed has all of its cells yet."
+    metric = metric_name(judged.claim.metric)
     if judged.claim.endpoint == "arithmetic":
-        what = f"{metric_name(judged.claim.metric)}: the difference is {estimate_text(judged)}."
-        return f"{what} It is counted, and the same for every seed."
+        return f"{metric}: the difference is {estimate_text(judged)}. It is counted, and the same for every seed."
+    measured = f"{metric}, {endpoint_text(judged.claim)}"
     what = f"{estimate_text(judged)}, {interval_text(judged)}"
     if judged.verdict in DECIDED:
-        return f"The typical difference is {what}, over {count(judged.n, 'confirming seed')}."
+        return f"{measured}: the typical difference is {what}, over {count(judged.n, 'confirming seed')}."
     seeds = "confirming seed" if judged.verdict == "undecided" else "pilot seed"
-    start = f"Not decided. Over {count(judged.n, seeds)} the typical difference is {what}."
+    start = f"Not decided. {measured}: the typical difference is {what}, over {count(judged.n, seeds)}."
     return f"{start} Pilot seeds are not judged." if seeds == "pilot seed" else start
 
 

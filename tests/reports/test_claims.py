@@ -38,7 +38,8 @@ def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
 def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> None:
     text = words(build([pilots()], tmp_path))
     assert "claims none is decided." in text and "What pilot runs show" in text and "What was found" not in text
-    assert "Not decided. Over 3 pilot seeds the typical difference is +10.00 points" in text
+    assert "the typical difference is +10.00 points" in text
+    assert "over 3 pilot seeds. Pilot seeds are not judged." in text
 
 
 def test_what_would_settle_it_is_a_range_with_its_chances() -> None:
@@ -52,15 +53,23 @@ def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
     """Differences .1000 to .1008: the middle is 10.04 points."""
     text = words(build([confirmed()], tmp_path))
     assert "What was found" in text and "claims 1 is decided." in text
-    assert "The typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
+    assert "the typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
 
 
 def test_a_claim_that_collapse_decided_says_so() -> None:
     ((_, judged),) = findings([Reported(*confirmed())])
     judged = replace(judged, interval=None, by_collapse=True)
-    assert finding_text(judged) == (
-        "The typical difference is +10.04 points, judged by collapse alone, over 9 confirming seeds."
+    assert finding_text(judged).endswith(
+        ": the typical difference is +10.04 points, judged by collapse alone, over 9 confirming seeds."
     )
+
+
+def test_a_finding_says_what_was_measured() -> None:
+    """Points of speed are not points at the end."""
+    ((_, judged),) = findings([Reported(*confirmed())])
+    for endpoint, words_of_it in (("end", "mean over the last tenth of the rounds"), ("speed", "mean log-odds")):
+        found = finding_text(replace(judged, claim=replace(judged.claim, endpoint=endpoint)))
+        assert found.startswith(f"Test accuracy, {words_of_it}")
 
 
 def test_decided_claims_come_before_pending_ones() -> None:
