@@ -128,6 +128,8 @@ def finding_text(judged: Judged) -> str:
         return f"{measured}: the typical difference is {what}, over {count(judged.n, 'confirming seed')}."
     seeds = "confirming seed" if judged.verdict == "undecided" else "pilot seed"
     start = f"Not decided. {measured}: the typical difference is {what}, over {count(judged.n, seeds)}."
+    if judged.waits_for:
+        return f"{start} It waits for {judged.waits_for}, a main claim before it."
     return f"{start} Pilot seeds are not judged." if seeds == "pilot seed" else start
 
 

@@ -63,6 +63,7 @@ class Judged:
     looks: int = 0  # that it has had
     futile: bool = False  # not even the last look is likely to decide it
     by_collapse: bool = False  # judged by collapse alone: no interval
+    waits_for: str = ""  # a main claim before it that is open; until it is decided, seeds do not settle this one
 
     @property
     def seeds_needed(self) -> int | None:
@@ -87,6 +88,7 @@ class Decision:
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
     by_collapse: bool = False
+    waits_for: str = ""
 
 
 def judge(item: Item, records: Records) -> list[Judged]:
@@ -131,7 +133,8 @@ def _in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: float
         decision = looked_at(claims[one], error) if one in claims else None
         if decision is not None:
             if waits_for:
-                decision = replace(decision, verdict="undecided", why=f"waits for {waits_for}, a main claim before it")
+                why = f"waits for {waits_for}, a main claim before it"
+                decision = replace(decision, verdict="undecided", why=why, waits_for=waits_for)
             found[one] = decision, error
         if not waits_for and (decision is None or decision.verdict == "undecided"):
             waits_for = repr(claims[one].claim.name) if one in claims else "one that was reworded"
@@ -183,9 +186,13 @@ class Seen:
 
 def _seen(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:
     """By collapse alone where one of the contrast's cells has too many such runs, else by the seeds without any."""
-    if max(one.collapsed_of(seeds, contrast).values(), default=0) > COLLAPSE_ALONE * len(seeds):
+    if _collapse_alone(one, contrast, seeds):
         return _by_collapse(one, contrast, seeds, whole, share)
     return _by_differences(one, contrast, seeds, whole, share)
+
+
+def _collapse_alone(one: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
+    return max(one.collapsed_of(seeds, contrast).values(), default=0) > COLLAPSE_ALONE * len(seeds)
 
 
 def _together(seen: Sequence[Seen], passed: Collection[int], look: int) -> Decision:
@@ -335,8 +342,8 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
     if decision.verdict == "undecided":
         if decision.looks and decision.looks < len(LOOKS):
             reason += f"; the next look is at {LOOKS[decision.looks]} seeds"
-            powers = _powers(one, differences, decision.looks, error, confirming=True)
-            futile = powers[LOOKS[-1]] < FUTILE
+            powers = {} if decision.waits_for else _powers(one, seeds, decision.looks, error, confirming=True)
+            futile = bool(powers) and powers[LOOKS[-1]] < FUTILE
             reason += f", and not even {LOOKS[-1]} would be likely to settle it" if futile else ""
         elif decision.looks:
             reason += f"; this was the last look, at {LOOKS[-1]} seeds"
@@ -357,6 +364,7 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
         looks=decision.looks,
         futile=futile,
         by_collapse=decision.by_collapse,
+        waits_for=decision.waits_for,
     )
 
 
@@ -373,7 +381,7 @@ def _of_pilots(one: Evidence, error: float) -> Judged:
         interval=_possible(one.claim, contrasts(one.claim)[index], seen.told) if seen.told else None,
         n=len(values),
         reason=f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)",
-        powers=_powers(one, differences, 0, error, confirming=False) if len(values) > 2 else {},
+        powers=_powers(one, one.pilots, 0, error, confirming=False) if len(values) > 2 else {},
     )
 
 
@@ -385,11 +393,37 @@ def _possible(claim: Claim, weights: Mapping[str, float], shown: Interval) -> In
     return max(shown[0], least), min(shown[1], most)
 
 
-def _powers(
-    one: Evidence, differences: Sequence[list[float]], looks: int, error: float, *, confirming: bool
-) -> dict[int, float]:
+def _powers(one: Evidence, seeds: Sequence[int], looks: int, error: float, *, confirming: bool) -> dict[int, float]:
     """Seeds of each look to come -> the chance that it decides: all contrasts, where there are several."""
+
+    def chance(contrast: int, look: int) -> float:
+        if _collapse_alone(one, contrast, seeds):
+            return _power_by_collapse(one, contrast, seeds, look, error, confirming=confirming)
+        used = (one.standing(seeds, contrast) if confirming else seeds) or seeds
+        return power(one.claim, one.of(used, contrast), look, error, confirming=confirming)
+
     return {
-        LOOKS[look]: min(power(one.claim, values, look, error, confirming=confirming) for values in differences)
+        LOOKS[look]: min(chance(contrast, look) for contrast in range(len(one.differences)))
         for look in range(looks, len(LOOKS))
     }
+
+
+def _power_by_collapse(
+    one: Evidence, contrast: int, seeds: Sequence[int], look: int, error: float, *, confirming: bool
+) -> float:
+    """The chance that the look's sign test decides, were each side alone to collapse as often as seen."""
+    if one.claim.form == "comparable":
+        return 0.0  # as in `_by_collapse`
+    signs = [one.survival[contrast][seed] for seed in seeds]
+    seen = [sum(sign * one_sign > 0 for one_sign in signs) for sign in (1, -1)]
+    to_come, (better, worse) = (LOOKS[look] - len(seeds), seen) if confirming else (LOOKS[look], (0, 0))
+    rates = [count / len(seeds) for count in seen]
+    chance = 0.0
+    for more_better in range(to_come + 1):
+        for more_worse in range(to_come - more_better + 1):
+            neither = to_come - more_better - more_worse
+            high, n = better + more_better, better + more_better + worse + more_worse
+            if _sign_test(high, n) <= errors(error)[look]:
+                ways = math.comb(to_come, neither) * math.comb(to_come - neither, more_better)
+                chance += ways * rates[0] ** more_better * rates[1] ** more_worse * (1 - sum(rates)) ** neither
+    return chance

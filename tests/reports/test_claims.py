@@ -72,6 +72,12 @@ def test_a_finding_says_what_was_measured() -> None:
         assert found.startswith(f"Test accuracy, {words_of_it}")
 
 
+def test_a_claim_that_waits_says_for_which() -> None:
+    ((_, judged),) = findings([Reported(*confirmed())])
+    waits = replace(judged, verdict="undecided", waits_for="'First'")
+    assert finding_text(waits).endswith("over 9 confirming seeds. It waits for 'First', a main claim before it.")
+
+
 def test_decided_claims_come_before_pending_ones() -> None:
     item, records = confirmed()
     other = replace(pilots()[0], name="other/tab1")

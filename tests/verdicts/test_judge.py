@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest, multinomial
 
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Claim, Item, Shown
@@ -19,6 +19,7 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import Evidence
 from benchmark.verdicts.judge import FAMILY_ERROR, Decision, Judged, _share, _sign_test, decide
 from benchmark.verdicts.judge import judge as judge_as_begun
+from benchmark.verdicts.looks import errors
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.signed_ranks import walsh_averages
 from tests.reports.fakes import begun_under, make_cell, make_record, pair
@@ -180,15 +181,20 @@ def test_main_claims_are_judged_in_order_with_half_of_the_error():
     first, second = map(item.hash_of, item.claims)
     a, b, c = cells
 
-    def verdicts(gains: list[float], main: tuple[str, ...]) -> list[str]:
+    def judged_in(gains: list[float], main: tuple[str, ...]) -> list[Judged]:
         nine = [0.5] * 9
         records = records_of([(a, [0.5 + d for d in gains]), (b, [0.5 + d for d in GOOD[:9]]), (c, nine)])
-        return [one.verdict for one in judge(item, records, main=main, more=60)]
+        return judge(item, records, main=main, more=60)
+
+    def verdicts(gains: list[float], main: tuple[str, ...]) -> list[str]:
+        return [one.verdict for one in judged_in(gains, main)]
 
     assert verdicts(GOOD[:9], (first, second)) == ["holds", "holds"]
     assert verdicts([0.02, -0.02] * 4 + [0.0], (first, second)) == ["undecided", "undecided"]
     assert verdicts([0.02, -0.02] * 4 + [0.0], (second, first)) == ["undecided", "holds"]
     assert verdicts(GOOD[:9], (second,)) == ["undecided", "holds"]
+    waits = judged_in([0.02, -0.02] * 4 + [0.0], (first, second))[1]
+    assert waits.waits_for == "'a'" and waits.seeds_needed is None and not waits.futile  # more seeds do not settle it
 
 
 def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
@@ -278,6 +284,25 @@ def test_above_a_fifth_of_collapsed_runs_collapse_alone_is_judged():
     assert one.verdict == "holds" and one.estimate == pytest.approx(0.1235)  # .1 and the mean of the eight gains
     assert "of the 8 seeds at which no run ended below labels alone (a: 1 of 9, 0 to 48 %" in one.reason
     assert with_bound([0.3] * 9, [0.4] * 9, form="comparable").verdict == "undecided"
+
+
+def test_what_collapse_judges_is_settled_by_more_collapse():
+    """a collapses in 3 of 9 runs, b in none. Of 16 seeds a sign test needs seven of one sign (2 / 128 = .0156 < .019;
+    six: .031), four of the seven to come, each at a chance of a third. The nine equal differences settle nothing."""
+    open_ = with_bound([0.3] * 3 + [0.6] * 6, [0.4] * 9)
+    assert open_.powers == pytest.approx({n: binom.sf(3, n - 9, 1 / 3) for n in (16, 24, 32)})
+    assert open_.seeds_needed == 32  # .17, .79, .96
+    either = with_bound([0.3] * 3 + [0.6] * 6, [0.4] * 8 + [0.55])  # at the ninth seed b alone collapses
+    level = errors(FAMILY_ERROR)[1]
+    assert either.powers[16] == pytest.approx(
+        sum(
+            multinomial.pmf([of_a, of_b, 7 - of_a - of_b], 7, [3 / 9, 1 / 9, 5 / 9])
+            for of_a in range(8)
+            for of_b in range(8 - of_a)
+            if binomtest(3 + of_a, 4 + of_a + of_b).pvalue <= level
+        )
+    )
+    assert set(with_bound([0.3] * 3 + [0.6] * 6, [0.4] * 9, form="comparable").powers.values()) == {0.0}
 
 
 def test_each_contrast_is_judged_by_the_collapse_of_its_own_cells():
