@@ -195,6 +195,12 @@ def _collapse_alone(one: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
     return max(one.collapsed_of(seeds, contrast).values(), default=0) > COLLAPSE_ALONE * len(seeds)
 
 
+def _told_by(one: Evidence, contrast: int, seeds: Sequence[int]) -> Sequence[int]:
+    """The seeds of the typical difference. Where collapse alone is judged it is all of them: the few at which nothing
+    has collapsed can show a gain where most runs are a loss."""
+    return seeds if _collapse_alone(one, contrast, seeds) else one.standing(seeds, contrast) or seeds
+
+
 def _together(seen: Sequence[Seen], passed: Collection[int], look: int) -> Decision:
     """What the contrasts say of the claim. `passed`: those seen above zero, at this look or before."""
     deciding = [contrast for contrast, it in enumerate(seen) if it.verdict != "undecided"]
@@ -255,8 +261,7 @@ def _by_collapse(one: Evidence, contrast: int, seeds: Sequence[int], whole: floa
     fallen = one.collapsed_of(seeds, contrast)
     shares = ", ".join(_share(label, count, len(seeds)) for label, count in fallen.items())
     text = f"judged by collapse alone, as more than a fifth of the runs of a cell ended below labels alone ({shares})"
-    standing = one.standing(seeds, contrast) or seeds
-    seen = Seen(why=text, typical=typical(one.of(standing, contrast)), by_collapse=True)
+    seen = Seen(why=text, typical=typical(one.of(seeds, contrast)), by_collapse=True)
     if one.claim.form == "comparable":
         return replace(seen, why=f"{text}; no two such cells are called alike")
     signs = one.survival[contrast]
@@ -332,10 +337,9 @@ def _told(one: Evidence, decision: Decision, error: float) -> Judged:
 def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
     seeds = one.confirming[: LOOKS[decision.looks - 1]] if decision.looks else one.confirming
     up = one.standing(seeds, decision.least)
-    differences = [one.of(one.standing(seeds, k) or seeds, k) for k in range(len(one.differences))]
-    estimate = typical(differences[decision.least])
+    estimate = typical(one.of(_told_by(one, decision.least, seeds), decision.least))
     reason, powers, futile = decision.why, dict[int, float](), False
-    if 0 < len(up) < len(seeds) and "collapse" not in reason:
+    if 0 < len(up) < len(seeds) and not decision.by_collapse and "collapse" not in reason:
         fallen = one.collapsed_of(seeds, decision.least)
         left_out = ", ".join(_share(label, k, len(seeds)) for label, k in fallen.items() if k)
         reason += f"; of the {len(up)} seeds at which no run ended below labels alone ({left_out})"
@@ -399,7 +403,7 @@ def _powers(one: Evidence, seeds: Sequence[int], looks: int, error: float, *, co
     def chance(contrast: int, look: int) -> float:
         if _collapse_alone(one, contrast, seeds):
             return _power_by_collapse(one, contrast, seeds, look, error, confirming=confirming)
-        used = (one.standing(seeds, contrast) if confirming else seeds) or seeds
+        used = _told_by(one, contrast, seeds) if confirming else seeds
         return power(one.claim, one.of(used, contrast), look, error, confirming=confirming)
 
     return {
