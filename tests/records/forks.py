@@ -115,6 +115,7 @@ def succeed(pid: int, request: dict[str, Any]) -> dict[str, Any]:
     """Once the child stands still: its run by another one; then it is woken."""
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     engine = {**request["engine"], **request["successor"]}
+    time.sleep(engine.get("patience", 0.0))  # it may have begun, and beaten, less than that ago
     other = {**request, "engine": engine, "faults": {}, "said": "said by the successor"}
     if (second := os.fork()) == 0:
         child(other)
