@@ -8,6 +8,9 @@ the error is Welch's, sqrt(s^2/n + s'^2/k), with his degrees of freedom.
 `matches` is an equivalence test (Schuirmann, 1987: two one-sided t tests at alpha, which is the interval at 1 - 2 alpha
 inside +-margin); `differs` needs zero outside the interval at 1 - alpha. The margin stands in the published file,
 written down before any run; alpha is 0.05 over the number of compared cells (Bonferroni). All values are fractions.
+
+Where the runs saw other images than the paper's (a lossy copy, another split), the difference is shown with what the
+data's files say of it, and no verdict.
 """
 
 import math
@@ -23,13 +26,14 @@ from benchmark.verdicts.statistics import Summary
 
 Agrees: TypeAlias = Literal["matches", "differs", "undecided"]
 ERROR = 0.05
+OTHER_DATA = "not comparable with published accuracy"  # in the note of a data set's files (datasets.toml)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """Ours against the paper's number of one cell."""
 
-    verdict: Agrees
+    verdict: Agrees | None  # None: of other data than the paper's, as `reason` says
     difference: float  # ours - published
     interval: tuple[float, float] | None  # of the difference, at `level`; None: one run, or no spread
     level: float
@@ -42,6 +46,10 @@ def agreement(item: Item, result: CellResult) -> Agreement | None:
     seen, published = result.summary, result.cell.printed()
     if item.profile != "paper" or item.margin is None or seen is None or published is None:
         return None
+    if other := [note for note in result.data_notes if OTHER_DATA in note]:
+        return Agreement(
+            verdict=None, difference=seen.mean - published / 100, interval=None, level=1.0, reason=", ".join(other)
+        )
     compared = sum(cell.printed() is not None for cell in item.cells)
     spread = result.cell.published["test/accuracy"].spread
     return agree(
@@ -86,6 +94,6 @@ def standard_error(std: float, n: int, spread: float | None, runs: int) -> tuple
 
 
 def largest_gap(item: Item, results: Sequence[CellResult]) -> tuple[CellResult, Agreement] | None:
-    """The cell that lies farthest from its published number; None where none is compared."""
-    found = [(result, seen) for result in results if (seen := agreement(item, result)) is not None]
+    """The cell that lies farthest from its published number; None where none is compared on the paper's own data."""
+    found = [(result, seen) for result in results if (seen := agreement(item, result)) and seen.verdict]
     return max(found, key=lambda pair: abs(pair[1].difference), default=None)

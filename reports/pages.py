@@ -97,7 +97,7 @@ def of_paper(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 def progress(one: Reported) -> dict[str, Any]:
     """Cells with a run and runs done of an item, and its verdicts."""
     results = [result for result in one.results.values() if result.awaited]
-    agreed = [seen.verdict for result in results if (seen := agreement(one.item, result))]
+    agreed = [seen.verdict for result in results if (seen := agreement(one.item, result)) and seen.verdict]
     total = len(results) + len(one.item.choices)
     return {
         "cells_run": sum(result.n > 0 for result in results),

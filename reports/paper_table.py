@@ -250,7 +250,7 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
     compared: tuple[str, ...] = ()
     if agreed:
         text = f"{points(agreed.difference)} to the paper {points_interval(agreed.interval)}"
-        compared = (text.rstrip(), agreed.verdict)
+        compared = (text.rstrip(), agreed.verdict or agreed.reason)
     return mean_entry(
         seen,
         metric,

@@ -110,6 +110,12 @@ class RunRecord:
     def selected_on_test(self) -> bool:
         return self.result.get("selection") == "best_on_test"
 
+    @property
+    def data_note(self) -> str:
+        """What a page that shows its numbers has to say of the files that it read; mostly nothing."""
+        data = self.manifest.get("data")
+        return str(data.get("note", "")) if isinstance(data, Mapping) else ""
+
     def median(self, metric: str) -> float | None:
         """Over all rounds that measured it; None where none did."""
         return self._summary(metric).get("median")

@@ -28,6 +28,7 @@ class CellResult:
     n_wanted: int
     collapsed: bool = False  # its typical run ends below labels alone: shown, and kept out of averages
     selected_on_test: bool = False  # some value is that of the round that was best on the test set
+    data_notes: tuple[str, ...] = ()  # what its finished runs say of the files they read, such as "own split"
 
     @property
     def n(self) -> int:
@@ -87,6 +88,7 @@ def cell_result(
         unfinished=tuple(unfinished),
         n_wanted=n_wanted,
         selected_on_test=metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values),
+        data_notes=tuple(sorted({note for seed in values if (note := runs[seed].data_note)})),
     )
 
 

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Item
-from benchmark.verdicts.results import cell_result
+from benchmark.verdicts.results import ACCURACY, cell_result
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agree, agreement, largest_gap, standard_error
+from reports.paper_table import ours_entry
 from tests.reports.fakes import accuracies, make_cell, printed
 
 FRACTIONS = st.floats(0.0, 1.0)
@@ -77,3 +79,21 @@ def test_only_profile_paper_is_compared_and_the_level_allows_for_all_cells() -> 
     for other in (item("laptop"), item(margin=None)):
         assert agreement(other, results[0]) is None
     assert agreement(shown, replace(results[0], values={})) is None
+
+
+@pytest.mark.parametrize(("data", "verdict"), [("digits", "undecided"), ("cifar10", "undecided"), ("cifar100", None)])
+def test_other_data_than_the_papers_get_their_note_and_no_verdict(data: str, verdict: str | None) -> None:
+    """The packed CIFAR-100 is a lossy copy with a split of its own; 161 images of the packed CIFAR-10 are."""
+    shown, note = item(), DATASETS[data].packed_note
+    records = accuracies([(shown.cells[0], [0.93])])
+    records = {  # with the note that the files leave in a manifest
+        key: {seed: replace(run, manifest={**run.manifest, "data": {"note": note}}) for seed, run in runs.items()}
+        for key, runs in records.items()
+    }
+    result = cell_result(shown.cells[0], records, 1)
+    seen = agreement(shown, result)
+    assert seen is not None and seen.verdict == verdict and seen.difference == pytest.approx(0.03)
+    below = ours_entry(shown, result, ACCURACY).below
+    assert "+3.00 to the paper" in below
+    assert (note in below) == (verdict is None)
+    assert (largest_gap(shown, [result]) is None) == (verdict is None)
