@@ -487,6 +487,7 @@ class IntervalRow:
     mean: float | None
     interval: tuple[float, float] | None = None
     dots: Sequence[float] = ()
+    aside: Sequence[float] = ()  # hollow dots: neither mean nor interval is of these
     margin: float | None = None  # shaded: from -margin to margin
     look: Look = Look(colour=0)
     hollow: bool = False
@@ -512,8 +513,8 @@ def intervals(
                 ax.fill_between([-row.margin, row.margin], place - 0.42, place + 0.42, color=GRID, alpha=0.6, lw=0)
             if row.interval:
                 ax.hlines(place, *row.interval, color=colour, linewidth=2.2, alpha=0.55)
-            face = "none" if row.hollow else colour
-            ax.plot(row.dots, [place] * len(row.dots), "o", color=colour, markerfacecolor=face, markersize=4, alpha=0.7)
+            for dots, face in ((row.dots, "none" if row.hollow else colour), (row.aside, "none")):
+                ax.plot(dots, [place] * len(dots), "o", color=colour, markerfacecolor=face, markersize=4, alpha=0.7)
             if row.mean is not None:
                 ax.plot([row.mean], [place], "|", color=INK, markersize=10, markeredgewidth=1.6)
         if zero:

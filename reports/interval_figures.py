@@ -4,14 +4,15 @@ They stand apart from the tables of claims and arenas, so that a terminal's tabl
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.evidence import evidence
-from benchmark.verdicts.judge import Judged
-from benchmark.verdicts.looks import LOOKS, errors
+from benchmark.verdicts.judge import Judged, looked_at, seen_at
+from benchmark.verdicts.looks import LOOKS
 from benchmark.verdicts.results import CellResult
-from benchmark.verdicts.signed_ranks import interval, typical
+from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import summary
 from reports.arena import Arena, methods
 from reports.claims import unit_text
@@ -24,26 +25,36 @@ from reports.style import Look, looks
 
 def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
     """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed. Of several contrasts: the
-    one whose typical difference is the least. None without a seed, and for what is counted."""
+    one that the verdict tells of. None without a seed, and for what is counted."""
     claim, seen = judged.claim, evidence(one.item, one.records, judged.claim)
     if claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
         return None
     scale = 100.0 if is_fraction(claim.metric) else 1.0
-    values = min(seen.differences, key=lambda values: typical([values[s] for s in seen.confirming or seen.pilots]))
+    least = min(range(len(seen.differences)), key=lambda k: typical(seen.of(seen.confirming or seen.pilots, k)))
+    shown = looked_at(seen, judged.error).least if judged.looks else least
+    values = {seed: scale * value for seed, value in seen.differences[shown].items()}
     rows = []
     if seen.pilots:
-        known = [scale * values[seed] for seed in seen.pilots]
+        known = [values[seed] for seed in seen.pilots]
         told = judged.interval if not seen.confirming else None
         rows.append(_row(f"{count(len(known), 'pilot')}, not judged", claim, known, _scaled(told, scale), hollow=True))
     for look, n in enumerate(LOOKS[: judged.looks]):
-        known = [scale * values[seed] for seed in seen.confirming[:n]]
-        rows.append(_row(f"look {look + 1}: {n} seeds", claim, known, interval(known, errors(judged.error)[look])))
+        it = seen_at(seen, judged.error, look)[shown]
+        seeds_of_look = seen.confirming[:n]
+        aside = () if it.by_collapse else set(seeds_of_look) - set(seen.standing(seeds_of_look, shown))
+        row = _row(
+            f"look {look + 1}: {n} seeds",
+            claim,
+            [values[seed] for seed in seeds_of_look if seed not in aside],
+            _scaled(it.interval, scale),
+        )
+        rows.append(replace(row, mean=scale * it.typical, aside=[values[seed] for seed in sorted(aside)]))
     if seen.confirming and not judged.looks:
-        known = [scale * values[seed] for seed in seen.confirming]
+        known = [values[seed] for seed in seen.confirming]
         rows.append(_row(f"{count(len(known), 'seed')} of {LOOKS[0]}", claim, known, None))
     if seeds:
         every = [*seen.pilots, *seen.confirming]
-        rows += [_row(f"seed {s}", claim, [scale * values[s]], None, hollow=s not in CONFIRMING) for s in every]
+        rows += [_row(f"seed {s}", claim, [values[s]], None, hollow=s not in CONFIRMING) for s in every]
     unit = unit_text(claim)
     title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
     return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8, again=seeds)

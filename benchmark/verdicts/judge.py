@@ -156,15 +156,14 @@ def _by_holm(claims: Sequence[Evidence], error: float) -> list[tuple[Decision, f
 
 def looked_at(one: Evidence, error: float) -> Decision:
     """The verdict of the first look that decides, at that error for all looks together."""
-    seeds, many = one.confirming, range(len(one.differences))
+    seeds = one.confirming
     passed: set[int] = set()
     decision = Decision(verdict="undecided", why=f"{len(seeds)} seeds of at least {LOOKS[0]}", looks=0)
     for look, n in enumerate(LOOKS):
         if n > len(seeds):
             break
-        whole, share = errors(error)[look], errors(error / len(many))[look]
-        seen = [_seen(one, contrast, seeds[:n], whole, share) for contrast in many]
-        passed |= {contrast for contrast in many if seen[contrast].above}
+        seen = seen_at(one, error, look)
+        passed |= {contrast for contrast, it in enumerate(seen) if it.above}
         decision = _together(seen, passed, look)
         if decision.verdict != "undecided":
             break
@@ -182,6 +181,13 @@ class Seen:
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
     by_collapse: bool = False
+
+
+def seen_at(one: Evidence, error: float, look: int) -> list[Seen]:
+    """What that look says of each contrast, at that error for all looks together."""
+    many, seeds = range(len(one.differences)), one.confirming[: LOOKS[look]]
+    whole, share = errors(error)[look], errors(error / len(many))[look]
+    return [_seen(one, contrast, seeds, whole, share) for contrast in many]
 
 
 def _seen(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:

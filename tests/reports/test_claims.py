@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
+from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.results import ACCURACY, Records
 from reports.claims import claim_page, finding_text, findings, papers_table, reason_text, target_table
 from reports.interval_figures import forest
 from reports.reported import Reported
@@ -156,6 +158,33 @@ def test_a_forest_has_a_row_a_look_and_a_row_a_seed() -> None:
     lines = (np.asarray(line.get_xdata(), dtype=float) for line in ax.get_lines())
     assert next(xs for xs in lines if len(xs) == 9) == pytest.approx([10 + n / 100 for n in range(9)])
     assert "points" in ax.get_xlabel()
+
+
+@pytest.mark.parametrize(("fallen", "bars", "dots"), [(1, 1, 8), (3, 0, 9)])
+def test_a_forest_draws_the_interval_that_is_told(fallen: int, bars: int, dots: int) -> None:
+    """At `fallen` of 9 seeds a ends below labels alone: one is set aside, three are judged by collapse alone."""
+    item = pair()
+    a, b = item.cells
+    alone = replace(a, label="alone", role="bound", experiment=replace(a.experiment, method=ServerOnly(batch_size=64)))
+    cells = (a, replace(b, experiment=replace(a.experiment, precision="bf16")), alone)  # as many rounds: one bound
+    item = replace(item, cells=cells)
+    ends = ([0.3] * fallen + [0.6 + s / 1e3 for s in range(9 - fallen)], [0.5] * 9, [0.4] * 9)
+    records = {
+        cell.cell_key: {s: make_record(cell, s, {ACCURACY: end}) for s, end in enumerate(values, start=100)}
+        for cell, values in zip(cells, ends, strict=True)
+    }
+    one = Reported(item, begun_under(item, records))
+    (judged,) = one.judged
+    picture = forest(one, judged, seeds=False)
+    assert picture is not None and judged.by_collapse == (bars == 0) and judged.estimate is not None
+    (ax,) = picture.figure.axes
+    drawn = [np.asarray(each.get_segments())[0, :, 0] for each in ax.collections if isinstance(each, LineCollection)]
+    assert len(drawn) == bars
+    for bar in drawn:
+        assert judged.interval is not None and bar == pytest.approx([100 * edge for edge in judged.interval])
+    lines = [np.asarray(line.get_xdata(), dtype=float) for line in ax.get_lines()]
+    assert sorted(len(xs) for xs in lines)[-1] == dots
+    assert any(len(xs) == 1 and xs[0] == pytest.approx(100 * judged.estimate) for xs in lines)
 
 
 def test_a_claim_s_page_has_its_sentence_its_rule_and_every_seed(tmp_path: Path) -> None:
