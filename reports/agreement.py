@@ -46,10 +46,8 @@ def agreement(item: Item, result: CellResult) -> Agreement | None:
     seen, published = result.summary, result.cell.printed()
     if item.profile != "paper" or item.margin is None or seen is None or published is None:
         return None
-    if other := [note for note in result.data_notes if OTHER_DATA in note]:
-        return Agreement(
-            verdict=None, difference=seen.mean - published / 100, interval=None, level=1.0, reason=", ".join(other)
-        )
+    if other := of_other_data(result):
+        return Agreement(verdict=None, difference=seen.mean - published / 100, interval=None, level=1.0, reason=other)
     compared = sum(cell.printed() is not None for cell in item.cells)
     spread = result.cell.published["test/accuracy"].spread
     return agree(
@@ -60,6 +58,11 @@ def agreement(item: Item, result: CellResult) -> Agreement | None:
         spread=None if spread is None else spread / 100,
         alpha=ERROR / max(1, compared),
     )
+
+
+def of_other_data(result: CellResult) -> str:
+    """What the files say that hold other images than the paper's; empty where they hold the paper's."""
+    return ", ".join(note for note in result.data_notes if OTHER_DATA in note)
 
 
 def agree(

@@ -22,7 +22,7 @@ from benchmark.papers.published import read_published
 from benchmark.records.record import RunRecord, fall_in_words
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import summary
-from reports.agreement import agreement, largest_gap
+from reports.agreement import agreement, largest_gap, of_other_data
 from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
 from reports.claims import (
     DECIDED,
@@ -62,7 +62,7 @@ PROFILES = {
     "demo": "A whole table in minutes on two CPU cores, on scikit-learn's handwritten digits.",
     "laptop": "Real images at reduced size and length, a few minutes a run on two CPU cores.",
     "gpu": "Full data and network, fewer local steps.",
-    "paper": "Exactly as published.",
+    "paper": "The published setting.",
 }
 MARKS = {
     "matches": "=",
@@ -229,6 +229,7 @@ def item_values(one: Reported, departures: str) -> dict[str, Any]:
         "profile_text": PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
         "printed": is_printed(item),
+        "other_data": any(of_other_data(result) for result in one.results.values()),
         "remarks": remarks(one.runs, item.profile),
         "properties": property_tables(item, records) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": notes_of(item, one.results.values()),
