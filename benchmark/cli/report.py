@@ -11,7 +11,7 @@ from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, PRINTED, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, REDUCED, check_profile
-from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
+from benchmark.records.record import FINISHED, Records, RunRecord, read_copies, read_records, write_reference
 from reports.exports import write_claims, write_item, write_pictures
 from reports.findings import write_findings
 from reports.results import write_summary
@@ -144,15 +144,16 @@ def _alone(options: argparse.Namespace) -> None:
 
 
 def _commit_reference(options: argparse.Namespace) -> None:
-    results = on_disk(options.items or (*ITEMS, *PRINTED), options.profile or PROFILES, options.results)
-    kept = [(item, _without_demo(records)) for item, records in results if item.profile != "demo"]
-    for item, _ in kept:
+    names = options.items or (*ITEMS, *PRINTED)
+    profiles = [profile for profile in options.profile or PROFILES if profile != "demo"]
+    for item, _ in on_disk(names, profiles, options.results):
         planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
         for runs in _without_demo(restricted(planned.records, planned.runs)).values():
             for record in runs.values():
                 if record.status in FINISHED:
                     write_reference(options.results, record)
-    write_summary(kept, options.results / "summary.csv")
+    # Of the copies alone: it is the same wherever it is written, and no run in progress is in it.
+    write_summary(on_disk(names, profiles, options.results, read_copies), options.results / "summary.csv")
 
 
 def _without_demo(records: Records) -> Records:

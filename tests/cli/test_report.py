@@ -13,6 +13,7 @@ from benchmark.cli.main import main
 from benchmark.data.partition import Dirichlet
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item, Printed
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.plan import plan
 from tests.conftest import ROOT, tiny_experiment
@@ -92,6 +93,22 @@ def test_runs_of_the_demo_are_not_committed(places, tmp_path):
     assert {path.name for path in tmp_path.glob("reference/*/*.gz")} == {"seed=0.json.gz"}
     rows = [line.split(",") for line in (tmp_path / "summary.csv").read_text().splitlines()]
     assert {row[4] for row in rows if row[-1] == "done"} == {"0"}
+
+
+def test_the_summary_is_of_the_copies(places, tmp_path):
+    """Of seed 0 everything is on disk, seed 1 is still being trained: it is no row. Written again in a clone, which has
+    no runs, the file is the same to the last digit."""
+    for cell in small_item("laptop").cells:
+        for seed in (0, 1):
+            run(cell.experiment.with_seed(seed), tmp_path)
+        (run_folder(tmp_path, cell.experiment.with_seed(1)) / "result.json").unlink()
+    assert main(["report", "--commit-reference", *places]) == 0
+    summary = (tmp_path / "summary.csv").read_bytes()
+    rows = [line.split(",") for line in summary.decode().splitlines()[1:]]
+    assert {(row[4], row[-1]) for row in rows} == {("0", "done"), ("1", "missing")}
+    (tmp_path / "runs").rename(tmp_path / "away")
+    assert main(["report", "--commit-reference", *places]) == 0
+    assert (tmp_path / "summary.csv").read_bytes() == summary
 
 
 def test_committed_trials_choose_the_committed_cells(tmp_path):
