@@ -11,9 +11,10 @@ from benchmark.papers.item import Item
 from benchmark.papers.published import check_keys
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import Judged
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.results import ACCURACY, Records
+from reports.agreement import agreement
 from reports.claims import DECIDED, claim_page, declared_claims, finding_text, quote_text, state_text
-from reports.formatting import count, markdown, sentence
+from reports.formatting import count, markdown, points, points_interval, sentence, shown
 from reports.pages import papers
 from reports.reported import Reported
 
@@ -22,6 +23,9 @@ LEAD = """# Findings
 Of each paper the three claims that matter most. A claim is decided by seeds that were used for nothing else; a pilot \
 shows a direction and decides nothing. `fssl report --readme` writes this page from the records.
 """
+
+BESIDE = """Test accuracy by the paper's rule: where test data chose its round, they did here, too. One run has no \
+spread, so that it decides nothing."""
 
 
 def findings_page(every: Sequence[Reported], *, links: bool) -> str:
@@ -40,7 +44,26 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
                 f"   {_outcome(one, judged)}\\",
                 f"   *What can be said against it:* {markdown(against)}",
             ]
+    rows = _beside_the_print(every)
+    if rows:
+        lines += [f"\n## At a paper's own length and network\n\n{BESIDE}\n", *rows]
     return "\n".join(lines) + "\n"
+
+
+def _beside_the_print(every: Sequence[Reported]) -> list[str]:
+    """The cells at profile `paper` beside their printed accuracy; a cell that two tables print alike once."""
+    rows: dict[tuple[str, float | None], str] = {}
+    for one in every:
+        for result in one.results.values():
+            agreed, printed = agreement(one.item, result), result.cell.printed()
+            if agreed is None or result.summary is None or printed is None:
+                continue
+            ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
+            gap = f"{points(agreed.difference)} points {points_interval(agreed.interval)}".rstrip()
+            text = f"{one.item.name}, {result.cell.label}: {ours}, printed {printed:.2f} %: {gap}"
+            text += f", {agreed.verdict}." if agreed.verdict else f". Data: {agreed.reason}."
+            rows.setdefault((result.cell.cell_key, printed), f"- {markdown(text)}")
+    return list(rows.values())
 
 
 def write_findings(results: Sequence[tuple[Item, Records]], path: Path) -> None:

@@ -1,6 +1,7 @@
 """The page of findings: three claims a paper, each as its records say, and nothing else."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -8,12 +9,14 @@ from benchmark.cli.main import ROOT
 from benchmark.cli.report import on_disk
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.item import Item
 from reports import findings
 from reports.claims import claim_page, finding_text
 from reports.findings import findings_page, write_findings
 from reports.formatting import markdown
 from reports.pages import papers
 from reports.reported import Reported
+from tests.reports.fakes import accuracies, make_cell, printed
 
 
 def test_the_committed_page_is_what_the_committed_records_say(tmp_path):
@@ -44,6 +47,19 @@ def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
     page = findings_page([Reported(one.item, {}), one], links=True)
     assert f"[{name}](ssfl/tab2/laptop/{claim_page(judged.claim)})**: {judged.verdict}." in page
     assert markdown(finding_text(judged)) in page
+
+
+def test_runs_at_a_papers_own_scale_stand_beside_the_print():
+    """A ended 3 points above its printed 90, B has no run; another profile is not comparable. A cell of two tables that
+    print one number is told once."""
+    cells = [make_cell(name, {"method": name}, 900 + i, published=printed(90.0)) for i, name in enumerate("AB")]
+    item = Item(name="toy/tab1", title="Toy", profile="paper", cells=tuple(cells), seeds=1, margin=0.01)
+    records = accuracies([(cells[0], [0.93])])
+    again = replace(item, name="toy/tab2")
+    page = findings_page([Reported(item, records), Reported(again, records)], links=False)
+    (row,) = [line for line in page.splitlines() if "printed" in line]
+    assert row == "- toy/tab1, A: 93.00 % (1 run), printed 90.00 %: +3.00 points, undecided."
+    assert "printed" not in findings_page([Reported(replace(item, profile="laptop"), records)], links=False)
 
 
 def test_a_misspelt_key_is_refused(tmp_path, monkeypatch):
