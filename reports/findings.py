@@ -24,8 +24,8 @@ Of each paper the three claims that matter most. A claim is decided by seeds tha
 shows a direction and decides nothing. `fssl report --readme` writes this page from the records.
 """
 
-BESIDE = """Test accuracy by the paper's rule: where test data chose its round, they did here, too. One run has no \
-spread, so that it decides nothing."""
+BESIDE = """Test accuracy by the paper's rule: where the paper chose the round on test data, so does the row. One run \
+has no spread, so that it decides nothing."""
 
 
 def findings_page(every: Sequence[Reported], *, links: bool) -> str:

@@ -11,7 +11,7 @@ from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, PRINTED, items
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, REDUCED, check_profile
-from benchmark.records.record import FINISHED, Records, RunRecord, read_copies, read_records, write_reference
+from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
 from reports.exports import write_claims, write_item, write_pictures
 from reports.findings import write_findings
 from reports.results import write_summary
@@ -152,8 +152,10 @@ def _commit_reference(options: argparse.Namespace) -> None:
             for record in runs.values():
                 if record.status in FINISHED:
                     write_reference(options.results, record)
-    # Of the copies alone: it is the same wherever it is written, and no run in progress is in it.
-    write_summary(on_disk(names, profiles, options.results, read_copies), options.results / "summary.csv")
+    # Of all copies, and of nothing else: the same wherever it is written, whatever was named, whatever is in progress.
+    committed = [profile for profile in PROFILES if profile != "demo"]
+    copies = partial(read_records, with_runs=False)
+    write_summary(on_disk((*ITEMS, *PRINTED), committed, options.results, copies), options.results / "summary.csv")
 
 
 def _without_demo(records: Records) -> Records:

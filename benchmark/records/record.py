@@ -459,33 +459,31 @@ def _short(value: Any) -> Any:
 
 
 def read_records(
-    results: Path, cell_keys: Iterable[str], *, with_reference: bool, troubles: list[str] | None = None
+    results: Path,
+    cell_keys: Iterable[str],
+    *,
+    with_reference: bool,
+    with_runs: bool = True,
+    troubles: list[str] | None = None,
 ) -> Records:
     """All records of these cells. A run of this machine goes before a committed copy of the same seed, unless it is not
     finished, or the copy has measured more.
 
-    With a list as `troubles`, a damaged record is left out and told there in one line. Raises DataError without one.
+    `with_reference`: committed copies count; `with_runs`: this machine's runs do. With a list as `troubles`, a damaged
+    record is left out and told there in one line. Raises DataError without one.
     """
     records: dict[str, dict[int, RunRecord]] = {}
     for cell_key in dict.fromkeys(cell_keys):
-        seeds = dict(_copies(results, cell_key, troubles)) if with_reference else {}
-        for folder in sorted((results / "runs" / cell_key).glob("seed=*")):
+        copies = (results / "reference" / cell_key).glob("seed=*.json.gz") if with_reference else ()
+        tried = (_tried(read_copy, path, troubles) for path in sorted(copies))
+        seeds = {copy.seed: copy for copy in tried if copy is not None and copy.result.get("numerics") == NUMERICS}
+        folders = (results / "runs" / cell_key).glob("seed=*") if with_runs else ()
+        for folder in sorted(folders):
             run = _tried(read_run, folder, troubles)
             if run is not None and (run.seed not in seeds or _goes_before(run, seeds[run.seed])):
                 seeds[run.seed] = run
         records[cell_key] = dict(sorted(seeds.items()))
     return records
-
-
-def read_copies(results: Path, cell_keys: Iterable[str], **_: object) -> Records:
-    """The committed copies of these cells alone, in `read_records`'s place. Raises DataError."""
-    return {cell_key: _copies(results, cell_key, None) for cell_key in dict.fromkeys(cell_keys)}
-
-
-def _copies(results: Path, cell_key: str, troubles: list[str] | None) -> Mapping[int, RunRecord]:
-    paths = (results / "reference" / cell_key).glob("seed=*.json.gz")
-    copies = [copy for path in sorted(paths) if (copy := _tried(read_copy, path, troubles)) is not None]
-    return {copy.seed: copy for copy in copies if copy.result.get("numerics") == NUMERICS}
 
 
 def _goes_before(run: RunRecord, copy: RunRecord) -> bool:

@@ -111,6 +111,18 @@ def test_the_summary_is_of_the_copies(places, tmp_path):
     assert (tmp_path / "summary.csv").read_bytes() == summary
 
 
+def test_the_summary_is_of_all_copies_whatever_is_named(places, tmp_path):
+    """Nothing is committed for the demo, and no item of another name has a record: the rows stay as they were."""
+    for cell in small_item("laptop").cells:
+        run(cell.experiment.with_seed(0), tmp_path)
+    assert main(["report", "--commit-reference", *places]) == 0
+    summary = (tmp_path / "summary.csv").read_bytes()
+    assert b",done" in summary
+    for named in (["ssfl/tab2"], ["--profile", "demo"], ["--profile", "paper"]):
+        assert main(["report", *named, "--commit-reference", *places]) == 0
+        assert (tmp_path / "summary.csv").read_bytes() == summary, named
+
+
 def test_committed_trials_choose_the_committed_cells(tmp_path):
     """A clone has no runs: what tuned cells were chosen by is in the copies, as the cells are. Where trials are not
     committed nothing is chosen."""
