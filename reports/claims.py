@@ -23,16 +23,16 @@ from reports.formatting import (
     in_unit,
     is_fraction,
     metric_name,
+    plain_quote,
     shown,
     slug,
     unit_of,
-    without_dollars,
 )
 from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
 DECIDED = ("holds", "contradicted", "no effect of interest")
-STANDINGS = ("decided", "undecided", "pilots only", "no runs")
+STANDINGS = (*DECIDED, "undecided", "pilots only", "not run")
 TOPICS = {
     "test": "accuracy",
     "diversity": "gradient diversity",
@@ -102,8 +102,13 @@ def interval_text(judged: Judged) -> str:
     return f"{100 * judged.level:.1f} % interval {found}"
 
 
+def collapsed_text(judged: Judged) -> str:
+    """ "14 of 16 of SemiFL/K=2": the cells for which collapse alone is judged."""
+    return ", ".join(f"{fallen} of {judged.n} of {label}" for label, fallen in judged.collapsed.items())
+
+
 def quote_text(claim: Claim) -> str:
-    quote = f"\u201c{without_dollars(claim.quote)}\u201d ({claim.source})"
+    quote = f"\u201c{plain_quote(claim.quote)}\u201d ({claim.source})"
     return quote if claim.quote else f"a question of ours: {claim.source}"
 
 
@@ -124,6 +129,8 @@ def finding_text(judged: Judged) -> str:
         return f"{metric}: the difference is {estimate_text(judged)}. It is counted, and the same for every seed."
     measured = f"{metric}, {endpoint_text(judged.claim)}"
     what = f"{estimate_text(judged)}, {interval_text(judged)}"
+    if judged.by_collapse:
+        what += f" ({collapsed_text(judged)} ended below labels alone)"
     if judged.verdict in DECIDED:
         return f"{measured}: the typical difference is {what}, over {count(judged.n, 'confirming seed')}."
     seeds = "confirming seed" if judged.verdict == "undecided" else "pilot seed"
@@ -133,24 +140,19 @@ def finding_text(judged: Judged) -> str:
     return f"{start} Pilot seeds are not judged." if seeds == "pilot seed" else start
 
 
-def findings(shown: Sequence[Reported], most: int | None = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
-    """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds. Of a
-    paper each verdict comes once before one comes again. `most` also leaves out what is merely counted, but for a
-    paper's first; None gives all."""
-    every = [(one, judged) for one in shown for judged in one.judged]
-    begun = [pair for pair in every if pair[1].estimate is not None]
+def findings(shown: Sequence[Reported], most: int = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
+    """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds. The
+    papers take turns, and of a paper each verdict comes once before one comes again. What is merely counted is left
+    out, but for a paper's first."""
+    begun = furthest(shown).values()
     decided = [pair for pair in begun if pair[1].verdict in DECIDED]
-    found: dict[tuple[str, str], tuple[Reported, Judged]] = {}
+    by_paper: dict[str, dict[str, tuple[Reported, Judged]]] = {}
     for one, judged in sorted(decided or begun, key=lambda pair: (not pair[1].claim.main, -pair[1].n)):
-        found.setdefault((one.paper, judged.claim.name), (one, judged))
-    by_paper: dict[str, list[tuple[Reported, Judged]]] = {}
-    for pair in found.values():
-        by_paper.setdefault(pair[0].paper, []).append(pair)
-    papers = [_verdicts_in_turn(pairs) for pairs in by_paper.values()]
-    if most is not None:
-        papers = [[*own[:1], *(one for one in own[1:] if one[1].claim.endpoint != "arithmetic")] for own in papers]
+        by_paper.setdefault(one.paper, {}).setdefault(judged.claim.name, (one, judged))
+    papers = [_verdicts_in_turn(list(pairs.values())) for pairs in by_paper.values()]
+    papers = [[*own[:1], *(one for one in own[1:] if one[1].claim.endpoint != "arithmetic")] for own in papers]
     turns = [own[turn] for turn in range(max(map(len, papers), default=0)) for own in papers if turn < len(own)]
-    return turns[:most]  # the papers take turns
+    return turns[:most]
 
 
 def _verdicts_in_turn(pairs: Sequence[tuple[Reported, Judged]]) -> list[tuple[Reported, Judged]]:
@@ -162,19 +164,31 @@ def _verdicts_in_turn(pairs: Sequence[tuple[Reported, Judged]]) -> list[tuple[Re
     return [pair for _, pair in sorted(zip(turns, pairs, strict=True), key=lambda one: one[0])]
 
 
-def standings(every: Sequence[Reported]) -> dict[str, Counter[str]]:
-    """By paper, how many of its claims stand where; of several profiles the best counts, in the order of STANDINGS."""
-    found = {(item.name, claim.name): STANDINGS[-1] for item, claim in declared_claims()}
+def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], tuple[Reported, Judged]]:
+    """Each claim that has seeds, by its item's name and its own, at the profile where most is known of it: decided,
+    then undecided by confirming seeds, then with pilots alone."""
+    found: dict[tuple[str, str], tuple[Reported, Judged]] = {}
     for one in every:
         for judged in one.judged:
-            key = (one.item.name, judged.claim.name)
-            says = STANDINGS[0] if judged.verdict in DECIDED else STANDINGS[-1]
-            if judged.estimate is not None and says != STANDINGS[0]:
-                says = STANDINGS[1] if judged.verdict == "undecided" else STANDINGS[2]
-            found[key] = min(found.get(key, says), says, key=STANDINGS.index)
+            if judged.estimate is not None:
+                key = (one.item.name, judged.claim.name)
+                found[key] = max(found.get(key, (one, judged)), (one, judged), key=lambda pair: _known(pair[1]))
+    return found
+
+
+def _known(judged: Judged) -> tuple[bool, bool, int, int]:
+    return judged.verdict in DECIDED, judged.verdict == "undecided", judged.looks, judged.n
+
+
+def standings(every: Sequence[Reported]) -> dict[str, Counter[str]]:
+    """By paper, how many of its claims stand where."""
     counts: dict[str, Counter[str]] = {}
-    for (name, _), says in found.items():
-        counts.setdefault(name.split("/")[0], Counter())[says] += 1
+    known = furthest(every)
+    declared = [(item.name, claim.name) for item, claim in declared_claims()]
+    for key in dict.fromkeys([*declared, *known]):
+        says = known[key][1].verdict if key in known else STANDINGS[-1]
+        paper = counts.setdefault(key[0].partition("/")[0], Counter())
+        paper[says if says in STANDINGS else "pilots only"] += 1
     return counts
 
 
@@ -186,7 +200,7 @@ def declared_claims() -> tuple[tuple[Item, Claim], ...]:
 def state_text(every: Sequence[Reported]) -> str:
     """How far the judging of all claims has come."""
     counts = sum(standings(every).values(), Counter())
-    decided, undecided, pilots, _ = (counts[says] for says in STANDINGS)
+    decided, undecided, pilots = sum(counts[says] for says in DECIDED), counts["undecided"], counts["pilots only"]
     scale = "" if any(one.item.profile == "paper" for one in every) else " All runs so far are at reduced scale."
     said = f"Of {counts.total()} claims {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
     if undecided:
@@ -198,26 +212,31 @@ def state_text(every: Sequence[Reported]) -> str:
 
 
 def papers_table(every: Sequence[Reported]) -> str:
-    """For the README, as Markdown: of each paper how many claims stand where, where it has runs; what is decided."""
-    lines = [f"| paper | claims | {' | '.join(STANDINGS)} | runs at |", "|---|" + "---:|" * 5 + "---|"]
+    """For the README, as Markdown: of each paper how many claims stand where, and where it has runs; then findings."""
+    numbers = "---:|" * (1 + len(STANDINGS))
+    lines = [f"| paper | claims | {' | '.join(STANDINGS)} | runs at |", f"|---|{numbers}---|"]
     for paper, counts in standings(every).items():
         profiles = ", ".join(dict.fromkeys(one.item.profile for one in every if one.paper == paper))
         numbers = " | ".join(str(counts[says]) for says in STANDINGS)
         lines.append(f"| {paper} | {counts.total()} | {numbers} | {profiles or 'none'} |")
-    decided = [
-        f"- {judged.verdict}: {judged.claim.name}: "
-        f"{estimate_text(judged)} {difference_interval(judged.claim.metric, judged.interval)}".rstrip()
-        + f" ({_basis(judged)}, {one.item.name} {one.item.profile})"
-        for one, judged in findings(every, most=None)
-        if judged.verdict in DECIDED
+    found = [
+        f"- {judged.claim.name} ({one.item.name}): **{judged.verdict}**, {_in_brief(judged)}"
+        for one, judged in findings(every)
     ]
-    return "\n".join([*lines, *([""] if decided else []), *decided]) + "\n"
+    return "\n".join([*lines, *([""] if found else []), *found]) + "\n"
 
 
-def _basis(judged: Judged) -> str:
+def _in_brief(judged: Judged) -> str:
+    if judged.claim.endpoint == "arithmetic":
+        return f"{estimate_text(judged)}, counted"
+    return f"{estimate_text(judged)}, {interval_text(judged)}, n = {judged.n}"
+
+
+def judged_by(judged: Judged) -> str:
+    """ "end", "speed", "collapse", "counted"."""
     if judged.claim.endpoint == "arithmetic":
         return "counted"
-    return f"{'collapse' if judged.by_collapse else judged.claim.endpoint}, n={judged.n}"
+    return "collapse" if judged.by_collapse else judged.claim.endpoint
 
 
 def claim_rows(item: Item, judged: Sequence[Judged]) -> list[dict[str, Any]]:

@@ -13,17 +13,36 @@ from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.agreement import agreement
-from reports.claims import DECIDED, claim_page, declared_claims, finding_text, quote_text, state_text
-from reports.formatting import count, markdown, points, points_interval, sentence, shown
+from reports.claims import (
+    DECIDED,
+    claim_page,
+    collapsed_text,
+    declared_claims,
+    estimate_text,
+    finding_text,
+    furthest,
+    judged_by,
+    quote_text,
+    state_text,
+)
+from reports.formatting import NONE, count, difference_interval, markdown, points, points_interval, sentence, shown
 from reports.pages import papers
 from reports.reported import Reported
 
 LEAD = """# Findings
 
-Of each paper the three claims that matter most. A claim is decided by seeds that were used for nothing else; a pilot \
-shows a direction and decides nothing. `fssl report --readme` writes this page from the records.
+Of each paper the three claims that matter most, and all that are decided. A claim is decided by seeds that were used \
+for nothing else; a pilot shows a direction and decides nothing. `fssl report --readme` writes this page from the \
+records.
+
+In the tables a difference is the typical one over the confirming seeds, its interval at the level of the look. \
+*Judged by*: *end* is accuracy at the end of the run; *speed* is the mean log-odds over the rounds, given as accuracy; \
+*collapse* is how often runs of one side alone ended below labels alone; *counted* is the same for every seed. The \
+control, where FedAvg's server has the weight that it has inside a group, is not in the paper.
 """
 
+DECIDED_HEAD = """| decided claim | verdict | judged by | difference | interval, or runs below labels alone | n | of |
+|---|---|---|---:|---:|---:|---|"""
 BESIDE = """Test accuracy by the paper's rule: where the paper chose the round on test data, so does the row. One run \
 has no spread, so that it decides nothing."""
 
@@ -31,10 +50,11 @@ has no spread, so that it decides nothing."""
 def findings_page(every: Sequence[Reported], *, links: bool) -> str:
     """As Markdown; with `links` a claim leads to its page, from the site's root. Raises ConfigError."""
     lines = [LEAD, state_text(every)]
+    known = furthest(every)
     for paper, findings in _declared().items():
         lines += [f"\n## {papers()[paper]['short']}\n\n{papers()[paper]['title']}. {papers()[paper]['where']}.\n"]
         for number, (item, name, against) in enumerate(findings, start=1):
-            one, judged = _furthest(every, item.name, name)
+            one, judged = known.get((item.name, name), (None, None))
             (claim,) = (claim for claim in item.claims if claim.name == name)
             page = f"{one.page.parent.as_posix()}/{claim_page(claim)}" if one and judged else ""
             title = f"[{markdown(name)}]({page})" if links and page else markdown(name)
@@ -44,6 +64,8 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
                 f"   {_outcome(one, judged)}\\",
                 f"   *What can be said against it:* {markdown(against)}",
             ]
+        rows = [_decided_row(*pair) for pair in known.values() if pair[0].paper == paper]
+        lines += ["", DECIDED_HEAD, *filter(None, rows)] if any(rows) else []
     rows = _beside_the_print(every)
     if rows:
         lines += [f"\n## At a paper's own length and network\n\n{BESIDE}\n", *rows]
@@ -81,11 +103,20 @@ def _outcome(one: Reported | None, judged: Judged | None) -> str:
     return markdown(f"{where}{looks}. {finding_text(judged)}{more}")
 
 
-def _furthest(every: Sequence[Reported], item: str, claim: str) -> tuple[Reported | None, Judged | None]:
-    """The claim where most is known of it: decided, then by confirming seeds, then by pilots, then no run."""
-    found = [(one, judged) for one in every if one.item.name == item for judged in one.judged]
-    found = [(one, judged) for one, judged in found if judged.claim.name == claim and judged.estimate is not None]
-    return max(found, key=lambda pair: (pair[1].verdict in DECIDED, pair[1].looks, pair[1].n), default=(None, None))
+def _decided_row(one: Reported, judged: Judged) -> str:
+    """Empty where the claim is open."""
+    if judged.verdict not in DECIDED:
+        return ""
+    entries = (
+        judged.claim.name,
+        judged.verdict,
+        judged_by(judged),
+        estimate_text(judged),
+        difference_interval(judged.claim.metric, judged.interval) or collapsed_text(judged) or NONE,
+        str(judged.n) if judged.claim.endpoint != "arithmetic" else NONE,
+        f"{one.item.name} {one.item.profile}",
+    )
+    return f"| {' | '.join(map(markdown, entries))} |"
 
 
 def _declared() -> Mapping[str, list[tuple[Item, str, str]]]:

@@ -150,8 +150,13 @@ def sentence(text: str) -> str:
     return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
 
 
-def without_dollars(quote: str) -> str:
-    """A quote whose symbols stand between dollars: "a large $C$" -> "a large C". Formulas with commands stay."""
+def plain_quote(quote: str) -> str:
+    """A quote without the marks of LaTeX and Markdown: "a large $C$" -> "a large C", "*FedSwitch*" -> "FedSwitch". A
+    formula with a command that is not among SYMBOLS stays as it is."""
+    for pattern, plain in ((r"\\text\{([^{}]*)\}", r"\1"), (r"\\frac\{(\w+)\}\{(\w+)\}", r"\1/\2")):
+        quote = re.sub(pattern, plain, quote)
+    quote = re.sub(r"\\([a-z]+)", lambda command: SYMBOLS.get(command[1], command[0]), quote)
+    quote = re.sub(r"\*(\w[^*]*)\*", r"\1", quote)
     return re.sub(r"\$([^$\\\s][^$\\]{0,19})\$", r"\1", quote)
 
 
@@ -169,6 +174,7 @@ def slug(name: str) -> str:
     return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}".lstrip("-")
 
 
+SYMBOLS = {"alpha": "\u03b1", "eta": "\u03b7", "gtrsim": "\u2273", "gg": "\u226b"}
 MARKDOWN: Mapping[str, str] = {
     **{character: "\\" + character for character in "\\|*_`[]"},
     **{"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"},

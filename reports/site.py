@@ -35,7 +35,7 @@ from reports.claims import (
 from reports.exports import item_files, item_pictures, tables_of
 from reports.findings import findings_page
 from reports.formatting import item_page as item_page
-from reports.formatting import mean_spread, metric_name, percent, sentence, slug, without_dollars
+from reports.formatting import mean_spread, metric_name, percent, plain_quote, sentence, slug
 from reports.interval_figures import forest
 from reports.methods import by_kind, listed, method_page, method_values, overview
 from reports.pages import (
@@ -283,7 +283,7 @@ def _environment() -> Environment:
     )
     found.globals["selected_on_test"] = SELECTED_ON_TEST
     found.globals["labels"] = LABELS
-    texts: list[Any] = [sentence, percent, slug, without_dollars, mean_spread, metric_name, cell_page, method_of]
+    texts: list[Any] = [sentence, percent, slug, plain_quote, mean_spread, metric_name, cell_page, method_of]
     texts += [claim_page, contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
     found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
     return found

@@ -63,6 +63,8 @@ class Judged:
     looks: int = 0  # that it has had
     futile: bool = False  # not even the last look is likely to decide it
     by_collapse: bool = False  # judged by collapse alone: no interval
+    # Judged so: the cells of which more than a fifth ended below labels alone, with how many of the n runs did
+    collapsed: Mapping[str, int] = field(default_factory=dict)
     waits_for: str = ""  # a main claim before it that is open; until it is decided, seeds do not settle this one
 
     @property
@@ -362,6 +364,7 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
             margin = in_unit(one.claim.metric, one.claim.least)
             reason += f", though it is typically below the least difference of interest ({margin})"
         reason += f"; reached at look {decision.looks} of {len(LOOKS)}, at {len(seeds)} seeds"
+    fallen = one.collapsed_of(seeds, decision.least) if decision.by_collapse else {}
     return Judged(
         claim=one.claim,
         verdict=decision.verdict,
@@ -374,6 +377,7 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
         looks=decision.looks,
         futile=futile,
         by_collapse=decision.by_collapse,
+        collapsed={label: k for label, k in fallen.items() if k > COLLAPSE_ALONE * len(seeds)},
         waits_for=decision.waits_for,
     )
 

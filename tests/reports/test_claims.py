@@ -1,5 +1,6 @@
 """Findings, the board and a claim's page: they say what the verdicts say, and nothing where there is none."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, Records
-from reports.claims import claim_page, finding_text, findings, papers_table, reason_text, target_table
+from reports.claims import claim_page, finding_text, findings, furthest, papers_table, reason_text, target_table
 from reports.interval_figures import forest
 from reports.reported import Reported
 from reports.site import build
@@ -60,9 +61,10 @@ def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
 
 def test_a_claim_that_collapse_decided_says_so() -> None:
     ((_, judged),) = findings([Reported(*confirmed())])
-    judged = replace(judged, interval=None, by_collapse=True)
+    judged = replace(judged, interval=None, by_collapse=True, collapsed={"b": 7})
     assert finding_text(judged).endswith(
-        ": the typical difference is +10.04 points, judged by collapse alone, over 9 confirming seeds."
+        ": the typical difference is +10.04 points, judged by collapse alone (7 of 9 of b ended below labels alone), "
+        "over 9 confirming seeds."
     )
 
 
@@ -95,7 +97,18 @@ def test_of_four_findings_one_is_what_was_contradicted() -> None:
     item = replace(item, claims=(*hold, replace(claim, name="b", contrast={"b": 1.0, "a": -1.0})))
     one = Reported(item, begun_under(item, records))
     assert [judged.verdict for _, judged in findings([one])] == ["holds", "contradicted", "holds", "holds"]
-    assert len(findings([one], most=None)) == 5
+    assert len(furthest([one])) == 5
+
+
+def test_the_readme_counts_each_claim_once_and_where_most_is_known_of_it() -> None:
+    """The toy's claim is decided at one profile and has pilots at another; the papers' own have no run."""
+    item, records = confirmed()
+    both = [Reported(replace(item, profile="laptop"), pilots()[1]), Reported(item, records)]
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in papers_table(both).splitlines()}
+    assert rows["toy"] == "| toy | 1 | 1 | 0 | 0 | 0 | 0 | 0 | laptop, demo |"
+    assert re.fullmatch(r"\| ssfl \| (\d+) \| 0 \| 0 \| 0 \| 0 \| 0 \| \1 \| none \|", rows["ssfl"])
+    (bullet,) = [row for row in rows.values() if row.startswith("- ")]
+    assert bullet.startswith("- a beats b (toy/tab1): **holds**, +10.04 points, ") and bullet.endswith(", n = 9")
 
 
 def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:
@@ -137,8 +150,8 @@ def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
     assert forest(one, judged, seeds=False) is None
     again = replace(one.item, claims=(claim, replace(claim, name="another", contrast={"a": 2.0, "b": -2.0})))
     assert len(findings([Reported(again, records)])) == 1  # not all that a reader is told first
-    bullets = [line for line in papers_table([Reported(again, records)]).splitlines() if line.startswith("- ")]
-    assert bullets[0].endswith(": +200 (counted, toy/tab1 paper)") and len(bullets) == 2  # the README leaves none out
+    (bullet,) = [line for line in papers_table([Reported(again, records)]).splitlines() if line.startswith("- ")]
+    assert bullet.endswith("(toy/tab1): **holds**, +200, counted")
 
 
 def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:

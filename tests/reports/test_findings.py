@@ -10,13 +10,14 @@ from benchmark.cli.report import on_disk
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS
 from benchmark.papers.item import Item
+from benchmark.verdicts.judge import Judged
 from reports import findings
 from reports.claims import claim_page, finding_text
 from reports.findings import findings_page, write_findings
 from reports.formatting import markdown
 from reports.pages import papers
 from reports.reported import Reported
-from tests.reports.fakes import accuracies, make_cell, printed
+from tests.reports.fakes import accuracies, make_cell, pair, printed
 
 
 def test_the_committed_page_is_what_the_committed_records_say(tmp_path):
@@ -47,6 +48,21 @@ def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
     page = findings_page([Reported(one.item, {}), one], links=True)
     assert f"[{name}](ssfl/tab2/laptop/{claim_page(judged.claim)})**: {judged.verdict}." in page
     assert markdown(finding_text(judged)) in page
+
+
+def test_every_decided_claim_of_a_paper_has_a_row_with_what_decided_it():
+    """Of the toy's three claims one has an interval, one is judged by collapse, and one is open."""
+    item = pair()
+    claims = tuple(replace(item.claims[0], name=name) for name in ("one", "two", "open"))
+    one = Reported(replace(item, name="ssfl/toy", claims=claims), {})
+    holds = Judged(claim=claims[0], verdict="holds", estimate=0.05, interval=(0.01, 0.1), n=9, reason="")
+    by_collapse = replace(holds, claim=claims[1], interval=None, by_collapse=True, collapsed={"b": 7})
+    one.judged = [holds, by_collapse, replace(holds, claim=claims[2], verdict="undecided")]
+    table = findings_page([one], links=False).partition("| decided claim |")[2].partition("\n\n")[0]
+    assert table.splitlines()[2:] == [
+        f"| one | holds | last | +5.00 points | {markdown('[+1.00, +10.00]')} | 9 | ssfl/toy {item.profile} |",
+        f"| two | holds | collapse | +5.00 points | 7 of 9 of b | 9 | ssfl/toy {item.profile} |",
+    ]
 
 
 def test_runs_at_a_papers_own_scale_stand_beside_the_print():

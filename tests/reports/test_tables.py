@@ -12,7 +12,7 @@ from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import Records
 from reports.claims import claims_table
 from reports.exports import item_result
-from reports.formatting import csv_safe, markdown, without_dollars
+from reports.formatting import csv_safe, markdown, plain_quote
 from reports.paper_table import grid, item_tables, ladder_table
 from reports.tables import csv_of, files_of, latex_of, markdown_of
 from reports.terminal import print_item
@@ -290,4 +290,6 @@ def test_hostile_names_stay_text() -> None:
 def test_escapes_one_by_one() -> None:
     assert markdown("a|b*c_[d]`<e>&") == "a\\|b\\*c\\_\\[d\\]\\`&lt;e>&amp;"
     assert [csv_safe(value) for value in ("=1", "-x", "-0.5", "+1e3", 3, "a")] == ["'=1", "'-x", "-0.5", "+1e3", 3, "a"]
-    assert without_dollars("a large $C$, $\\alpha$ and $5") == "a large C, $\\alpha$ and $5"
+    assert plain_quote("a large $C$, $\\alpha$ and $5") == "a large C, \u03b1 and $5"
+    assert plain_quote("*FedSwitch* at $\\frac{1}{10}$, $\\sqrt{2}$") == "FedSwitch at 1/10, $\\sqrt{2}$"
+    assert plain_quote(r"\text{SSL} \gtrsim \text{SSFL} \gg \text{PSL}") == "SSL \u2273 SSFL \u226b PSL"

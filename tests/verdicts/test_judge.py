@@ -277,13 +277,14 @@ def test_above_a_fifth_of_collapsed_runs_collapse_alone_is_judged():
     exact: 3 of 9 is 7 to 70 % (Clopper and Pearson)."""
     all_of_them = with_bound([0.3] * 9, [0.4] * 9)
     assert all_of_them.verdict == "contradicted" and "judged by collapse alone" in all_of_them.reason
-    assert all_of_them.by_collapse and all_of_them.interval is None
+    assert all_of_them.by_collapse and all_of_them.interval is None and all_of_them.collapsed == {"a": 9}
     most = with_bound([0.3] * 8 + [0.6], [0.4] * 9)  # the one that stands would tell of a gain of ten points
     assert most.estimate == pytest.approx(-0.2) and most.verdict == "contradicted"
     some = with_bound([0.3] * 3 + [0.6] * 6, [0.4] * 9)
     assert some.verdict == "undecided" and "a: 3 of 9, 7 to 70 %" in some.reason
     one = with_bound([0.3] + [0.6 + d for d in GOOD[:8]], [0.4] * 9)
-    assert one.verdict == "holds" and one.estimate == pytest.approx(0.1235)  # .1 and the mean of the eight gains
+    assert one.verdict == "holds" and not one.collapsed
+    assert one.estimate == pytest.approx(0.1235)  # .1 and the mean of the eight gains
     assert "of the 8 seeds at which no run ended below labels alone (a: 1 of 9, 0 to 48 %" in one.reason
     assert with_bound([0.3] * 9, [0.4] * 9, form="comparable").verdict == "undecided"
 
