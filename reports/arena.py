@@ -83,8 +83,8 @@ class Arena:
 
 
 def is_arena(item: Item) -> bool:
-    """Methods as rows, and nothing published: what is compared is methods among each other."""
-    return item.methods_are_rows and not is_printed(item)
+    """A table with methods as rows, and nothing published: what is compared is methods among each other."""
+    return item.methods_are_rows and item.drawing is None and not is_printed(item)
 
 
 def entries_of(item: Item) -> list[Cell | Choice]:
@@ -318,10 +318,7 @@ def compared_table(every: Sequence[Reported]) -> Table:
             group = one.item.title.removeprefix("All methods ").removeprefix("on ").removeprefix("over ")
             columns.append(Column(name=value, group=sentence(group).rstrip("."), below=one.item.profile))
             found = [
-                (
-                    other.result,
-                    mean_entry(other.places["rounds"].summary, below=("not ranked",) if other.nothing else ()),
-                )
+                (other.result, _counted(other.places["rounds"].summary, *(["not ranked"] if other.nothing else [])))
                 for other in arena.compared
             ]
             bounds |= {method_of(result.cell) for result in arena.bounds}
@@ -359,7 +356,11 @@ def _to_best(placing: Placing, best: bool) -> Entry:
 def _bound(result: CellResult) -> Entry:
     if result.diverged or result.summary is None:
         return Entry(text=result.counts, look=result.status)
-    return mean_entry(result.summary)
+    return _counted(result.summary)
+
+
+def _counted(seen: Summary, *below: str) -> Entry:
+    return mean_entry(seen, below=(f"n={seen.n}", *below))
 
 
 def arena_rows(item: Item, records: Records) -> list[dict[str, Any]]:

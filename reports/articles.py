@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import CellResult
-from benchmark.verdicts.statistics import paired
+from benchmark.verdicts.statistics import paired, summary
 from reports.formatting import count, mean_spread, points, points_interval
 from reports.paper_table import cell_page
 from reports.provenance import flat
@@ -109,8 +109,7 @@ def _effect(item: Item, default: CellResult, other: CellResult) -> Markup:
             other.cell.setting.get("switch", ""),
             item.profile,
             f"departures/{item.profile}/{cell_page(other.cell.label)}",
-            mean_spread(default.summary),
-            mean_spread(other.summary),
+            *(mean_spread(summary(result.values[seed] for seed in seen.seeds)) for result in (default, other)),
             points(seen.mean),
             points_interval(seen.told) or "no interval",
             seen.n,

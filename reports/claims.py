@@ -4,6 +4,7 @@ What a sentence says comes from the verdict alone. Where nothing is judged yet, 
 pilot seeds say, under that name: they are chosen by their place and their number of seeds, not by what came out.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
@@ -11,6 +12,7 @@ from typing import Any
 
 from benchmark.papers import catalogue
 from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.records.families import owner
 from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts, evidence
 from benchmark.verdicts.judge import Judged
@@ -99,7 +101,7 @@ def interval_text(judged: Judged) -> str:
     found = difference_interval(judged.claim.metric, judged.interval)
     if not found:
         return "judged by collapse alone" if judged.by_collapse else "no interval"
-    return f"{100 * judged.level:.1f} % interval {found}"
+    return f"{math.floor(1000 * judged.level) / 10:.1f} % interval {found}"
 
 
 def collapsed_text(judged: Judged) -> str:
@@ -193,8 +195,9 @@ def standings(every: Sequence[Reported]) -> dict[str, Counter[str]]:
 
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
-    """Every claim of the papers, with its item at the smallest profile."""
-    return tuple((item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims)
+    """Every claim of the papers, with its item at the smallest profile; one contrast once, where it is judged."""
+    every = [(item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims]
+    return tuple(one for one in every if owner(*one) == one)
 
 
 def state_text(every: Sequence[Reported]) -> str:

@@ -439,7 +439,15 @@ def against(
                 runs = scale * lines.get(name, pd.DataFrame())
                 shift = 0.09 * (number - (len(looks) - 1) / 2) if words else 0.0
                 xs = [words.index(x) + shift if isinstance(x, str) else x for x in runs.index]
-                points = _factor_line(ax, xs, runs, look, number, percent=scale == 100.0, joined=not words)
+                points = _factor_line(
+                    ax,
+                    xs,
+                    runs,
+                    look,
+                    number,
+                    percent=scale == 100.0,
+                    joined=not words and not runs.isna().any(axis=None),
+                )
                 found.append({"k": number, "name": name, "points": points})
             if words:
                 turned: Any = {"rotation": 20, "ha": "right"} if len(words) > 3 else {}

@@ -45,6 +45,7 @@ METRICS = {
     "local_steps": "Local steps",
 }
 UNITS = {
+    "classes a client": "classes",
     "pseudo/kl_uniform": "nats",
     "pseudo/kl_kept": "nats",
     "pseudo/kl_true": "nats",

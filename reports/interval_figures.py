@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.papers.item import Claim, Item
 from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.judge import Judged, looked_at, seen_at
 from benchmark.verdicts.looks import LOOKS
@@ -36,8 +36,7 @@ def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
     rows = []
     if seen.pilots:
         known = [values[seed] for seed in seen.pilots]
-        told = judged.interval if not seen.confirming else None
-        rows.append(_row(f"{count(len(known), 'pilot')}, not judged", claim, known, _scaled(told, scale), hollow=True))
+        rows.append(_row(f"{count(len(known), 'pilot')}, not judged", claim, known, None, hollow=True))
     for look, n in enumerate(LOOKS[: judged.looks]):
         it = seen_at(seen, judged.error, look)[shown]
         seeds_of_look = seen.confirming[:n]
@@ -54,7 +53,8 @@ def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
         rows.append(_row(f"{count(len(known), 'seed')} of {LOOKS[0]}", claim, known, None))
     if seeds:
         every = [*seen.pilots, *seen.confirming]
-        rows += [_row(f"seed {s}", claim, [values[s]], None, hollow=s not in CONFIRMING) for s in every]
+        judges = set(seen.confirming if judged.by_collapse else seen.standing(seen.confirming, shown))
+        rows += [_row(f"seed {s}", claim, [values[s]], None, hollow=s not in judges) for s in every]
     unit = unit_text(claim)
     title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
     return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8, again=seeds)

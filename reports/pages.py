@@ -177,14 +177,17 @@ def _claim_href(every: Sequence[Reported], item: Item, claim: Claim) -> str:
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
     lines = []
     for profile in dict.fromkeys(one.item.profile for one in mine):
-        seen = [progress(one) for one in mine if one.item.profile == profile]
-        verdicts = sum((Counter(one["verdicts"]) for one in seen), Counter())
+        here = [one for one in mine if one.item.profile == profile]
+        verdicts = sum((Counter(progress(one)["verdicts"]) for one in here), Counter())
+        # A cell of several items is one cell; of a choice it is not known yet which cell it will be.
+        results = [result for one in here for result in one.results.values() if result.awaited]
+        choices = sum(len(one.item.choices) for one in here)
         lines.append(
             {
                 "profile": profile,
-                "items": len(seen),
-                "cells_run": sum(one["cells_run"] for one in seen),
-                "total": sum(one["total"] for one in seen),
+                "items": len(here),
+                "cells_run": len({result.cell.cell_key for result in results if result.n}),
+                "total": len({result.cell.cell_key for result in results}) + choices,
                 "verdicts": _tally(verdicts.elements()),
             }
         )

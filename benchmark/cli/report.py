@@ -15,12 +15,12 @@ from benchmark.records.record import FINISHED, Records, RunRecord, read_records,
 from reports.exports import write_claims, write_item, write_pictures
 from reports.findings import write_findings
 from reports.results import write_summary
-from reports.serve import DEFAULT_PORT, serve
 from reports.site import build
 from sweeps.plan import plan, restricted
 
 PICTURES = ROOT / "reports" / "pictures"
 SHOWN = ("ssfl/tab2",)  # whose figure the README shows
+COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # copies of their runs
 
 
 class Reader:
@@ -47,14 +47,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
     )
     command.add_argument(
-        "--serve",
-        type=int,
-        nargs="?",
-        const=DEFAULT_PORT,
-        metavar="PORT",
-        help=f"build, and show the site on this machine while runs go on (default port: {DEFAULT_PORT}; 0: any)",
-    )
-    command.add_argument(
         "--commit-reference",
         action="store_true",
         help="also write what git keeps: results/summary.csv and results/reference/",
@@ -70,19 +62,14 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     if options.readme:
-        found = on_disk(ITEMS, PROFILES, options.results)
+        found = _committed(ITEMS, COMMITTED, options.results)
         write_claims(found, ROOT / "README.md")
         write_findings(found, ROOT / "reports" / "findings.md")
-        shown = on_disk(options.items or SHOWN, options.profile or ["laptop"], options.results)
+        shown = _committed(options.items or SHOWN, options.profile or ["laptop"], options.results)
         print(*write_pictures(shown, PICTURES), sep="\n")
         return 0
     if options.out is not None:
         _alone(options)
-        return 0
-    if options.serve is not None:
-        if not 0 <= options.serve <= 65535:
-            raise ConfigError(f"--serve: {options.serve}; choose a port from 0 to 65535")
-        serve(partial(_build, options, {}), options.site, options.serve)
         return 0
     if options.commit_reference:
         _commit_reference(options)
@@ -94,16 +81,9 @@ def act(options: argparse.Namespace) -> int:
     return 0
 
 
-def _build(options: argparse.Namespace, seen: dict[tuple[str, str], object] | None = None) -> Path:
-    """The site. `seen`: what the records were at the last build, which is then done for what has changed alone."""
+def _build(options: argparse.Namespace) -> Path:
     reader = Reader()
     results, others = _asked(options, reader)
-    if seen is not None:
-        found = {(item.name, item.profile): _state(records) for item, records in results}
-        changed = [result for result in results if seen.get(key := (result[0].name, result[0].profile)) != found[key]]
-        others = [*(result for result in results if result not in changed), *others]
-        results = changed
-        seen.update(found)
     return build(
         results,
         options.site,
@@ -111,12 +91,8 @@ def _build(options: argparse.Namespace, seen: dict[tuple[str, str], object] | No
         troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
-        whole=seen is None and not options.items and not options.profile,
+        whole=not options.items and not options.profile,
     )
-
-
-def _state(records: Records) -> Mapping[tuple[str, int], tuple[str, int]]:
-    return {(key, seed): (run.status, len(run.rounds)) for key, runs in records.items() for seed, run in runs.items()}
 
 
 def _asked(
@@ -145,17 +121,19 @@ def _alone(options: argparse.Namespace) -> None:
 
 def _commit_reference(options: argparse.Namespace) -> None:
     names = options.items or (*ITEMS, *PRINTED)
-    profiles = [profile for profile in options.profile or PROFILES if profile != "demo"]
+    profiles = [profile for profile in options.profile or COMMITTED if profile != "demo"]
     for item, _ in on_disk(names, profiles, options.results):
         planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
         for runs in _without_demo(restricted(planned.records, planned.runs)).values():
             for record in runs.values():
                 if record.status in FINISHED:
                     write_reference(options.results, record)
-    # Of all copies, and of nothing else: the same wherever it is written, whatever was named, whatever is in progress.
-    committed = [profile for profile in PROFILES if profile != "demo"]
-    copies = partial(read_records, with_runs=False)
-    write_summary(on_disk((*ITEMS, *PRINTED), committed, options.results, copies), options.results / "summary.csv")
+    write_summary(_committed((*ITEMS, *PRINTED), COMMITTED, options.results), options.results / "summary.csv")
+
+
+def _committed(names: Iterable[str], profiles: Iterable[str], results: Path) -> Sequence[tuple[Item, Records]]:
+    """What the committed copies hold and nothing else: what is made of it is the same in every checkout."""
+    return on_disk(names, profiles, results, partial(read_records, with_runs=False))
 
 
 def _without_demo(records: Records) -> Records:

@@ -77,6 +77,12 @@ def to_target(record: RunRecord, metric: str, target: float) -> tuple[int, int] 
     return None
 
 
+def before_clients(record: RunRecord, metric: str) -> float | None:
+    """The last evaluation before clients take part; None where they do from the start."""
+    found = _between(record, metric, 0, _joined(record))
+    return found[-1] if found else None
+
+
 def throughout(record: RunRecord, metric: str) -> float | None:
     return _mean(_between(record, metric, _joined(record), _length(record)))
 

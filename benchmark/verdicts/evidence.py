@@ -91,10 +91,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     values = {label: _values(claim, result) for label, result in found.items()}
     quoted = [label for label, one in values.items() if item.cell(label).role == "quoted" and not one]
     mixed = _by_several_engines(item, records, claim)
-    values = {
-        label: {seed: value for seed, value in one.items() if seed not in mixed or seed not in CONFIRMING}
-        for label, one in values.items()
-    }
+    values = {label: {seed: value for seed, value in one.items() if seed not in mixed} for label, one in values.items()}
     differences = tuple(contrast(one, values) for one in contrasts(claim))
     seeds = sorted(set.intersection(*(set(one) for one in values.values())))
     judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
@@ -153,12 +150,12 @@ def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
 
 
 def _by_several_engines(item: Item, records: Records, claim: Claim) -> list[int]:
-    """Seeds at which the claim's cells were not all trained by one engine: those that confirm are not judged."""
+    """Confirming seeds at which the claim's cells were not all trained by one engine: they are not judged."""
     engines: dict[int, set[str]] = defaultdict(set)
     for label in claim.labels:
         for seed, run in records.get(item.cell(label).cell_key, {}).items():
             engines[seed].add(str(run.manifest.get("engine", {}).get("name")))
-    return sorted(seed for seed, names in engines.items() if len(names) > 1)
+    return sorted(seed for seed, names in engines.items() if len(names) > 1 and seed in CONFIRMING)
 
 
 def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:

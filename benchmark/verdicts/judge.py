@@ -34,8 +34,8 @@ from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, e
 from benchmark.verdicts.looks import EQUIVALENCE, FUTILE, LOOKS, POWER, errors, power
 from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.signed_ranks import interval, typical
-from benchmark.verdicts.statistics import contrast, summary
-from benchmark.verdicts.units import in_unit, is_fraction
+from benchmark.verdicts.statistics import contrast
+from benchmark.verdicts.units import in_unit
 
 Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
 OPEN = ("undecided", "not judged yet", "not run")  # the last two: no seed that confirms, and no seed at all
@@ -54,7 +54,8 @@ class Judged:
     verdict: Verdict
     estimate: float | None = None  # the typical difference; None: no seed has all cells of the claim
     interval: Interval | None = None
-    n: int = 0  # seeds that have all cells of the claim: those of the last look; before it, all that confirm, or pilots
+    # Seeds that the estimate is of: those of the last look less those set aside; before it, all that confirm, or pilots
+    n: int = 0
     level: float = 1 - FAMILY_ERROR  # of the interval
     error: float = FAMILY_ERROR  # of all its looks together
     reason: str
@@ -345,7 +346,8 @@ def _told(one: Evidence, decision: Decision, error: float) -> Judged:
 def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
     seeds = one.confirming[: LOOKS[decision.looks - 1]] if decision.looks else one.confirming
     up = one.standing(seeds, decision.least)
-    estimate = typical(one.of(_told_by(one, decision.least, seeds), decision.least))
+    told_by = _told_by(one, decision.least, seeds)
+    estimate = typical(one.of(told_by, decision.least))
     reason, powers, futile = decision.why, dict[int, float](), False
     if 0 < len(up) < len(seeds) and not decision.by_collapse and "collapse" not in reason:
         fallen = one.collapsed_of(seeds, decision.least)
@@ -370,7 +372,7 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
         verdict=decision.verdict,
         estimate=estimate,
         interval=decision.interval,
-        n=len(seeds),
+        n=len(told_by),
         level=decision.level,
         reason=reason,
         powers=powers,
@@ -384,27 +386,15 @@ def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
 
 def _of_pilots(one: Evidence, error: float) -> Judged:
     """The difference that pilot seeds show, and how many confirming seeds would be likely to settle it."""
-    differences = [one.of(one.pilots, k) for k in range(len(one.differences))]
-    values = min(differences, key=typical)
-    seen = summary(values)
-    index = differences.index(values)
+    values = min((one.of(one.pilots, k) for k in range(len(one.differences))), key=typical)
     return Judged(
         claim=one.claim,
         verdict="not judged yet",
         estimate=typical(values),
-        interval=_possible(one.claim, contrasts(one.claim)[index], seen.told) if seen.told else None,
         n=len(values),
         reason=f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)",
         powers=_powers(one, one.pilots, 0, error, confirming=False) if len(values) > 2 else {},
     )
-
-
-def _possible(claim: Claim, weights: Mapping[str, float], shown: Interval) -> Interval:
-    """The part of an interval that differences of a fraction can reach."""
-    if not is_fraction(claim.metric):
-        return shown
-    least, most = (math.fsum(weight for weight in weights.values() if sign * weight > 0) for sign in (-1, 1))
-    return max(shown[0], least), min(shown[1], most)
 
 
 def _powers(one: Evidence, seeds: Sequence[int], looks: int, error: float, *, confirming: bool) -> dict[int, float]:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from benchmark.papers.beside import bound_of
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.endpoints import value_at
+from benchmark.verdicts.endpoints import before_clients, value_at
 from benchmark.verdicts.statistics import Summary, summary
 
 Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
@@ -100,8 +100,13 @@ def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, C
 
 
 def collapsed(item: Item, records: Records) -> frozenset[str]:
-    """The cells whose typical run ends below labels alone."""
-    return frozenset(cell.label for cell in item.cells if typically_below(ends_beside_bound(item, records, cell)))
+    """The cells whose typical run ends below labels alone: below that bound or, where it has not run, below what the
+    server alone had reached before clients took part."""
+    return frozenset(
+        cell.label
+        for cell in item.cells
+        if typically_below(ends_beside_bound(item, records, cell) or _ends_beside_start(item, records, cell))
+    )
 
 
 def ends_beside_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
@@ -109,9 +114,20 @@ def ends_beside_bound(item: Item, records: Records, cell: Cell) -> dict[int, tup
     bound = bound_of(cell, item.cells)
     if bound is None:
         return {}
-    mine, least = (cell_result(one, records, item.seeds, ACCURACY, "end") for one in (cell, bound))
-    ended = {**mine.values, **dict.fromkeys(mine.diverged, 0.0)}
+    ended, least = _ends(item, records, cell), cell_result(bound, records, item.seeds, ACCURACY, "end")
     return {seed: (ended[seed], least.values[seed]) for seed in sorted(ended.keys() & least.values.keys())}
+
+
+def _ends_beside_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
+    starts = {run.seed: before_clients(run, ACCURACY) for run in seeds_of(records, cell)}
+    ends = _ends(item, records, cell).items()
+    return {seed: (ended, start) for seed, ended in ends if (start := starts[seed]) is not None}
+
+
+def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
+    """Seed -> where its run ends; a diverged run ends at 0."""
+    found = cell_result(cell, records, item.seeds, ACCURACY, "end")
+    return {**found.values, **dict.fromkeys(found.diverged, 0.0)}
 
 
 def typically_below(ends: Mapping[int, tuple[float, float]]) -> bool:

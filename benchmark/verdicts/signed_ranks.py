@@ -12,12 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+DIGITS = 12
+
 
 def walsh_averages(differences: Sequence[float]) -> NDArray[np.float64]:
-    """Sorted means of all n (n + 1) / 2 pairs."""
+    """Sorted means of all n (n + 1) / 2 pairs, to DIGITS: the sign of a tie must not be a rounding error's."""
     values = np.asarray(differences, dtype=np.float64)
     rows, columns = np.triu_indices(len(values))
-    return np.sort((values[rows] + values[columns]) / 2)
+    return np.sort(np.round((values[rows] + values[columns]) / 2, DIGITS))
 
 
 def typical(differences: Sequence[float]) -> float:

@@ -79,7 +79,10 @@ def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatc
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- claims: fssl report --readme -->\nold\n<!-- end of claims -->\nb\n")
     assert main(["report", "ssfl/tab2", "--readme", *places]) == 0
-    lines = readme.read_text().splitlines()
+    run(small_item("laptop").cells[0].experiment.with_seed(7), tmp_path)  # not committed, so that no page knows it
+    text = readme.read_text()
+    assert main(["report", "ssfl/tab2", "--readme", *places]) == 0 and readme.read_text() == text
+    lines = text.splitlines()
     assert "| ssfl | " in readme.read_text() and "old" not in lines and (lines[0], lines[-1]) == ("a", "b")
     assert (tmp_path / "pictures/ssfl/tab2-laptop.png").read_bytes().startswith(b"\x89PNG")
 

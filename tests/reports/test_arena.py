@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import Cell, Item, Printed
+from benchmark.papers.item import Cell, Drawing, Item, Printed
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
 from reports.arena import (
@@ -197,10 +197,11 @@ def test_values_that_are_no_numbers_are_passed_over() -> None:
 
 
 def test_an_arena_compares_methods_and_has_nothing_published() -> None:
-    """A paper's table with methods as rows is a table of published numbers."""
+    """A paper's table with methods as rows is a table of published numbers, its figure a figure."""
     published = replace(A, published={"test/accuracy": Printed(value=90.0)})
     assert is_arena(item_of([A, B])) and not is_arena(item_of([published, B]))
     assert not is_arena(replace(item_of([A, B]), rows=()))
+    assert not is_arena(replace(item_of([A, B]), drawing=Drawing()))
 
 
 def test_the_table_says_what_the_numbers_say() -> None:

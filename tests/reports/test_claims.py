@@ -9,11 +9,24 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from benchmark.methods.server_only import ServerOnly
+from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Cell, Item
+from benchmark.records.families import hash_of
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, Records
-from reports.claims import claim_page, finding_text, findings, furthest, papers_table, reason_text, target_table
+from reports.claims import (
+    claim_page,
+    declared_claims,
+    finding_text,
+    findings,
+    furthest,
+    interval_text,
+    papers_table,
+    reason_text,
+    target_table,
+)
 from reports.interval_figures import forest
+from reports.pages import _card
 from reports.reported import Reported
 from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_record, pair
@@ -109,6 +122,29 @@ def test_the_readme_counts_each_claim_once_and_where_most_is_known_of_it() -> No
     assert re.fullmatch(r"\| ssfl \| (\d+) \| 0 \| 0 \| 0 \| 0 \| 0 \| \1 \| none \|", rows["ssfl"])
     (bullet,) = [row for row in rows.values() if row.startswith("- ")]
     assert bullet.startswith("- a beats b (toy/tab1): **holds**, +10.04 points, ") and bullet.endswith(", n = 9")
+
+
+def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
+    """Tables E.1 and 5 of SSFL speak of contrasts that earlier items have: 158 claims, 154 contrasts."""
+    every = [(item, claim) for item in items(ITEMS, "demo") for claim in item.claims]
+    once = declared_claims()
+    assert len(once) < len(every) and len({hash_of(*one) for one in once}) == len(once)
+    assert {hash_of(*one) for one in every} == {hash_of(*one) for one in once}
+
+
+def test_a_level_is_not_rounded_up_to_certainty() -> None:
+    """99.991 % is no 100.0 %."""
+    ((_, judged),) = findings([Reported(*confirmed())])
+    assert interval_text(replace(judged, level=0.99991)).startswith("99.9 % interval ")
+
+
+def test_a_card_counts_a_cell_of_two_items_once() -> None:
+    """A table and its figure have the same two cells, of which one has run."""
+    item, records = pilots()
+    one_run = {item.cells[0].cell_key: records[item.cells[0].cell_key]}
+    table, figure = (Reported(replace(item, name=name), one_run) for name in ("ssfl/tab", "ssfl/fig"))
+    (line,) = _card("ssfl", [table, figure])["lines"]
+    assert (line["cells_run"], line["total"], line["items"]) == (1, 2, 2)
 
 
 def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:

@@ -56,13 +56,11 @@ def judged(differences: list[float], *, first: int = 100, claims: int = 1, **cla
 
 
 def test_pilot_seeds_are_shown_and_never_judged():
-    """Five of them have a t interval; fewer have none; none leaves what a difference of accuracies can be."""
+    """Nor have they an interval: it would be of another rule than the verdicts'."""
     seen = judged([0.3, 0.4, 0.5, 0.35, 0.45], first=0)
     assert (seen.verdict, seen.n, seen.estimate) == ("not judged yet", 5, pytest.approx(0.4))
     assert seen.reason == "pilot seeds only: not judged (seeds from 100 confirm)"
-    assert seen.interval == pytest.approx((0.4 - 0.0982, 0.4 + 0.0982), abs=1e-4)  # 2.776 * .0791 / sqrt 5
-    assert judged([0.3, 0.4, 0.5, 0.35], first=0).interval is None
-    assert judged([-0.5, 0.5, -0.5, 0.5, -0.5], first=0).interval == pytest.approx((-0.7801, 0.5801), abs=1e-4)
+    assert seen.interval is None
     assert judged([0.49, -0.5, 0.5, 0.5, 0.4] * 20, first=0).verdict == "not judged yet"
 
 
@@ -283,7 +281,7 @@ def test_above_a_fifth_of_collapsed_runs_collapse_alone_is_judged():
     some = with_bound([0.3] * 3 + [0.6] * 6, [0.4] * 9)
     assert some.verdict == "undecided" and "a: 3 of 9, 7 to 70 %" in some.reason
     one = with_bound([0.3] + [0.6 + d for d in GOOD[:8]], [0.4] * 9)
-    assert one.verdict == "holds" and not one.collapsed
+    assert one.verdict == "holds" and not one.collapsed and one.n == 8  # seeds that the estimate is of
     assert one.estimate == pytest.approx(0.1235)  # .1 and the mean of the eight gains
     assert "of the 8 seeds at which no run ended below labels alone (a: 1 of 9, 0 to 48 %" in one.reason
     assert with_bound([0.3] * 9, [0.4] * 9, form="comparable").verdict == "undecided"

@@ -14,6 +14,11 @@ def test_the_typical_difference_by_hand():
     assert typical([0.0] * 9 + [-30.0]) == 0.0
 
 
+def test_a_tie_has_no_sign():
+    """In floating point .3 - .2 - .1 is -3e-17. Nine such differences speak for neither side."""
+    assert interval([0.3 - 0.2 - 0.1] * 9, 0.05) == (0.0, 0.0)
+
+
 def test_the_distribution_by_hand():
     """Ranks 1, 2, 3: of eight sign patterns the sums are 0, 1, 2, 3, 3, 4, 5, 6."""
     assert cumulative(3) * 8 == pytest.approx([1, 2, 3, 5, 6, 7, 8])
