@@ -22,7 +22,8 @@ PANEL_POINTS = 120
 CAPTIONS = {
     "curves": "x axis: round. Line: mean over seeds; band: 95 % interval (five or more seeds); thin lines: single "
     "runs. A dotted line ending in a cross is a run that diverged. Click on a name to hide its line.",
-    "against": "Mean over seeds with its 95 % interval (five or more seeds); every run is a dot.",
+    "against": "Mean over seeds with its 95 % interval (five or more seeds); every run is a dot. "
+    "No line joins means of different seeds.",
     "class_counts": "Images of each class at each client, seed 0. From the data sets on this machine.",
 }
 

@@ -254,7 +254,11 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
     return mean_entry(
         seen,
         metric,
-        below=(result.counts, *(["below labels alone"] if result.collapsed and metric == ACCURACY else []), *compared),
+        below=(
+            result.counts,
+            *(["below labels alone at equal seeds"] if result.collapsed and metric == ACCURACY else []),
+            *compared,
+        ),
         look=result.status,
         href=href,
     )
@@ -298,10 +302,12 @@ def _plain(value: object) -> str:
 
 
 def _differences(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult]) -> list[Drawn]:
-    """Each trained column less the first one, paired by seed. None where columns are no methods."""
+    """Each trained column that has a row with the first one, less that, paired by seed. None where columns are no
+    methods."""
     if "method" not in item.columns or not found.trained:
         return []
     first, *others = found.trained
+    others = [name for name in others if any(first in row and name in row for _, row in found.rows)]
     unit = "points" if is_fraction(metric) else unit_of(metric)
 
     def entry(row: Mapping[str, Shown], name: str) -> Entry:
