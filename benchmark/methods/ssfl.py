@@ -28,7 +28,7 @@ Legend: N images of a batch, M = 2 N views, D classes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -169,9 +169,21 @@ class SelfTraining(Checked):
 @dataclass(frozen=True, kw_only=True)
 class SelfTrainingUpdate(StudentUpdate):
     """Eq. 5, and Eq. 3 beside it where the client holds labels. The label is given in evaluation mode, as released
-    (train_LocalSGD.py:547-570)."""
+    (train_LocalSGD.py:547-570), so that it rests on the running statistics."""
 
     objective: SelfTraining = SelfTraining()
+    keeps_statistics: bool = False  # the slot keeps its batch-norm statistics, and goes on from them
+
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+        statistics = (private or {}).get("statistics", {})
+        return super().start({"student": {**received["student"], **statistics}}, private, reader)
+
+    def finish(self, local: fl.Local) -> fl.Tree:
+        sends = super().finish(local)
+        if self.keeps_statistics:
+            statistics = {name: value for name, value in sends["student"].items() if is_statistic(name)}
+            local.private = {**(local.private or {}), "statistics": statistics}
+        return sends
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         network, weak_NCHW = trainable["student"], batch["unlabelled"].views["weak"]
@@ -217,8 +229,11 @@ class SSFL(fl.Method):
     # "paper": a client that was in group i of the last round starts from group i's mean (section 3.3), any other
     # from the average. "released_code": from the mean of the group it is put into now. "average": from w_avg.
     client_start: Literal["released_code", "paper", "average"] = "released_code"
-    # Running statistics of batch normalisation: never averaged in the released code (comm_helpers.py:178-186).
-    bn_statistics: Literal["released_code", "averaged"] = "released_code"
+    # Running statistics of batch normalisation are never averaged in the released code (comm_helpers.py:178-186): the
+    # server's are evaluated, and each slot goes on from its own. "released_code": clients start from the server's,
+    # which moves nothing where labels are given in training mode. "slot": from their slot's own, for self-training,
+    # which labels in evaluation mode and on the server's statistics feeds on wrong labels.
+    bn_statistics: Literal["released_code", "slot", "averaged"] = "released_code"
     warm_start_rounds: Whole = 0  # in which the server trains alone
     # Clients with labels of their own: Eq. 3 beside the objective, or each of two views on its own argmax
     # (train_LocalSGD.py:483-507). Default: the paper, whose two-view loss would be no CRL.
@@ -244,6 +259,12 @@ class SSFL(fl.Method):
             raise ConfigError(
                 f"method.client_labels: {self.client_labels!r} does nothing without labels at the clients (or with "
                 "another objective than crl); choose 'paper'"
+            )
+
+        if self.bn_statistics == "slot" and not isinstance(self.objective, SelfTraining):
+            raise ConfigError(
+                "method.bn_statistics: 'slot' moves nothing but self-training, which labels in evaluation mode; choose "
+                "'released_code'"
             )
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -312,10 +333,12 @@ class SSFL(fl.Method):
 
     def _client_update(self, at_clients: bool, warm: bool) -> fl.LocalUpdate:
         keeps_momentum, objective = self.momentum == "released_code", self.objective
-        if not at_clients or isinstance(objective, Supervised):
+        if isinstance(objective, Supervised):
             return objective.update(keeps_momentum)
-        if warm:
+        if at_clients and warm:
             return SupervisedUpdate(keeps_momentum=keeps_momentum)
+        if isinstance(objective, SelfTraining):
+            return replace(objective.update(keeps_momentum), keeps_statistics=self.bn_statistics == "slot")
         if self.client_labels == "released_code" and isinstance(objective, CRL):
             return TwoViewSelfTrainingUpdate(objective=objective, keeps_momentum=keeps_momentum)
         return objective.update(keeps_momentum)

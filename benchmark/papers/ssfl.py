@@ -220,7 +220,7 @@ def method_of(setting: Setting, rule: Rule = "released_code") -> Any:
             literal = rule == "paper" and setting.C == setting.K
             return replace(grouping, client_start="paper" if literal else "released_code")
         case "Self-training":
-            return ssfl(FedAvg(), SelfTraining(threshold=0.95))
+            return replace(ssfl(FedAvg(), SelfTraining(threshold=0.95)), bn_statistics="slot")
         case "Supervised FedAvg":
             return SupervisedFL(batch_size=B)
         case "FixMatch":

@@ -8,6 +8,7 @@ import torch
 from scipy.special import log_softmax, softmax
 from torch import nn
 
+from benchmark.errors import ConfigError
 from benchmark.methods.protocol import SERVER, Batch
 from benchmark.methods.shared import is_statistic, mean
 from benchmark.methods.ssfl import (
@@ -109,6 +110,27 @@ def test_batch_statistics_stay_at_the_server_or_are_averaged(tiny):
         {name: kept[name] for name in kept if name not in statistics},
         {name: averaged[name] for name in averaged if name not in statistics},
     )
+
+
+def test_a_slot_goes_on_from_its_own_batch_statistics(tiny):
+    """By hand: weights are what was received, statistics what the slot left, if it left any."""
+    update = SelfTrainingUpdate(keeps_statistics=True)
+    received = {"conv.weight": torch.ones(2), "norm.running_mean": torch.zeros(2)}
+    local = update.start({"student": received}, None, None)
+    local.trainable["student"] = {"conv.weight": torch.full((2,), 3.0), "norm.running_mean": torch.full((2,), 5.0)}
+    assert equal(update.finish(local)["student"], local.trainable["student"])
+    assert set(local.private) == {"statistics"} and set(local.private["statistics"]) == {"norm.running_mean"}
+    again = update.start({"student": received}, local.private, None).trainable["student"]
+    assert equal(again, {"conv.weight": torch.ones(2), "norm.running_mean": torch.full((2,), 5.0)})
+
+    norm = with_method(replace(tiny, model=replace(tiny.model, norm="bn")), objective=SelfTraining())
+    servers, slots = module_of(norm), module_of(with_method(norm, bn_statistics="slot"))
+    for module in (servers, slots):
+        module.training_step(1, 0)
+    assert not servers.state.clients and set(slots.state.clients) == {"slot-0", "slot-1", "slot-2", "slot-3"}
+    assert equal(servers.models()["average"], slots.models()["average"])  # the server's are evaluated by both
+    with pytest.raises(ConfigError, match="'slot' moves nothing but self-training"):
+        module_of(with_method(tiny, bn_statistics="slot"))
 
 
 def test_one_forward_equals_two_without_batch_statistics(tiny):
