@@ -15,7 +15,7 @@ from typing import Literal
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.records.cputime import cpu_seconds
-from benchmark.records.record import run_folder
+from benchmark.records.record import result_if_whole, run_folder
 from benchmark.verdicts.next_runs import steps
 from sweeps.cost import cost_of, measured, stretch
 from sweeps.plan import Plan, restricted
@@ -179,13 +179,18 @@ class Spending:
         self.whole: dict[Experiment, float] = {}  # CPU seconds, as estimated before anything was run
         self._noted: set[Experiment] = set()
 
+    def _left(self, run: Experiment) -> float:
+        """The share of its work that a missing run has to do: all of it where a finished one measured too little."""
+        again = result_if_whole(run_folder(self._results, run))
+        return 1.0 if again else share_left(run, self._results)
+
     def choose(self, planned: Plan) -> Chosen:
         """What fits into what is left, as the records stand now."""
         missing = [run for run in planned.missing if run not in self.gate.refused]
         for run in missing:
             if run not in self.whole:
                 self.whole[run] = cost_of(run, self._results, self._data_root).core_seconds
-        left = {run: share_left(run, self._results) for run in missing}
+        left = {run: self._left(run) for run in missing}
         seconds = {run: self.whole[run] * left[run] * self._per_cpu_second for run in missing}
         self.gate.expect(seconds)
         found = steps(planned.items, restricted(planned.records, planned.runs), missing, seconds.__getitem__)

@@ -10,7 +10,6 @@ this machine knows them better.
 Legend: N images, D classes.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
@@ -31,6 +30,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.batches import sources_of, steps_of
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.jobs import JobRunner, keeper_of
+from benchmark.federated.start import usable_cores
 from benchmark.federated.trees import tree_bytes
 from benchmark.methods.protocol import (
     SERVER,
@@ -83,7 +83,7 @@ class Cost:
         return Cost(**sums, notes=tuple(dict.fromkeys(self.notes + other.notes)))
 
     def to_json(self) -> dict[str, Any]:
-        cores = os.cpu_count() or 1
+        cores = usable_cores()
         plain = asdict(self)
         hours = plain.pop("core_seconds") / 3600 / cores
         return {**plain, "hours": hours, "cores": cores, "notes": list(self.notes)}
@@ -123,7 +123,7 @@ def _hardware() -> dict[str, Any]:
 
 def stretch(jobs: int) -> float:
     """Wall seconds for a CPU second, with so many runs side by side on an otherwise idle machine."""
-    return max(1.0, jobs / (os.cpu_count() or 1))
+    return max(1.0, jobs / usable_cores())
 
 
 # --- counting -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     partition.add_argument("--N_validation", type=int, default=0, help="further ones held out there")
     partition.add_argument("--labels_per_client", type=int, default=0, help="labelled images of each class at a client")
     partition.add_argument("--images", type=int, default=0, help="training images used at most (default: 0, all)")
-    partition.add_argument("--sizes", choices=["paper", "equal"], default="paper", help="client sizes under class skew")
+    partition.add_argument("--sizes", choices=["paper", "equal"], help="client sizes under class skew (default: paper)")
     partition.add_argument("--seed", type=int, default=0)
     partition.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     partition.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg or .png)")
@@ -46,6 +46,8 @@ def _wanted(options: argparse.Namespace) -> Partition:
         raise ConfigError(f"--rule: {options.rule!r} does nothing without --alpha; add --alpha 0.3, say")
     if options.repeats and options.shards is None:
         raise ConfigError("--repeats does nothing without --shards; add --shards 2, say")
+    if options.sizes and (options.alpha is not None or options.shards is not None or options.iid or options.fedmatch):
+        raise ConfigError("--sizes does nothing but with --R; leave it out")
     if options.alpha is not None:
         return Dirichlet(alpha=options.alpha, rule=options.rule or "rscfed")
     if options.shards is not None:
@@ -54,7 +56,7 @@ def _wanted(options: argparse.Namespace) -> Partition:
         return Iid()
     if options.fedmatch:
         return FedMatchSkew()
-    return ClassSkew(R=0.4 if options.R is None else options.R, sizes=options.sizes)
+    return ClassSkew(R=0.4 if options.R is None else options.R, sizes=options.sizes or "paper")
 
 
 def act_partition(options: argparse.Namespace) -> int:

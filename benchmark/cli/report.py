@@ -61,6 +61,13 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
+    asked = {
+        "--readme": options.readme,
+        "--out": options.out is not None,
+        "--commit-reference": options.commit_reference,
+    }
+    if sum(asked.values()) > 1:
+        raise ConfigError(f"{', '.join(name for name, given in asked.items() if given)}: choose one of them")
     if options.readme:
         found = _committed(ITEMS, COMMITTED, options.results)
         write_claims(found, ROOT / "README.md")

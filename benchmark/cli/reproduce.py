@@ -180,8 +180,8 @@ def _looker(options: argparse.Namespace) -> Callable[[], Plan]:
     if not files:
         chosen = chosen_items(options)
         return lambda: plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
-    if len(files) < len(options.items) or seeds != Seeds() or options.also:
-        raise ConfigError("a sweep file names all its runs; leave out ITEM, --seeds, --pilots and --also")
+    if len(files) < len(options.items) or seeds != Seeds() or options.also or options.main:
+        raise ConfigError("a sweep file names all its runs; leave out ITEM, --also, --main, --seeds and --pilots")
     runs = list(dict.fromkeys(run for path in files for run in checked(read(path), many=options.yes)))
     return lambda: plan_of_runs(runs, options.results, with_reference=with_reference)
 

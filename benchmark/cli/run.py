@@ -34,7 +34,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
-    command.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
+    command.add_argument("--profile", help="profile of --cell (default: demo)")
     command.add_argument(
         "--sweep", type=Path, metavar="FILE", help="a sweep agent's JSON file: factors by letter, or a paper's cell"
     )
@@ -117,9 +117,11 @@ def _words(options: argparse.Namespace) -> dict[str, Any]:
 
 def _start(options: argparse.Namespace) -> Experiment | None:
     if options.sweep is None:
-        return cell_named(options.cell, options.profile) if options.cell else None
-    if options.cell or options.config:
-        raise ConfigError("--sweep stands for the whole experiment; leave out --cell and --config")
+        if options.profile and not options.cell:
+            raise ConfigError("--profile: is that of --cell; name one, such as --cell ssfl/tab2:FedAvg/full")
+        return cell_named(options.cell, options.profile or "demo") if options.cell else None
+    if options.cell or options.config or options.profile:
+        raise ConfigError("--sweep stands for the whole experiment; leave out --cell, --profile and --config")
     return experiment_of(read_config(options.sweep))
 
 

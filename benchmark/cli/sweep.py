@@ -50,14 +50,17 @@ def act(options: argparse.Namespace) -> int:
 
 def of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
     """The sweep file of --grid."""
-    grid = grid_of_words(options.grid)
+    if options.write is not None:
+        raise ConfigError("--write: a grid is one sweep and is printed; type fssl sweep --grid ... > grid.yaml")
+    words = " ".join(options.grid.split())
+    grid = grid_of_words(words)
     grid.setdefault("profile", [options.profile])
     if seeds and "seed" in grid:
         raise ConfigError("--seeds, --pilots: the grid has its seeds; give one of the two")
     grid.setdefault("seed", list(seeds or [0]))
     checked(grid, many=options.yes)
-    made_by = f'fssl sweep --grid "{options.grid}" --profile {options.profile}{asked(options)}'
-    return written(grid, name=options.grid, made_by=made_by)
+    made_by = f'fssl sweep --grid "{words}" --profile {options.profile}{asked(options)}'
+    return written(grid, name=words, made_by=made_by)
 
 
 def asked(options: argparse.Namespace) -> str:

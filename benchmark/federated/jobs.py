@@ -21,7 +21,7 @@ from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tr
 from benchmark.models.build import Model
 from benchmark.models.fast_group_norm import use_fast_group_norms
 from benchmark.optim.sgd import Place
-from benchmark.streams import torch_stream
+from benchmark.streams import seed_global, torch_stream
 
 
 def keeper_of(job: Job) -> str:
@@ -156,6 +156,7 @@ class JobReader:
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         load(self._network, weights)
+        seed_global(self.draw.initial_seed())  # of dropout, since the pass is in training mode
         images = self._environment.part(self._holder, part, self._round)
         found, count = batch_statistics(self._network, self._environment, images, batch_size, pooled)
         return {name: value.cpu() for name, value in found.items()}, count

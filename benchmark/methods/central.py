@@ -12,7 +12,8 @@ Departures and choices:
 3. Batch norms see each forward pass of ours as a batch (weak, strong, mixed), and count all of them; the released code
    passes weak and strong together (UDA, FixMatch), or interleaves, and counts one. Mean Teacher's average predicts in
    evaluation mode; released, with batch statistics.
-4. ReMixMatch has one strong view of the experiment's kind in the place of CTAugment's eight, and no rotation loss: no
+4. The one holder has the clients' rate (`optimizer.lr`), not `server_lr`.
+5. ReMixMatch has one strong view of the experiment's kind in the place of CTAugment's eight, and no rotation loss: no
    network here has a second head. Its running means are taken once a round, over all images.
 """
 
@@ -79,7 +80,7 @@ class Central(fl.Method):
             update=ServerUpdate(keeps_momentum=True) if warm else update,
             receives=dict(state.server),
             data=labelled if warm else labelled | unlabelled,
-            limit=fl.Limit(steps=world.T),
+            limit=world.limit,
             keeps="central",
         )
         (outcome,) = world.fit([job])

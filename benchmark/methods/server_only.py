@@ -2,7 +2,8 @@
 
 With the server's labels alone it is the lower bound of the SSFL experiments and "Partially Supervised" of SemiFL's
 Tables 1 and 3; with everyone's images and labels it is their "Fully Supervised". T local steps of SSFL's Eq. 3 a round;
-no client takes part. With static batch norms the statistics are those of the images trained on.
+no client trains. With static batch norms the statistics are those of the images trained on, asked from all holders
+where they are everyone's. On everyone's images the rate is the clients' (`optimizer.lr`), not `server_lr`.
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class ServerOnly(fl.Method):
             update=ServerUpdate(keeps_momentum=self.momentum_kept),
             receives={"student": state.server["student"]},
             data={"labelled": fl.Stream(part=part, batch_size=self.batch_size, views=("weak",))},
-            limit=fl.Limit(steps=world.T),
+            limit=world.limit,
             keeps="server",
         )
         (outcome,) = world.fit([job])

@@ -306,7 +306,7 @@ class SSFL(fl.Method):
                 update=ServerUpdate(keeps_momentum=self.momentum == "released_code"),
                 receives={"student": state.server["average"]},
                 data={"labelled": stream},
-                limit=fl.Limit(steps=world.T),
+                limit=world.limit,
                 keeps=f"server-{replica}",
             )
             for replica in range(self._replicas(groups))
@@ -324,7 +324,7 @@ class SSFL(fl.Method):
                 update=update,
                 receives={"student": self._start(state, group, client)},
                 data=data,
-                limit=fl.Limit(steps=world.T),
+                limit=world.limit,
                 keeps=f"slot-{slot}",
                 group=group,
             )

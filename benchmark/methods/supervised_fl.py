@@ -25,7 +25,7 @@ import torch
 from benchmark.config import Count, NotNegative, ShareBelow1, added
 from benchmark.losses import proximal_term
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_loss, mean_of, momentum_step, trained_on_labels, with_static_statistics
+from benchmark.methods.shared import labelled_loss, means_of, momentum_step, trained_on_labels, with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,10 @@ class SupervisedFL(fl.Method):
         student = state.server["student"]
         outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size, self.view)
         weight = world.labelled.__getitem__ if self.weighting == "size" else None
-        mean, kept = mean_of(outcomes, student, weight), {}
+        means = means_of(outcomes, weight=weight)
+        if means is None:  # nobody sent anything
+            return state, {}
+        mean, kept = means["student"], {}
         if self.server_momentum:
             mean, kept["velocity"] = momentum_step(student, mean, state.server.get("velocity"), self.server_momentum)
         return fl.State(server={"student": with_static_statistics(mean, world, range(world.K)), **kept}), {}

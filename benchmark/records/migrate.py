@@ -48,11 +48,11 @@ def _move_run(results: Path, folder: Path) -> Path | None:
     moved = _under_its_key(record) if record is not None else None
     if record is None or moved is None:
         return None
-    if is_held(folder):
-        raise DataError("another process is at it")
     if not record.result:
         raise DataError(f"it is not finished, and a run of cell {moved.cell_key} begins anew")
     target = run_folder(results, from_record(record.experiment))
+    if is_held(folder) or is_held(target):
+        raise DataError("another process is at it")
     there = read_run(target)
     if there is None or not there.result or _better(there, moved) is moved:
         shutil.rmtree(target, ignore_errors=True)

@@ -57,19 +57,23 @@ def commit() -> dict[str, Any]:
     """The commit, and the hash of what was changed or added since; "unknown" outside a checkout."""
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True)
-        return done.stdout
+        command = ["git", "-C", str(ROOT), *words]
+        return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=True).stdout
 
+    unknown = {"commit": "unknown", "changes": None}
     try:
+        if Path(git("rev-parse", "--show-toplevel").removesuffix("\n")).resolve() != ROOT.resolve():
+            return unknown  # installed inside another project's checkout
         changes = git("diff", "HEAD", "--", *CODE)
-        for name in git("ls-files", "--others", "--exclude-standard", "--", *CODE).splitlines():
-            changes += f"{name}\n{(ROOT / name).read_bytes().hex()}\n"
+        for name in git("ls-files", "-z", "--others", "--exclude-standard", "--", *CODE).split("\0")[:-1]:
+            if (ROOT / name).is_file():  # a link to nothing is an editor's lock
+                changes += f"{name}\n{(ROOT / name).read_bytes().hex()}\n"
         return {
             "commit": git("rev-parse", "HEAD").strip(),
-            "changes": hashlib.sha256(changes.encode()).hexdigest()[:16] if changes else None,
+            "changes": hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None,
         }
     except (OSError, subprocess.CalledProcessError):
-        return {"commit": "unknown", "changes": None}
+        return unknown
 
 
 def hardware() -> dict[str, Any]:

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from benchmark.errors import DataError, FsslError
 from benchmark.experiment import NUMERICS, Evaluation, Experiment
 from benchmark.records.files import ANEW, bytes_of, json_bytes, json_object, one_line, read_json, write_atomically
 
+LONGEST_LINE = 1 << 20  # bytes of a round's line in rounds.jsonl
 FILES = ("experiment.json", "manifest.json", "rounds.jsonl", "result.json")  # of a run; all that its digest is made of
 MIRROR_FILE = "wandb.json"  # in a run's folder: {"url": its page on W&B}; no part of the record
 INDEX = "index.json"  # in results/reference
@@ -209,6 +211,8 @@ def read_run(folder: Path) -> RunRecord | None:
     lines = raw["rounds.jsonl"] or b""
     digest = digest_of(raw["experiment.json"], lines, manifest, result) if "digest" in result else None
     edited = digest is not None and bool(manifest) and result["digest"] != digest
+    if folder.name != f"seed={seed}":
+        raise DataError(f"{folder}: holds a run of seed {seed}; {ANEW}")
     path = folder / "rounds.jsonl"
     whole = digest is not None and not edited  # then rounds are read when they are looked at
     rounds = RoundsOnDisk(path, str(digest), lines.count(b"\n")) if whole else _parsed(lines, path)
@@ -252,9 +256,16 @@ def read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def last_round(folder: Path) -> dict[str, Any] | None:
-    """The newest finished round of a run."""
-    rounds = read_rounds(folder / "rounds.jsonl")
-    return rounds[-1] if rounds else None
+    """The newest finished round of a run, read from the end of the file alone: it is asked for twice a second. None
+    where there is none, or its line is damaged, which whoever goes on with the run mends or tells."""
+    path = folder / "rounds.jsonl"
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
+            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+        return _round(lines[-1], path, 0) if lines else None
+    except (OSError, DataError):
+        return None
 
 
 def _parsed(content: bytes, path: Path) -> tuple[dict[str, Any], ...]:
@@ -335,7 +346,13 @@ def reference_path(results: Path, cell_key: str, seed: int) -> Path:
 
 
 def write_reference(results: Path, record: RunRecord) -> Path:
-    """Put a finished run's compact copy into `results/reference`, which git keeps, and its digest into the index."""
+    """Put a finished run's compact copy into `results/reference`, which git keeps, and its digest into the index.
+
+    Raises DataError for a record that was edited: the copy's digest would hide it.
+    """
+    if record.edited:
+        run = f"{record.cell_key}/seed={record.seed}"
+        raise DataError(f"{run}: was edited after it was written, and is not committed; see `fssl verify`")
     path, copy = reference_path(results, record.cell_key, record.seed), pack(record)
     write_atomically(path, gzip.compress(_canonical(copy) + b"\n", mtime=0))
     index = read_index(results)

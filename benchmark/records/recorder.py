@@ -4,9 +4,10 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -108,14 +109,8 @@ class Recorder(pl.Callback):
         write_json(self.folder / "manifest.json", {**manifest, **claims, "attempts": attempts})
         self._lease.check()
         self._set_aside()
-
-    def chose(self, choices: Mapping[str, Any]) -> None:
-        """Note in the manifest how an engine that measures its choice ran each kind of local work."""
-        if choices:
-            self._lease.check()
-            manifest = read_json(self.folder / "manifest.json")
-            manifest["engine"]["choices"] = dict(choices)
-            write_json(self.folder / "manifest.json", manifest)
+        if self.checkpoint is None:  # one of an earlier attempt, which measured less, would be gone on from later
+            shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
     def preempted(self, signal: str) -> None:
         """Note in the manifest that this attempt was ended from outside."""

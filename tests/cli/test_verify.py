@@ -104,7 +104,7 @@ def test_the_committed_records_have_no_trouble(capsys):
         ("manifest.json", ("data", "hash"), "0" * 64, "manifest.json: data.hash is another one than"),
         ("experiment.json", ("federation", "T"), 3, "`fssl migrate` moves records"),
         ("experiment.json", ("federation", "T"), "three", "experiment.json: federation.T"),
-        ("experiment.json", ("seed",), 1, "is filed under seed 0, but its record is of seed 1"),
+        ("experiment.json", ("seed",), 1, "seed=0: holds a run of seed 1"),
     ],
 )
 def test_a_wrong_value_is_named_even_where_the_digest_fits(capsys, results, file, keys, to, says):

@@ -9,11 +9,15 @@ import torch
 from benchmark.federated.batches import JobBatches, passes
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.jobs import JobReader
 from benchmark.federated.local import ClientModule, ServerModule, gradient, seed_job, train
 from benchmark.methods.protocol import SERVER, World
+from benchmark.methods.supervised_fl import SupervisedFL
+from benchmark.models.build import Model
 from benchmark.optim.sgd import Place
-from benchmark.streams import numpy_stream
+from benchmark.streams import numpy_stream, torch_stream
 from tests.federated.helpers import difference, equal, module_of
+from tests.methods.watch import tiny_with
 
 
 def jobs_of(environment):
@@ -139,3 +143,19 @@ def test_passes_with_the_incomplete_batch_see_every_image():
 
 def test_a_holder_with_one_image_gives_it_every_time():
     assert [list(batch) for batch in passes(1, 8, 3, True, numpy_stream(0, "test"))] == [[0], [0], [0]]
+
+
+def test_statistics_with_dropout_do_not_depend_on_what_ran_before():
+    """The pass is in training mode, where dropout draws from torch's global generator: wherever that stands, the
+    statistics of a job are the same, so that numbers are the same on any number of processes."""
+    model = Model(network="emnist_cnn", norm="sbn", dropout=0.25)
+    environment = prepare(replace(tiny_with(SupervisedFL(batch_size=8), "everywhere"), model=model))
+    network = environment.network()
+    reader = JobReader(environment, network, 0, 1, torch_stream(0, "statistics"))
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        statistics, count = reader.statistics(weights_of(network), "unlabelled", 8, True)
+        assert count > 8
+        found.append(statistics)
+    assert found[0] and equal(*found)

@@ -1,6 +1,7 @@
 """SSFL's limit cases: what has to be the same, and what must not be."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,12 +117,16 @@ def test_a_slot_goes_on_from_its_own_batch_statistics(tiny):
     """By hand: weights are what was received, statistics what the slot left, if it left any."""
     update = SelfTrainingUpdate(keeps_statistics=True)
     received = {"conv.weight": torch.ones(2), "norm.running_mean": torch.zeros(2)}
-    local = update.start({"student": received}, None, None)
+    reader: Any = None  # nothing is read
+    local = update.start({"student": received}, None, reader)
+    assert local is not None
     local.trainable["student"] = {"conv.weight": torch.full((2,), 3.0), "norm.running_mean": torch.full((2,), 5.0)}
     assert equal(update.finish(local)["student"], local.trainable["student"])
-    assert set(local.private) == {"statistics"} and set(local.private["statistics"]) == {"norm.running_mean"}
-    again = update.start({"student": received}, local.private, None).trainable["student"]
-    assert equal(again, {"conv.weight": torch.ones(2), "norm.running_mean": torch.full((2,), 5.0)})
+    assert local.private is not None and set(local.private) == {"statistics"}
+    again = update.start({"student": received}, local.private, reader)
+    assert again is not None
+    expected = {"conv.weight": torch.ones(2), "norm.running_mean": torch.full((2,), 5.0)}
+    assert equal(again.trainable["student"], expected)
 
     norm = with_method(replace(tiny, model=replace(tiny.model, norm="bn")), objective=SelfTraining())
     servers, slots = module_of(norm), module_of(with_method(norm, bn_statistics="slot"))

@@ -103,3 +103,11 @@ def test_momentum_at_the_server_adds_its_last_step():
         mean = sum(n * w[name].double() for n, w in trained_2) / sum(n for n, _ in trained_2)
         velocity = 0.5 * (first[name].double() - one[name].double()) + one[name].double() - mean
         assert torch.allclose(two[name].double(), one[name].double() - velocity, atol=1e-6)
+
+
+def test_where_nobody_sends_anything_momentum_is_left_alone():
+    method = SupervisedFL(batch_size=8, server_momentum=0.5)
+    module = module_of(experiment("everywhere", method))
+    module.training_step(1, 0)
+    world = replace(module._world(2), fit=lambda jobs: iter(()))
+    assert method.round(module.state, world) == (module.state, {})

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from pytorch_lightning import Callback
 
 from benchmark.errors import DataError, Stopped
 from benchmark.experiment import Evaluation, Experiment
@@ -136,6 +137,24 @@ def test_an_unfinished_run_that_measured_less_begins_anew(often, tmp_path, capsy
     run(measuring(1, 2), tmp_path)
     assert "more is to be measured now: the run starts from round 1" in capsys.readouterr().err
     assert untimed(run_folder(tmp_path, measuring(1))) == untimed(run_folder(often, measuring(1)))
+
+
+def test_checkpoints_that_measured_less_are_never_gone_on_from(often, tmp_path):
+    """The second attempt, which is to measure more, dies before its first checkpoint: the third begins anew, too."""
+
+    class Dies(Callback):
+        def on_train_batch_start(self, *_: object) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(Stopped):
+        run(measuring(3), tmp_path, callbacks=[Interrupt(2)])
+    with pytest.raises(ZeroDivisionError):
+        run(measuring(1, 2), tmp_path, callbacks=[Dies()])
+    run(measuring(1, 2), tmp_path)
+    folder = run_folder(tmp_path, measuring(1))
+    assert untimed(folder) == untimed(run_folder(often, measuring(1)))
+    attempts = json.loads((folder / "manifest.json").read_text())["attempts"]
+    assert [attempt["from_round"] for attempt in attempts] == [0, 0, 0]
 
 
 def test_an_unfinished_run_that_measured_more_goes_on_with_that(often, tmp_path):

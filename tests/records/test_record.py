@@ -15,6 +15,7 @@ from benchmark.experiment import Evaluation
 from benchmark.records.record import (
     RunRecord,
     is_recorded,
+    last_round,
     pack,
     read_copy,
     read_index,
@@ -163,3 +164,34 @@ def test_a_last_line_still_being_written_is_left_out(results):
     path.write_bytes(path.read_bytes() + b'{"round": 4, "te')
     record = read_run(folder_of(results))
     assert record is not None and record.status == "unfinished" and len(record.rounds) == 3
+
+
+def test_the_last_round_is_read_from_the_end_of_the_file(results):
+    """A damaged line before it is for whoever goes on with the run; a damaged last one is no round."""
+    folder = folder_of(results)
+    path = folder / "rounds.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    assert last_round(folder) == json.loads(lines[-1])
+    path.write_text("no JSON\n" + "".join(lines[1:]) + '{"round": 99')
+    assert last_round(folder) == json.loads(lines[-1])
+    path.write_text("".join(lines) + "no JSON\n")
+    assert last_round(folder) is None and last_round(folder / "nowhere") is None
+
+
+def test_an_edited_record_is_not_committed(results):
+    """A copy of it would have a digest of its own, and be whole again."""
+    folder = folder_of(results)
+    path = folder / "rounds.jsonl"
+    path.write_text(path.read_text().replace('"round": 1', '"round":  1', 1))
+    with pytest.raises(DataError, match="was edited after it was written, and is not committed"):
+        write_reference(results, record_of(folder))
+
+
+def test_a_copied_folder_is_no_run_of_another_seed(results):
+    """`read_records` would file it under the seed inside, `is_recorded` under the folder's: a worker went round between
+    the two for ever."""
+    folder = folder_of(results)
+    copied = folder.with_name("seed=7")
+    shutil.copytree(folder, copied)
+    with pytest.raises(DataError, match=r"seed=7: holds a run of seed 0"):
+        read_run(copied)

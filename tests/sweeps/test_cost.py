@@ -198,7 +198,7 @@ def test_what_is_no_measure_of_this_machine(file, change, tiny, tmp_path):
 
 def test_costs_add_up_and_keep_each_note_once(monkeypatch):
     total = Cost(local_steps=1, flops=2.0, notes=("a", "b")) + Cost(core_seconds=7200.0, bytes_up=5, notes=("b",))
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("sweeps.cost.usable_cores", lambda: 4)
     plain = total.to_json()
     assert (plain["local_steps"], plain["flops"], plain["bytes_up"], plain["notes"]) == (1, 2.0, 5, ["a", "b"])
     assert plain["hours"] == 0.5 and plain["cores"] == 4
