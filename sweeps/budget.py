@@ -1,7 +1,7 @@
 """A budget of time: which of the missing runs fit into it, in the order in which they tell most, and keeping to it.
 
-Wall time counts runs side by side, a core-hour is an hour of CPU time of all processes together, a GPU-hour an hour
-for which a run holds a device. What does not fit is passed over, and what comes after it may still fit.
+Wall time counts runs side by side, a core-hour is an hour of CPU time of all processes of this machine together. What
+does not fit is passed over, and what comes after it may still fit. Estimates are of a CPU, also where a GPU trains.
 """
 
 import heapq
@@ -21,29 +21,28 @@ from sweeps.cost import cost_of, measured, stretch
 from sweeps.plan import Plan, restricted
 from sweeps.status import in_words, share_left
 
-Kind = Literal["wall", "core", "gpu"]
-EXAMPLES = "write it as 90m, 2h, 4core-h or 2gpu-h"
+Kind = Literal["wall", "core"]
+EXAMPLES = "write it as 90m, 2h or 4core-h"
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 SECONDS_TO_STOP = 3.0  # of wall time, from the signal to the last checkpoint, on an idle machine
 SECONDS_TO_START = 4.0  # of CPU time, for a process that has to import torch, as measured
 TRUSTED_AS = 1.0  # finished runs that the estimates weigh as much as, when they are corrected by what runs cost
-_WORD = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(core|gpu)-?)?(s|min|m|h)", re.IGNORECASE)
+_WORD = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(core)-?)?(s|min|m|h)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """So many seconds: of the clock, of CPU time, or of devices held."""
+    """So many seconds: of the clock, or of CPU time."""
 
     seconds: float
     kind: Kind = "wall"
 
     def __str__(self) -> str:
-        of = {"wall": "wall time", "core": "CPU time", "gpu": "GPU time"}[self.kind]
-        return f"{in_words(self.seconds)} of {of}"
+        return f"{in_words(self.seconds)} of {'wall' if self.kind == 'wall' else 'CPU'} time"
 
 
 def parsed(word: str) -> Budget:
-    """ "2h", "90m", "30s", "4core-h", "2gpu-h". Raises ConfigError."""
+    """ "2h", "90m", "30s", "4core-h". Raises ConfigError."""
     found = _WORD.fullmatch(word.strip())
     if found is None:
         raise ConfigError(f"--budget: {word!r} is no time; {EXAMPLES}")
@@ -51,8 +50,7 @@ def parsed(word: str) -> Budget:
     seconds = float(number) * UNITS[unit.lower()]
     if seconds <= 0:
         raise ConfigError(f"--budget: {word!r} is no time at all; {EXAMPLES}")
-    kind: Kind = "core" if of and of.lower() == "core" else "gpu" if of else "wall"
-    return Budget(seconds=seconds, kind=kind)
+    return Budget(seconds=seconds, kind="core" if of else "wall")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,7 @@ class Gate:
         used: Callable[[], float] | None = None,
         start: float | None = None,
     ) -> None:
-        """`used`: seconds of CPU or devices so far, where the budget is not of wall time. `start`: by `clock`."""
+        """`used`: seconds of CPU so far, where the budget is not of wall time. `start`: by `clock`."""
         self.budget = budget
         self._clock, self._used = clock, used
         self._start = clock() if start is None else start
@@ -111,6 +109,10 @@ class Gate:
     def ended(self, run: Experiment, estimate: float, outcome: float) -> None:
         """A run's cost as estimated and as it was, from its first round to its last."""
         self._whole[run] = (estimate, outcome)
+        self.gone(run)
+
+    def gone(self, run: Experiment) -> None:
+        """The run is at work no more: what it was expected to use is free for others, also where it has no result."""
         self._begun.pop(run, None)
 
     @property
@@ -208,6 +210,7 @@ class Spending:
             if run in self._noted:
                 continue
             self._noted.add(run)
+            self.gate.gone(run)
             outcome = measured(run_folder(self._results, run))
             if outcome is not None and run in self.whole:
                 seconds = outcome["cpu_seconds" if self.gate.budget.kind == "core" else "wall_seconds"]

@@ -203,7 +203,6 @@ def budget_of(options: argparse.Namespace) -> "Budget | None":
     from sweeps.budget import parsed
 
     budget = parsed(options.budget)
-    on_gpus = options.gpus_per_run or any(name.startswith("cuda") for name in options.devices or ())
-    if budget.kind == "gpu" and not on_gpus:
-        raise ConfigError(f"--budget: {options.budget!r}, but runs are trained on the CPU; write 4core-h or 2h")
+    if budget.kind == "core" and options.launcher == "ray":
+        raise ConfigError(f"--budget: {options.budget!r}, but CPU time on other machines is not seen; write 2h")
     return budget

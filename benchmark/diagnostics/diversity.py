@@ -120,7 +120,8 @@ class GradientDiversity(pl.Callback):
     """Measures a round's diversity: the weight changes every round, gradients every `every` rounds (0: never).
 
     Where a holder works more than once in a round (a server replica for each group), its first job counts. Clients of
-    networks of their own (HeteroFL) have no diversity: their updates have no common length.
+    networks of their own (HeteroFL) have no diversity, since their updates have no common length, nor have clients that
+    go on from models of their own (EASGD).
     """
 
     def __init__(self, every: int = 0) -> None:
@@ -136,11 +137,11 @@ class GradientDiversity(pl.Callback):
     def on_job(self, job: Job, round_number: int) -> None:
         if round_number != self._round:
             self._round, self._jobs, self._delta = round_number, [], CohortDiversity("delta")
-        if job.key.draw == 0 and job.network is None:
+        if _counts(job):
             self._jobs.append(job)
 
     def on_outcome(self, job: Job, outcome: Outcome) -> None:
-        if job.key.draw == 0 and job.network is None and (change := change_of_network(job, outcome.sends)):
+        if _counts(job) and (change := change_of_network(job, outcome.sends)):
             self._delta.add(job.key.client, change, job.group)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
@@ -160,6 +161,11 @@ class GradientDiversity(pl.Callback):
                 if trained := [found[name] for name in found if name == "student" or job.begins is not None]:
                     cohort.add(job.key.client, summed(trained), job.group)
         return cohort.metrics()
+
+
+def _counts(job: Job) -> bool:
+    # a user's update need not inherit from LocalUpdate
+    return job.key.draw == 0 and job.network is None and getattr(job.update, "starts_from_received", True)
 
 
 def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:

@@ -41,6 +41,8 @@ class ElasticUpdate(SupervisedUpdate):
     # Which x the server gets: that of the local steps (EASGD Eq. 6), or the pulled one (Overlap-Local-SGD).
     sends: Literal["trained", "pulled"] = "trained"
 
+    starts_from_received = False
+
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """From what the client kept; from z where it takes part for the first time."""
         kept: fl.Tree = private or {}

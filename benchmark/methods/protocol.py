@@ -160,6 +160,10 @@ class LocalUpdate:
     # labels, then psi without). A weight set that a loss does not reach is not stepped.
     phases: ClassVar[tuple[str, ...]] = ("loss",)
 
+    # Whether local steps begin at the weights received. Where a client goes on from a model of its own, which nobody
+    # else knows, what its steps changed cannot be measured, and it has no gradient diversity.
+    starts_from_received: ClassVar[bool] = True
+
     # Hints that change no result and may be left out:
     # whether only changes are sent, so that bytes are known after training alone
     sends_changes: ClassVar[bool] = False

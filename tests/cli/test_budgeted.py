@@ -119,7 +119,7 @@ def test_a_run_that_the_gate_refuses_is_not_started_and_is_no_failure(tiny, tmp_
 
 
 def budget(word: str):
-    found = budget_of(argparse.Namespace(budget=word, gpus_per_run=None, devices=("cpu",)))
+    found = budget_of(argparse.Namespace(budget=word, launcher="local"))
     assert found is not None
     return found
 
@@ -128,7 +128,7 @@ def budget(word: str):
     ("word", "said"),
     [
         ("soon", "'soon' is no time; write it as 90m, 2h"),
-        ("2gpu-h", "runs are trained on the CPU; write 4core-h or 2h"),
+        ("2gpu-h", "'2gpu-h' is no time; write it as 90m, 2h or 4core-h"),
     ],
 )
 def test_a_budget_that_cannot_be_is_one_line_before_anything_else(word, said, tmp_path, capsys):

@@ -124,6 +124,12 @@ def test_clients_of_several_widths_have_none():
     assert len(seen) == 3 and not any(name.startswith("diversity") for name in seen[-1])
 
 
+def test_clients_that_go_on_from_models_of_their_own_have_none():
+    """EASGD: the weights received are the center, where no client's steps begin."""
+    _, seen, _ = run_with(TRACES["easgd"], 1)
+    assert seen and not any(name.startswith("diversity") for name in seen[-1])
+
+
 def test_delta_against_the_outcomes(tiny):
     """Recomputed from the weights that went back and forth, all vectors at once."""
     _, seen, watch = run_with(tiny)
