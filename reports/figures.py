@@ -71,7 +71,6 @@ class Panel:
     lines: Mapping[str, Series]
     truth: Mapping[str, Series] = field(default_factory=dict)  # the same lines' true values, dotted
     joins: int | None = None  # the round after which clients take part
-    steps: Mapping[str, int] = field(default_factory=dict)  # local steps a round, where x is local steps
     y_title: str = ""  # where it is not the metric's
 
 
@@ -286,24 +285,23 @@ def curves(
                 if (ends := _ends([panels[column] for panels in rows]) or all_ends) is not None:
                     ax.set_xlim(*ends)
                 ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-                what = "Local steps of a client" if panel.steps else "Round"
                 below, beside = (
-                    what if place == len(rows) - 1 else "",
+                    "Round" if place == len(rows) - 1 else "",
                     "" if column else panel.y_title or axis_title(panel.metric),
                 )
                 _label(ax, below, beside, "" if place else panel.title)
                 if column:
                     ax.yaxis.set_major_formatter(NullFormatter())
-                data.append(_panel_data(ax, lines, what))
+                data.append(_panel_data(ax, lines, "Round"))
         return Picture(figure=figure, data=data)
 
 
 def _ends(panels: Sequence[Panel]) -> tuple[float, float] | None:
     """One x axis for the panels of a column; None without a line."""
     found = [
-        round_number * panel.steps.get(name, 1)
+        round_number
         for panel in panels
-        for name, series in panel.lines.items()
+        for series in panel.lines.values()
         for line in series.lines.values()
         for round_number in (line.index.min(), line.index.max())
     ]
@@ -319,37 +317,34 @@ def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, Look], first: bool) 
     names, found = list(looks), []
     busy = len(panel.lines) > BUSY
     for name, series in panel.lines.items():
-        look, number, per_round = looks[name], names.index(name), panel.steps.get(name, 1)
-        _draw_series(ax, series, look, number, scale, per_round, busy=busy)
-        found += _readable(series, name, number, scale, per_round, not busy)
+        look, number = looks[name], names.index(name)
+        _draw_series(ax, series, look, number, scale, busy=busy)
+        found += _readable(series, name, number, scale, not busy)
         if name in panel.truth:
             truth = panel.truth[name]
             mean = truth.band["mean"] if not truth.band.empty else truth.finished.mean(axis=1)
-            ax.plot(mean.index * per_round, scale * mean, color=look.hex, linestyle=":", gid=f"line-{number}-truth")
+            ax.plot(mean.index, scale * mean, color=look.hex, linestyle=":", gid=f"line-{number}-truth")
     if not any(panel.lines.values()):
         ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", color=MUTED)
     if panel.joins:
-        at = panel.joins * next(iter(panel.steps.values()), 1)
-        ax.axvline(at, color=MUTED, linewidth=0.8, linestyle=(0, (1.5, 2.0)))
+        ax.axvline(panel.joins, color=MUTED, linewidth=0.8, linestyle=(0, (1.5, 2.0)))
         if first:
             text: Any = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 7.5, "color": MUTED}
-            ax.annotate("clients join", (at, ax.get_ylim()[0]), **text)
+            ax.annotate("clients join", (panel.joins, ax.get_ylim()[0]), **text)
     return found
 
 
-def _draw_series(
-    ax: Axes, series: Series, look: Look, number: int, scale: float, per_round: int, *, busy: bool
-) -> None:
+def _draw_series(ax: Axes, series: Series, look: Look, number: int, scale: float, *, busy: bool) -> None:
     band, gid = series.band, f"line-{number}"
     thin: dict[str, Any] = {"color": look.hex, "linewidth": 0.7, "alpha": 0.45}
     if not band.empty:
-        x = band.index.to_numpy() * per_round
+        x = band.index.to_numpy()
         fill = ax.fill_between(x, scale * band["low"], scale * band["high"], color=look.hex, lw=0)
         fill.set(alpha=0.07 if busy else 0.16, gid=f"{gid}-band")
         (mean,) = ax.plot(x, scale * band["mean"], **look.line, linewidth=1.6, gid=f"{gid}-mean")
         mean.set(marker=look.points, markersize=3.2, markevery=_marked(len(band), number))
     for seed, run in series.lines.items():
-        x, y = run.index.to_numpy() * per_round, scale * run.to_numpy()
+        x, y = run.index.to_numpy(), scale * run.to_numpy()
         if seed in series.diverged.columns:
             ax.plot(x, y, color=look.hex, linewidth=0.9, linestyle=":", gid=f"{gid}-seed-{seed}")
             ax.plot(x[-1:], y[-1:], color=look.hex, marker="x", markersize=5, gid=f"{gid}-end-{seed}")
@@ -368,18 +363,16 @@ def _marked(points: int, number: int) -> list[int]:
     return list(range((number * step) // 4 % step, points, step))
 
 
-def _readable(
-    series: Series, name: str, number: int, scale: float, per_round: int, seeds: bool
-) -> list[dict[str, Any]]:
+def _readable(series: Series, name: str, number: int, scale: float, seeds: bool) -> list[dict[str, Any]]:
     """A line's points for the page's script: [x, value] or [x, mean, low, high]."""
     found = []
     if not series.band.empty:
         rows = series.band[["mean", "low", "high"]] * scale
-        points = [_point(int(x) * per_round, *values) for x, *values in rows.itertuples()]
+        points = [_point(int(x), *values) for x, *values in rows.itertuples()]
         found.append({"k": number, "name": name or "mean", "n": int(series.band["n"].max()), "points": points})
     for seed, run in series.lines.items():
         if series.band.empty or seed not in series.finished.columns or seeds:
-            points = [_point(int(x) * per_round, scale * y) for x, y in run.items()]
+            points = [_point(int(x), scale * y) for x, y in run.items()]
             found.append({"k": number, "name": f"{name}, seed {seed}".lstrip(", "), "points": points, "thin": True})
     return found
 

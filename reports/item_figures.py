@@ -90,7 +90,6 @@ def _curves(item: Item, drawing: Drawing, records: Records) -> Picture | None:
         return None
     results = collect(item, records)
     looks = line_looks((name for lines in panels.values() for name in lines), methods_of(item))
-    in_steps = drawing.x == "steps"
     rows = []
     for metric in drawn_metrics(item, records):
         truth = drawing.truth.get(metric)
@@ -102,7 +101,6 @@ def _curves(item: Item, drawing: Drawing, records: Records) -> Picture | None:
                     lines={n: series_of(results[c.label], records, metric, PANEL_POINTS) for n, c in lines.items()},
                     truth={n: series_of(results[c.label], records, truth) for n, c in lines.items()} if truth else {},
                     joins=joins(lines.values()),
-                    steps={n: c.experiment.federation.T or 1 for n, c in lines.items()} if in_steps else {},
                 )
                 for title, lines in panels.items()
             ]
