@@ -78,11 +78,17 @@ def save(folder: Path, checkpoint: Checkpoint, run: str, attempt: int = 0) -> in
     torch.save(content, buffer)
     data = buffer.getbuffer()
     write_atomically(folder / f"round-{checkpoint.round:06d}-{attempt:06d}-{digest_of(data)}.pt", data)
-    for other in [path for path in _files(folder) if path.is_file() and _order(path)[0] <= attempt][:-KEPT]:
-        other.unlink(missing_ok=True)
+    drop(folder, attempt, keep=KEPT)
     if shelf.folder.is_dir():
         shelf.drop_all_but(name for other in _files(folder) for name in _names_in(other))
     return len(data)
+
+
+def drop(folder: Path, attempt: int, *, keep: int = 0) -> None:
+    """Remove the checkpoints of this and earlier attempts but the newest ones; those of a later attempt stay."""
+    found = [path for path in _files(folder) if path.is_file() and _order(path)[0] <= attempt]
+    for path in found[: len(found) - keep]:
+        path.unlink(missing_ok=True)
 
 
 def _parted(clients: Mapping[str, Tree], shelf: ClientFiles) -> tuple[Mapping[str, Tree], dict[str, str]]:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from benchmark.errors import CannotWrite, DataError
 from benchmark.experiment import NUMERICS, Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.store import MEMORY, ClientStore
-from benchmark.records.checkpoints import Checkpoint, Found, newest, save
+from benchmark.records.checkpoints import Checkpoint, Found, drop, newest, save
 from benchmark.records.client_files import FOLDER as CLIENTS
 from benchmark.records.client_files import ClientFiles
 from benchmark.records.cputime import CpuClock
@@ -110,7 +109,7 @@ class Recorder(pl.Callback):
         self._lease.check()
         self._set_aside()
         if self.checkpoint is None:  # one of an earlier attempt, which measured less, would be gone on from later
-            shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+            drop(self.folder / "checkpoints", self._lease.attempt)
 
     def preempted(self, signal: str) -> None:
         """Note in the manifest that this attempt was ended from outside."""
