@@ -290,7 +290,10 @@ def standing(runs: pd.DataFrame) -> pd.DataFrame:
 
 def on_collapsed(runs: pd.DataFrame) -> str:
     left_out = runs[runs["collapsed"]]["cell"].nunique()
-    return f"Left out: {count(left_out, 'cell')} whose typical run ends below labels alone." if left_out else ""
+    if not left_out:
+        return ""
+    below = "labels alone or, where that bound has not run, below its own accuracy before clients join"
+    return f"Left out: {count(left_out, 'cell')} whose typical run ends below {below}."
 
 
 def _own(item: Item) -> bool:

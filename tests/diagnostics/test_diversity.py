@@ -124,6 +124,16 @@ def test_clients_of_several_widths_have_none():
     assert len(seen) == 3 and not any(name.startswith("diversity") for name in seen[-1])
 
 
+def test_layers_that_clients_keep_do_not_stop_the_run():
+    """LG-FedAvg: from a client's second round on the server does not send them. Its gradient is left out."""
+    experiment = TRACES["lg-fedavg"]
+    measured, seen, _ = run_with(experiment, 1)
+    plain = module_of(experiment)
+    fit(plain, build_trainer())
+    assert len(seen) == experiment.federation.rounds > 1
+    assert equal(next(iter(measured.models().values())), next(iter(plain.models().values())))
+
+
 def test_clients_that_go_on_from_models_of_their_own_have_none():
     """EASGD: the weights received are the center, where no client's steps begin."""
     _, seen, _ = run_with(TRACES["easgd"], 1)

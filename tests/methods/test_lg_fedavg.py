@@ -81,10 +81,3 @@ def test_what_leaves_nothing_to_share_is_refused(layers, norm, told):
     e = experiment(LGFedAvg(batch_size=8, private_layers=layers))
     with pytest.raises(ConfigError, match=told):
         prepare(replace(e, model=replace(e.model, norm=norm)))
-
-
-def test_gradient_diversity_is_measured_where_there_are_own_layers():
-    """In a client's second round the server no longer sends them; its gradient is left out, and the run goes on."""
-    base = experiment(C=4)
-    measured = replace(base, evaluation=replace(base.evaluation, gradient_diversity_every=1))
-    assert equal(weights_after(measured, 2), weights_after(base, 2))

@@ -248,3 +248,14 @@ def test_where_all_labels_are_visible_the_server_still_trains():
     _, watch = watched(experiment("everywhere"))
     server, *clients = watch.jobs()
     assert server.key.client == SERVER and all("labelled" not in job.data for job in clients)
+
+
+def test_local_epochs_count_for_everybody(tiny):
+    """Two passes over a holder's images are twice the steps of one, and T does not count."""
+
+    def steps(**federation):
+        module = module_of(replace(tiny, federation=replace(tiny.federation, **federation)))
+        module.training_step(1, 0)
+        return module.metrics["local_steps"]
+
+    assert steps(epochs=2, T=1) == steps(epochs=2, T=7) == 2 * steps(epochs=1) > 0

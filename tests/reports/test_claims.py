@@ -125,7 +125,7 @@ def test_the_readme_counts_each_claim_once_and_where_most_is_known_of_it() -> No
 
 
 def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
-    """Tables E.1 and 5 of SSFL speak of contrasts that earlier items have: 158 claims, 154 contrasts."""
+    """Table E.1 and Figures 2 and C.1 of SSFL speak of contrasts that earlier items have."""
     every = [(item, claim) for item in items(ITEMS, "demo") for claim in item.claims]
     once = declared_claims()
     assert len(once) < len(every) and len({hash_of(*one) for one in once}) == len(once)

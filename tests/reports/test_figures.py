@@ -150,11 +150,10 @@ def test_against_a_factor_the_points_are_means_in_order() -> None:
 def test_means_of_different_seeds_are_not_joined() -> None:
     """At T = 8 seed 4 alone has run: its .62 beside the others' means would draw a bend that no seed has."""
     item, records = factor_item()
-    joined, apart = item_picture(item, records), None
     key = item.cells[2].cell_key
-    apart = item_picture(item, {**records, key: {4: records[key][4]}})
-    styles = [picture.figure.axes[0].lines[0].get_linestyle() for picture in (joined, apart) if picture]
-    assert styles[0] != "None" and styles[1] == "None"
+    pictures = [item_picture(item, runs) for runs in (records, {**records, key: {4: records[key][4]}})]
+    joined, apart = (picture.figure.axes[0].lines[0].get_linestyle() for picture in pictures if picture)
+    assert joined != "None" and apart == "None"
 
 
 def test_against_a_factor_a_bound_is_level() -> None:
