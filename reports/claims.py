@@ -15,7 +15,7 @@ from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.records.families import owner
 from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts, evidence
-from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.judge import DECIDED, Judged
 from benchmark.verdicts.results import Records, cell_result, seeds_of
 from reports.formatting import (
     NONE,
@@ -33,7 +33,6 @@ from reports.formatting import (
 from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
-DECIDED = ("holds", "contradicted", "no effect of interest")
 STANDINGS = (*DECIDED, "undecided", "pilots only", "not run")
 TOPICS = {
     "test": "accuracy",
@@ -100,12 +99,12 @@ def interval_text(judged: Judged) -> str:
     """ "95.0 % interval [+0.3, +1.2]", or why there is none."""
     found = difference_interval(judged.claim.metric, judged.interval)
     if not found:
-        return "judged by collapse alone" if judged.by_collapse else "no interval"
+        return "no interval"
     return f"{math.floor(1000 * judged.level) / 10:.1f} % interval {found}"
 
 
 def collapsed_text(judged: Judged) -> str:
-    """ "14 of 16 of SemiFL/K=2": the cells for which collapse alone is judged."""
+    """ "14 of 16 of SemiFL/K=2": the cells of which runs collapsed."""
     return ", ".join(f"{fallen} of {judged.n} of {label}" for label, fallen in judged.collapsed.items())
 
 
@@ -115,10 +114,8 @@ def quote_text(claim: Claim) -> str:
 
 
 def reason_text(judged: Judged) -> str:
-    """Why the verdict is what it is, and how likely the looks to come would settle it, up to one with 80 %."""
-    most = judged.seeds_needed or max(judged.powers, default=0)
-    chances = ", ".join(f"{100 * chance:.0f} % at {n}" for n, chance in judged.powers.items() if n <= most)
-    more = f"; at this variance the chance to settle it is {chances} confirming seeds" if judged.seeds_needed else ""
+    """Why the verdict is what it is, and for an open one the smallest look that can decide it."""
+    more = f"; {judged.could_decide} confirming seeds can decide it" if judged.could_decide else ""
     return judged.reason.replace("+-", "±") + more
 
 
@@ -131,8 +128,8 @@ def finding_text(judged: Judged) -> str:
         return f"{metric}: the difference is {estimate_text(judged)}. It is counted, and the same for every seed."
     measured = f"{metric}, {endpoint_text(judged.claim)}"
     what = f"{estimate_text(judged)}, {interval_text(judged)}"
-    if judged.by_collapse:
-        what += f" ({collapsed_text(judged)} ended below labels alone)"
+    if judged.collapsed:
+        what += f" ({collapsed_text(judged)} collapsed)"
     if judged.verdict in DECIDED:
         return f"{measured}: the typical difference is {what}, over {count(judged.n, 'confirming seed')}."
     seeds = "confirming seed" if judged.verdict == "undecided" else "pilot seed"
@@ -237,9 +234,7 @@ def _in_brief(judged: Judged) -> str:
 
 def judged_by(judged: Judged) -> str:
     """ "end", "speed", "collapse", "counted"."""
-    if judged.claim.endpoint == "arithmetic":
-        return "counted"
-    return "collapse" if judged.by_collapse else judged.claim.endpoint
+    return "counted" if judged.claim.endpoint == "arithmetic" else judged.claim.endpoint
 
 
 def claim_rows(item: Item, judged: Sequence[Judged]) -> list[dict[str, Any]]:
@@ -268,7 +263,7 @@ def claim_values(judged: Judged) -> dict[str, Any]:
         "interval": None if judged.interval is None else list(judged.interval),
         "level": judged.level,
         "n": judged.n,
-        "seeds_needed": judged.seeds_needed,
+        "could_decide": judged.could_decide or None,
         "reason": judged.reason,
     }
 

@@ -103,7 +103,7 @@ def _outcome(one: Reported | None, judged: Judged | None) -> str:
         return "No run has been made."
     where = f"{one.item.name} at profile {one.item.profile}"
     looks = f", {count(judged.looks, 'look')}" if judged.looks else ""
-    more = f" {judged.seeds_needed} confirming seeds would settle it." if judged.seeds_needed else ""
+    more = f" {judged.could_decide} confirming seeds can decide it." if judged.could_decide else ""
     return markdown(f"{where}{looks}. {finding_text(judged)}{more}")
 
 

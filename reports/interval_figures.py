@@ -4,12 +4,11 @@ They stand apart from the tables of claims and arenas, so that a terminal's tabl
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from benchmark.papers.item import Claim, Item
 from benchmark.verdicts.evidence import evidence
-from benchmark.verdicts.judge import Judged, looked_at, seen_at
+from benchmark.verdicts.judge import Judged, looked_at, readings_at
 from benchmark.verdicts.looks import LOOKS
 from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.signed_ranks import typical
@@ -38,23 +37,18 @@ def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
         known = [values[seed] for seed in seen.pilots]
         rows.append(_row(f"{count(len(known), 'pilot')}, not judged", claim, known, None, hollow=True))
     for look, n in enumerate(LOOKS[: judged.looks]):
-        it = seen_at(seen, judged.error, look)[shown]
-        seeds_of_look = seen.confirming[:n]
-        aside = () if it.by_collapse else set(seeds_of_look) - set(seen.standing(seeds_of_look, shown))
-        row = _row(
-            f"look {look + 1}: {n} seeds",
-            claim,
-            [values[seed] for seed in seeds_of_look if seed not in aside],
-            _scaled(it.interval, scale),
-        )
-        rows.append(replace(row, mean=scale * it.typical, aside=[values[seed] for seed in sorted(aside)]))
+        reading = readings_at(seen, judged.error, look)[shown]
+        of_look = [values[seed] for seed in seen.confirming[:n]]
+        rows.append(_row(f"look {look + 1}: {n} seeds", claim, of_look, _scaled(reading.interval, scale)))
+    if judged.over_all:
+        over_all = [values[seed] for seed in seen.confirming]
+        rows.append(_row(f"all {len(over_all)} seeds", claim, over_all, _scaled(judged.over_all.interval, scale)))
     if seen.confirming and not judged.looks:
         known = [values[seed] for seed in seen.confirming]
         rows.append(_row(f"{count(len(known), 'seed')} of {LOOKS[0]}", claim, known, None))
     if seeds:
         every = [*seen.pilots, *seen.confirming]
-        judges = set(seen.confirming if judged.by_collapse else seen.standing(seen.confirming, shown))
-        rows += [_row(f"seed {s}", claim, [values[s]], None, hollow=s not in judges) for s in every]
+        rows += [_row(f"seed {s}", claim, [values[s]], None, hollow=s not in seen.confirming) for s in every]
     unit = unit_text(claim)
     title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
     return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8, again=seeds)

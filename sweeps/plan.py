@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmark.experiment import Experiment
 from benchmark.papers.beside import bound_of
 from benchmark.papers.item import CONFIRMING, Item
-from benchmark.records.families import closed, first_seed, hash_of
+from benchmark.records.families import closed, first_seed
 from benchmark.records.record import Records, covers, read_records
 
 
@@ -78,8 +78,8 @@ def _first_seeds(item: Item, results: Path) -> Mapping[str, list[int]]:
         for cell in (cell for cell in item.cells if cell.label in claim.labels):
             bound = bound_of(cell, item.cells)
             for one in (cell, bound) if bound is not None else (cell,):
-                firsts.setdefault(one.cell_key, set()).add(first_seed(hash_of(item, claim), families))
-    return {cell.cell_key: sorted(firsts.get(cell.cell_key, {CONFIRMING.start})) for cell in item.cells}
+                firsts.setdefault(one.cell_key, set()).add(first_seed(item, claim, families))
+    return {cell.cell_key: sorted(firsts.get(cell.cell_key, {item.confirms_from})) for cell in item.cells}
 
 
 def _read(results: Path, cell_keys: Iterable[str], *, with_reference: bool, tell: bool) -> Records:

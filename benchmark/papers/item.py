@@ -16,7 +16,7 @@ ACCURACY = "test/accuracy"
 UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
 FORMS = ("improves", "comparable", "every", "trend", "order")  # of claims
 # verdicts/endpoints.py; of last_100 any number of rounds
-ENDPOINTS = ("last", "end", "speed", "throughout", "spread", "arithmetic", "last_100")
+ENDPOINTS = ("last", "end", "speed", "throughout", "spread", "collapse", "arithmetic", "last_100")
 PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
 
 
@@ -147,6 +147,8 @@ class Item:
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
     drawing: Drawing | None = None  # of a figure; None: a table
     margin: float | None = None  # below it a published and a reproduced accuracy count as equal (a fraction)
+    # The first seed of the paper's claims. A later one where its cells before were wrong and are withdrawn.
+    confirms_from: int = CONFIRMING.start
 
     @property
     def methods_are_rows(self) -> bool:

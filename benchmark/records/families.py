@@ -39,7 +39,7 @@ class Family:
         return Family(main=main, others=others)
 
 
-def name_of(item: Item) -> str:
+def manifest_name(item: Item) -> str:
     """ "ssfl demo"; "ssfl-printed gpu" where the print is followed."""
     paper, _, rest = item.name.partition("/")
     return f"{paper}{BY_THE_PRINT if rest.endswith(BY_THE_PRINT) else ''} {item.profile}"
@@ -68,7 +68,7 @@ def declared(item: Item) -> Family:
 
 def _owners(item: Item) -> Mapping[object, tuple[Item, Claim]]:
     known = item.name in ITEMS or item.name in PRINTED
-    return _owners_of(name_of(item)) if known else _first_of((item,))
+    return _owners_of(manifest_name(item)) if known else _first_of((item,))
 
 
 @cache
@@ -147,17 +147,17 @@ def first_seed_of(seed: int) -> int:
 
 def closed(item: Item, results: Path) -> dict[int, Family]:
     """The families of the item's paper at its profile that have runs, by their first seed."""
-    name = name_of(item)
+    name = manifest_name(item)
     known = item.name in ITEMS or item.name in PRINTED
     return _closed(results, name, _keys(_items_of(name) if known else (item,)))
 
 
-def first_seed(claim: str, families: Mapping[int, Family]) -> int:
-    """Of the runs that judge the claim of that hash: those of its closed family, or the next hundred."""
+def first_seed(item: Item, claim: Claim, families: Mapping[int, Family]) -> int:
+    """Of the runs that judge the claim: those of its closed family, or the next hundred."""
     for first, family in sorted(families.items()):
-        if claim in family:
+        if hash_of(item, claim) in family:
             return first
-    following = max(families, default=CONFIRMING.start - SEEDS) + SEEDS
+    following = max([item.confirms_from - SEEDS, *families]) + SEEDS
     if following not in CONFIRMING:
         raise ConfigError(f"all seeds from {CONFIRMING.start} to {CONFIRMING.stop - 1} have judged other claims")
     return following

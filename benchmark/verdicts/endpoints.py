@@ -6,6 +6,7 @@ last_100   the mean over the last 100 rounds, and over no more than the last eig
 speed      the mean log-odds of accuracy over the rounds since clients take part, given back as an accuracy
 throughout the mean of the evaluations since clients take part
 spread     the standard deviation over the last third of the run's evaluations
+collapse   whether the run stood until its end (evidence.py): claims about collapse count runs
 arithmetic what needs no training, or is the same in every run: counts and sizes
 """
 
@@ -15,12 +16,14 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.special import expit, logit
 
+from benchmark.papers.item import ACCURACY
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import LAST_PART, value_of
 from benchmark.verdicts.units import is_fraction
 
 LAST_ROUNDS = re.compile(r"last_(\d+)")
 TENTH = 0.1
+FALL = 0.2  # of accuracy: a run that ends so far below its own best has collapsed
 STILL_RISING = 0.003  # .3 points: a run that gains so much over its last tenth has not come to an end
 SURE = 1e-3  # accuracies nearer to 0 or 1 have no log-odds that few test images could tell apart
 
@@ -41,6 +44,13 @@ def end(record: RunRecord, metric: str) -> float | None:
     rounds = _length(record)
     found = _between(record, metric, (1 - TENTH) * rounds, rounds)
     return _mean(found) if found else value_of(record, metric)
+
+
+def fell_from_its_best(record: RunRecord) -> bool:
+    """Whether it ends at least `FALL` below the best evaluation that it had."""
+    best = max((line[ACCURACY] for line in record.rounds if ACCURACY in line), default=0.0)
+    last = end(record, ACCURACY)
+    return last is not None and bool(last <= best - FALL + 1e-9)
 
 
 def gain_at_end(record: RunRecord, metric: str) -> float | None:

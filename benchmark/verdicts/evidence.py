@@ -1,41 +1,47 @@
 """What the records say of a claim, seed by seed: what its judgement is made of.
 
-A cell's bound is labels alone: the same data and labels, the same steps on them, the same seed. A run that ends below
-it has collapsed, and so has one that diverged, which counts with the worst that an accuracy can be.
+A cell's bound is labels alone: the same data and labels, the same steps on them, the same seed. A run has collapsed
+when it ends at least 5 points below its bound, or fell by 20 from its own best and did not come back; so has one that
+diverged, which counts with the worst that an accuracy can be. In a contrast with its own bound a cell is held against
+its own best alone: to end below that bound is what the contrast measures.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
+from benchmark.papers.beside import bound_of
 from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Claim, Item
-from benchmark.records.families import SEEDS, Family, families_in, first_seed_of, hash_of, name_of
+from benchmark.records.families import SEEDS, Family, families_in, first_seed_of, hash_of, manifest_name
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.endpoints import LAST_ROUNDS, STILL_RISING, gain_at_end
+from benchmark.verdicts.endpoints import LAST_ROUNDS, STILL_RISING, fell_from_its_best, gain_at_end
 from benchmark.verdicts.results import CellResult, Records, cell_result, ends_beside_bound, typically_below
 from benchmark.verdicts.statistics import contrast
 
 HIGHER_IS_BETTER = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/accuracy")
 WORST = 0.0  # of these
+BELOW_BOUND = 0.05  # of accuracy: a run that ends so far below labels alone has collapsed
+ROUNDING = 1e-9
+
+Runs = Mapping[str, Mapping[int, bool]]  # cell -> seed -> whether that run has collapsed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """`differences` and `survival` have a mapping for each contrast of the claim, from seed to its value."""
+    """`differences` and `collapsed` have an entry for each contrast of the claim."""
 
     claim: Claim
-    differences: tuple[Mapping[int, float], ...]
-    # 1 where the cells that should win stand and the others have collapsed, -1 the other way round
-    survival: tuple[Mapping[int, float], ...] = ()
-    collapsed: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)  # cell -> seed -> whether; none: no bound
+    differences: tuple[Mapping[int, float], ...]  # seed -> difference
+    collapsed: tuple[Runs, ...] = ()
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
     below: tuple[str, ...] = ()  # cells whose typical run ends below labels alone
     said_first: tuple[str, ...] = ()  # what a reader has to know before the verdict
     unjudged: str = ""  # why no rule judges it
     hash: str = ""
     family: Family | None = None  # that its runs were begun under; None: no run that confirms it has begun
-    first: int = CONFIRMING.start  # of the family's seeds
+    first: int = CONFIRMING.start  # of the seeds that judge it
+    hundred: int = 1  # of the paper's hundreds of confirming seeds
 
     @property
     def pilots(self) -> tuple[int, ...]:
@@ -45,29 +51,21 @@ class Evidence:
     def confirming(self) -> tuple[int, ...]:
         """The family's seeds without a gap: which runs have ended must not choose what is judged."""
         seeds = set(self._seeds)
-        found = []
-        for seed in range(self.first, self.first + SEEDS):
-            if seed not in seeds:
-                break
-            found.append(seed)
-        return tuple(found)
+        gap = next((seed for seed in range(self.first, self.first + SEEDS) if seed not in seeds), self.first + SEEDS)
+        return tuple(range(self.first, gap))
 
     @property
     def _seeds(self) -> list[int]:
-        return sorted(set.intersection(*(set(one) for one in self.differences))) if self.differences else []
+        return sorted(set.intersection(*(set(seeds) for seeds in self.differences))) if self.differences else []
 
     def of(self, seeds: Iterable[int], contrast: int) -> list[float]:
         """The contrast's differences at these seeds."""
         return [self.differences[contrast][seed] for seed in seeds]
 
     def collapsed_of(self, seeds: Sequence[int], contrast: int) -> dict[str, int]:
-        """Of each cell of the contrast that has a bound, how many of these runs have collapsed."""
-        cells = contrasts(self.claim)[contrast]
-        return {label: sum(runs[seed] for seed in seeds) for label, runs in self.collapsed.items() if label in cells}
-
-    def standing(self, seeds: Iterable[int], contrast: int) -> list[int]:
-        """Those of the seeds at which no cell of the contrast has collapsed."""
-        return [seed for seed in seeds if not any(self.collapsed_of((seed,), contrast).values())]
+        """Of each cell of the contrast, how many of these runs have collapsed."""
+        cells = self.collapsed[contrast] if self.collapsed else {}
+        return {label: sum(runs[seed] for seed in seeds) for label, runs in cells.items()}
 
 
 def contrasts(claim: Claim) -> tuple[Mapping[str, float], ...]:
@@ -76,36 +74,37 @@ def contrasts(claim: Claim) -> tuple[Mapping[str, float], ...]:
 
 def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     """Raises KeyError for a claim on a label that the item does not have."""
-    shown = {one.label for one in item.shown}
+    shown = {entry.label for entry in item.shown}
     absent = [label for label in claim.labels if label in shown]
     if absent:
         return Evidence(claim=claim, differences=(), unjudged=f"{absent[0]} is only shown, not run")
-    mine = hash_of(item, claim)
-    first, family = _begun_under(item, records, claim, mine)
-    records = _judging({cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}, mine, first)
-    found = {
-        label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
+    claim_hash = hash_of(item, claim)
+    first, family = _begun_under(item, records, claim_hash)
+    records = _judging({cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}, claim_hash, first)
+    results = {
+        label: cell_result(item.cell(label), records, item.seeds, claim.metric, _measured(claim.endpoint))
         for label in claim.labels
     }
-    diverged = tuple(f"{label} seed {seed}" for label, result in found.items() for seed in result.diverged)
-    values = {label: _values(claim, result) for label, result in found.items()}
-    quoted = [label for label, one in values.items() if item.cell(label).role == "quoted" and not one]
     mixed = _by_several_engines(item, records, claim)
-    values = {label: {seed: value for seed, value in one.items() if seed not in mixed} for label, one in values.items()}
-    differences = tuple(contrast(one, values) for one in contrasts(claim))
-    seeds = sorted(set.intersection(*(set(one) for one in values.values())))
+    values = {
+        label: {seed: value for seed, value in _values(claim, result).items() if seed not in mixed}
+        for label, result in results.items()
+    }
+    seeds = sorted(set.intersection(*(set(of_cell) for of_cell in values.values())))
+    ends = {label: ends_beside_bound(item, records, item.cell(label)) for label in claim.labels}
+    collapsed = tuple(_collapsed(item, records, cells, ends, seeds) for cells in contrasts(claim))
     judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
-    stands, below = _against_bounds(item, records, claim, judged) if claim.metric == ACCURACY else ({}, ())
-    collapsed = {label: {seed: not up for seed, up in runs.items()} for label, runs in stands.items()}
-    known = bool(stands) and set(judged) <= set.intersection(*(set(runs) for runs in stands.values()))
-    unbounded = dict.fromkeys(seeds, True)
-    standing = {label: stands.get(label, unbounded) for label in claim.labels}
+    below = tuple(
+        label
+        for label, both in ends.items()
+        if claim.metric == ACCURACY and typically_below({seed: both[seed] for seed in judged if seed in both})
+    )
+    quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
     return Evidence(
         claim=claim,
-        differences=differences,
-        survival=tuple(contrast(one, standing) for one in contrasts(claim)) if known else (),
-        collapsed=collapsed if known else {},
-        diverged=diverged,
+        differences=tuple(_differences(claim, values, of) for of in zip(contrasts(claim), collapsed, strict=True)),
+        collapsed=collapsed,
+        diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
         below=below,
         said_first=(
             *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
@@ -113,37 +112,83 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
             *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
             *([f"several engines trained the cells of seeds {', '.join(map(str, mixed))}"] if mixed else []),
         ),
-        hash=mine,
+        hash=claim_hash,
         family=family,
         first=first,
+        hundred=1 + (first - item.confirms_from) // SEEDS,
     )
 
 
-def _begun_under(item: Item, records: Records, claim: Claim, mine: str) -> tuple[int, Family | None]:
-    """The first seed, and the family, of the runs of the claim's cells that were begun under it."""
-    runs = (run for label in claim.labels for run in records.get(item.cell(label).cell_key, {}).values())
-    families = {run.seed: families_in(run.manifest).get(name_of(item)) for run in runs if run.seed in CONFIRMING}
-    for seed, family in sorted(families.items()):
-        if family is not None and mine in family:
-            return first_seed_of(seed), family
-    return CONFIRMING.start, None
+def _measured(endpoint: str) -> str:
+    """Collapse is of a run's end."""
+    return "end" if endpoint == "collapse" else endpoint
 
 
-def _judging(records: Records, mine: str, first: int) -> Records:
+def _differences(
+    claim: Claim, values: Mapping[str, Mapping[int, float]], of: tuple[Mapping[str, float], Runs]
+) -> Mapping[int, float]:
+    """By seed; of a claim about collapse a run counts 1 where it stands, and 0 where it has collapsed."""
+    coefficients, collapsed = of
+    if claim.endpoint == "collapse":
+        values = {label: {seed: float(not fell) for seed, fell in runs.items()} for label, runs in collapsed.items()}
+    return contrast(coefficients, values)
+
+
+def _collapsed(
+    item: Item,
+    records: Records,
+    cells: Mapping[str, float],
+    ends: Mapping[str, Mapping[int, tuple[float, float]]],
+    seeds: Sequence[int],
+) -> Runs:
+    """Which runs of a contrast's cells have collapsed."""
+    found: dict[str, dict[int, bool]] = {}
+    for label in cells:
+        bound = bound_of(item.cell(label), item.cells)
+        within = bound is not None and bound.label in cells
+        runs = records.get(item.cell(label).cell_key, {})
+        found[label] = {
+            seed: runs[seed].status == "diverged"
+            or fell_from_its_best(runs[seed])
+            or (not within and seed in ends[label] and _far_below(*ends[label][seed]))
+            for seed in seeds
+        }
+    return found
+
+
+def _far_below(end: float, bound: float) -> bool:
+    return end <= bound - BELOW_BOUND + ROUNDING
+
+
+def _begun_under(item: Item, records: Records, claim_hash: str) -> tuple[int, Family | None]:
+    """The first seed, and the family, of the runs that were begun under the claim; without any: those to come."""
+    name = manifest_name(item)
+    families: dict[int, Family] = {}
+    for cell in item.cells:
+        for seed, run in records.get(cell.cell_key, {}).items():
+            if seed in CONFIRMING and (family := families_in(run.manifest).get(name)) is not None:
+                families.setdefault(first_seed_of(seed), family)
+    for first, family in sorted(families.items()):
+        if claim_hash in family:
+            return first, family
+    return max([item.confirms_from - SEEDS, *families]) + SEEDS, None
+
+
+def _judging(records: Records, claim_hash: str, first: int) -> Records:
     """Pilots, and of the runs that confirm those of the family's seeds that were begun under the claim."""
 
     def counts(run: RunRecord) -> bool:
         if run.seed not in CONFIRMING:
             return run.seed in PILOTS
         of_family = first_seed_of(run.seed) == first
-        return of_family and any(mine in family for family in families_in(run.manifest).values())
+        return of_family and any(claim_hash in family for family in families_in(run.manifest).values())
 
     return {key: {seed: run for seed, run in runs.items() if counts(run)} for key, runs in records.items()}
 
 
 def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
     """With the worst accuracy for runs that diverged; another metric has no worst, and then their seeds are missing."""
-    has_worst = claim.endpoint in ("last", "end", "speed") or LAST_ROUNDS.fullmatch(claim.endpoint)
+    has_worst = claim.endpoint in ("last", "end", "speed", "collapse") or LAST_ROUNDS.fullmatch(claim.endpoint)
     if claim.metric not in HIGHER_IS_BETTER or not has_worst:
         return result.values
     return {**result.values, **dict.fromkeys(result.diverged, WORST)}
@@ -176,17 +221,3 @@ def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[in
         f"judged at round {rounds}: {most} still gains {100 * rising[most]:.1f} points in the last tenth of the run",
     )
 
-
-def _against_bounds(
-    item: Item, records: Records, claim: Claim, seeds: Sequence[int]
-) -> tuple[dict[str, dict[int, bool]], tuple[str, ...]]:
-    """For each cell with a bound, whether its runs end at least there; and which cells typically do not."""
-    stands: dict[str, dict[int, bool]] = {}
-    below: list[str] = []
-    for label in claim.labels:
-        ends = ends_beside_bound(item, records, item.cell(label))
-        if ends:
-            stands[label] = {seed: mine >= alone for seed, (mine, alone) in ends.items()}
-        if typically_below({seed: both for seed, both in ends.items() if seed in seeds}):
-            below.append(label)
-    return stands, tuple(below)

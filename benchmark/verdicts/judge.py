@@ -1,83 +1,92 @@
-"""Whether the numbers bear a paper's claims out: `holds`, `contradicted`, `no effect of interest` or `undecided`, with
-the reason in words.
+"""Whether the numbers bear a paper's claims out: `holds`, `contradicted`, `no effect of interest` or `undecided`.
 
-Only confirming seeds are judged (looks.py). The typical difference is judged by its signed-rank interval
-(signed_ranks.py): improves and trend hold above zero, comparable holds within the margin; an improvement whose interval
-lies within the margin is no effect of interest. Nothing is called alike below twenty seeds. "every" and "order" hold
-where each of their contrasts does, each at the claim's whole error, and fail where one fails, at its share of it
-(intersection-union). Runs that ended below labels alone have collapsed, and collapse is another question than the
-typical difference: up to a fifth of a cell's runs, their seeds are left out, and their share is told; where more have,
-a contrast with that cell is judged by collapse alone: of the seeds on which one side alone stood, on how many it was
-the one that should win. Were their differences kept, no rule would hold its error at nine seeds: where three runs in
-ten of one arm collapse, nine show none or one of them in a fifth of all cases, and what the others gain passes for
-typical.
+Only confirming seeds are judged (looks.py), and all of them. The typical difference is judged by its signed-rank
+interval (signed_ranks.py): improves and trend hold above zero, comparable holds within the margin; an improvement whose
+interval lies within the margin is no effect of interest. Nothing is called alike below twenty seeds. "every" and
+"order" hold where each of their contrasts does, each at the claim's whole error, and fail where one fails, at its share
+of it (intersection-union). Where more than a tenth of a cell's runs collapsed (evidence.py), the differences are
+lopsided, and signed ranks alone err: there the exact sign test, which needs no symmetry, has to give the same verdict
+at the look's level, else the claim is undecided. Collapse is counted beside every verdict, and judged by the sign test
+only in claims that are about it.
 
-The error of a family of claims (records/families.py), some false verdict in it at any look, is .05. Half of it is for
-the few main claims, one after another: each has all of that half, once those before it are decided. The other half is
-shared by all other claims of the paper: an item has its claims' shares, and what a decided claim leaves is shared by
-the others of the item (Holm's). So no verdict moves by the runs of another item. A mean is not judged: where one arm
-collapses now and then, no test of a mean keeps its level at so few seeds (tests/verdicts/test_error_rate.py).
+The error of a family of claims (families.py), some false verdict in it at any look, is .05 on a paper's first hundred
+of seeds and .05 / 2^k on its k-th, so that all later ones together have at most .025. Half of it is for the few main claims, one after another: each has all of that half, once
+those before it are decided by a rejection, "holds" or "contradicted". The other half is shared by all other claims of
+the paper: an item has its claims' shares, and what a claim that is so decided leaves is shared by the others of the
+item (Holm's). "No effect of interest" rejects no difference, and hands nothing on. So no verdict moves by the runs of
+another item. A mean is not judged: where one arm collapses now and then, no test of a mean keeps its level at so few
+seeds. tests/verdicts/test_error_rate.py simulates the whole rule.
 """
 
-import functools
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Literal, TypeAlias
 
-from scipy.special import bdtr, betaincinv
+from scipy.special import betaincinv
 
 from benchmark.papers.item import CONFIRMING, Cell, Claim, Item
 from benchmark.papers.table import COMPUTED
 from benchmark.records.families import Family, declared, owner
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, evidence
-from benchmark.verdicts.looks import EQUIVALENCE, FUTILE, LOOKS, POWER, errors, power
+from benchmark.verdicts.looks import EQUIVALENCE, LOOKS, errors, smallest_look
 from benchmark.verdicts.results import Records, cell_result
-from benchmark.verdicts.signed_ranks import interval, typical
+from benchmark.verdicts.signed_ranks import DIGITS, Interval, interval, median_interval, sign_test, typical
 from benchmark.verdicts.statistics import contrast
 from benchmark.verdicts.units import in_unit
 
 Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
-OPEN = ("undecided", "not judged yet", "not run")  # the last two: no seed that confirms, and no seed at all
-Interval: TypeAlias = tuple[float, float]
+REJECTIONS = ("holds", "contradicted")  # they hand their error on
+DECIDED = (*REJECTIONS, "no effect of interest")
 FAMILY_ERROR = 0.05
-# Of a cell's runs: above it collapse alone is judged; below it their seeds are left out of the typical difference.
-COLLAPSE_ALONE = 0.2
+RUNS_FALL = 0.1  # of a cell's runs: above it the sign test has to agree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The typical difference over n seeds, in the metric's unit."""
+
+    value: float
+    n: int
+    interval: Interval | None = None  # None: not judged, or so few seeds have none at the claim's error
+    is_range: bool = False  # the interval is no more than the least and the largest difference
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim and what the records say of it. `estimate` and `interval` are in the metric's unit; of a claim with
-    several contrasts they are those of the least one."""
+    """A claim and what the records say of it. Of a claim with several contrasts, estimates are the least one's."""
 
     claim: Claim
     verdict: Verdict
-    estimate: float | None = None  # the typical difference; None: no seed has all cells of the claim
-    interval: Interval | None = None
-    # Seeds that the estimate is of: those of the last look less those set aside; before it, all that confirm, or pilots
-    n: int = 0
-    level: float = 1 - FAMILY_ERROR  # of the interval
-    error: float = FAMILY_ERROR  # of all its looks together
     reason: str
-    powers: Mapping[int, float] = field(default_factory=dict)  # seeds of looks to come -> chance to decide, as is seen
+    # Over the last look's seeds; before it over all that confirm, or over pilots. None: no seed has all of its cells.
+    seen: Estimate | None = None
+    over_all: Estimate | None = None  # over all confirming seeds, where they are more than the look's
+    pilots: Estimate | None = None  # beside confirming seeds; never judged
+    level: float = 1 - FAMILY_ERROR  # of the intervals
+    error: float = FAMILY_ERROR  # of all its looks together
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1": runs the claim needs and that diverged
     looks: int = 0  # that it has had
-    futile: bool = False  # not even the last look is likely to decide it
-    by_collapse: bool = False  # judged by collapse alone: no interval
-    # Judged so: the cells of which more than a fifth ended below labels alone, with how many of the n runs did
-    collapsed: Mapping[str, int] = field(default_factory=dict)
+    collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of the n runs collapsed
+    runs_fall: bool = False  # of some cell so many that the sign test had to agree
     waits_for: str = ""  # a main claim before it that is open; until it is decided, seeds do not settle this one
+    could_decide: int = 0  # seeds of the smallest look to come that can decide; 0: it is decided, or none can
 
     @property
-    def seeds_needed(self) -> int | None:
-        """Of the first look that would decide with a power of 80 %."""
-        return next((n for n, chance in self.powers.items() if chance >= POWER), None)
+    def estimate(self) -> float | None:
+        return self.seen.value if self.seen else None
 
     @property
-    def next_look(self) -> int:
-        """Confirming seeds of the next look; 0 where there is no more to look at."""
-        open_ = self.verdict in OPEN and self.looks < len(LOOKS)
-        return LOOKS[self.looks] if open_ else 0
+    def interval(self) -> Interval | None:
+        return self.seen.interval if self.seen else None
+
+    @property
+    def n(self) -> int:
+        return self.seen.n if self.seen else 0
+
+    @property
+    def is_decided(self) -> bool:
+        return self.verdict in DECIDED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,166 +99,176 @@ class Decision:
     least: int = 0  # the contrast that is shown
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
-    by_collapse: bool = False
     waits_for: str = ""
 
 
 def judge(item: Item, records: Records) -> list[Judged]:
     """Every claim of the item, in the item's order. Raises KeyError for a claim on a label the item does not have."""
     judged: dict[int, Judged] = {}
-    families: dict[Family, dict[int, Evidence]] = {}
+    families: dict[tuple[int, Family], dict[int, Evidence]] = {}
     for number, claim in enumerate(item.claims):
-        place, one = owner(item, claim)
-        if (place.name, one.name) != (item.name, claim.name):
-            judged[number] = Judged(
-                claim=claim, verdict="not judged yet", reason=f"the same contrast is judged in {place.name}: {one.name}"
-            )
+        place, owned = owner(item, claim)
+        if (place.name, owned.name) != (item.name, claim.name):
+            reason = f"the same contrast is judged in {place.name}: {owned.name}"
+            judged[number] = Judged(claim=claim, verdict="not judged yet", reason=reason)
         elif claim.endpoint == "arithmetic":
             judged[number] = _counted(item, records, claim)
         else:
-            found = evidence(item, records, claim)
-            families.setdefault(found.family or declared(item), {})[number] = found
-    for family, members in families.items():
-        for (number, evidence_of), (decision, error) in zip(
-            members.items(), decide(list(members.values()), family), strict=True
-        ):
-            judged[number] = _told(evidence_of, decision, error)
+            seen = evidence(item, records, claim)
+            families.setdefault((seen.hundred, seen.family or declared(item)), {})[number] = seen
+    for (hundred, family), members in families.items():
+        decisions = decide(list(members.values()), family, hundred)
+        for (number, seen), (decision, error) in zip(members.items(), decisions, strict=True):
+            judged[number] = _judged(seen, decision, error)
     return [judged[number] for number in sorted(judged)]
 
 
-def decide(claims: Sequence[Evidence], family: Family) -> list[tuple[Decision, float]]:
+def family_error(hundred: int) -> float:
+    """Of the claims on a paper's k-th hundred of confirming seeds, k = 1, 2, ..."""
+    return FAMILY_ERROR if hundred == 1 else FAMILY_ERROR / 2**hundred
+
+
+def decide(claims: Sequence[Evidence], family: Family, hundred: int = 1) -> list[tuple[Decision, float]]:
     """Of each of an item's claims in a family what its looks say, and the error at which they were judged."""
-    half = FAMILY_ERROR / 2 if family.main and family.others else FAMILY_ERROR
-    main = {one.hash: one for one in claims if one.hash in family.main}
-    others = [one for one in claims if one.hash not in main]
+    error = family_error(hundred)
+    half = error / 2 if family.main and family.others else error
+    main = {claim.hash: claim for claim in claims if claim.hash in family.main}
+    others = [claim for claim in claims if claim.hash not in main]
     share = half * min(1.0, len(others) / max(1, len(family.others)))
-    found = _in_order(main, family.main, half)
-    found |= dict(zip((one.hash for one in others), _by_holm(others, share), strict=True))
-    return [found[one.hash] for one in claims]
+    decisions = _in_order(main, family.main, half)
+    decisions |= dict(zip((claim.hash for claim in others), _by_holm(others, share), strict=True))
+    return [decisions[claim.hash] for claim in claims]
 
 
 def _in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: float) -> dict[str, tuple[Decision, float]]:
-    """One after another at the same error; behind the first that is open none is decided."""
-    found: dict[str, tuple[Decision, float]] = {}
+    """One after another at the same error; behind the first without a rejection none is decided."""
+    decisions: dict[str, tuple[Decision, float]] = {}
     waits_for = ""
-    for one in order:
-        decision = looked_at(claims[one], error) if one in claims else None
+    for name in order:
+        decision = looked_at(claims[name], error) if name in claims else None
         if decision is not None:
             if waits_for:
                 why = f"waits for {waits_for}, a main claim before it"
                 decision = replace(decision, verdict="undecided", why=why, waits_for=waits_for)
-            found[one] = decision, error
-        if not waits_for and (decision is None or decision.verdict == "undecided"):
-            waits_for = repr(claims[one].claim.name) if one in claims else "one that was reworded"
-    return found
+            decisions[name] = decision, error
+        if not waits_for and (decision is None or decision.verdict not in REJECTIONS):
+            waits_for = repr(claims[name].claim.name) if name in claims else "one that was reworded"
+    return decisions
 
 
 def _by_holm(claims: Sequence[Evidence], error: float) -> list[tuple[Decision, float]]:
-    """What a decided claim leaves is shared by the others."""
+    """What a claim that is decided by a rejection leaves is shared by the others."""
     decided: dict[int, tuple[Decision, float]] = {}
     while True:
-        each = error / max(1, len(claims) - len(decided))
-        left = {n: looked_at(one, each) for n, one in enumerate(claims) if n not in decided}
-        new = {n: (decision, each) for n, decision in left.items() if decision.verdict != "undecided"}
+        rejected = sum(decision.verdict in REJECTIONS for decision, _ in decided.values())
+        each = error / max(1, len(claims) - rejected)
+        left = {n: (looked_at(claim, each), each) for n, claim in enumerate(claims) if n not in decided}
+        new = {n: pair for n, pair in left.items() if pair[0].verdict != "undecided"}
         decided |= new
-        if not new:
-            undecided = {n: (decision, each) for n, decision in left.items()}
-            return [(decided | undecided)[n] for n in range(len(claims))]
+        if not any(decision.verdict in REJECTIONS for decision, _ in new.values()):
+            return [(left | decided)[n] for n in range(len(claims))]
 
 
-def looked_at(one: Evidence, error: float) -> Decision:
+def looked_at(seen: Evidence, error: float) -> Decision:
     """The verdict of the first look that decides, at that error for all looks together."""
-    seeds = one.confirming
+    seeds = seen.confirming
     passed: set[int] = set()
     decision = Decision(verdict="undecided", why=f"{len(seeds)} seeds of at least {LOOKS[0]}", looks=0)
     for look, n in enumerate(LOOKS):
         if n > len(seeds):
             break
-        seen = seen_at(one, error, look)
-        passed |= {contrast for contrast, it in enumerate(seen) if it.above}
-        decision = _together(seen, passed, look)
+        readings = readings_at(seen, error, look)
+        passed |= {contrast for contrast, reading in enumerate(readings) if reading.above}
+        decision = _together(readings, passed, look)
         if decision.verdict != "undecided":
             break
     return decision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Reading:
     """What a look says of one contrast."""
 
     above: bool = False  # zero, at the claim's error
     verdict: Verdict = "undecided"  # that it gives to the claim whatever the others say, at its share of the error
     why: str
-    typical: float
+    typical: float = 0.0
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
-    by_collapse: bool = False
 
 
-def seen_at(one: Evidence, error: float, look: int) -> list[Seen]:
+def readings_at(seen: Evidence, error: float, look: int) -> list[Reading]:
     """What that look says of each contrast, at that error for all looks together."""
-    many, seeds = range(len(one.differences)), one.confirming[: LOOKS[look]]
+    many, seeds = range(len(seen.differences)), seen.confirming[: LOOKS[look]]
     whole, share = errors(error)[look], errors(error / len(many))[look]
-    return [_seen(one, contrast, seeds, whole, share) for contrast in many]
+    return [_reading(seen, contrast, seeds, whole, share) for contrast in many]
 
 
-def _seen(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:
-    """By collapse alone where one of the contrast's cells has too many such runs, else by the seeds without any."""
-    if _collapse_alone(one, contrast, seeds):
-        return _by_collapse(one, contrast, seeds, whole, share)
-    return _by_differences(one, contrast, seeds, whole, share)
+def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Reading:
+    """By signed ranks, and by the sign test where runs fall; a claim about collapse by the sign test alone."""
+    differences = seen.of(seeds, contrast)
+    at = typical(differences)
+    if seen.claim.endpoint == "collapse":
+        return replace(_by_signs(differences, whole, share), typical=at)
+    ranks = replace(_of_interval(seen, differences, whole, share, interval), typical=at)
+    if not runs_fall(seen, contrast, seeds):
+        return ranks
+    signs = _of_interval(seen, differences, whole, share, median_interval)
+    fallen = _shares(seen.collapsed_of(seeds, contrast), len(seeds))
+    if (signs.verdict, signs.above) == (ranks.verdict, ranks.above):
+        agrees = ", and the sign test agrees" if ranks.above or ranks.verdict != "undecided" else ""
+        return replace(ranks, why=f"{ranks.why}; runs fall ({fallen}){agrees}")
+    return replace(ranks, above=False, verdict="undecided", why=f"runs fall ({fallen}), and the sign test disagrees")
 
 
-def _collapse_alone(one: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
-    return max(one.collapsed_of(seeds, contrast).values(), default=0) > COLLAPSE_ALONE * len(seeds)
+def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
+    """Whether so many of a cell's runs collapsed that signed ranks alone do not judge."""
+    return max(seen.collapsed_of(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
 
 
-def _told_by(one: Evidence, contrast: int, seeds: Sequence[int]) -> Sequence[int]:
-    """The seeds of the typical difference. Where collapse alone is judged it is all of them: the few at which nothing
-    has collapsed can show a gain where most runs are a loss."""
-    return seeds if _collapse_alone(one, contrast, seeds) else one.standing(seeds, contrast) or seeds
-
-
-def _together(seen: Sequence[Seen], passed: Collection[int], look: int) -> Decision:
+def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Decision:
     """What the contrasts say of the claim. `passed`: those seen above zero, at this look or before."""
-    deciding = [contrast for contrast, it in enumerate(seen) if it.verdict != "undecided"]
-    waiting = [contrast for contrast in range(len(seen)) if contrast not in passed]
-    shown = min(deciding[:1] or waiting or range(len(seen)), key=lambda contrast: seen[contrast].typical)
-    it = seen[shown]
-    verdict = it.verdict if deciding or waiting else "holds"
-    collapsed = sum(other.by_collapse for other in seen)
-    why = it.why
-    if collapsed and not it.by_collapse:
-        why += f"; {collapsed} of {len(seen)} contrasts are judged by collapse alone"
-    decision = Decision(verdict=verdict, why=why, looks=look + 1, least=shown)
-    return replace(decision, interval=it.interval, level=it.level, by_collapse=it.by_collapse)
+    deciding = [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
+    waiting = [contrast for contrast in range(len(readings)) if contrast not in passed]
+    shown = min(deciding[:1] or waiting or range(len(readings)), key=lambda contrast: readings[contrast].typical)
+    reading = readings[shown]
+    return Decision(
+        verdict=reading.verdict if deciding or waiting else "holds",
+        why=reading.why,
+        looks=look + 1,
+        least=shown,
+        interval=reading.interval,
+        level=reading.level,
+    )
 
 
-def _by_differences(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:
-    claim, margin = one.claim, in_unit(one.claim.metric, one.claim.least)
-    differences = one.of(one.standing(seeds, contrast), contrast)
-    n = len(differences)
-    if not n:
-        return Seen(why="at every seed a run has collapsed", typical=typical(one.of(seeds, contrast)))
-    wide, apart = interval(differences, whole), interval(differences, share)
-    seen = Seen(why="", typical=typical(differences), interval=wide, level=1 - whole)
+Intervals: TypeAlias = Callable[[Sequence[float], float], Interval | None]
+
+
+def _of_interval(
+    seen: Evidence, differences: Sequence[float], whole: float, share: float, intervals: Intervals
+) -> Reading:
+    """What the intervals of one test say at both errors."""
+    claim, margin, n = seen.claim, in_unit(seen.claim.metric, seen.claim.least), len(differences)
+    wide, apart = intervals(differences, whole), intervals(differences, share)
     if wide is None:
-        return replace(seen, why=f"{n} seeds are too few for an interval at this claim's error")
+        return Reading(why=f"{n} seeds are too few for an interval at this claim's error", level=1 - whole)
+    reading = Reading(why="", interval=wide, level=1 - whole)
     if claim.form == "comparable":
-        verdict, why = _alike(wide, claim.least, margin, n, one.below)
-        return replace(seen, verdict=verdict, why=why)
-    low, high = apart or (-math.inf, math.inf)
+        verdict, why = _alike(wide, claim.least, margin, n, seen.below)
+        return replace(reading, verdict=verdict, why=why)
+    low, high = apart or (float("-inf"), float("inf"))
     inside = -claim.least < low and high < claim.least
-    decided = replace(seen, interval=apart, level=1 - share)
+    decided = replace(reading, interval=apart, level=1 - share)
     if inside and n >= EQUIVALENCE:
         return replace(decided, verdict="no effect of interest", why=f"the interval lies within +-{margin}")
     if high < 0 and not inside:
         return replace(decided, verdict="contradicted", why="the interval lies below zero")
     if wide[0] > 0 and wide[1] >= claim.least:
-        return replace(seen, above=True, why="the interval lies above zero")
+        return replace(reading, above=True, why="the interval lies above zero")
     if inside:
-        return replace(seen, why=f"any difference is below {margin}, by {n} seeds of at least {EQUIVALENCE}")
-    return replace(seen, why="the interval includes zero" if wide[0] <= 0 else f"any gain is below {margin}")
+        return replace(reading, why=f"any difference is below {margin}, by {n} seeds of at least {EQUIVALENCE}")
+    return replace(reading, why="the interval includes zero" if wide[0] <= 0 else f"any gain is below {margin}")
 
 
 def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[str]) -> tuple[Verdict, str]:
@@ -265,34 +284,27 @@ def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[
     return "holds", f"the interval lies within +-{margin}"
 
 
-def _by_collapse(one: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Seen:
-    """The sign test on the seeds on which one side of the contrast alone has collapsed."""
-    fallen = one.collapsed_of(seeds, contrast)
-    shares = ", ".join(_share(label, count, len(seeds)) for label, count in fallen.items())
-    text = f"judged by collapse alone, as more than a fifth of the runs of a cell ended below labels alone ({shares})"
-    seen = Seen(why=text, typical=typical(one.of(seeds, contrast)), by_collapse=True)
-    if one.claim.form == "comparable":
-        return replace(seen, why=f"{text}; no two such cells are called alike")
-    signs = one.survival[contrast]
-    better, worse = (sum(sign * signs[seed] > 0 for seed in seeds) for sign in (1, -1))
-    p = _sign_test(better, better + worse)
+def _by_signs(differences: Sequence[float], whole: float, share: float) -> Reading:
+    """The seeds at which one side of the contrast collapsed more often than the other."""
+    better, worse = (sum(sign * difference > 0 for difference in differences) for sign in (1, -1))
+    p = sign_test(better, worse)
+    why = f"{better} seeds for and {worse} against, sign test p = {p:.2g}"
     if worse > better and p <= share:
-        return replace(seen, verdict="contradicted")
-    return replace(seen, above=better > worse and p <= whole)
+        return Reading(verdict="contradicted", why=why)
+    return Reading(above=better > worse and p <= whole, why=why)
 
 
-@functools.cache
-def _sign_test(count: int, n: int) -> float:
-    """Two-sided p-value of so many of one sign."""
-    return min(1.0, float(2 * bdtr(min(count, n - count), n, 0.5)))
-
-
-@functools.cache
+@cache
 def _share(label: str, count: int, n: int) -> str:
     """With the interval of Clopper and Pearson."""
     low = betaincinv(count, n - count + 1, FAMILY_ERROR / 2) if count else 0.0
     high = betaincinv(count + 1, n - count, 1 - FAMILY_ERROR / 2) if count < n else 1.0
     return f"{label}: {count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
+
+
+def _shares(fallen: Mapping[str, int], n: int) -> str:
+    """ "SemiFL/K=2: 3 of 16, 4 to 46 %": the cells of which runs collapsed."""
+    return ", ".join(_share(label, count, n) for label, count in fallen.items() if count)
 
 
 def _counted(item: Item, records: Records, claim: Claim) -> Judged:
@@ -301,16 +313,15 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
     if item.profile != "paper" and claim.metric in COMPUTED:
         return Judged(claim=claim, verdict="not judged yet", reason="counted at profile paper, on the paper's networks")
     values: dict[str, dict[int, float]] = {}
-    for one in (*item.cells, *item.shown):
-        known: Iterable[float | str] = (one.computed[claim.metric],) if claim.metric in one.computed else ()
-        if isinstance(one, Cell) and not known:
-            known = cell_result(one, records, item.seeds, claim.metric).values.values()
-        values[one.label] = dict(enumerate(float(value) for value in list(known)[:1] if not isinstance(value, str)))
-    known_all = all(values[label] for label in claim.labels)
-    if not known_all:
-        absent = next(label for label in claim.labels if not values[label])
-        return Judged(claim=claim, verdict="not judged yet", reason=f"nothing is counted yet for {absent}")
-    least = min(contrast(one, values)[0] for one in contrasts(claim))
+    for entry in (*item.cells, *item.shown):
+        known: Iterable[float | str] = (entry.computed[claim.metric],) if claim.metric in entry.computed else ()
+        if isinstance(entry, Cell) and not known:
+            known = cell_result(entry, records, item.seeds, claim.metric).values.values()
+        values[entry.label] = dict(enumerate(float(value) for value in list(known)[:1] if not isinstance(value, str)))
+    absent = [label for label in claim.labels if not values[label]]
+    if absent:
+        return Judged(claim=claim, verdict="not judged yet", reason=f"nothing is counted yet for {absent[0]}")
+    least = min(contrast(coefficients, values)[0] for coefficients in contrasts(claim))
     margin = in_unit(claim.metric, claim.least)
     verdict: Verdict
     if claim.form == "comparable":
@@ -320,114 +331,65 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
         verdict, reason = "contradicted", f"counted, less than {margin}"
     else:
         verdict, reason = "holds", f"counted, at least {margin}"
-    return Judged(claim=claim, verdict=verdict, estimate=least, n=1, level=1.0, reason=reason)
+    return Judged(claim=claim, verdict=verdict, seen=Estimate(value=least, n=1), level=1.0, reason=reason)
 
-
-# In words
-
-
-def _told(one: Evidence, decision: Decision, error: float) -> Judged:
-    """The decision with what a reader has to know first, the estimate, and the seeds that would decide."""
-    if one.unjudged:
-        return Judged(claim=one.claim, verdict="not judged yet", reason=one.unjudged)
-    if one.confirming:
-        judged = _of_looks(one, decision, error)
-    elif one.pilots:
-        judged = _of_pilots(one, error)
+def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
+    """The decision with what a reader has to know first, and the estimates."""
+    if seen.unjudged:
+        return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged)
+    if seen.confirming:
+        judged = _of_looks(seen, decision, error)
+    elif seen.pilots:
+        judged = _of_pilots(seen)
     else:
-        judged = Judged(claim=one.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
-    reason = "; ".join((*one.said_first, judged.reason))
-    if one.diverged:
-        counts = "counted as accuracy 0" if one.claim.metric in HIGHER_IS_BETTER else "left out"
-        reason += f"; diverged and {counts}: {', '.join(one.diverged)}"
-    return replace(judged, reason=reason, diverged=one.diverged, error=error)
+        judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
+    reason = "; ".join((*seen.said_first, judged.reason))
+    if seen.diverged:
+        counts = "counted as accuracy 0" if seen.claim.metric in HIGHER_IS_BETTER else "left out"
+        reason += f"; diverged and {counts}: {', '.join(seen.diverged)}"
+    open_ = not judged.is_decided
+    could_decide = smallest_look(error, judged.looks, alike=seen.claim.form == "comparable") if open_ else 0
+    return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide)
 
 
-def _of_looks(one: Evidence, decision: Decision, error: float) -> Judged:
-    seeds = one.confirming[: LOOKS[decision.looks - 1]] if decision.looks else one.confirming
-    up = one.standing(seeds, decision.least)
-    told_by = _told_by(one, decision.least, seeds)
-    estimate = typical(one.of(told_by, decision.least))
-    reason, powers, futile = decision.why, dict[int, float](), False
-    if 0 < len(up) < len(seeds) and not decision.by_collapse and "collapse" not in reason:
-        fallen = one.collapsed_of(seeds, decision.least)
-        left_out = ", ".join(_share(label, k, len(seeds)) for label, k in fallen.items() if k)
-        reason += f"; of the {len(up)} seeds at which no run ended below labels alone ({left_out})"
+def _of_looks(seen: Evidence, decision: Decision, error: float) -> Judged:
+    every = seen.confirming
+    seeds = every[: LOOKS[decision.looks - 1]] if decision.looks else every
+    at_look = _estimate(seen.of(seeds, decision.least), decision.interval)
+    reason = decision.why
     if decision.verdict == "undecided":
-        if decision.looks and decision.looks < len(LOOKS):
-            reason += f"; the next look is at {LOOKS[decision.looks]} seeds"
-            powers = {} if decision.waits_for else _powers(one, seeds, decision.looks, error, confirming=True)
-            futile = bool(powers) and powers[LOOKS[-1]] < FUTILE
-            reason += f", and not even {LOOKS[-1]} would be likely to settle it" if futile else ""
-        elif decision.looks:
-            reason += f"; this was the last look, at {LOOKS[-1]} seeds"
+        if decision.looks:
+            more = decision.looks < len(LOOKS)
+            reason += f"; the next look is at {LOOKS[decision.looks]} seeds" if more else "; this was the last look"
     else:
-        if decision.verdict == "holds" and one.claim.form != "comparable" and estimate < one.claim.least:
-            margin = in_unit(one.claim.metric, one.claim.least)
+        if decision.verdict == "holds" and seen.claim.form != "comparable" and at_look.value < seen.claim.least:
+            margin = in_unit(seen.claim.metric, seen.claim.least)
             reason += f", though it is typically below the least difference of interest ({margin})"
         reason += f"; reached at look {decision.looks} of {len(LOOKS)}, at {len(seeds)} seeds"
-    fallen = one.collapsed_of(seeds, decision.least) if decision.by_collapse else {}
+    beyond = seen.of(every, decision.least) if len(every) > len(seeds) else []
+    pilots = seen.of(seen.pilots, decision.least)
     return Judged(
-        claim=one.claim,
+        claim=seen.claim,
         verdict=decision.verdict,
-        estimate=estimate,
-        interval=decision.interval,
-        n=len(told_by),
-        level=decision.level,
         reason=reason,
-        powers=powers,
+        seen=at_look,
+        over_all=_estimate(beyond, interval(beyond, 1 - decision.level)) if beyond else None,
+        pilots=_estimate(pilots) if pilots else None,
+        level=decision.level,
         looks=decision.looks,
-        futile=futile,
-        by_collapse=decision.by_collapse,
-        collapsed={label: k for label, k in fallen.items() if k > COLLAPSE_ALONE * len(seeds)},
+        collapsed={label: count for label, count in seen.collapsed_of(seeds, decision.least).items() if count},
+        runs_fall=runs_fall(seen, decision.least, seeds),
         waits_for=decision.waits_for,
     )
 
 
-def _of_pilots(one: Evidence, error: float) -> Judged:
-    """The difference that pilot seeds show, and how many confirming seeds would be likely to settle it."""
-    values = min((one.of(one.pilots, k) for k in range(len(one.differences))), key=typical)
-    return Judged(
-        claim=one.claim,
-        verdict="not judged yet",
-        estimate=typical(values),
-        n=len(values),
-        reason=f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)",
-        powers=_powers(one, one.pilots, 0, error, confirming=False) if len(values) > 2 else {},
-    )
+def _of_pilots(seen: Evidence) -> Judged:
+    """The difference that pilot seeds show, under that name."""
+    values = min((seen.of(seen.pilots, contrast) for contrast in range(len(seen.differences))), key=typical)
+    reason = f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)"
+    return Judged(claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(values))
 
 
-def _powers(one: Evidence, seeds: Sequence[int], looks: int, error: float, *, confirming: bool) -> dict[int, float]:
-    """Seeds of each look to come -> the chance that it decides: all contrasts, where there are several."""
-
-    def chance(contrast: int, look: int) -> float:
-        if _collapse_alone(one, contrast, seeds):
-            return _power_by_collapse(one, contrast, seeds, look, error, confirming=confirming)
-        used = _told_by(one, contrast, seeds) if confirming else seeds
-        return power(one.claim, one.of(used, contrast), look, error, confirming=confirming)
-
-    return {
-        LOOKS[look]: min(chance(contrast, look) for contrast in range(len(one.differences)))
-        for look in range(looks, len(LOOKS))
-    }
-
-
-def _power_by_collapse(
-    one: Evidence, contrast: int, seeds: Sequence[int], look: int, error: float, *, confirming: bool
-) -> float:
-    """The chance that the look's sign test decides, were each side alone to collapse as often as seen."""
-    if one.claim.form == "comparable":
-        return 0.0  # as in `_by_collapse`
-    signs = [one.survival[contrast][seed] for seed in seeds]
-    seen = [sum(sign * one_sign > 0 for one_sign in signs) for sign in (1, -1)]
-    to_come, (better, worse) = (LOOKS[look] - len(seeds), seen) if confirming else (LOOKS[look], (0, 0))
-    rates = [count / len(seeds) for count in seen]
-    chance = 0.0
-    for more_better in range(to_come + 1):
-        for more_worse in range(to_come - more_better + 1):
-            neither = to_come - more_better - more_worse
-            high, n = better + more_better, better + more_better + worse + more_worse
-            if _sign_test(high, n) <= errors(error)[look]:
-                ways = math.comb(to_come, neither) * math.comb(to_come - neither, more_better)
-                chance += ways * rates[0] ** more_better * rates[1] ** more_worse * (1 - sum(rates)) ** neither
-    return chance
+def _estimate(differences: Sequence[float], within: Interval | None = None) -> Estimate:
+    is_range = within == (round(min(differences), DIGITS), round(max(differences), DIGITS))
+    return Estimate(value=typical(differences), n=len(differences), interval=within, is_range=is_range)

@@ -8,22 +8,16 @@ Pocock's); the levels follow from the joint distribution of the looks, that of a
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri  # scipy.stats and scipy.optimize take half a second to load
 
-from benchmark.papers.item import Claim
-from benchmark.verdicts.statistics import summary
-
 Values: TypeAlias = NDArray[np.float64]
 LOOKS = (9, 16, 24, 32)  # confirming seeds
-EQUIVALENCE = 20  # seeds from which on a difference can be called none
+EQUIVALENCE = 20  # seeds from which two things can be called alike
 NODES = 401  # of the integral over where the process was at the look before
-POWER, FUTILE = 0.8, 0.1
-SIGNED_RANKS = 3 / math.pi  # their efficiency at normal differences: what a seed counts against a t test's
 
 
 @functools.cache
@@ -60,24 +54,11 @@ def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> flo
     return (low + high) / 2
 
 
-def power(claim: Claim, differences: Sequence[float], look: int, error: float, *, confirming: bool) -> float:
-    """The chance that the look decides, were typical difference and spread to stay as seen.
 
-    `confirming`: the differences are of the look's own first seeds; else of pilots, of which it has none.
+def smallest_look(error: float, looks_had: int = 0, *, alike: bool = False) -> int:
+    """Seeds of the first look to come at which some differences would decide; 0 where none can.
+
+    n differences of one sign have a p-value of 2 / 2^n. `alike`: of a claim that two things are alike.
     """
-    seen, n = summary(differences), LOOKS[look]
-    spends = errors(error)[look]
-    too_few = 2 * 0.5**n > spends  # even with all signs alike
-    if seen.std is None or not seen.has_spread or too_few:
-        return 0.0
-    half = float(-ndtri(spends / 2)) * seen.std / math.sqrt(SIGNED_RANKS * n)
-    to_come = n - seen.n if confirming else n
-    moves = max(seen.std * math.sqrt(max(to_come, 0)) / n, 1e-12)  # how far the seeds to come may move the mean
-
-    def within(bound: float) -> float:
-        """The chance that the mean at the look is nearer to zero than the bound."""
-        return float(ndtr((bound - seen.mean) / moves) - ndtr((-bound - seen.mean) / moves)) if bound > 0 else 0
-
-    alike = within(claim.least - half) if n >= EQUIVALENCE else 0.0
-    apart = 1 - within(half if claim.form != "comparable" else half + claim.least)
-    return min(1.0, alike + apart)
+    able = [n for n, spends in zip(LOOKS, errors(error), strict=True) if 2 * 0.5**n <= spends]
+    return next((n for n in able if n in LOOKS[looks_had:] and (n >= EQUIVALENCE or not alike)), 0)
