@@ -1,84 +1,98 @@
-"""Error rate, power and expected seeds of the rule, and of the one that was: `python -m tests.verdicts.simulation`.
+"""Error rate, power and expected seeds of the rule: `python -m tests.verdicts.simulation` writes results/verdicts.json.
 
-Families of four claims; effects in standard deviations of the difference. Writes results/verdicts.json.
+Every draw with every family size, number of main claims and margin; effects and margins are in standard deviations.
 """
 
 import argparse
 import json
+import math
 from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmark.records.files import write_json
-from benchmark.verdicts.judge import Decision, decide
+from benchmark.verdicts.judge import decide
 from benchmark.verdicts.looks import LOOKS
 from tests.conftest import ROOT
 from tests.verdicts.test_error_rate import (
-    CLAIMS,
-    FAMILY,
-    NAMES,
-    ORDERED,
-    Draw,
-    any_verdict,
-    bimodal,
+    ALLOWED,
+    DRAWS,
+    MARGINS,
+    SEEDS,
+    claims_of,
+    error_rate,
     evidence_of,
-    heavy_tailed,
-    normal,
-    one_armed,
-    simulated,
-    until_decided,
+    family_of,
+    one_falls,
+    standing,
+    within_noise,
 )
 
 PATH = ROOT / "results" / "verdicts.json"
-DRAWS: dict[str, Draw] = {
-    "normal": normal,
-    "t with 3 degrees of freedom": heavy_tailed,
-    "both arms collapse in a tenth": bimodal,
-    **{f"one arm collapses in {share:.0%}": one_armed(share) for share in (0.05, 0.1, 0.2, 0.25, 0.3, 0.5)},
-}
+CLAIMS = {4: (0, 2, 4), 10: (0, 2, 4, 5), 40: (0, 2, 4, 5)}  # of a family -> how many are main ones
 EFFECTS = (0.25, 0.5, 0.75, 1.0, 1.5)
 
 
-def errors(families: int) -> dict[str, dict[str, float]]:
-    """The share of families of no difference with any verdict on one, by draw: by Holm's rule, with two main claims,
-    and by the rule that was (which knows no collapse)."""
-    return {
-        name: {
-            "holm": simulated(draw, lambda values: any_verdict(values, collapses=True), families),
-            "two main": simulated(draw, lambda values: any_verdict(values, collapses=True, family=ORDERED), families),
-            "until decided": simulated(draw, until_decided, families // 10),
-        }
-        for name, draw in DRAWS.items()
-    }
+def families_of(number: int, simulated: int) -> int:
+    """Fewer of large families, which take longer."""
+    return max(200, simulated * 4 // number)
 
 
-def power(effect: float, families: int) -> dict[str, object]:
-    """Of a family whose claims all hold: the share of the first claim's verdicts by each look, and the seeds it takes
-    (undecided: the last look's)."""
-    rng = np.random.default_rng(2)
+def errors(simulated: int) -> dict[str, dict[str, float]]:
+    """Draw -> "10 claims, 2 main, margin 0.5" -> the share of families with a false verdict."""
+    rates: dict[str, dict[str, float]] = {}
+    for name, draw in DRAWS.items():
+        for number, mains in CLAIMS.items():
+            for main in mains:
+                for margin in MARGINS:
+                    rate = error_rate(draw, number, main, margin, families_of(number, simulated))
+                    rates.setdefault(name, {})[f"{number} claims, {main} main, margin {margin:g}"] = round(rate, 4)
+        print(name, "most:", max(rates[name].values()), flush=True)
+    return rates
 
-    def first(values: NDArray[np.float64]) -> Decision:
-        found = decide([evidence_of(one, name) for one, name in zip(values, NAMES, strict=True)], FAMILY)
-        return found[0][0]
 
-    decisions = [first(rng.normal(0.01 * effect, 0.01, (CLAIMS, LOOKS[-1]))) for _ in range(families)]
-    at = [LOOKS[d.looks - 1] if d.verdict == "holds" else None for d in decisions]
+def power(effect: float, families: int, falls: float = 0.0) -> dict[str, object]:
+    """Of a family of four whose claims all gain: the share of the first claim's "holds" by each look, and the seeds it
+    takes (undecided: the last look's). `falls`: in that share of its runs the better arm falls."""
+    rng, claims, family = np.random.default_rng(2), claims_of(1, 0.1) * 4, family_of(4, 0)
+    at: list[int | None] = []
+    for _ in range(families):
+        runs = one_falls(falls)(rng, 4) if falls else standing(rng.normal(effect, 1.0, (4, len(SEEDS))))
+        if falls:
+            runs.differences[:] += effect * ~runs.a
+        decision, _ = decide(evidence_of(runs, claims), family)[0]
+        at.append(LOOKS[decision.looks - 1] if decision.verdict == "holds" else None)
     return {
         "effect": effect,
-        "holds by": {str(n): sum(1 for one in at if one is not None and one <= n) / families for n in LOOKS},
-        "expected seeds": round(fmean(LOOKS[-1] if one is None else one for one in at), 1),
+        "share of runs that fall": falls,
+        "holds by": {str(n): sum(1 for look in at if look is not None and look <= n) / families for n in LOOKS},
+        "expected seeds": round(fmean(LOOKS[-1] if look is None else look for look in at), 1),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--families", type=int, default=2000)
-    families = parser.parse_args().families
-    found = {"families": families, "claims": CLAIMS, "errors": errors(families)}
-    found["power"] = [power(effect, families // 2) for effect in EFFECTS]
-    write_json(PATH, found)
-    print(json.dumps(found, indent=1))
+    parser.add_argument("--families", type=int, default=2000, help="of four claims; fewer of larger ones")
+    simulated = parser.parse_args().families
+    rates = errors(simulated)
+    sizes = {str(number): families_of(number, simulated) for number in CLAIMS}
+    above = [
+        (name, case, rate)
+        for name, cases in rates.items()
+        for case, rate in cases.items()
+        if not within_noise(rate, sizes[case.split()[0]])
+    ]
+    rule = {
+        "families": sizes,
+        # of a rate of .05
+        "standard error": {number: round(math.sqrt(ALLOWED * (1 - ALLOWED) / n), 4) for number, n in sizes.items()},
+        "errors": rates,
+        "above .05 by more than noise": above,
+        "power": [power(effect, simulated // 4, falls) for falls in (0.0, 0.1, 0.2) for effect in EFFECTS],
+    }
+    write_json(PATH, rule)
+    print(json.dumps({key: rule[key] for key in ("families", "standard error", "power")}, indent=1))
+    print(f"above .05 by more than noise: {above or 'none'}")
 
 
 if __name__ == "__main__":
