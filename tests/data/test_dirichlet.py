@@ -1,4 +1,5 @@
-"""The Dirichlet rules: the old one unmoved, SemiFL's cap, FedSwitch's equal clients, and what they share.
+"""The Dirichlet rules: the plain one unmoved, RSCFed's and SemiFL's limit, FedSwitch's equal clients, and what they
+share.
 
 Shapes: K clients, d classes; n_d images of each class.
 """
@@ -28,7 +29,7 @@ def test_the_rule_of_old_gives_what_it_gave():
     for (seed, alpha, K), digest in recorded.items():
         counts_Kd = Dirichlet(alpha=alpha, min_size=3).shares(n_d, K, seed)
         assert hashlib.sha256(counts_Kd.astype("<i8").tobytes()).hexdigest()[:16] == digest
-    few_Kd = Dirichlet(alpha=0.5, min_size=3, rule="rscfed").shares(np.array([20, 30, 25]), 3, 0)
+    few_Kd = Dirichlet(alpha=0.5, min_size=3, rule="plain").shares(np.array([20, 30, 25]), 3, 0)
     assert few_Kd.tolist() == [[1, 10, 24], [4, 1, 0], [15, 19, 1]]
 
 
@@ -43,19 +44,19 @@ def test_every_rule_gives_every_image_exactly_once(n_d, K, alpha, seed):
 
 @settings(max_examples=100, deadline=None)
 @given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
-def test_semifl_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
+def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
     """The cap, class by class: whoever held N/K images or more before a class has none of it."""
-    counts_Kd = RULES["semifl"](n_d, K, alpha, seed, 0)
+    counts_Kd = RULES["limited"](n_d, K, alpha, seed, 0)
     before_Kd = counts_Kd.cumsum(axis=1) - counts_Kd
     full_Kd = before_Kd * K >= n_d.sum()
     assert counts_Kd[full_Kd].sum() == 0
 
 
-def test_semifl_by_hand_with_one_client_per_class():
+def test_limited_by_hand_with_one_client_per_class():
     """Two clients, two classes of 100, alpha = 1e-4: class 0 goes to one client whole, which thereby holds N/K = 100;
     class 1 has to go to the other, whatever is drawn."""
     for seed in range(6):
-        counts_Kd = RULES["semifl"](np.array([100, 100]), 2, 1e-4, seed, 0)
+        counts_Kd = RULES["limited"](np.array([100, 100]), 2, 1e-4, seed, 0)
         assert sorted(counts_Kd.tolist()) == [[0, 100], [100, 0]]
 
 
