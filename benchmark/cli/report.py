@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import ITEMS, VARIANTS, items, profiles
+from benchmark.papers.catalogue import ITEMS, VARIANTS, items
+from benchmark.papers.catalogue import profiles as profiles_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
@@ -158,7 +159,7 @@ def on_disk(
     found = []
     for profile in profiles:
         check_profile(profile)
-        for item in items([name for name in names if name not in VARIANTS or profile in profiles(name)], profile):
+        for item in items([name for name in names if name not in VARIANTS or profile in profiles_of(name)], profile):
             if item.profile != profile:
                 continue  # another profile has the same runs, and shows them
             planned = plan([item], results, with_reference=profile != "demo", read=read)

@@ -19,8 +19,8 @@ Departures and choices:
    that is missing on either side adds nothing. The loss is divided by the number of classes all the same.
 4. A network without dropout has no passes of its own: all would be the one that trains.
 5. The released code has Adam; here it has SGD, as RSCFed says that all methods had with its own rates.
-6. Records from before 2026-11-25 have other values of five fields, which are no method of a paper: the teacher was
-   asked, the ramp began when clients joined, labels were not smoothed and seen in one view, and relations weighed twice.
+6. Records from before 2026-11-25 have other values of five fields, which are no paper's: the teacher was asked, the
+   ramp began when clients joined, labels were not smoothed and seen in one view, and relations weighed twice.
 
 Legend: N images of a batch, D classes; row c of relation_DD is a distribution, or zeros where the class has no image.
 """
