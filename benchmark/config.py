@@ -75,12 +75,15 @@ def choose(names: Iterable[str]) -> str:
     return f"choose {', '.join(others)} or {last}" if others else f"choose {last}"
 
 
-def added(default: Any) -> Any:
-    """A field that came after records were made, and whose default does what was done before it existed.
+def added(default: Any, *, before: Any = dataclasses.MISSING, former: Mapping[str, str] | None = None) -> Any:
+    """A field that came after records were made; `before` is the value that does what was done without it.
 
-    At its default it is left out of an experiment's hash, so that older records keep their cell.
+    At that value, the default where none is named, it is left out of an experiment's hash, so that older records keep
+    their cell. `former`: as in `renamed`.
     """
-    return dataclasses.field(default=default, metadata={"added": True})
+    names = {} if former is None else {"former": former}
+    without = default if before is dataclasses.MISSING else before
+    return dataclasses.field(default=default, metadata={"added": True, "before": without, **names})
 
 
 def renamed(default: Any, former: Mapping[str, str]) -> Any:
@@ -89,6 +92,11 @@ def renamed(default: Any, former: Mapping[str, str]) -> Any:
     Both are read; the hash is made with the former one, so that older records keep their cell.
     """
     return dataclasses.field(default=default, metadata={"former": former})
+
+
+def values_before(cls: type) -> dict[str, Any]:
+    """Of the fields that `added` declared: what a record means that was made before they came."""
+    return {f.name: f.metadata["before"] for f in dataclasses.fields(typing.cast(Any, cls)) if "before" in f.metadata}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,10 +164,10 @@ def _intervals(cls: Any) -> dict[str, Interval]:
 def to_plain(value: Any, *, hashed: bool = False) -> Any:
     """JSON values only; raises TypeError for anything that has no exact JSON form.
 
-    `hashed`: without the fields that `added` declared and that stand at their default.
+    `hashed`: without the fields that `added` declared and that stand at the value from before.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [f for f in dataclasses.fields(value) if not (hashed and _at_added_default(f, value))]
+        fields = [f for f in dataclasses.fields(value) if not (hashed and _as_before(f, value))]
         return {
             "kind": kind_of(type(value)),
             **{
@@ -175,8 +183,8 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
     raise TypeError(f"{shown(value)} has no exact JSON form")
 
 
-def _at_added_default(f: "dataclasses.Field[Any]", value: Any) -> bool:
-    return bool(f.metadata.get("added")) and getattr(value, f.name) == f.default
+def _as_before(f: "dataclasses.Field[Any]", value: Any) -> bool:
+    return "before" in f.metadata and getattr(value, f.name) == f.metadata["before"]
 
 
 def _former(f: "dataclasses.Field[Any]", value: Any) -> Any:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose, from_plain, to_plain
+from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose, from_plain, to_plain, values_before
 from benchmark.data.augment import Augmentation
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
-from benchmark.methods.catalogue import check_known, method_name, read_method
+from benchmark.methods.catalogue import METHODS, check_known, method_name, read_method
 from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
@@ -176,7 +176,11 @@ def from_json(data: Mapping[str, Any]) -> Experiment:
 
 
 def from_record(data: Mapping[str, Any]) -> Experiment:
-    """`from_json` of what lies in a record: imports no method's file (`check_known`). Raises ConfigError."""
+    """`from_json` of what lies in a record: fields of a method that came after it have the value from before, and no
+    method's file is imported (`check_known`). Raises ConfigError."""
     method = data.get("method")
-    check_known(method.get("kind") if isinstance(method, Mapping) else method)
+    kind = method.get("kind") if isinstance(method, Mapping) else method
+    check_known(kind)
+    if isinstance(method, Mapping) and isinstance(kind, str) and kind in METHODS:
+        data = {**data, "method": {**values_before(METHODS[kind]), **method}}
     return from_json(data)

@@ -180,11 +180,11 @@ def _known(judged: Judged) -> tuple[bool, bool, int, int]:
 
 
 def standings(every: Sequence[Reported]) -> dict[str, Counter[str]]:
-    """By paper, how many of its claims stand where."""
+    """By paper, how many of its claims stand where; an item that is built otherwise (`VARIANTS`) adds none."""
     counts: dict[str, Counter[str]] = {}
     known = furthest(every)
     declared = [(item.name, claim.name) for item, claim in declared_claims()]
-    for key in dict.fromkeys([*declared, *known]):
+    for key in dict.fromkeys([*declared, *(one for one in known if one[0] not in catalogue.VARIANTS)]):
         says = known[key][1].verdict if key in known else STANDINGS[-1]
         paper = counts.setdefault(key[0].partition("/")[0], Counter())
         paper[says if says in STANDINGS else "pilots only"] += 1

@@ -26,7 +26,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     kind.add_argument("--iid", action="store_true", help="the same proportions everywhere")
     kind.add_argument("--shards", type=int, metavar="CLASSES", help="shards per client, each of another class")
     kind.add_argument("--fedmatch", action="store_true", help="FedMatch's ten types of clients, for ten classes")
-    partition.add_argument("--rule", choices=sorted(RULES), help="whose Dirichlet (default: rscfed)")
+    partition.add_argument("--rule", choices=sorted(RULES), help="which Dirichlet (default: plain)")
     partition.add_argument("--repeats", action="store_true", help="let --shards give a client one class twice")
     partition.add_argument("--N_s", type=int, help="labelled images at the server (default: 10 a class)")
     partition.add_argument("--N_validation", type=int, default=0, help="further ones held out there")
@@ -49,7 +49,7 @@ def _wanted(options: argparse.Namespace) -> Partition:
     if options.sizes and (options.alpha is not None or options.shards is not None or options.iid or options.fedmatch):
         raise ConfigError("--sizes does nothing but with --R; leave it out")
     if options.alpha is not None:
-        return Dirichlet(alpha=options.alpha, rule=options.rule or "rscfed")
+        return Dirichlet(alpha=options.alpha, rule=options.rule or "plain")
     if options.shards is not None:
         return Shards(classes_per_client=options.shards, distinct=not options.repeats)
     if options.iid:

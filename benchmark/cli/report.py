@@ -8,9 +8,10 @@ from pathlib import Path
 
 from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import ITEMS, PRINTED, items
+from benchmark.papers.catalogue import ITEMS, VARIANTS, items
+from benchmark.papers.catalogue import profiles as profiles_of
 from benchmark.papers.item import Item
-from benchmark.papers.scale import PROFILES, REDUCED, check_profile
+from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
 from reports.exports import write_claims, write_item, write_pictures
 from reports.findings import write_findings
@@ -69,7 +70,7 @@ def act(options: argparse.Namespace) -> int:
     if sum(asked.values()) > 1:
         raise ConfigError(f"{', '.join(name for name, given in asked.items() if given)}: choose one of them")
     if options.readme:
-        found = _committed(ITEMS, COMMITTED, options.results)
+        found = _committed((*ITEMS, *VARIANTS), COMMITTED, options.results)
         write_claims(found, ROOT / "README.md")
         write_findings(found, ROOT / "reports" / "findings.md")
         shown = _committed(options.items or SHOWN, options.profile or ["laptop"], options.results)
@@ -106,17 +107,17 @@ def _asked(
     options: argparse.Namespace, reader: Reader
 ) -> tuple[Sequence[tuple[Item, Records]], Sequence[tuple[Item, Records]]]:
     """The items that were asked for, and all others."""
-    results = on_disk(options.items or (*ITEMS, *PRINTED), options.profile or PROFILES, options.results, reader)
+    results = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, reader)
     if not options.items and not options.profile:
         return results, ()
     asked = {(item.name, item.profile) for item, _ in results}
-    every = on_disk((*ITEMS, *PRINTED), PROFILES, options.results, reader)
+    every = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader)
     return results, [(item, records) for item, records in every if (item.name, item.profile) not in asked]
 
 
 def _alone(options: argparse.Namespace) -> None:
     """Each item that has a record, as files. Raises ConfigError where none has."""
-    names, profiles = options.items or (*ITEMS, *PRINTED), options.profile or PROFILES
+    names, profiles = options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES
     results = on_disk(names, profiles, options.results, Reader())
     if not results:
         raise ConfigError(
@@ -127,7 +128,7 @@ def _alone(options: argparse.Namespace) -> None:
 
 
 def _commit_reference(options: argparse.Namespace) -> None:
-    names = options.items or (*ITEMS, *PRINTED)
+    names = options.items or (*ITEMS, *VARIANTS)
     profiles = [profile for profile in options.profile or COMMITTED if profile != "demo"]
     for item, _ in on_disk(names, profiles, options.results):
         planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
@@ -135,7 +136,7 @@ def _commit_reference(options: argparse.Namespace) -> None:
             for record in runs.values():
                 if record.status in FINISHED:
                     write_reference(options.results, record)
-    write_summary(_committed((*ITEMS, *PRINTED), COMMITTED, options.results), options.results / "summary.csv")
+    write_summary(_committed((*ITEMS, *VARIANTS), COMMITTED, options.results), options.results / "summary.csv")
 
 
 def _committed(names: Iterable[str], profiles: Iterable[str], results: Path) -> Sequence[tuple[Item, Records]]:
@@ -158,7 +159,7 @@ def on_disk(
     found = []
     for profile in profiles:
         check_profile(profile)
-        for item in items([name for name in names if name not in PRINTED or profile not in REDUCED], profile):
+        for item in items([name for name in names if name not in VARIANTS or profile in profiles_of(name)], profile):
             if item.profile != profile:
                 continue  # another profile has the same runs, and shows them
             planned = plan([item], results, with_reference=profile != "demo", read=read)

@@ -33,7 +33,7 @@ from benchmark.cli.scope import (
 )
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
-from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
 from benchmark.records.record import AGAINST_A_FALL, Records, fall_in_words, result_if_whole, run_folder
@@ -132,7 +132,7 @@ def pages_of(results: Sequence[tuple[Item, Records]], seeds: Seeds, options: arg
         from reports.site import build
 
         mine, reader = {(item.name, item.profile) for item, _ in results}, Reader()
-        found = on_disk(ITEMS, PROFILES, options.results, reader)
+        found = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader)
         others = [pair for pair in found if (pair[0].name, pair[0].profile) not in mine]
         build(results, options.site, others=others, troubles=reader.troubles)
         for page in pages:

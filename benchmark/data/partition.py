@@ -183,8 +183,8 @@ def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, seed: int, redraw
 
 
 RULES: Mapping[str, Rule] = {
-    "rscfed": class_over_clients,
-    "semifl": class_over_open_clients,
+    "plain": class_over_clients,
+    "limited": class_over_open_clients,
     "fedswitch": equal_clients,
     "fedswitch_at_once": equal_clients_at_once,
 }
@@ -232,10 +232,11 @@ class Dirichlet(Checked):
 
     alpha: concentration; small is heterogeneous. min_size: least number of images of a client (at least 1).
     max_redraws: how many draws may be thrown away for a client below `min_size`.
-    rule: whose.
-    * "rscfed" (RSCFed, and the usual one): class by class, proportions over the clients from Dirichlet(alpha, ...).
-    * "semifl" (SemiFL, data.py, `non_iid`, tag "d"): the same, but a client that holds N/K images or more gets
-      proportion 0 of further classes.
+    rule: which.
+    * "plain" (the usual one): class by class, proportions over the clients from Dirichlet(alpha, ...).
+    * "limited" (RSCFed, cifar_load.py, `partition_data_allnoniid`; SemiFL, data.py, `non_iid`, tag "d"; the two codes
+      are alike): the same, but a client that holds N/K images or more gets proportion 0 of further classes, so that
+      clients are of more equal size.
     * "fedswitch" (Hsu et al. 2019, arXiv 1909.06335, section 3.1): client by client, N/K images each, in proportions of
       the classes from Dirichlet(alpha p), p the proportions of the whole; used-up classes drop out of the later
       clients' draws. alpha = 1 with ten equal classes is Dirichlet(0.1, ..., 0.1).
@@ -243,18 +244,21 @@ class Dirichlet(Checked):
       the others left, and stay skewed at a large alpha.
 
     Departures:
-    * rscfed, semifl: the released codes cut at floor(cumulated proportion x n); here the largest remainders are rounded
+    * plain, limited: the released codes cut at floor(cumulated proportion x n); here the largest remainders are rounded
       up, and so they are in fedswitch, for which there is no released code.
-    * semifl: the released code zeroes the full clients' proportions and renormalises. The rest of a Dirichlet draw,
+    * limited: the released codes zero the full clients' proportions and renormalise. The rest of a Dirichlet draw,
       renormalised, is a Dirichlet draw over the rest, so that one is drawn: the same distribution, and never 0/0.
-    * semifl: the released code shares out all training images and then takes the server's back from whoever has them,
-      so that its N counts them; here the server's come first and N counts the clients' images.
+    * limited: SemiFL's released code shares out all training images and then takes the server's back from whoever has
+      them, so that its N counts them; here the server's come first and N counts the clients' images.
+    * limited: RSCFed's released code shares out ten classes whatever the data set; its CIFAR-100 comes as a file.
     """
 
     alpha: Positive
     min_size: Count = 10
     max_redraws: Whole = 1000
-    rule: Literal["rscfed", "semifl", "fedswitch", "fedswitch_at_once"] = added("rscfed")
+    rule: Literal["plain", "limited", "fedswitch", "fedswitch_at_once"] = added(
+        "plain", former={"plain": "rscfed", "limited": "semifl"}
+    )
 
     @property
     def R_nominal(self) -> float | None:

@@ -16,10 +16,13 @@ from benchmark.errors import ConfigError
 # N images of the batch, M images whose logits were computed, C channels, H rows, W columns, D classes
 
 
-def supervised_loss(logits_ND: Tensor, labels_N: Tensor) -> Tensor:
-    """Mean over the batch of the cross-entropy with the labels (int64; SSFL Eqs. 3 and 6, SemiFL Eq. 1); a scalar."""
+def supervised_loss(logits_ND: Tensor, labels_N: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Mean over the batch of the cross-entropy with the labels (int64; SSFL Eqs. 3 and 6, SemiFL Eq. 1); a scalar.
+
+    `smoothing`: the share of every label that is spread evenly over all D classes.
+    """
     assert len(logits_ND) > 0, "a batch without images has no mean"
-    return F.cross_entropy(logits_ND, labels_N)
+    return F.cross_entropy(logits_ND, labels_N, label_smoothing=smoothing)
 
 
 class PseudoLabels(NamedTuple):

@@ -76,6 +76,15 @@ class MeanTeacherMethod(fl.Method):
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         raise NotImplementedError(f"{type(self).__name__} has no federated_round")
 
+    @property
+    def label_views(self) -> tuple[str, ...]:
+        """The views of labelled images that `loss_on_labels` reads."""
+        return ("weak",)
+
+    def loss_on_labels(self, student: nn.Module, batch: fl.Batch) -> Tensor:
+        """The loss of a client's labels (Eq. 1), a scalar."""
+        return labelled_loss(student, batch)
+
     def local_jobs(self, state: fl.State, world: fl.World, draws: Sequence[int]) -> list[fl.Job]:
         """LocalTraining of these clients in order; who comes more than once in a round is not sent the model again."""
         has_teacher = state.server["has_teacher"]
@@ -110,7 +119,8 @@ class MeanTeacherMethod(fl.Method):
         holders = clients_with_labels(world)
         order = world.generator("warm start").permutation(len(holders))[: world.C]
         clients = [holders[i] for i in sorted(order)]
-        receives, data = {"student": state.server["student"]}, {"labelled": self._stream("labelled", "weak")}
+        receives = {"student": state.server["student"]}
+        data = {"labelled": self._stream("labelled", *self.label_views)}
         outcomes = fit_each(world, clients, LabelledUpdate(method=self), receives, data, learning_rate="server")
         student = mean_of(outcomes, state.server["student"], world.labelled.__getitem__)
         first = {"first": student} if "first" in state.server else {}
@@ -120,7 +130,7 @@ class MeanTeacherMethod(fl.Method):
         return (MeanTeacherUpdate if has_unlabelled(world, client) else LabelledUpdate)(method=self, again=again)
 
     def _streams(self, world: fl.World, client: int) -> dict[str, fl.Stream]:
-        labelled = {"labelled": self._stream("labelled", "weak")} if world.labelled[client] else {}
+        labelled = {"labelled": self._stream("labelled", *self.label_views)} if world.labelled[client] else {}
         unlabelled = {"unlabelled": self._stream("unlabelled", "weak", "weak2")}
         return {**labelled, **(unlabelled if has_unlabelled(world, client) else {})}
 
@@ -223,7 +233,7 @@ class LabelledUpdate(fl.LocalUpdate):
         )
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        loss = labelled_loss(trainable["student"], batch["labelled"])
+        loss = self.method.loss_on_labels(trainable["student"], batch["labelled"])
         return loss, {"client/labelled_loss": loss.detach()}
 
     def finish(self, local: fl.Local) -> fl.Tree:
@@ -254,19 +264,17 @@ class MeanTeacherUpdate(LabelledUpdate):
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """Eqs. 2 and 3, and Eq. 1 where the client has labels."""
-        weak, weak2 = batch["unlabelled"].views["weak"], batch["unlabelled"].views["weak2"]
-        teacher_ND = torch.softmax(frozen["teacher"](weak), dim=-1)
-        loss, aux = self.unlabelled_loss(trainable["student"](weak2), teacher_ND, frozen["teacher"], weak)
+        loss, aux = self.unlabelled_loss(trainable["student"], frozen["teacher"], batch["unlabelled"].views)
         if "labelled" in batch:
-            supervised = labelled_loss(trainable["student"], batch["labelled"])
+            supervised = self.method.loss_on_labels(trainable["student"], batch["labelled"])
             return supervised + loss, {**aux, "client/labelled_loss": supervised.detach()}
         return loss, aux
 
-    def unlabelled_loss(
-        self, student_logits_ND: Tensor, teacher_ND: Tensor, teacher: nn.Module, weak_NCHW: Tensor
-    ) -> fl.Loss:
-        """Eqs. 2 and 3. Every prediction of the teacher is used, however unsure (the released .9 is for logging)."""
-        student_ND = torch.softmax(student_logits_ND, dim=-1)
+    def unlabelled_loss(self, student: nn.Module, teacher: nn.Module, views: Mapping[str, Tensor]) -> fl.Loss:
+        """Eqs. 2 and 3, the teacher on the view "weak" and the student on "weak2". Every prediction of the teacher is
+        used, however unsure (the released .9 is for logging)."""
+        teacher_ND = torch.softmax(teacher(views["weak"]), dim=-1)
+        student_ND = torch.softmax(student(views["weak2"]), dim=-1)
         consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
         labels_N = teacher_ND.argmax(dim=-1)
         kept_N = torch.ones_like(labels_N, dtype=torch.bool)

@@ -8,8 +8,8 @@ A labelled client trains on its labels (cross-entropy). Then it takes the mean o
 each class, and softens each with a softmax at tau: row c of its relation matrix says what the model finds class c
 alike to. The server averages these matrices. A client without labels has a mean teacher (`fed_consist`, without
 sharpening), takes the same matrix of each batch with pseudo-labels of the images that it is sure of, and pulls it to
-the server's by the Kullback-Leibler divergence in both directions. How sure: the entropy of the mean of several passes
-with dropout. Both losses have one weight, which is ramped up.
+the server's by the mean of the Kullback-Leibler divergences in both directions. How sure: the entropy of the mean of
+several passes with dropout. Both losses have one weight, which is ramped up.
 
 Departures and choices:
 1. Labelled clients of a cohort train before the others, so that these get the same round's matrix; in a cohort without
@@ -17,24 +17,25 @@ Departures and choices:
 2. A labelled client's matrix is of its trained model in evaluation mode, on all its images as they are.
 3. A class that a client or a batch has no image of has no row: the mean is over the clients that have one, and a row
    that is missing on either side adds nothing. The loss is divided by the number of classes all the same.
-4. The passes with dropout are the teacher's, on the weak view; there is no Gaussian noise on the images, as the two
-   views differ already. A network without dropout passes once: all passes would be the same.
-5. The ramp counts rounds from the first one with clients without labels.
-6. The released code has Adam; here it has SGD, as RSCFed says that all methods had with its own rates.
+4. A network without dropout has no passes of its own: all would be the one that trains.
+5. The released code has Adam; here it has SGD, as RSCFed says that all methods had with its own rates.
+6. Records from before 2026-11-25 have other values of five fields, which are no paper's: the teacher was asked, the
+   ramp began when clients joined, labels were not smoothed and seen in one view, and relations weighed twice.
 
 Legend: N images of a batch, D classes; row c of relation_DD is a distribution, or zeros where the class has no image.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from benchmark.config import Count, NotNegative, Positive, Share, ShareAbove0, ShareBetween, Whole
+from benchmark.config import Count, NotNegative, Positive, Share, ShareAbove0, ShareBelow1, ShareBetween, Whole, added
 from benchmark.errors import ConfigError
-from benchmark.losses import sharpen, squared_error_loss
+from benchmark.losses import sharpen, squared_error_loss, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, share_of_labelled
 from benchmark.methods.shared import RunningMean
@@ -56,6 +57,16 @@ class FedIRM(FedConsist):
     # takes all (ln 5 = 1.6, ln 7 = 1.9); with ten (2.3) it leaves some out.
     uncertainty: NotNegative = 2.0
     least_confidence: Share = 0.3  # least probability of such an image's label; 0: the entropy alone decides
+    # Who says how sure. student: the mean of the logits of passes + 1 passes as in training, on the view that it trains
+    # on; label and confidence are those of the pass that trains (local_unsupervised.py:83-103). teacher: the mean of
+    # the probabilities of its passes on its own view, label and confidence, too.
+    asked: Literal["student", "teacher"] = added("student", before="teacher")
+    # The first round of the ramp: the run's first one (train_main.py:150), or the first with clients without labels.
+    ramp_from: Literal["start", "joining"] = added("start", before="joining")
+    smoothing: ShareBelow1 = added(0.1, before=0.0)  # of labels, spread over all classes (utils/losses.py:43)
+    # Views of a labelled image; the losses of two are added (local_supervised.py:56-60).
+    labelled_views: Literal[1, 2] = added(2, before=1)
+    relation_weight: NotNegative = added(1.0, before=2.0)  # of L_IRM beside L_c (local_unsupervised.py:112)
 
     needs = frozenset({"some_clients", "one_more_client"})  # it needs clients with all their labels
 
@@ -90,8 +101,19 @@ class FedIRM(FedConsist):
 
     def ramp(self, world: fl.World) -> float:
         """The share of lambda in this round."""
-        t = min(world.round - self.warm_start_rounds - 1, self.ramp_rounds)
+        first = 1 if self.ramp_from == "start" else self.warm_start_rounds + 1
+        t = min(world.round - first, self.ramp_rounds)
         return math.exp(-5.0 * (1.0 - t / self.ramp_rounds) ** 2) if self.ramp_rounds else 1.0
+
+    @property
+    def label_views(self) -> tuple[str, ...]:
+        return ("weak", "weak2")[: self.labelled_views]
+
+    def loss_on_labels(self, student: nn.Module, batch: fl.Batch) -> Tensor:
+        """The smoothed cross-entropy, summed over the views; a scalar."""
+        assert batch.labels_N is not None
+        losses = [supervised_loss(student(batch.views[v]), batch.labels_N, self.smoothing) for v in self.label_views]
+        return torch.stack(losses).sum()
 
     def _update(self, world: fl.World, client: int, again: bool) -> LabelledUpdate:
         update = LabelledAndKept if world.labelled[client] else RelationMatching
@@ -129,25 +151,36 @@ def mean_relation(relations: Iterable[Tensor]) -> Tensor:
 
 
 def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
-    """1/D times the sum over classes of KL(theirs || mine) + KL(mine || theirs), where both have the row."""
+    """1/D times the sum over classes of (KL(theirs || mine) + KL(mine || theirs)) / 2, where both have the row.
+
+    Released: kd_loss of confuse_matrix.py:28-34.
+    """
     both_D = (mine_DD.sum(dim=-1) > 0) & (theirs_DD.sum(dim=-1) > 0)
     mine, theirs = mine_DD[both_D], theirs_DD[both_D]
     tiny = torch.finfo(mine_DD.dtype).tiny  # a probability of 0 in float32
-    return ((theirs - mine) * (theirs.clamp(min=tiny).log() - mine.clamp(min=tiny).log())).sum() / len(mine_DD)
+    both = (theirs - mine) * (theirs.clamp(min=tiny).log() - mine.clamp(min=tiny).log())
+    return both.sum() / len(mine_DD) / 2.0
+
+
+def has_dropout(network: nn.Module) -> bool:
+    return bool(_dropouts(network))
 
 
 @torch.no_grad()
-def mean_prediction(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor:
-    """probs_ND, the mean over passes in evaluation mode but for dropout; one pass where the network has none."""
-    dropouts = [m for m in network.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.0]
-    for dropout in dropouts:
+def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor:
+    """logits_PND of so many passes with dropout; all else is in the mode that the network is in."""
+    modes = {dropout: dropout.training for dropout in _dropouts(network)}
+    for dropout in modes:
         dropout.train()
     try:
-        passed = [torch.softmax(network(images_NCHW), dim=-1) for _ in range(passes if dropouts else 1)]
+        return torch.stack([network(images_NCHW) for _ in range(passes)])
     finally:
-        for dropout in dropouts:
-            dropout.eval()
-    return torch.stack(passed).mean(dim=0)
+        for dropout, training in modes.items():
+            dropout.train(training)
+
+
+def _dropouts(network: nn.Module) -> list[nn.Module]:
+    return [m for m in network.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.0]
 
 
 # Local work.
@@ -189,21 +222,29 @@ class RelationMatching(MeanTeacherUpdate):
     relation_DD: Tensor | None = field(default=None, compare=False, repr=False)  # what the job receives, for the loss
     ramp: float = field(default=1.0, repr=False)
 
-    def unlabelled_loss(
-        self, student_logits_ND: Tensor, teacher_ND: Tensor, teacher: nn.Module, weak_NCHW: Tensor
-    ) -> fl.Loss:
+    def unlabelled_loss(self, student: nn.Module, teacher: nn.Module, views: Mapping[str, Tensor]) -> fl.Loss:
         """lambda ramp (L_c + L_IRM)."""
         method = self.method
-        target_ND = sharpen(teacher_ND, method.temperature)
-        consistency = squared_error_loss(torch.softmax(student_logits_ND, dim=-1), target_ND)
-        probs_ND = mean_prediction(teacher, weak_NCHW, method.passes)
-        entropy_N = -torch.xlogy(probs_ND, probs_ND).sum(dim=-1)
-        confidence_N, labels_N = probs_ND.max(dim=-1)
+        teacher_ND, logits_ND = torch.softmax(teacher(views["weak"]), dim=-1), student(views["weak2"])
+        student_ND = torch.softmax(logits_ND, dim=-1)
+        consistency = squared_error_loss(student_ND, sharpen(teacher_ND, method.temperature))
+        if method.asked == "student":
+            mean_ND, label_ND = student_ND.detach(), student_ND.detach()
+            if has_dropout(student):
+                passed_PND = several_passes(student, views["weak2"], method.passes + 1)
+                mean_ND = torch.softmax(passed_PND.mean(dim=0), dim=-1)
+        else:
+            mean_ND = teacher_ND
+            if has_dropout(teacher):
+                mean_ND = torch.softmax(several_passes(teacher, views["weak"], method.passes), dim=-1).mean(dim=0)
+            label_ND = mean_ND
+        entropy_N = -torch.xlogy(mean_ND, mean_ND).sum(dim=-1)
+        confidence_N, labels_N = label_ND.max(dim=-1)
         kept_N = (entropy_N < method.uncertainty) & (confidence_N >= method.least_confidence)
         relations = consistency.new_zeros(())
         if self.relation_DD is not None:
-            mine_DD = relation_matrix(student_logits_ND[kept_N], labels_N[kept_N], method.relation_temperature)
-            relations = relation_loss(mine_DD, self.relation_DD.to(mine_DD))
+            mine_DD = relation_matrix(logits_ND[kept_N], labels_N[kept_N], method.relation_temperature)
+            relations = method.relation_weight * relation_loss(mine_DD, self.relation_DD.to(mine_DD))
         aux = {
             "client/unlabelled_loss": consistency.detach(),
             "client/relation_loss": relations.detach(),

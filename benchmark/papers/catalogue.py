@@ -8,28 +8,41 @@ from benchmark.errors import ConfigError
 from benchmark.papers import arena, fedswitch, rscfed, semifl, ssfl
 from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
-from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, profile_of
+from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
-from benchmark.papers.table import BY_THE_PRINT, Rule
+from benchmark.papers.table import BY_THE_PRINT, Rule, Variant, item
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
+WITH_SWITCHES = (ssfl.PAPER, semifl.PAPER, rscfed.PAPER, fedswitch.PAPER)
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
-} | {
-    f"{module.PAPER.name}/departures": partial(departures, module.PAPER) for module in (ssfl, semifl, rscfed, fedswitch)
+} | {f"{paper.name}/departures": partial(departures, paper) for paper in WITH_SWITCHES}
+# Items that are built otherwise, by the print or as they once were: "ssfl/tab2-printed", "rscfed/fig2-plain". Each is
+# asked for by its own name alone.
+VARIANTS: Mapping[str, Callable[..., Item]] = {
+    f"{paper.name}/{name}{variant.suffix}": build
+    for paper in WITH_SWITCHES
+    for variant in paper.variants
+    for name, build in (
+        *((name, partial(item, paper, name, variant=variant)) for name in PAPERS[paper.name].ITEMS),
+        *([("departures", partial(departures, paper, variant=variant))] if variant.switches else []),
+    )
 }
-# Items by the print, where a paper's released code contradicts it: "ssfl/tab2-printed".
-PRINTED: Mapping[str, Callable[..., Item]] = {
-    f"ssfl/{name}{BY_THE_PRINT}": build for name, build in ssfl.PRINTED.items()
-}
+PRINTED = {name: build for name, build in VARIANTS.items() if name.endswith(BY_THE_PRINT)}
 # Beside a paper's own items: by its name, or with all, but not with the paper.
 OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))
 
 
+def variant_of(name: str) -> Variant | None:
+    """How the item of that name is built where it is one of `VARIANTS`."""
+    known = (one for paper in WITH_SWITCHES for one in paper.variants if name.startswith(f"{paper.name}/"))
+    return next((one for one in known if name.endswith(one.suffix)), None)
+
+
 def profiles(name: str) -> tuple[str, ...]:
-    """The profiles in which the runs of that item differ. A stand-in has numbers of its own, not the print's."""
-    if name in PRINTED:
-        return FULL_SIZE
+    """The profiles in which the runs of that item differ."""
+    if variant := variant_of(name):
+        return variant.profiles
     paper, _, item = name.partition("/")
     own: Mapping[str, tuple[str, ...]] = getattr(PAPERS[paper], "OWN_PROFILES", {})
     return own.get(item, PROFILES)
@@ -55,25 +68,26 @@ def items(
     entries = [entry_of(name) for name in also]
     chosen: dict[str, None] = {}
     for name in names:
-        found = [item for item in ITEMS if name in ("all", item) or (name == item.split("/")[0] and item not in OURS)]
-        found = [name] if name in PRINTED else found
+        found = [one for one in ITEMS if name in ("all", one) or (name == one.split("/")[0] and one not in OURS)]
+        found = [name] if name in VARIANTS else found
         if not found:
-            raise ConfigError(f"unknown item {name!r}; {nearest(name, [*PAPERS, *ITEMS, 'all'])}")
+            raise ConfigError(f"unknown item {name!r}; {nearest(name, [*PAPERS, *ITEMS, *VARIANTS, 'all'])}")
         chosen.update(dict.fromkeys(found if rule == "released_code" else map(_printed, found)))
     for name in chosen:
         if entries and not name.startswith("arena/"):
             raise ConfigError(
                 f"--also: {name} compares what its paper compares; choose arena/digits or another of the arena"
             )
-        if name in PRINTED and profile in REDUCED:
-            raise ConfigError(f"{name}: profile {profile} has a stand-in's own numbers; choose --profile gpu or paper")
-    builders = {**ITEMS, **PRINTED}
+        if name in VARIANTS and profile not in profiles(name):
+            own = " or ".join(profiles(name))
+            raise ConfigError(f"{name}: profile {profile} has a stand-in's own numbers; choose --profile {own}")
+    builders = {**ITEMS, **VARIANTS}
     here = {name: profile_of(profile, profiles(name)) for name in chosen}
     if entries:
         built = [builders[name](where, entries) for name, where in here.items()]
     else:
         built = [item_of(builders[name], where) for name, where in here.items()]
-    return [item.with_quoted() for item in built] if also_quoted else built
+    return [one.with_quoted() for one in built] if also_quoted else built
 
 
 @cache

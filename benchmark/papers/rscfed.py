@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from benchmark.config import values_before
 from benchmark.data.augment import Augmentation, Weak
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
@@ -20,7 +21,7 @@ from benchmark.optim.sgd import SGD, Constant
 from benchmark.papers.beside import bound, labels_alone, ours
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, Scale
-from benchmark.papers.table import Paper, items
+from benchmark.papers.table import Paper, Variant, items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,8 @@ def experiment(setting: Setting) -> Experiment:
             # Section 4.1; flips are the code's (cifar_load.py:199-243), of SVHN's digits, too.
             augmentation=Augmentation(weak=Weak(enlarge=known.enlarge)),
         ),
-        partition=Dirichlet(alpha=0.8, rule="rscfed"),  # gamma, section 4.1
+        # gamma, section 4.1. Who has N/K images or more gets none of further classes (cifar_load.py:171-187).
+        partition=Dirichlet(alpha=0.8, rule="limited"),
         model=known.model,
         method=method,
         # Section 4.1; T says nothing beside epochs. All clients of Fed-Consist and FedAvg take part (section 4.4).
@@ -115,6 +117,15 @@ def experiment(setting: Setting) -> Experiment:
         optimizer=_sgd(method, known.lr, known.labelled_lr),
         evaluation=Evaluation(every=1, selection="best_on_test"),  # README: final_model/*_best.pth
     )
+
+
+def experiment_before(setting: Setting) -> Experiment:
+    """The line as this suite had it until 2026-11-25: without the limit on clients' images, and another FedIRM."""
+    now = experiment(setting)
+    method = now.method
+    if isinstance(method, FedIRM):
+        method = replace(method, warm_start_rounds=20, **values_before(FedIRM))
+    return replace(now, partition=replace(now.partition, rule="plain"), method=method)
 
 
 def _method(setting: Setting, known: Set) -> SupervisedFL | FedConsist | FedIRM | RSCFed:
@@ -126,7 +137,7 @@ def _method(setting: Setting, known: Set) -> SupervisedFL | FedConsist | FedIRM 
             labelled_share=None if "origi." in setting.method else setting.share,
             batch_size=known.batch_size,
             momentum="released_code",  # one optimizer a client in the released code
-            warm_start_rounds=20,  # clients without labels join after round 20 (train_main.py:120-166)
+            warm_start_rounds=21,  # rounds 0 to 20: clients without labels join after these (train_main.py:137)
         )
     shared: dict[str, Any] = {
         "alpha": 0.001,  # section 4.1
@@ -291,10 +302,19 @@ def _labelled_data_held(cells: Sequence[Cell]) -> Iterable[Cell]:
         yield replace(held, setting={**held.setting, "labelled": "a fifth"})
 
 
+PLAIN = Variant(
+    suffix="-plain",
+    title="plain Dirichlet partition: the suite's until 2026-11, not the released rule",
+    note="Clients' images are not limited, and FedIRM is the suite's until 2026-11: departures 16, 17 and 18.",
+    experiment=experiment_before,
+    switches=True,
+    named_by="Runs with the plain Dirichlet partition, the suite's until 2026-11, stand in {name}.",
+)
 PAPER = Paper(
     name="rscfed",
     setting=Setting,
     experiment=experiment,
+    variants=(PLAIN,),
     scale=scale,
     beside=beside,
     computed={"cost": models_sent},

@@ -30,8 +30,8 @@ from benchmark.papers.table import Paper, items
 # "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).
 PARTITIONS: Mapping[str, Partition] = {
     "Non-IID, K = 2": Shards(classes_per_client=2),
-    "Non-IID, Dir(0.1)": Dirichlet(alpha=0.1, rule="semifl"),
-    "Non-IID, Dir(0.3)": Dirichlet(alpha=0.3, rule="semifl"),
+    "Non-IID, Dir(0.1)": Dirichlet(alpha=0.1, rule="limited"),
+    "Non-IID, Dir(0.3)": Dirichlet(alpha=0.3, rule="limited"),
     "IID": Iid(),
 }
 STRONG = RandAugment(pool="semifl", levels=(10, 10), cutout=0.0)

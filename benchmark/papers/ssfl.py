@@ -26,7 +26,7 @@ from benchmark.optim.sgd import SGD, Constant, Cosine
 from benchmark.papers.beside import ALONE, labels_alone, ours
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale
-from benchmark.papers.table import Paper, Rule, items
+from benchmark.papers.table import Paper, Rule, by_the_print, items
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
@@ -514,7 +514,7 @@ PAPER = Paper(
     name="ssfl",
     setting=Setting,
     experiment=experiment,
-    printed=partial(experiment, rule="paper"),
+    variants=(by_the_print(partial(experiment, rule="paper")),),
     scale=scale,
     usual=lambda setting: {"E": EPOCHS[setting.data]},
     beside=beside,
@@ -530,4 +530,3 @@ FIGURES = (
     *("fig6", "figd1", "figd2", "figd3", "figd4"),
 )
 ITEMS = items(PAPER, (*TABLES, *FIGURES))
-PRINTED = items(PAPER, (*TABLES, *FIGURES), rule="paper")

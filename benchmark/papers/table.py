@@ -19,7 +19,7 @@ from benchmark.models.build import Model, build, count_parameters, forward_flops
 from benchmark.papers.beside import bounds
 from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
 from benchmark.papers.published import claims_of, drawing_of, read_published
-from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth
+from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, Scale, check_profile, scaled, tenth
 
 Line = Mapping[str, Any]  # one cell of a file
 Rule = Literal["paper", "released_code"]
@@ -40,11 +40,34 @@ WORDS = {  # as papers print them
     "isic2018": "ISIC 2018",
 }
 BY_THE_PRINT = "-printed"  # ends the name of an item under `--rule paper`
-PRINT_NOTE = "By the print, where the released code contradicts it. The code of the printed numbers was another."
 SELECTIONS = {
     "last": "Selection: the last round's model. Test data chose nothing.",
     "best_on_test": "Selection: the best round on the test set, as released: test data chose the round.",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Another way to build a paper's items, each of them an item of its own."""
+
+    suffix: str  # ends their names: "-printed" of "ssfl/tab2-printed"
+    title: str  # in brackets behind an item's title
+    note: str  # at the foot of their tables
+    experiment: Callable[[Any], Experiment]  # a setting at the paper's scale
+    profiles: tuple[str, ...] = PROFILES  # in which their runs differ from those of the paper's own items
+    switches: bool = False  # whether PAPER/departures is built so, too
+    named_by: str = ""  # a note of the paper's own items; {name} is the item that is built this way
+
+    def of(self, built: Item) -> Item:
+        """The item under its own name and title."""
+        title, notes = f"{built.title} ({self.title})", (*built.notes, self.note)
+        return replace(built, name=built.name + self.suffix, title=title, notes=notes)
+
+
+def by_the_print(experiment: Callable[[Any], Experiment]) -> Variant:
+    """The items by the print, where the released code contradicts it. Stand-ins have numbers of their own."""
+    note = "By the print, where the released code contradicts it. The code of the printed numbers was another."
+    return Variant(suffix=BY_THE_PRINT, title="by the print", note=note, experiment=experiment, profiles=FULL_SIZE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +77,7 @@ class Paper:
     name: str
     setting: type[Any]  # a dataclass of the paper's file: what of a line makes its experiment
     experiment: Callable[[Any], Experiment]  # a setting at the paper's scale
-    # The setting by the print alone, where `experiment` follows the released code that contradicts it.
-    printed: Callable[[Any], Experiment] | None = None
+    variants: tuple[Variant, ...] = ()
     scale: Callable[[Any, str], Scale]  # its stand-in under "demo" or "laptop"
     # A setting's values that are so usual in the paper that no label says them: {"E": 300}.
     usual: Callable[[Any], Mapping[str, Any]] = lambda setting: {}
@@ -71,22 +93,28 @@ class Paper:
         """Of a line, those of its setting."""
         return {f.name for f in fields(self.setting)}
 
+    @property
+    def printed(self) -> Callable[[Any], Experiment] | None:
+        """A setting by the print alone, where `experiment` follows the released code that contradicts it."""
+        return next((one.experiment for one in self.variants if one.suffix == BY_THE_PRINT), None)
+
+    def built_by(self, variant: Variant) -> "Paper":
+        return replace(self, experiment=variant.experiment, variants=())
+
+    def variants_of(self, item: str) -> Iterator[str]:
+        """Notes that name what the item is called where it is built otherwise."""
+        return (one.named_by.format(name=f"{item}{one.suffix}") for one in self.variants if one.named_by)
+
     def setting_of(self, line: Line) -> Any:
         """What is not of the setting (value, row, notes) is left out."""
         return self.setting(**{key: value for key, value in line.items() if key in self.keys})
 
 
-def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") -> Item:
-    """The item of that file under a profile. Raises ConfigError for an unknown profile or a damaged file.
-
-    `rule`: where the released code contradicts the print, whose word counts. By the print it is an item of its own.
-    """
+def item(paper: Paper, name: str, profile: str, variant: Variant | None = None) -> Item:
+    """The item of that file under a profile. Raises ConfigError for an unknown profile or a damaged file."""
     check_profile(profile)
-    if rule == "paper":
-        assert paper.printed is not None, f"{paper.name} has one rule"
-        printed = item(replace(paper, experiment=paper.printed, printed=None), name, profile)
-        title = printed.title + " (by the print)"
-        return replace(printed, name=printed.name + BY_THE_PRINT, title=title, notes=(*printed.notes, PRINT_NOTE))
+    if variant is not None:
+        return variant.of(item(paper.built_by(variant), name, profile))
     file = read_published(f"{paper.name}/{name}")
     lines = [{**line, "measured": file.get("measured", False)} for line in file["cells"]]
     _check_lines(paper, file, lines)
@@ -118,6 +146,7 @@ def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") ->
         notes=(
             *(stand_in_notes if stand_ins else (*file["notes"], *_rule_notes(paper, trained))),
             *(SELECTIONS[selection] for selection in selections),
+            *paper.variants_of(f"{paper.name}/{name}"),
         ),
         metrics=tuple(file["metrics"]),
         rows=tuple(file["rows"]),
@@ -127,9 +156,9 @@ def item(paper: Paper, name: str, profile: str, rule: Rule = "released_code") ->
     )
 
 
-def items(paper: Paper, names: Iterable[str], rule: Rule = "released_code") -> dict[str, Callable[..., Item]]:
+def items(paper: Paper, names: Iterable[str]) -> dict[str, Callable[..., Item]]:
     """The items of these files, for the catalogue."""
-    return {name: partial(item, paper, name, rule=rule) for name in names}
+    return {name: partial(item, paper, name) for name in names}
 
 
 def differences(paper: Paper, lines: Iterable[Line]) -> dict[str, list[tuple[Any, Any]]]:

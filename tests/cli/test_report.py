@@ -42,7 +42,7 @@ def small_item(profile: str) -> Item:
 def places(tmp_path, monkeypatch):
     for module in (catalogue, report, reproduce):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
-        monkeypatch.setattr(module, "PRINTED", {}, raising=False)
+        monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
     return ["--results", str(tmp_path), "--site", str(tmp_path / "site")]
 
 

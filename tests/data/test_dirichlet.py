@@ -1,9 +1,11 @@
-"""The Dirichlet rules: the old one unmoved, SemiFL's cap, FedSwitch's equal clients, and what they share.
+"""The Dirichlet rules: the plain one unmoved, RSCFed's and SemiFL's limit, FedSwitch's equal clients, and what they
+share.
 
 Shapes: K clients, d classes; n_d images of each class.
 """
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from benchmark.data.partition import RULES, Dirichlet, take_in_proportion
 from benchmark.data.tables import largest_remainders
+from benchmark.experiment import from_json, to_json
+from tests.conftest import tiny_experiment
 
 NAMES = sorted(RULES)
 CLASS_SIZES = st.lists(st.integers(0, 200), min_size=2, max_size=12).map(np.array).filter(lambda n_d: n_d.sum() >= 30)
@@ -28,7 +32,7 @@ def test_the_rule_of_old_gives_what_it_gave():
     for (seed, alpha, K), digest in recorded.items():
         counts_Kd = Dirichlet(alpha=alpha, min_size=3).shares(n_d, K, seed)
         assert hashlib.sha256(counts_Kd.astype("<i8").tobytes()).hexdigest()[:16] == digest
-    few_Kd = Dirichlet(alpha=0.5, min_size=3, rule="rscfed").shares(np.array([20, 30, 25]), 3, 0)
+    few_Kd = Dirichlet(alpha=0.5, min_size=3, rule="plain").shares(np.array([20, 30, 25]), 3, 0)
     assert few_Kd.tolist() == [[1, 10, 24], [4, 1, 0], [15, 19, 1]]
 
 
@@ -43,19 +47,19 @@ def test_every_rule_gives_every_image_exactly_once(n_d, K, alpha, seed):
 
 @settings(max_examples=100, deadline=None)
 @given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
-def test_semifl_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
+def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
     """The cap, class by class: whoever held N/K images or more before a class has none of it."""
-    counts_Kd = RULES["semifl"](n_d, K, alpha, seed, 0)
+    counts_Kd = RULES["limited"](n_d, K, alpha, seed, 0)
     before_Kd = counts_Kd.cumsum(axis=1) - counts_Kd
     full_Kd = before_Kd * K >= n_d.sum()
     assert counts_Kd[full_Kd].sum() == 0
 
 
-def test_semifl_by_hand_with_one_client_per_class():
+def test_limited_by_hand_with_one_client_per_class():
     """Two clients, two classes of 100, alpha = 1e-4: class 0 goes to one client whole, which thereby holds N/K = 100;
     class 1 has to go to the other, whatever is drawn."""
     for seed in range(6):
-        counts_Kd = RULES["semifl"](np.array([100, 100]), 2, 1e-4, seed, 0)
+        counts_Kd = RULES["limited"](np.array([100, 100]), 2, 1e-4, seed, 0)
         assert sorted(counts_Kd.tolist()) == [[0, 100], [100, 0]]
 
 
@@ -151,3 +155,82 @@ def test_largest_remainders_round_down_or_up_and_keep_the_sum(quarters):
     assert min((r for r, u in zip(remainders, up, strict=True) if u), default=3) >= max(
         (r for r, u in zip(remainders, up, strict=True) if not u), default=0
     )
+
+
+# --- the sizes of RSCFed's clients ---
+
+SVHN = np.array([4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659])  # training images of each class
+CIFAR_100 = np.full(100, 500)
+# Images of the ten clients in the files that RSCFed comes with (partition_strategy/*.pth).
+SHIPPED = {
+    "svhn": [6621, 4594, 7578, 7972, 9178, 7781, 8852, 6374, 8311, 5996],
+    "cifar100": [5101, 5079, 5071, 4565, 5040, 5097, 4941, 5098, 5000, 5008],
+}
+
+
+def released_sizes(n_d, K, stream):
+    """RSCFed's `partition_data_allnoniid` in our words, for any number of classes: proportions of full clients are 0,
+    the others' are normalised, and cut at the whole numbers below. Anew until every client has ten images."""
+    while True:
+        sizes_K = np.zeros(K, dtype=int)
+        for n in n_d:
+            share_K = stream.dirichlet(np.full(K, 0.8)) * (sizes_K < n_d.sum() / K)
+            cuts = np.floor(np.cumsum(share_K / share_K.sum()) * n).astype(int)
+            sizes_K += np.diff([0, *cuts[:-1], n])
+        if sizes_K.min() >= 10:
+            return sizes_K
+
+
+def spread(sizes_K):
+    """Standard deviation over mean of clients' images."""
+    return np.std(sizes_K) / np.mean(sizes_K)
+
+
+@pytest.mark.parametrize(
+    ("n_d", "K", "limited", "plain"),
+    [(SVHN, 10, 0.178, 0.328), (CIFAR_100, 10, 0.033, 0.098), (SVHN, 50, 0.217, 0.365)],
+    ids=["SVHN", "CIFAR-100", "SVHN, 50 clients"],
+)
+def test_clients_are_as_unequal_as_in_the_released_code(n_d, K, limited, plain):
+    """Means over 200 seeds, each with the standard error of its draws; four of them leave 1 in 16,000. The numbers are
+    means over 60 draws of the released code and of the rule without the limit, so that they have errors of their own,
+    sqrt(200 / 60) times as large."""
+    found = {
+        rule: np.array([spread(Dirichlet(alpha=0.8, rule=rule).shares(n_d, K, seed).sum(axis=1)) for seed in range(200)])
+        for rule in ("limited", "plain")
+    }
+    streams = (np.random.default_rng(seed) for seed in range(200))
+    released = np.array([spread(released_sizes(n_d, K, stream)) for stream in streams])
+    error = {rule: values.std(ddof=1) / np.sqrt(200) for rule, values in found.items()}
+    gap = found["limited"].mean() - released.mean()
+    assert abs(gap) < 4 * np.hypot(error["limited"], released.std(ddof=1) / np.sqrt(200))
+    for rule, expected in (("limited", limited), ("plain", plain)):
+        assert abs(found[rule].mean() - expected) < 4 * error[rule] * np.sqrt(1 + 200 / 60)
+    assert found["plain"].mean() - found["limited"].mean() > 10 * np.hypot(*error.values())
+
+
+@pytest.mark.parametrize(("name", "n_d", "expected"), [("svhn", SVHN, 0.183), ("cifar100", CIFAR_100, 0.031)])
+def test_the_shipped_files_are_draws_with_the_limit(name, n_d, expected):
+    """Their spread of sizes lies among those of 200 draws with the limit, and below nearly all without."""
+    shipped = spread(SHIPPED[name])
+    assert shipped == pytest.approx(expected, abs=5e-4) and sum(SHIPPED[name]) == n_d.sum()
+    below = {
+        rule: np.mean(
+            [spread(Dirichlet(alpha=0.8, rule=rule).shares(n_d, 10, seed).sum(axis=1)) < shipped for seed in range(200)]
+        )
+        for rule in ("limited", "plain")
+    }
+    assert 0.025 < below["limited"] < 0.975 and below["plain"] < 0.025
+
+
+def test_names_of_old_are_read_and_hashed():
+    """Records have "rscfed" for plain and "semifl" for limited: the same key and the same draws."""
+    base = tiny_experiment()
+    for now, former in (("plain", "rscfed"), ("limited", "semifl")):
+        experiment = replace(base, partition=Dirichlet(alpha=0.8, rule=now))
+        written = to_json(experiment)
+        written["partition"]["rule"] = former
+        assert from_json(written) == experiment
+    hashed = to_json(experiment, hashed=True)["partition"]
+    assert hashed["rule"] == "semifl"
+    assert "rule" not in to_json(replace(base, partition=Dirichlet(alpha=0.8)), hashed=True)["partition"]

@@ -18,7 +18,7 @@ from benchmark.data.split import split
         (["--R", "0.7", "--sizes", "equal"], ClassSkew(R=0.7, sizes="equal")),
         (["--iid"], Iid()),
         (["--alpha", "0.9"], Dirichlet(alpha=0.9)),
-        (["--alpha", "0.9", "--rule", "semifl"], Dirichlet(alpha=0.9, rule="semifl")),
+        (["--alpha", "0.9", "--rule", "limited"], Dirichlet(alpha=0.9, rule="limited")),
         (["--alpha", "0.9", "--rule", "fedswitch"], Dirichlet(alpha=0.9, rule="fedswitch")),
         (["--shards", "3"], Shards(classes_per_client=3)),
         (["--shards", "3", "--repeats"], Shards(classes_per_client=3, distinct=False)),
@@ -46,7 +46,7 @@ def test_labels_at_the_clients(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--rule", "semifl"], "--alpha 0.3"),
+        (["--rule", "limited"], "--alpha 0.3"),
         (["--iid", "--repeats"], "--shards 2"),
         (["--shards", "11"], "take at most 10"),
         (["--shards", "2", "--K", "4"], "classes_per_client=3"),

@@ -23,7 +23,7 @@ RULES = (
     ClassSkew(R=0.4),
     ClassSkew(R=0.7, sizes="equal"),
     Dirichlet(alpha=0.8, min_size=1),
-    Dirichlet(alpha=0.8, min_size=1, rule="semifl"),
+    Dirichlet(alpha=0.8, min_size=1, rule="limited"),
     Dirichlet(alpha=0.8, min_size=1, rule="fedswitch"),
     Shards(classes_per_client=2, distinct=False),
 )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmark.config import values_before
 from benchmark.data.partition import Dirichlet, Shards
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
@@ -49,6 +50,9 @@ def _at_clients(method: Any, setting: Any, **changes: Any) -> Experiment:
 EVERYWHERE = replace(BASE, data=replace(BASE.data, label_setting="everywhere"))
 
 SEMIFL = SemiFL(threshold=0.123, batch_size=8, server_batch_size=8)
+
+# As in records from before 2026-11-25.
+FEDIRM: dict[str, Any] = {"batch_size": 8, **values_before(FedIRM)}
 
 FEDSWITCH: dict[str, Any] = {
     "fedprox-fixmatch": FedProxFixMatch(threshold=0.14, batch_size=8, labelled_batch_size=4, server_batch_size=8),
@@ -130,9 +134,10 @@ TRACES = {
     "fed-consist": _at_clients(FedConsist(batch_size=8, **PAPER), "some_clients", model=replace(BASE.model, norm="bn")),
     "fed-consist-every-client": _at_clients(FedConsist(batch_size=8, **PAPER), "every_client"),
     # Entropies begin at ln 10 = 2.3: the cut takes some images.
-    "fedirm": _at_clients(FedIRM(batch_size=8, ramp_rounds=2, uncertainty=2.285, least_confidence=0.0), "some_clients"),
+    "fedirm": _at_clients(FedIRM(ramp_rounds=2, uncertainty=2.285, least_confidence=0.0, **FEDIRM), "some_clients"),
+    "fedirm-released": _at_clients(FedIRM(batch_size=8, uncertainty=2.29, least_confidence=0.12), "some_clients"),
     "fedirm-adjusted": _at_clients(
-        FedIRM(batch_size=8, labelled_share=0.5, uncertainty=2.3, least_confidence=0.13, momentum="released_code"),
+        FedIRM(labelled_share=0.5, uncertainty=2.3, least_confidence=0.13, momentum="released_code", **FEDIRM),
         "one_more_client",
         federation=replace(BASE.federation, K=3, C=3),  # of 4 clients, the one with labels is in both cohorts
     ),

@@ -30,29 +30,40 @@ def rounds_by_plain_torch(
     loss_of: Callable[[nn.Module, nn.Module, Mapping[str, Tensor], int], Tensor],
     alpha: float,
     on_labels: Callable[[Environment, nn.Module, int], None] = lambda environment, student, client: None,
+    label_views: tuple[str, ...] = ("weak",),
+    smoothing: float = 0.0,
+    warm: int = 0,
 ) -> tuple[Weights, dict[int, Weights]]:
-    """The mean, and the teachers. All clients once a round, T = 2, from the mean; teachers from the initial weights.
+    """The mean, and the teachers. All clients once a round, T = 2, from the mean; teachers from the first mean.
 
     `weights` of the clients' trained students in the mean; `loss_of` student, teacher and views in a round, without
-    labels; `on_labels` is called with the trained student of each labelled client, before any other trains.
+    labels; `on_labels` is called with the trained student of each labelled client, before any other trains. Losses of
+    labels, smoothed, are added over `label_views`. In the first `warm` rounds the one labelled client is alone.
     """
     environment = prepare(experiment)
     mean, clients = weights_of(environment.network()), range(environment.K)
     students, teachers = ({k: environment.network() for k in clients} for _ in range(2))
     labelled = environment.labelled
     for number in range(1, rounds + 1):
-        for k in sorted(clients, key=lambda k: not labelled[k]):
+        if number == warm + 1:
+            for teacher in teachers.values():
+                teacher.load_state_dict(mean)
+        for k in sorted((k for k in clients if labelled[k] or number > warm), key=lambda k: not labelled[k]):
             student, teacher = students[k], teachers[k].eval()
             student.load_state_dict(mean)
             part: Any = "labelled" if labelled[k] else "unlabelled"
-            views = ("weak",) if labelled[k] else ("weak", "weak2")
+            views = label_views if labelled[k] else ("weak", "weak2")
             stream = Stream(part=part, batch_size=8, views=views, drop_last=False)
             job = Job(key=Key(client=k), update=LocalUpdate(), receives={}, data={part: stream}, limit=Limit(steps=2))
             optimizer = torch.optim.SGD(student.parameters(), lr=0.05 if labelled[k] else 0.02, momentum=0.9)
             for batch in JobBatches(environment, job, number):
                 images: Any = batch.streams[part]
                 if labelled[k]:
-                    loss = nn.functional.cross_entropy(student(images.views["weak"]), images.labels_N)
+                    loss = torch.zeros(())
+                    for view in label_views:
+                        log_ND = student(images.views[view]).log_softmax(1)
+                        right_N = log_ND.gather(1, images.labels_N[:, None])
+                        loss = loss - (1 - smoothing) * right_N.mean() - smoothing * log_ND.mean()
                 else:
                     loss = loss_of(student, teacher, images.views, number)
                 optimizer.zero_grad()
@@ -63,6 +74,10 @@ def rounds_by_plain_torch(
                         mine.copy_(mine + alpha * (theirs - mine))
             if labelled[k]:
                 on_labels(environment, student, k)
+        if number <= warm:
+            (alone,) = (k for k in clients if labelled[k])
+            mean = weights_of(students[alone])
+            continue
         states = {k: weights_of(students[k]) for k in clients}
         weight = weights(environment, states)
         mean = {name: torch.stack([weight[k] * states[k][name] for k in clients]).sum(0) for name in mean}

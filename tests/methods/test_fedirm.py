@@ -1,5 +1,6 @@
 """FedIRM: its loss by NumPy, whole rounds against plain torch, the passes with dropout, who sends and keeps what."""
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -10,9 +11,10 @@ import torch
 from scipy.special import softmax
 from torch import nn
 
+from benchmark.config import values_before
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.fedirm import FedIRM, RelationMatching, mean_prediction, mean_relation
+from benchmark.methods.fedirm import FedIRM, RelationMatching, mean_relation, relation_loss, several_passes
 from benchmark.methods.protocol import Batch, Key
 from benchmark.models.build import Model
 from tests.conftest import tiny_experiment
@@ -28,6 +30,14 @@ def test_the_mean_is_over_the_clients_that_have_the_class():
     two = torch.tensor([[0.4, 0.6], [0.5, 0.5]])
     assert torch.allclose(mean_relation([one, two]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
     assert mean_relation([one, one]).tolist()[1] == [0.0, 0.0]
+
+
+def test_the_relation_loss_by_hand():
+    """Rows (1/2, 1/2) and (1/4, 3/4): KL is ln(4/3)/2 one way and 3 ln 3 / 4 - ln 2 the other. A second row is on one
+    side alone; half of the sum over two rows."""
+    mine, theirs = torch.tensor([[0.5, 0.5], [0.0, 0.0]]), torch.tensor([[0.25, 0.75], [0.1, 0.9]])
+    there, back = math.log(4 / 3) / 2, 0.75 * math.log(3) - math.log(2)
+    assert relation_loss(mine, theirs).item() == pytest.approx((there + back) / 2 / 2, rel=1e-6)
 
 
 # --- the local loss ---
@@ -46,26 +56,30 @@ class Linear(nn.Module):
         return self.last(self.dropout(self.norm(images_NCHW.flatten(1))))
 
 
-def test_the_local_loss_by_numpy():
+@pytest.mark.parametrize("asked", ["student", "teacher"])
+def test_the_local_loss_by_numpy(asked):
     """lambda ramp (L_c + L_IRM) of three classes: the cuts leave images out, and one row is missing at the server."""
     rng = np.random.default_rng(1)
     views = {name: torch.tensor(rng.normal(size=(12, 1, 2, 2)), dtype=torch.float32) for name in ("weak", "weak2")}
     student, teacher = Linear(2).train(), Linear(3).eval()
     theirs_DD = softmax(rng.normal(size=(3, 3)), axis=1) * [[1], [1], [0]]
-    method = FedIRM(uncertainty=0.95, least_confidence=0.5, unlabelled_weight=4.0)
+    cuts: dict[str, Any] = {"uncertainty": 0.95, "least_confidence": 0.5, "unlabelled_weight": 4.0}
+    method = FedIRM(**cuts, asked=asked, relation_weight=3.0)
     update = RelationMatching(method=method, relation_DD=torch.tensor(theirs_DD, dtype=torch.float32), ramp=0.25)
     networks = nn.ModuleDict({"student": student}), nn.ModuleDict({"teacher": teacher})
     loss, aux = update.loss(*networks, {"unlabelled": Batch(views=views, labels_N=None)}, torch.Generator())
     with torch.no_grad():
         logits_ND, teacher_ND = student(views["weak2"]).double().numpy(), teacher(views["weak"]).double().numpy()
     q_ND = softmax(teacher_ND, axis=1)
-    labels_N, kept_N = q_ND.argmax(axis=1), (-(q_ND * np.log(q_ND)).sum(axis=1) < 0.95) & (q_ND.max(axis=1) >= 0.5)
+    p_ND = softmax(logits_ND, axis=1) if asked == "student" else q_ND
+    labels_N, kept_N = p_ND.argmax(axis=1), (-(p_ND * np.log(p_ND)).sum(axis=1) < 0.95) & (p_ND.max(axis=1) >= 0.5)
     expected = ((softmax(logits_ND, axis=1) - q_ND) ** 2).sum() / 12
     for c in {0, 1} & set(labels_N[kept_N]):
         mine, theirs = softmax(logits_ND[kept_N & (labels_N == c)].mean(axis=0) / 2), theirs_DD[c]
-        expected += ((mine * np.log(mine / theirs)).sum() + (theirs * np.log(theirs / mine)).sum()) / 3
+        both = (mine * np.log(mine / theirs)).sum() + (theirs * np.log(theirs / mine)).sum()
+        expected += 3.0 * both / 2 / 3  # the weight, the mean of two, three classes
     assert loss.item() == pytest.approx(4.0 * 0.25 * expected, rel=1e-5)
-    assert aux["client/relation_loss"] > 0.01 and aux["kept_N"].tolist() == kept_N.tolist() and 2 < kept_N.sum() < 12
+    assert aux["client/relation_loss"] > 0.01 and aux["kept_N"].tolist() == kept_N.tolist() and 1 < kept_N.sum() < 12
     loss.backward()
     assert student.last.weight.grad is not None and teacher.last.weight.grad is None
 
@@ -75,53 +89,98 @@ def test_passes_differ_by_dropout_alone():
     training mode, and afterwards nothing is."""
     images_NCHW = torch.randn(6, 1, 2, 2, generator=torch.Generator().manual_seed(0)) * 3
     plain, dropped = Linear(4).eval(), Linear(4, dropout=0.5).eval()
-    assert torch.equal(mean_prediction(plain, images_NCHW, 10), plain(images_NCHW).softmax(1).detach())
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        found = mean_prediction(dropped, images_NCHW, 400)
+        found = several_passes(dropped, images_NCHW, 400).softmax(-1).mean(0)
         torch.manual_seed(1)
-        again = mean_prediction(dropped, images_NCHW, 400)
+        again = several_passes(dropped, images_NCHW, 400).softmax(-1).mean(0)
     assert (found - again).abs().max() < 0.1 < (found - plain(images_NCHW).softmax(1)).abs().max()
     assert torch.allclose(found.sum(1), torch.ones(6)) and not any(m.training for m in dropped.modules())
     assert dropped.norm.num_batches_tracked == 0
 
 
+@pytest.mark.parametrize("asked", ["student", "teacher"])
+def test_who_is_asked_with_dropout(asked):
+    """The draws of dropout repeated by hand. Student: a pass that trains and gives label and confidence, then three
+    whose logits are averaged; teacher: two whose probabilities are."""
+    images_NCHW = torch.randn(40, 1, 2, 2, generator=torch.Generator().manual_seed(1)) * 2
+    views = {"weak": images_NCHW, "weak2": images_NCHW + 0.1}
+    student, teacher = Linear(5, dropout=0.3).train(), Linear(6, dropout=0.3).eval()
+    update = RelationMatching(method=FedIRM(asked=asked, passes=2, uncertainty=0.8, least_confidence=0.6))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        _, aux = update.unlabelled_loss(student, teacher, views)
+        torch.manual_seed(3)
+        with torch.no_grad():
+            trained_ND = student(views["weak2"])
+            if asked == "student":
+                mean_ND = torch.stack([student(views["weak2"]) for _ in range(3)]).mean(0).softmax(1)
+                label_ND = trained_ND.softmax(1)
+            else:
+                teacher.dropout.train()
+                mean_ND = torch.stack([teacher(views["weak"]).softmax(1) for _ in range(2)]).mean(0)
+                label_ND = mean_ND
+    kept_N = (-(mean_ND * mean_ND.log()).sum(1) < 0.8) & (label_ND.max(1).values >= 0.6)
+    assert aux["labels_N"].tolist() == label_ND.argmax(1).tolist()
+    assert aux["kept_N"].tolist() == kept_N.tolist() and 5 < kept_N.sum() < 35
+    if asked == "student":  # two cuts on two predictions: neither alone gives the same
+        assert kept_N.tolist() != (mean_ND.max(1).values >= 0.6).tolist()
+
+
 @pytest.mark.parametrize(("round_number", "expected"), [(3, math.exp(-5)), (5, math.exp(-1.25)), (7, 1.0), (50, 1.0)])
 def test_the_ramp(round_number, expected):
-    """Two rounds on labels; t = 0, 2, 4 of 4 rounds."""
+    """Two rounds on labels; t = 0, 2, 4 of 4 rounds since clients joined, or in all."""
     world: Any = type("World", (), {"round": round_number})
-    assert FedIRM(warm_start_rounds=2, ramp_rounds=4).ramp(world) == pytest.approx(expected)
+    assert FedIRM(warm_start_rounds=2, ramp_rounds=4, ramp_from="joining").ramp(world) == pytest.approx(expected)
+    earlier: Any = type("World", (), {"round": round_number - 2})
+    assert FedIRM(warm_start_rounds=2, ramp_rounds=4).ramp(earlier) == pytest.approx(expected)
     assert FedIRM(ramp_rounds=0).ramp(world) == 1.0
+
+
+def test_the_ramp_as_released():
+    """Clients join in com_round 21 of 0, 1, ...: exp(-5 (1 - 21/30)^2) = .638."""
+    world: Any = type("World", (), {"round": 22})
+    assert FedIRM(warm_start_rounds=21).ramp(world) == pytest.approx(math.exp(-5 * 0.09))
 
 
 # --- whole rounds, independently ---
 
 
-METHOD = FedIRM(batch_size=8, ramp_rounds=3, uncertainty=2.29, least_confidence=0.13, ema_warm_up="paper", alpha=0.2)
+METHOD = FedIRM(batch_size=8, ramp_rounds=4, uncertainty=2.29, least_confidence=0.13, ema_warm_up="paper", alpha=0.2)
+WARM = replace(METHOD, warm_start_rounds=1, uncertainty=2.24, least_confidence=0.18)
+WAYS = {
+    "released": WARM,
+    "teacher": replace(WARM, asked="teacher"),
+    "joining": replace(WARM, ramp_from="joining"),
+    "not smoothed": replace(WARM, smoothing=0.0),
+    "one view": replace(WARM, labelled_views=1),
+    "sum": replace(WARM, relation_weight=2.0),
+    "before": replace(WARM, **values_before(FedIRM)),
+}
 
 
 def softened(logits_ND, labels_N, c):
     return (logits_ND[labels_N == c].mean(0) / 2.0).softmax(0) if (labels_N == c).any() else None
 
 
-def local_loss(student, teacher, views, target, ramp):
+def local_loss(method, student, teacher, views, target, ramp):
     with torch.no_grad():
         q_ND = teacher(views["weak"]).softmax(1)
     logits_ND = student(views["weak2"])
-    sure_N = (-(q_ND * q_ND.log()).sum(1) < 2.29) & (q_ND.max(1).values >= 0.13)
+    p_ND = {"teacher": q_ND, "student": logits_ND.detach().softmax(1)}[method.asked]
+    sure_N = (-(p_ND * p_ND.log()).sum(1) < method.uncertainty) & (p_ND.max(1).values >= method.least_confidence)
     loss = ((logits_ND.softmax(1) - q_ND) ** 2).sum(1).mean()
     for c in range(10):
-        mine = softened(logits_ND[sure_N], q_ND.argmax(1)[sure_N], c)
+        mine = softened(logits_ND[sure_N], p_ND.argmax(1)[sure_N], c)
         if mine is not None and target[c] is not None:
             both = nn.functional.kl_div(mine.log(), target[c], reduction="sum")
-            loss = loss + (both + nn.functional.kl_div(target[c].log(), mine, reduction="sum")) / 10
+            both = both + nn.functional.kl_div(target[c].log(), mine, reduction="sum")
+            loss = loss + method.relation_weight * both / 20
     return 15.0 * min(ramp, 1.0) * loss
 
 
-def test_four_rounds_by_plain_torch():
-    experiment = experiment_of(METHOD)
+def by_plain_torch(method, rounds):
     relation: list[torch.Tensor | None] = []
-    module, watch = watched(experiment, 4)
 
     def on_labels(environment, student, client):
         """The labelled client's relations, for the others of the round."""
@@ -132,18 +191,48 @@ def test_four_rounds_by_plain_torch():
         relation[:] = [softened(logits_ND, data.train_labels_N[positions_N], c) for c in range(10)]
 
     def loss_of(student, teacher, views, number):
-        return local_loss(student, teacher, views, relation, math.exp(-5 * (1 - (number - 1) / 3) ** 2))
+        t = number - 1 if method.ramp_from == "start" else number - 1 - method.warm_start_rounds
+        return local_loss(method, student, teacher, views, relation, math.exp(-5 * (1 - t / 4) ** 2))
 
     def by_size(environment, states):
         total = sum(environment.sizes[k] for k in range(4))
         return {k: environment.sizes[k] / total for k in range(4)}
 
     mean, _ = rounds_by_plain_torch(
-        experiment, 4, weights=by_size, loss_of=loss_of, alpha=METHOD.alpha, on_labels=on_labels
+        experiment_of(method),
+        rounds,
+        weights=by_size,
+        loss_of=loss_of,
+        alpha=method.alpha,
+        on_labels=on_labels,
+        label_views=("weak", "weak2")[: method.labelled_views],
+        smoothing=method.smoothing,
+        warm=method.warm_start_rounds,
     )
+    return mean
+
+
+@functools.cache
+def as_released():
+    return by_plain_torch(WARM, 3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_rounds_after_one_on_labels_by_plain_torch(way):
+    """Each switch at each value, and as records from before have them. By plain torch, too, the ways differ."""
+    module, _ = watched(experiment_of(WAYS[way]), 3)
+    mean = by_plain_torch(WAYS[way], 3)
     assert difference(module.models()["student"], mean) < 1e-6
     assert difference(mean, weights_of(module.environment.network())) > 1e-2
-    assert module.metrics["client/relation_loss"] > 1e-4 and 0 < module.metrics["pseudo/kept"] < 1
+    assert module.metrics["client/relation_loss"] > 1e-4 and 0 < module.metrics["pseudo/kept"] <= 1
+    assert (module.metrics["pseudo/kept"] < 1) == (way != "not smoothed")  # which is surer of its images
+    assert (difference(mean, as_released()) > 3e-5) == (way != "released")
+
+
+def test_five_rounds_without_any_on_labels_by_plain_torch():
+    """The ramp of four rounds is over in the last one."""
+    module, _ = watched(experiment_of(METHOD), 5)
+    assert difference(module.models()["student"], by_plain_torch(METHOD, 5)) < 2e-6
 
 
 # --- what is sent and kept ---

@@ -62,7 +62,7 @@ def changed(full: Experiment, small: Experiment) -> set[str]:
 def test_only_what_a_stand_in_names_changes(data, method):
     full = Experiment(
         data=replace(data, name="svhn", streaming_steps=10, pooled_test=2000, N_validation=50),
-        partition=Dirichlet(alpha=0.3, rule="semifl"),
+        partition=Dirichlet(alpha=0.3, rule="limited"),
         model=Model(network="resnet9", norm="gn"),
         method=method,
         federation=Federation(K=100, C=10, T=9, epochs=5, rounds=800, on_divergence="drop"),

@@ -73,8 +73,8 @@ def test_semifl_s_cells_are_section_4_and_table_5():
     """Table 5's server batches: 10 with 250 labels, 250 with 4,000 and with SVHN's 1,000."""
     partitions = {
         "K=2": Shards(classes_per_client=2),
-        "Dir(0.1)": Dirichlet(alpha=0.1, rule="semifl"),
-        "Dir(0.3)": Dirichlet(alpha=0.3, rule="semifl"),
+        "Dir(0.1)": Dirichlet(alpha=0.1, rule="limited"),
+        "Dir(0.3)": Dirichlet(alpha=0.3, rule="limited"),
         "IID": Iid(),
     }
     labels = {"CIFAR-10": {"fewer": 250, "more": 4000}, "SVHN": {"fewer": 250, "more": 1000}}
