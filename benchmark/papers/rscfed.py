@@ -318,5 +318,6 @@ PAPER = Paper(
     scale=scale,
     beside=beside,
     computed={"cost": models_sent},
+    confirms_from=300,  # seeds from 100 and from 200 judged the claims of PLAIN
 )
 ITEMS = items(PAPER, ("tab1", "tab2", "tab3", "tab4", "tab5", "tab6", "tab7", "fig2", "weights"))

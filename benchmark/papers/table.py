@@ -17,7 +17,7 @@ from benchmark.experiment import Experiment, to_json
 from benchmark.methods.central import Central
 from benchmark.models.build import Model, build, count_parameters, forward_flops
 from benchmark.papers.beside import bounds
-from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
+from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, Printed, Shown
 from benchmark.papers.published import claims_of, drawing_of, read_published
 from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, Scale, check_profile, scaled, tenth
 
@@ -57,6 +57,8 @@ class Variant:
     profiles: tuple[str, ...] = PROFILES  # in which their runs differ from those of the paper's own items
     switches: bool = False  # whether PAPER/departures is built so, too
     named_by: str = ""  # a note of the paper's own items; {name} is the item that is built this way
+    family: str = ""  # what manifests put behind the paper's name for the family of its claims
+    confirms_from: int = CONFIRMING.start  # the first seed of its claims
 
     def of(self, built: Item) -> Item:
         """The item under its own name and title."""
@@ -67,7 +69,14 @@ class Variant:
 def by_the_print(experiment: Callable[[Any], Experiment]) -> Variant:
     """The items by the print, where the released code contradicts it. Stand-ins have numbers of their own."""
     note = "By the print, where the released code contradicts it. The code of the printed numbers was another."
-    return Variant(suffix=BY_THE_PRINT, title="by the print", note=note, experiment=experiment, profiles=FULL_SIZE)
+    return Variant(
+        suffix=BY_THE_PRINT,
+        title="by the print",
+        note=note,
+        experiment=experiment,
+        profiles=FULL_SIZE,
+        family=BY_THE_PRINT,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +96,8 @@ class Paper:
     bounded: bool = False  # whether `bounds` stand beside the cells of items that show accuracies
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
+    # The first seed of its claims; a later hundred where cells that were judged before were wrong.
+    confirms_from: int = CONFIRMING.start
 
     @property
     def keys(self) -> set[str]:
@@ -99,7 +110,7 @@ class Paper:
         return next((one.experiment for one in self.variants if one.suffix == BY_THE_PRINT), None)
 
     def built_by(self, variant: Variant) -> "Paper":
-        return replace(self, experiment=variant.experiment, variants=())
+        return replace(self, experiment=variant.experiment, variants=(), confirms_from=variant.confirms_from)
 
     def variants_of(self, item: str) -> Iterator[str]:
         """Notes that name what the item is called where it is built otherwise."""
@@ -153,6 +164,7 @@ def item(paper: Paper, name: str, profile: str, variant: Variant | None = None) 
         columns=tuple(file["columns"]),
         drawing=drawing_of(file),
         margin=file.get("margin"),
+        confirms_from=paper.confirms_from,
     )
 
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
-from benchmark.papers.catalogue import ITEMS, PRINTED, item_of, profiles
+from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles, variant_of
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.scale import profile_of
-from benchmark.papers.table import BY_THE_PRINT
 from benchmark.records.files import read_json
 from benchmark.records.record import read_copy
 
@@ -39,10 +38,29 @@ class Family:
         return Family(main=main, others=others)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The items whose claims are one family: a paper's at a profile, built in one way."""
+
+    paper: str
+    suffix: str = ""  # of `VARIANTS`
+    profile: str
+
+    @property
+    def manifest_name(self) -> str:
+        """What manifests call the family: "ssfl demo", "ssfl-printed gpu"."""
+        variant = variant_of(f"{self.paper}/{self.suffix}")
+        return f"{self.paper}{variant.family if variant else ''} {self.profile}"
+
+
+def group_of(item: Item) -> Group:
+    variant = variant_of(item.name)
+    return Group(paper=item.name.partition("/")[0], suffix=variant.suffix if variant else "", profile=item.profile)
+
+
 def manifest_name(item: Item) -> str:
-    """ "ssfl demo"; "ssfl-printed gpu" where the print is followed."""
-    paper, _, rest = item.name.partition("/")
-    return f"{paper}{BY_THE_PRINT if rest.endswith(BY_THE_PRINT) else ''} {item.profile}"
+    """What manifests call the item's family."""
+    return group_of(item).manifest_name
 
 
 def owner(item: Item, claim: Claim) -> tuple[Item, Claim]:
@@ -67,17 +85,22 @@ def declared(item: Item) -> Family:
 
 
 def _owners(item: Item) -> Mapping[object, tuple[Item, Claim]]:
-    known = item.name in ITEMS or item.name in PRINTED
-    return _owners_of(manifest_name(item)) if known else _first_of((item,))
+    return _owners_of(group_of(item)) if _is_known(item) else _first_of((item,))
+
+
+def _is_known(item: Item) -> bool:
+    """Whether it is an item of the suite; a test's or a user's is alone in its family."""
+    return item.name in ITEMS or item.name in VARIANTS
 
 
 @cache
-def _owners_of(family: str) -> Mapping[object, tuple[Item, Claim]]:
-    found = _first_of(_items_of(family))
-    places = {place.name for place, claim in found.values() if claim.main}
+def _owners_of(group: Group) -> Mapping[object, tuple[Item, Claim]]:
+    owners = _first_of(_items_of(group))
+    places = {place.name for place, claim in owners.values() if claim.main}
     if len(places) > 1:
-        raise ConfigError(f"main claims of {family} stand in {', '.join(places)}; choose one item for all of them")
-    return found
+        name = group.manifest_name
+        raise ConfigError(f"main claims of {name} stand in {', '.join(places)}; choose one item for all of them")
+    return owners
 
 
 def _first_of(items: tuple[Item, ...]) -> Mapping[object, tuple[Item, Claim]]:
@@ -93,24 +116,31 @@ def _contrast(item: Item, claim: Claim) -> object:
 
 
 @cache
-def _items_of(family: str) -> tuple[Item, ...]:
-    """The paper's items whose runs have that profile."""
-    paper, profile = family.split(" ")
-    builders = {**ITEMS, **PRINTED}
+def _items_of(group: Group) -> tuple[Item, ...]:
+    """The items whose runs have that profile."""
+    builders = {
+        name: build
+        for name, build in (*ITEMS.items(), *VARIANTS.items())
+        if name.partition("/")[0] == group.paper and _suffix_of(name) == group.suffix
+    }
     return tuple(
-        item_of(build, profile)
+        item_of(build, group.profile)
         for name, build in builders.items()
-        if name.partition("/")[0] + (BY_THE_PRINT if name in PRINTED else "") == paper
-        and profile_of(profile, profiles(name)) == profile
+        if profile_of(group.profile, profiles(name)) == group.profile
     )
 
 
+def _suffix_of(name: str) -> str:
+    variant = variant_of(name)
+    return variant.suffix if variant else ""
+
+
 @cache
-def _families(profile: str) -> Mapping[str, frozenset[str]]:
-    """The families with claims at a profile, and the keys of all cells of each paper there."""
-    papers = dict.fromkeys(name.partition("/")[0] for name in ITEMS)
-    names = [f"{paper}{suffix} {profile}" for paper in papers for suffix in ("", BY_THE_PRINT)]
-    return {name: _keys(_items_of(name)) for name in names if any(item.claims for item in _items_of(name))}
+def _groups(profile: str) -> Mapping[Group, frozenset[str]]:
+    """Those with claims at a profile, and the keys of all cells of each."""
+    known = dict.fromkeys((name.partition("/")[0], _suffix_of(name)) for name in (*ITEMS, *VARIANTS))
+    groups = [Group(paper=paper, suffix=suffix, profile=profile) for paper, suffix in known]
+    return {group: _keys(_items_of(group)) for group in groups if any(item.claims for item in _items_of(group))}
 
 
 def _keys(items: tuple[Item, ...]) -> frozenset[str]:
@@ -127,17 +157,26 @@ def begun_under(experiment: Experiment, results: Path) -> dict[str, dict[str, li
     if experiment.seed not in CONFIRMING:
         return {}
     first = first_seed_of(experiment.seed)
-    found = {}
-    for name in sorted(families_of(experiment.cell_key, experiment.profile)):
-        there = _closed(results, name, _families(experiment.profile)[name])
-        family = there[first] if first in there else _left(declared(_items_of(name)[0]), there, first)
-        found[name] = {"main": list(family.main), "others": list(family.others)}
-    return found
+    families = {}
+    for group in _groups_of(experiment.cell_key, experiment.profile, experiment.seed):
+        closed_before = _closed(results, group.manifest_name, _groups(experiment.profile)[group])
+        family = closed_before.get(first) or _left(declared(_items_of(group)[0]), closed_before, first)
+        families[group.manifest_name] = {"main": list(family.main), "others": list(family.others)}
+    return families
 
 
-def families_of(cell_key: str, profile: str) -> set[str]:
-    """The families whose papers have the cell."""
-    return {name for name, keys in _families(profile).items() if cell_key in keys}
+def _groups_of(cell_key: str, profile: str, seed: int) -> list[Group]:
+    """Those that have the cell, and whose claims that seed can judge."""
+    return [
+        group
+        for group, keys in _groups(profile).items()
+        if cell_key in keys and seed >= _items_of(group)[0].confirms_from
+    ]
+
+
+def families_of(cell_key: str, profile: str, seed: int) -> set[str]:
+    """What the manifest of a run of that cell and seed names."""
+    return {group.manifest_name for group in _groups_of(cell_key, profile, seed)}
 
 
 def first_seed_of(seed: int) -> int:
@@ -147,9 +186,8 @@ def first_seed_of(seed: int) -> int:
 
 def closed(item: Item, results: Path) -> dict[int, Family]:
     """The families of the item's paper at its profile that have runs, by their first seed."""
-    name = manifest_name(item)
-    known = item.name in ITEMS or item.name in PRINTED
-    return _closed(results, name, _keys(_items_of(name) if known else (item,)))
+    keys = _keys(_items_of(group_of(item)) if _is_known(item) else (item,))
+    return _closed(results, manifest_name(item), keys)
 
 
 def first_seed(item: Item, claim: Claim, families: Mapping[int, Family]) -> int:

@@ -325,7 +325,8 @@ def troubles_of_claims(records: Iterable[Pair]) -> list[str]:
         except (LookupError, TypeError, AttributeError):
             found.append(f"{path}: manifest.json: claims cannot be read")
             continue
-        for name in sorted(families_of(record.cell_key, str(record.experiment.get("profile"))) - told.keys()):
+        families_here = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
+        for name in sorted(families_here - told.keys()):
             found.append(f"{path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm")
         for name, family in told.items():
             right, other = families.setdefault((name, first_seed_of(record.seed)), (family, path))

@@ -220,4 +220,3 @@ def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[in
     return (
         f"judged at round {rounds}: {most} still gains {100 * rising[most]:.1f} points in the last tenth of the run",
     )
-

@@ -10,12 +10,13 @@ at the look's level, else the claim is undecided. Collapse is counted beside eve
 only in claims that are about it.
 
 The error of a family of claims (families.py), some false verdict in it at any look, is .05 on a paper's first hundred
-of seeds and .05 / 2^k on its k-th, so that all later ones together have at most .025. Half of it is for the few main claims, one after another: each has all of that half, once
-those before it are decided by a rejection, "holds" or "contradicted". The other half is shared by all other claims of
-the paper: an item has its claims' shares, and what a claim that is so decided leaves is shared by the others of the
-item (Holm's). "No effect of interest" rejects no difference, and hands nothing on. So no verdict moves by the runs of
-another item. A mean is not judged: where one arm collapses now and then, no test of a mean keeps its level at so few
-seeds. tests/verdicts/test_error_rate.py simulates the whole rule.
+of seeds and .05 / 2^k on its k-th, so that all later ones together have at most .025. Half of it is for the few main
+claims, one after another: each has all of that half, once those before it are decided by a rejection, "holds" or
+"contradicted". The other half is shared by all other claims of the paper: an item has its claims' shares, and what a
+claim that is so decided leaves is shared by the others of the item (Holm's). "No effect of interest" rejects no
+difference, and hands nothing on. So no verdict moves by the runs of another item. A mean is not judged: where one arm
+collapses now and then, no test of a mean keeps its level at so few seeds. tests/verdicts/test_error_rate.py simulates
+the whole rule.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -332,6 +333,7 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
     else:
         verdict, reason = "holds", f"counted, at least {margin}"
     return Judged(claim=claim, verdict=verdict, seen=Estimate(value=least, n=1), level=1.0, reason=reason)
+
 
 def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
     """The decision with what a reader has to know first, and the estimates."""

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri  # scipy.stats and scipy.optimize take half a second to load
+from scipy.special import ndtr  # scipy.stats and scipy.optimize take half a second to load
 
 Values: TypeAlias = NDArray[np.float64]
 LOOKS = (9, 16, 24, 32)  # confirming seeds
@@ -52,7 +52,6 @@ def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> flo
         beyond = ndtr((start - bound) / sigma) + ndtr((-bound - start) / sigma)
         low, high = (bound, high) if float(density @ beyond) > to_spend else (low, bound)
     return (low + high) / 2
-
 
 
 def smallest_look(error: float, looks_had: int = 0, *, alike: bool = False) -> int:

@@ -11,7 +11,7 @@ from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Claim, Item
 from benchmark.records import families
-from benchmark.records.families import Family, begun_under, closed, declared, first_seed, hash_of, owner
+from benchmark.records.families import Family, begun_under, closed, declared, first_seed, hash_of, manifest_name, owner
 from benchmark.records.record import run_folder
 from sweeps.plan import Seeds, wanted
 
@@ -45,7 +45,8 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
     """Seeds 100 to 199 were begun without the first claim: its two cells run from 200 on, all others from 100."""
     late, *known = (hash_of(tab2, claim) for claim in tab2.claims)
     begin(tmp_path, tab2, 100, Family(others=tuple(known)))
-    assert first_seed(late, closed(tab2, tmp_path)) == 200 and first_seed(known[0], closed(tab2, tmp_path)) == 100
+    firsts = [first_seed(tab2, claim, closed(tab2, tmp_path)) for claim in tab2.claims[:2]]
+    assert firsts == [200, 100]
     run = tab2.cells[0].experiment
     carried = begun_under(run.with_seed(205), tmp_path)["ssfl demo"]
     assert late in (*carried["main"], *carried["others"]) and not set(known) & {*carried["main"], *carried["others"]}
@@ -108,3 +109,19 @@ def test_main_claims_stand_in_one_item(no_cache: None, tab2: Item, monkeypatch: 
     monkeypatch.setattr(families, "_items_of", lambda family: (main("ssfl/tab1"), main("ssfl/tab2")))
     with pytest.raises(ConfigError, match="choose one item"):
         declared(tab2)
+
+
+def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(tmp_path: Path):
+    """RSCFed's seeds from 100 and 200 judged cells on another partition, which are items of their own now and keep
+    their family's name; the paper's claims begin at 300, and earlier seeds of its cells carry no claims."""
+    now, before = items(["rscfed/fig2", "rscfed/fig2-plain"], "laptop")
+    assert manifest_name(now) == manifest_name(before) == "rscfed laptop"
+    assert (now.confirms_from, before.confirms_from) == (300, 100)
+    cells = [{cell.cell_key for cell in item.cells} for item in (now, before)]
+    assert not cells[0] & cells[1]
+    assert {first_seed(now, claim, closed(now, tmp_path)) for claim in now.claims} == {300}
+    run = now.cells[0].experiment
+    assert begun_under(run.with_seed(200), tmp_path) == {}
+    carried = begun_under(run.with_seed(300), tmp_path)["rscfed laptop"]
+    hashes = {hash_of(now, claim) for claim in now.claims if claim.endpoint != "arithmetic"}
+    assert hashes <= {*carried["main"], *carried["others"]}

@@ -116,7 +116,9 @@ DRAWS = {
     "200 test images": Draw(runs=tied(0.5)),
     "2,000 test images": Draw(runs=tied(0.05)),
     **{f"one arm falls in {share:.0%}": Draw(runs=one_falls(share)) for share in (0.05, 0.1, 0.2, 0.3, 0.45)},
-    **{f"unequal spread, the lowest {share:.0%} fall": Draw(runs=lowest_fall(share)) for share in (0.05, 0.1, 0.2, 0.3)},
+    **{
+        f"unequal spread, the lowest {share:.0%} fall": Draw(runs=lowest_fall(share)) for share in (0.05, 0.1, 0.2, 0.3)
+    },
     "the wide arm falls in 20%": Draw(runs=one_falls(0.2, spread=3.0)),
     "both arms fall in 10%": Draw(runs=both_fall(0.1)),
     "half of the claims gain 1.5": Draw(runs=normal, effects=lambda claims, margin: first_half(claims, 1.5)),

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm, wilcoxon
+from scipy.stats import binomtest, norm, wilcoxon
 
-from benchmark.verdicts.looks import errors
-from benchmark.verdicts.signed_ranks import cumulative, interval, typical
+from benchmark.verdicts.looks import errors, smallest_look
+from benchmark.verdicts.signed_ranks import cumulative, interval, median_interval, sign_test, typical
 
 
 def test_the_typical_difference_by_hand():
@@ -49,3 +49,29 @@ def test_levels_of_looks_are_those_of_lan_and_demets():
     assert bounds == pytest.approx([2.438, 2.427, 2.410, 2.397, 2.386], abs=5e-4)
     assert errors(0.05, (7,)) == pytest.approx((0.05,))
     assert all(less < more for less, more in zip(errors(0.01), errors(0.05), strict=True))
+
+
+@pytest.mark.parametrize("n", [9, 16, 24, 32])
+@pytest.mark.parametrize("error", [0.05, 0.0005])
+def test_the_median_s_interval_ends_where_scipy_s_sign_test_stops_rejecting(n: int, error: float):
+    values = np.random.default_rng(n).standard_t(3, n)
+    within = median_interval(list(values), error)
+    if within is None:
+        assert 2 * 0.5**n > error
+        return
+    for end, outwards in zip(within, (-1e-9, 1e-9), strict=True):
+        assert binomtest(int((values > end + outwards).sum()), n).pvalue <= error
+        assert binomtest(int((values > end - outwards).sum()), n).pvalue > error
+
+
+@pytest.mark.parametrize("n", [2, 9, 24, 32])
+def test_the_sign_test_is_scipy_s(n: int):
+    for better in range(n + 1):
+        assert sign_test(better, n - better) == pytest.approx(binomtest(better, n).pvalue, abs=1e-12)
+
+
+def test_the_smallest_look_that_can_decide():
+    """Nine seeds have 2 / 2^9 = .0039, sixteen .00003. Of .05 the first look has .0197, of .005 .0020."""
+    assert errors(0.005)[0] < 2 * 0.5**9 < errors(0.05)[0]
+    assert (smallest_look(0.05), smallest_look(0.005), smallest_look(0.05, looks_had=1)) == (9, 16, 16)
+    assert (smallest_look(0.05, alike=True), smallest_look(0.05, looks_had=4), smallest_look(1e-12)) == (24, 0, 0)
