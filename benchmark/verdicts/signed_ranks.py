@@ -38,7 +38,8 @@ def _pairs(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def typical(differences: Sequence[float]) -> float:
     """The Hodges-Lehmann estimate. Needs a difference."""
-    return float(np.median(walsh_averages(differences)))
+    averages = walsh_averages(differences)
+    return float(averages[len(averages) // 2] + averages[(len(averages) - 1) // 2]) / 2
 
 
 @functools.cache
