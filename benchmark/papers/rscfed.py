@@ -200,7 +200,7 @@ DIGITS = Scale(
     evaluation=Evaluation(every=2),
     notes=(
         "Digits show that everything runs, and no order of methods: labels alone end as high as any.",
-        "The setting was chosen on 100 or 300 held-out labels, seed 50; tried: 40, 50 and 65 rounds, and half the images.",
+        "The setting was chosen on 100 or 300 held-out labels, seed 50; tried: 40, 50, 65 rounds, and half the images.",
         *NOTES,
     ),
 )
