@@ -209,7 +209,11 @@ DIGITS = Scale(
     warm_start_rounds=10,
     rounds=50,
     evaluation=Evaluation(every=2),
-    notes=("Digits show that everything runs, and no order of methods: labels alone end as high as any.", *NOTES),
+    notes=(
+        "Digits show that everything runs, and no order of methods: labels alone end as high as any.",
+        "The setting was chosen on 100 or 300 held-out labels, seed 50; tried: 40, 50, 65 rounds, and half the images.",
+        *NOTES,
+    ),
 )
 CIFAR10 = Scale(
     title="CIFAR-10",
@@ -222,6 +226,7 @@ CIFAR10 = Scale(
         "The paper's CNN, clients and batches; 16 local steps a round; 150 of the 200 rounds are on labels alone.",
         "On CIFAR-10 with one labelled client of ten, labels alone, Fed-Consist and RSCFed end within 3 points of "
         "each other (one pilot run each): what distances alone do is smaller than that, and needs many seeds.",
+        "The setting was tried on CIFAR-10 alone, on 1,000 held-out labels with seed 50; other data sets take it over.",
         *NOTES,
     ),
 )

@@ -278,7 +278,11 @@ SCALES: Mapping[str, Scale] = {
         rounds=36,
         warm_start_rounds=5,
         evaluation=Evaluation(every=2),
-        notes=("8x8 digits stand in for both data sets; 20 labels stand for 250, 50 for more.",),
+        notes=(
+            "8x8 digits stand in for both data sets; 20 labels stand for 250, 50 for more.",
+            "The setting was chosen on 100 labels held out at the server, seed 50, and lengthened so that clients take "
+            "part on pilot seed 0; tried: server batches of 5, 10 and 25 in 36, 30 and 20 rounds.",
+        ),
     ),
     "laptop": Scale(
         title="MNIST",
@@ -294,6 +298,7 @@ SCALES: Mapping[str, Scale] = {
         notes=(
             "MNIST stands in for both data sets: 60 images a client; 30 labels stand for 250, 100 for more.",
             "16 local steps stand for E = 5, 3 for E = 1.",
+            "The setting was not chosen on held-out labels: a pilot, seed 50, was seen on the test set.",
         ),
     ),
 }

@@ -266,7 +266,6 @@ class StandIn:
     share: float  # of the paper's K and C
     most_clients: int  # K, so that every client holds 8 images or more
     largest_cohort: int  # C, so that a run ends in time
-    pilot: str = ""  # what is said of the runs that are not Table 2's, where they end before the accuracy does
 
 
 # Warm starts: without them clients have nothing confident to learn from. A measurement of gradient diversity passes
@@ -280,6 +279,11 @@ MNIST = Scale(
     rounds=100,
     optimizer=STAND_IN_SGD,
     evaluation=Evaluation(every=10, gradient_diversity_every=25),
+    notes=(
+        "Pilot length: the accuracy still rises after 100 rounds, so differences at the last round are in speed. "
+        "Table 2 and Figures 6 and D.1 to D.4 have 200 rounds, and an end.",
+        "The length was chosen for time, after curves on labels held out at the server of the pilot seeds 0 and 1.",
+    ),
 )
 DIGITS = Scale(
     title="digits",
@@ -290,6 +294,7 @@ DIGITS = Scale(
     rounds=60,
     optimizer=STAND_IN_SGD,
     evaluation=Evaluation(every=5, gradient_diversity_every=20),
+    notes=("The setting was chosen for time, and not on held-out labels.",),
 )
 UNSHIFTED_DIGITS = Augmentation(
     weak=Weak(flip=0.0, crop_padding=0.0, padding_mode="zero"),
@@ -298,8 +303,6 @@ UNSHIFTED_DIGITS = Augmentation(
 STAND_INS: Mapping[str, StandIn] = {
     # 60,000 images: 470 clients hold 125 each.
     "laptop": StandIn(
-        # Chosen on seed 70 by labels held out at the server, as the cheapest of what was tried that comes to an end
-        # (reports/ssfl/departures.md, 14).
         table_2=replace(
             MNIST,
             K=10,
@@ -308,29 +311,36 @@ STAND_INS: Mapping[str, StandIn] = {
             rounds=200,
             optimizer=SGD(lr=0.02, schedule=Cosine(c=0.5)),
             evaluation=Evaluation(every=4, gradient_diversity_every=40),
+            notes=(
+                "The setting was chosen on 1,000 labels held out at the server, seed 70, as the cheapest tried that "
+                "comes to an end; three others had been seen on the test set with seeds 50, 51, 60 and 61, which judge "
+                "no claim. Tried: entry 14 of the departures.",
+            ),
         ),
         others=MNIST,
         images=59_000,
         share=1.0,
         most_clients=470,
         largest_cohort=30,
-        pilot="Pilot length: the accuracy still rises after 100 rounds, so differences at the last round are in speed. "
-        "Table 2 and Figures 6 and D.1 to D.4 have 200 rounds, and an end.",
     ),
     # 1,347 unlabelled images: 160 clients hold 8 each. 12 clients and 60 rounds, of which the server has the first 20:
     # about 100 runs have to end in 25 minutes on two cores.
     "demo": StandIn(
-        # Chosen on pilot seeds (reports/ssfl/departures.md, 14): short, and no cell falls below labels alone.
         # Weak views are the images themselves: 8 pixels leave no room to shift.
         table_2=replace(
             DIGITS,
-            data={**DIGITS.data, "augmentation": UNSHIFTED_DIGITS},
+            data={**DIGITS.data, "augmentation": UNSHIFTED_DIGITS, "N_validation": 300},
             K=4,
             T=2,
-            warm_start_rounds=24,
-            rounds=140,
-            optimizer=SGD(lr=0.075, schedule=Cosine(c=0.5)),
-            evaluation=Evaluation(every=5, gradient_diversity_every=35),
+            warm_start_rounds=16,
+            rounds=96,
+            optimizer=SGD(lr=0.1, schedule=Cosine(c=0.5)),
+            evaluation=Evaluation(every=4, gradient_diversity_every=24),
+            notes=(
+                "The setting was chosen on 300 labels held out at the server, seeds 1000 to 1002: of five that were "
+                "tried, the one that gains less than .3 points in its last tenth; CRL has 90.5 % there, labels alone "
+                "87.4 %. How grouping compares with FedAvg chose nothing. Tried: entry 14 of the departures.",
+            ),
         ),
         others=DIGITS,
         always_measured=True,
@@ -359,7 +369,7 @@ def scale(setting: Setting, profile: str) -> Scale:
         evaluation=evaluation,
     )
     if setting.cohort:
-        return replace(found, C=_share_of(found.K or 1, setting.C), notes=_table_2_notes(found))
+        return replace(found, C=_share_of(found.K or 1, setting.C), notes=(*_table_2_notes(found), *found.notes))
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]  # Table 3 has its own length
     K, C = cohort_of(setting, stand_in)
@@ -378,7 +388,7 @@ def scale(setting: Setting, profile: str) -> Scale:
             gradient_diversity_every=rounds_of(evaluation.gradient_diversity_every),
         ),
         shown={"E": f"{longer:g} x the rounds"},
-        notes=_notes(stand_in),
+        notes=(*_notes(stand_in), *found.notes),
     )
 
 
@@ -413,7 +423,6 @@ def _notes(stand_in: StandIn) -> tuple[str, ...]:
         f"client holds 8 images, and C at {stand_in.largest_cohort}; where all clients take part, they still do. "
         "Groups: 2.",
         "A warm start, in which the server trains alone, comes first.",
-        *([stand_in.pilot] if stand_in.pilot else []),
     )
 
 

@@ -13,7 +13,7 @@ from benchmark.papers import published
 from benchmark.papers.beside import bound_of, is_bound
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import ACCURACY, Printed
-from benchmark.papers.scale import Scale
+from benchmark.papers.scale import REDUCED, Scale
 from benchmark.papers.table import Paper, item
 
 FILE = """
@@ -140,3 +140,12 @@ def test_every_accuracy_by_labels_at_the_server_has_its_bound(profile):
             assert its.federation.T * its.federation.rounds == e.federation.T * e.federation.rounds
             found.add(alone.cell_key)
     assert len(found) < 40
+
+
+@pytest.mark.parametrize("profile", REDUCED)
+@pytest.mark.parametrize("paper", ["ssfl", "semifl", "rscfed", "fedswitch"])
+def test_every_stand_in_says_how_its_setting_was_chosen(paper, profile):
+    for item_ in items([paper], profile):
+        if not item_.name.endswith("/departures"):
+            told = [note for note in item_.notes if "held-out labels" in note or "held out at the server" in note]
+            assert told or "is not recorded" in " ".join(item_.notes), item_.name
