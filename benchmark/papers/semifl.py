@@ -51,6 +51,13 @@ CENTRAL = {
     "ReMixMatch": ReMixMatch(),
     "FixMatch": FixMatch(ema=0.999),
 }
+# Their strong views. FixMatch (RA) and UDA: rand-augment + cutout ("d.d.rac" of ablation/ab_fixmatch_ra.py and uda.py):
+# two operations of levels 1 to 9, each applied with .5, then a box of half the width (libml/augment.py). ReMixMatch:
+# where its CTAugment starts, two operations of any level, always applied, and no further box (libml/ctaugment.py).
+CENTRAL_STRONG = {
+    **dict.fromkeys(("FixMatch", "UDA"), RandAugment(pool="ssfl", probability=0.5, levels=(1, 9), cutout=0.5)),
+    "ReMixMatch": RandAugment(pool="ssfl", probability=1.0, levels=(0, 10), cutout=0.0),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +148,11 @@ def supervised(setting: Setting) -> Experiment:
 
 def central(setting: Setting) -> Experiment:
     """Table 4 of FixMatch's paper: B = 64, mu = 7, eta = .03, weight decay .0005, 2^20 steps; its code has these for
-    all seven methods, and an average of weights with .999. A round is a reporting unit of 1,024 steps."""
+    all methods (ReMixMatch's in remixmatch_no_cta.py), and an average of weights with .999. A round is a reporting unit
+    of 1,024 steps."""
+    data = data_of(setting)
     return Experiment(
-        data=data_of(setting),
+        data=with_field(data, "augmentation.strong", CENTRAL_STRONG.get(setting.method, STRONG)),
         model=replace(BACKBONE, norm="bn"),
         partition=Iid(),
         method=CENTRAL[setting.method],
@@ -184,8 +193,8 @@ def lg_fedavg(setting: Setting) -> Experiment:
 
 def feddyn(setting: Setting) -> Experiment:
     """Its released CIFAR-10 example (example_cifar_10.py of alpemreacar/FedDyn: rate .1, B = 50, five passes, weight
-    decay .001, alpha = .01) with Table 3's cohort and rounds, clipped as SemiFL at 1."""
-    sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=1e-3, schedule=Constant(), clip=1.0)
+    decay .001, alpha = .01; clipped at 10, utils_general.py: max_norm) with Table 3's cohort and rounds."""
+    sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=1e-3, schedule=Constant(), clip=10.0)
     method = FedDyn(alpha=0.01, batch_size=50)
     return quoted(setting, method, epochs=5, rounds=600, optimizer=sgd, model=FEDAVG_CNN)
 
