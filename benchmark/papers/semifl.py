@@ -234,14 +234,12 @@ def scale(setting: Setting, profile: str) -> Scale:
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
     images = {"images": CLIENT_IMAGES + VALIDATION + labels["N_s"]} if profile == "laptop" else {}
     network = stand_in.model.network if stand_in.model else ""
-    shown = {"rounds": str(stand_in.rounds)}
     least = {"min_size": LEAST_IMAGES[profile]} if isinstance(PARTITIONS[setting.partition], Dirichlet) else {}
-    found = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least, shown=shown)
+    found = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":
             # A client has five passes in the print. With E = 1 it has one, and with steps in their place a fifth.
-            T = max(1, found.T * setting.E // 5) if found.T else None
-            return replace(found, T=T, shown={**shown, "E": f"{T} steps"} if T else shown)
+            return replace(found, T=max(1, found.T * setting.E // 5) if found.T else None)
         case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, at its rate
             size = found.server_batch_size or found.batch_size
             return replace(found, batch_size=size, T=found.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
@@ -257,7 +255,7 @@ def scale(setting: Setting, profile: str) -> Scale:
             return found
     # A network without norm, and the print's share of SemiFL's rounds.
     rounds = setting.rounds * (found.rounds or 1) // 800
-    found = replace(found, model=Model(network=network, norm="none"), rounds=rounds, shown={"rounds": str(rounds)})
+    found = replace(found, model=Model(network=network, norm="none"), rounds=rounds)
     if setting.method == "LG-FedAvg":
         last = Evaluation(every=max(1, rounds // 9))
         return replace(found, method={"fedavg_rounds": rounds * 8 // 9}, evaluation=last)
@@ -374,6 +372,10 @@ PAPER = Paper(
     experiment=experiment,
     scale=scale,
     beside=beside,
+    factors={
+        "N_s": lambda setting, e: "all" if setting.N_s == "all" else e.data.N_s,
+        "E": lambda setting, e: e.federation.epochs or f"{e.federation.T} steps",
+    },
     changes={"released_views": lambda e: with_field(e, "data.augmentation.strong", STRONG)},
 )
 ITEMS = items(PAPER, ("tab1", "tab3", "tab4", "tab6", "fig3", "fig4", "fig5"))
