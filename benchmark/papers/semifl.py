@@ -202,7 +202,8 @@ def feddyn(setting: Setting) -> Experiment:
 def heterofl(setting: Setting) -> Experiment:
     """As released on CIFAR-10 (utils.py:process_control of diaoenmao/HeteroFL-...: B = 10, five passes, rate .1,
     momentum .9 without Nesterov, weight decay .0005, tenths after rounds 300 and 500 of 800; clipped at 1,
-    train_classifier_fed.py), in the levels a to e. With i.i.d. clients the release has 400 rounds."""
+    train_classifier_fed.py), in the levels a to e. With i.i.d. clients the release has 400, tenths after 150 and 250.
+    """
     sgd = SGD(lr=0.1, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Steps(), clip=1.0)
     model = Model(network="resnet18", norm="sbn")
     return quoted(setting, HeteroFL(batch_size=10), epochs=5, rounds=800, optimizer=sgd, model=model)
