@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmark.data.augment import RandAugment
 from benchmark.data.partition import Dirichlet, Iid, Shards
 from benchmark.methods.server_only import ServerOnly
 from benchmark.optim.sgd import RoundCosine
@@ -195,7 +196,7 @@ def test_central_methods_have_their_own_strong_views(profile):
     for data in ("CIFAR-10", "SVHN"):
         for method in ("FixMatch", "UDA", "ReMixMatch"):
             own = views[f"{data}/{method}/more"]
+            assert isinstance(own, RandAugment)
             drawn = (1.0, (0, 10), 0.0) if method == "ReMixMatch" else (0.5, (1, 9), 0.5)
             assert (own.pool, own.num_ops) == ("ssfl", 2) and (own.probability, own.levels, own.cutout) == drawn
-        semifl = views[f"{data}/SemiFL/IID/more"]
-        assert (semifl.pool, semifl.levels, semifl.cutout) == ("semifl", (10, 10), 0.0)
+        assert views[f"{data}/SemiFL/IID/more"] == RandAugment(pool="semifl", levels=(10, 10), cutout=0.0)
