@@ -14,7 +14,10 @@ Departures and choices:
    evaluation mode; released, with batch statistics.
 4. The one holder has the clients' rate (`optimizer.lr`), not `server_lr`.
 5. ReMixMatch has one strong view of the experiment's kind in the place of CTAugment's eight, and no rotation loss: no
-   network here has a second head. Its running means are taken once a round, over all images.
+   network here has a second head. Its running means are taken once a round, over all images. The weak view's guess is
+   everyone's target (--redux=1st of cta/cta_remixmatch.py); remixmatch_no_cta.py swaps the views' guesses.
+6. Pseudo-Labeling counts a probability equal to the threshold as sure; released, only one above it.
+7. Weight decay is on all parameters; released, on kernels alone ('kernel' in v.name).
 """
 
 from dataclasses import dataclass, field
@@ -284,11 +287,11 @@ class MixMatch(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class ReMixMatch(Central):
-    """ReMixMatch: as MixMatch; the weak view makes the guess, aligned with the labels' classes, and strong views are
-    learn it, by cross-entropies in the place of squares.
+    """ReMixMatch: as MixMatch; the weak view makes the guess, aligned with the labels' classes, and strong views learn
+    it, by cross-entropies in the place of squares.
 
     Berthelot et al. ReMixMatch: Semi-Supervised Learning with Distribution Alignment and Augmentation Anchoring.
-    ICLR 2020, Algorithm 1, Eqs. 3 to 5. Released: remixmatch_no_cta.py.
+    ICLR 2020, Algorithm 1, Eqs. 3 to 5. Released: remixmatch_no_cta.py, with the guess of cta/cta_remixmatch.py.
     """
 
     temperature: Positive = 0.5  # T

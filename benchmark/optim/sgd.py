@@ -104,7 +104,7 @@ class SGD(Checked):
     nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
     weight_decay: NotNegative = 1e-4  # L2, a step's share of the weights
     schedule: Constant | Cosine | RoundCosine | Steps = Cosine()
-    clip: Positive | None = added(None)  # largest norm of a step's gradient; SemiFL's code: 1, RSCFed's: 5
+    clip: Positive | None = added(None)  # largest norm of a step's gradient; SemiFL's code: 1, RSCFed's 5, FedDyn's 10
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -47,7 +47,6 @@ class Scale:
     rounds: int | None = None
     optimizer: SGD | None = None
     evaluation: Evaluation | None = None
-    shown: Mapping[str, str] = field(default_factory=dict)  # how a factor reads here: {"E": "3 x the rounds"}
     notes: tuple[str, ...] = ()  # for the foot of the table
 
 

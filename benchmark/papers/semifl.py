@@ -51,6 +51,13 @@ CENTRAL = {
     "ReMixMatch": ReMixMatch(),
     "FixMatch": FixMatch(ema=0.999),
 }
+# Their strong views. FixMatch (RA) and UDA: rand-augment + cutout ("d.d.rac" of ablation/ab_fixmatch_ra.py and uda.py):
+# two operations of levels 1 to 9, each applied with .5, then a box of half the width (libml/augment.py). ReMixMatch:
+# where its CTAugment starts, two operations of any level, always applied, and no further box (libml/ctaugment.py).
+CENTRAL_STRONG = {
+    **dict.fromkeys(("FixMatch", "UDA"), RandAugment(pool="ssfl", probability=0.5, levels=(1, 9), cutout=0.5)),
+    "ReMixMatch": RandAugment(pool="ssfl", probability=1.0, levels=(0, 10), cutout=0.0),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +148,11 @@ def supervised(setting: Setting) -> Experiment:
 
 def central(setting: Setting) -> Experiment:
     """Table 4 of FixMatch's paper: B = 64, mu = 7, eta = .03, weight decay .0005, 2^20 steps; its code has these for
-    all seven methods, and an average of weights with .999. A round is a reporting unit of 1,024 steps."""
+    all methods (ReMixMatch's in remixmatch_no_cta.py), and an average of weights with .999. A round is a reporting unit
+    of 1,024 steps."""
+    data = data_of(setting)
     return Experiment(
-        data=data_of(setting),
+        data=with_field(data, "augmentation.strong", CENTRAL_STRONG.get(setting.method, STRONG)),
         model=replace(BACKBONE, norm="bn"),
         partition=Iid(),
         method=CENTRAL[setting.method],
@@ -184,8 +193,8 @@ def lg_fedavg(setting: Setting) -> Experiment:
 
 def feddyn(setting: Setting) -> Experiment:
     """Its released CIFAR-10 example (example_cifar_10.py of alpemreacar/FedDyn: rate .1, B = 50, five passes, weight
-    decay .001, alpha = .01) with Table 3's cohort and rounds, clipped as SemiFL at 1."""
-    sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=1e-3, schedule=Constant(), clip=1.0)
+    decay .001, alpha = .01; clipped at 10, utils_general.py: max_norm) with Table 3's cohort and rounds."""
+    sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=1e-3, schedule=Constant(), clip=10.0)
     method = FedDyn(alpha=0.01, batch_size=50)
     return quoted(setting, method, epochs=5, rounds=600, optimizer=sgd, model=FEDAVG_CNN)
 
@@ -193,7 +202,8 @@ def feddyn(setting: Setting) -> Experiment:
 def heterofl(setting: Setting) -> Experiment:
     """As released on CIFAR-10 (utils.py:process_control of diaoenmao/HeteroFL-...: B = 10, five passes, rate .1,
     momentum .9 without Nesterov, weight decay .0005, tenths after rounds 300 and 500 of 800; clipped at 1,
-    train_classifier_fed.py), in the levels a to e. With i.i.d. clients the release has 400 rounds."""
+    train_classifier_fed.py), in the levels a to e. With i.i.d. clients the release has 400, tenths after 150 and 250.
+    """
     sgd = SGD(lr=0.1, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Steps(), clip=1.0)
     model = Model(network="resnet18", norm="sbn")
     return quoted(setting, HeteroFL(batch_size=10), epochs=5, rounds=800, optimizer=sgd, model=model)
@@ -225,14 +235,12 @@ def scale(setting: Setting, profile: str) -> Scale:
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
     images = {"images": CLIENT_IMAGES + VALIDATION + labels["N_s"]} if profile == "laptop" else {}
     network = stand_in.model.network if stand_in.model else ""
-    shown = {"rounds": str(stand_in.rounds)}
     least = {"min_size": LEAST_IMAGES[profile]} if isinstance(PARTITIONS[setting.partition], Dirichlet) else {}
-    found = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least, shown=shown)
+    found = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":
             # A client has five passes in the print. With E = 1 it has one, and with steps in their place a fifth.
-            T = max(1, found.T * setting.E // 5) if found.T else None
-            return replace(found, T=T, shown={**shown, "E": f"{T} steps"} if T else shown)
+            return replace(found, T=max(1, found.T * setting.E // 5) if found.T else None)
         case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, at its rate
             size = found.server_batch_size or found.batch_size
             return replace(found, batch_size=size, T=found.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
@@ -248,7 +256,7 @@ def scale(setting: Setting, profile: str) -> Scale:
             return found
     # A network without norm, and the print's share of SemiFL's rounds.
     rounds = setting.rounds * (found.rounds or 1) // 800
-    found = replace(found, model=Model(network=network, norm="none"), rounds=rounds, shown={"rounds": str(rounds)})
+    found = replace(found, model=Model(network=network, norm="none"), rounds=rounds)
     if setting.method == "LG-FedAvg":
         last = Evaluation(every=max(1, rounds // 9))
         return replace(found, method={"fedavg_rounds": rounds * 8 // 9}, evaluation=last)
@@ -370,6 +378,10 @@ PAPER = Paper(
     experiment=experiment,
     scale=scale,
     beside=beside,
+    factors={
+        "N_s": lambda setting, e: "all" if setting.N_s == "all" else e.data.N_s,
+        "E": lambda setting, e: e.federation.epochs or f"{e.federation.T} steps",
+    },
     changes={"released_views": lambda e: with_field(e, "data.augmentation.strong", STRONG)},
 )
 ITEMS = items(PAPER, ("tab1", "tab3", "tab4", "tab6", "fig3", "fig4", "fig5"))

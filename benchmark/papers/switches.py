@@ -32,7 +32,7 @@ class Switch:
     entry: int  # of the paper's departures.md
     what: str
     words: tuple[str, str]  # for people: our default, the other way
-    base: str  # "tab2: FedAvg/full"
+    base: str  # "tab2: FedAvg/full"; "tab1: {data}/FixMatch/more": of the item's first data set
     both: Mapping[str, Any] = field(default_factory=dict)  # set in the base first
     default: Mapping[str, Any] | str = field(default_factory=dict)
     other: Mapping[str, Any] | str = field(default_factory=dict)
@@ -58,7 +58,11 @@ def departures(paper: Paper, profile: str, variant: Variant | None = None) -> It
     switches, notes = switches_of(paper.name)
     places = [switch.base for switch in switches] + [switch.instead for switch in switches if switch.instead]
     names = dict.fromkeys(place.partition(": ")[0] for place in places)
-    bases = {f"{name}: {cell.label}": cell.experiment for name in names for cell in item(paper, name, profile).cells}
+    bases: dict[str, Experiment] = {}
+    for name in names:
+        known = item(paper, name, profile).cells
+        data = known[0].setting.get("data", "")
+        bases |= {f"{name}: {cell.label}".replace(f": {data}/", ": {data}/"): cell.experiment for cell in known}
     cells = [cell for switch in switches for cell in _pair(switch, bases, paper)]
     return Item(
         name=f"{paper.name}/departures",
@@ -102,7 +106,7 @@ def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list
             setting={"method": way, "switch": f"{switch.what}: {ways[0][0]} | {ways[1][0]}"},
             experiment=experiment,
             role="control",
-            note=f"{words}; base: {cell} of {name}; departure {switch.entry}",
+            note=f"{words}; base: {cell.removeprefix('{data}/')} of {name}; departure {switch.entry}",
         )
         for way, (words, experiment) in zip((DEFAULT, OTHER), ways, strict=True)
     ]

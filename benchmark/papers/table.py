@@ -23,6 +23,7 @@ from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, Scale, check_pr
 
 Line = Mapping[str, Any]  # one cell of a file
 Rule = Literal["paper", "released_code"]
+Factor = str | int | float
 
 # Keys of any line, beside the settings of its paper, the table's rows and columns, and its metrics:
 # `value` of the first metric with its `spread` over runs; `quoted` from `source`, `also_quoted` and trained on request
@@ -38,6 +39,10 @@ WORDS = {  # as papers print them
     "emnist_balanced": "EMNIST",
     "stl10": "STL-10",
     "isic2018": "ISIC 2018",
+    "wresnet28x2": "WResNet28x2",
+    "resnet18": "ResNet18",
+    "resnet9": "ResNet9",
+    "fedavg_cnn": "CNN",
 }
 BY_THE_PRINT = "-printed"  # ends the name of an item under `--rule paper`
 SELECTIONS = {
@@ -93,6 +98,8 @@ class Paper:
     # Cells of ours beside an item's, made from them: controls, rungs of a ladder.
     beside: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # further columns
+    # As FACTORS, of its own keys: they look at the setting, too.
+    factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)
     bounded: bool = False  # whether `bounds` stand beside the cells of items that show accuracies
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
@@ -234,12 +241,12 @@ def _cell(paper: Paper, file: Mapping[str, Any], line: Line, profile: str, scale
         experiment = tenth(full) if profile == "gpu" else replace(full, profile=profile)
     return Cell(
         label=_label(paper, file, line, scale),
-        setting=_setting(paper, file, line, scale, experiment),
+        setting=_setting(paper, file, line, scale, _factors(paper, line, experiment)),
         experiment=experiment,
         published=_printed(file, line),
         computed={name: {**COMPUTED, **paper.computed}[name](experiment) for name in file.get("computed", ())},
         role=_role(file, line),
-        note="; ".join(_notes(line, experiment)),
+        note="; ".join(_notes(paper, file, line, experiment)),
     )
 
 
@@ -278,16 +285,11 @@ def _named(line: Line, scale: Scale | None) -> str:
 
 
 def _setting(
-    paper: Paper, file: Mapping[str, Any], line: Line, scale: Scale | None, experiment: Experiment
-) -> dict[str, str | int | float]:
-    """What rows and columns say, with the numbers that the factors have under this profile."""
-    shown: dict[str, str | int | float] = {"method": line["method"]}
-    here = actual(experiment)
-    for key, value in _place(paper, file, line).items():
-        shown[key] = _word(key, value, scale) if isinstance(value, str) else here.get(key, value)
-        if scale and not isinstance(value, str):
-            shown[key] = scale.shown.get(key, shown[key])
-    return shown
+    paper: Paper, file: Mapping[str, Any], line: Line, scale: Scale | None, here: Mapping[str, Factor]
+) -> dict[str, Factor]:
+    """What rows and columns say, with the factors that run under this profile."""
+    place = _place(paper, file, line)
+    return {"method": line["method"]} | {key: here.get(key, _word(key, value, scale)) for key, value in place.items()}
 
 
 def _word(key: str, value: Any, scale: Scale | None) -> Any:
@@ -296,16 +298,22 @@ def _word(key: str, value: Any, scale: Scale | None) -> Any:
     return WORDS.get(value, value)
 
 
-def actual(experiment: Experiment) -> dict[str, float]:
-    """The environmental factors of an experiment, by the papers' letters."""
-    federation = experiment.federation
-    return {
-        "R": experiment.partition.R_nominal or 0.0,
-        "T": federation.T,
-        "N_s": experiment.data.N_s,
-        "K": federation.K,
-        "C": federation.C,
-    }
+# How an experiment reads by the papers' letters and words: what runs, whatever is printed.
+FACTORS: Mapping[str, Callable[[Experiment], Factor]] = {
+    "R": lambda e: e.partition.R_nominal or 0.0,
+    "T": lambda e: e.federation.T,
+    "N_s": lambda e: e.data.N_s,
+    "K": lambda e: e.federation.K,
+    "C": lambda e: e.federation.C,
+    "rounds": lambda e: e.federation.rounds,
+    "network": lambda e: WORDS.get(e.model.network, e.model.network),
+}
+
+
+def _factors(paper: Paper, line: Line, experiment: Experiment) -> dict[str, Factor]:
+    setting = paper.setting_of(line)
+    own = {key: read(setting, experiment) for key, read in paper.factors.items()}
+    return {key: read(experiment) for key, read in FACTORS.items()} | own
 
 
 def _printed(file: Mapping[str, Any], line: Line) -> dict[str, Printed]:
@@ -319,17 +327,18 @@ def _printed(file: Mapping[str, Any], line: Line) -> dict[str, Printed]:
     return {metric: Printed(value=v, spread=spread.get(metric), runs=runs) for metric, v in values.items()}
 
 
-def _notes(line: Line, experiment: Experiment) -> Iterator[str]:
+def _notes(paper: Paper, file: Mapping[str, Any], line: Line, experiment: Experiment) -> Iterator[str]:
     if line.get("note"):
         yield line["note"]
     if line.get("quoted"):
         yield f"the paper quotes its number from {line['source']}"
-    if isinstance(experiment.method, Central):
-        return  # one holder of all images: K, C and T say nothing
-    here = actual(experiment)
-    other = {key: line[key] for key in ("T", "N_s", "K", "C") if key in line and here[key] != line[key]}
+    here = _factors(paper, line, experiment)
+    # One holder of all images: K, C and T say nothing.
+    always = ("N_s",) if isinstance(experiment.method, Central) else ("T", "N_s", "K", "C")
+    keys = dict.fromkeys((*always, *_place(paper, file, line)))
+    other = {key: line[key] for key in keys if key in line and key in here and here[key] != line[key]}
     if other:
-        yield "stands for " + ", ".join(f"{key} = {value}" for key, value in other.items())
+        yield "printed: " + ", ".join(f"{key} = {value}" for key, value in other.items())
 
 
 @functools.cache

@@ -71,19 +71,28 @@ def test_fedswitch_clients_are_equal_up_to_one_image(n_d, K, alpha, seed):
         assert sizes_K.max() - sizes_K.min() <= 1
 
 
+def nats(counts_Kd):
+    """(K,) between each client's ten classes and equal shares."""
+    share_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
+    return np.log(10) + (share_Kd * np.log(np.maximum(share_Kd, 1e-300))).sum(axis=1)
+
+
 def test_late_clients_are_skewed_unless_all_take_at_once():
     """100 clients of 550 images at alpha = 100: nats between the classes of the first and the last ten and equal
     shares. The expected divergence of a Dirichlet(10, ..., 10) draw is ln 10 + psi(11) - psi(101) = .044."""
-
-    def nats(counts_Kd):
-        share_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
-        return np.log(10) + (share_Kd * np.log(np.maximum(share_Kd, 1e-300))).sum(axis=1)
-
     one_by_one, at_once = (
         nats(RULES[name](np.full(10, 5500), 100, 100.0, 0, 0)) for name in ("fedswitch", "fedswitch_at_once")
     )
     assert one_by_one[:10].mean() < 0.07 and one_by_one[-10:].mean() > 0.15
     assert at_once.mean() == pytest.approx(0.044, abs=0.01) and at_once[-10:].mean() < 0.07
+
+
+@pytest.mark.parametrize(("alpha", "in_turn", "at_once"), [(0.01, 2.28, 1.85), (10.0, 0.44, 0.35)])
+def test_fedswitch_s_departures_state_both_rules_mean_divergences(alpha, in_turn, at_once):
+    """Entry 9: 100 clients of 550 images, means of ten draws. At small alpha they are two partitions as wholes."""
+    for rule, stated in (("fedswitch", in_turn), ("fedswitch_at_once", at_once)):
+        means = [nats(RULES[rule](np.full(10, 5500), 100, alpha, seed, 0)).mean() for seed in range(10)]
+        assert np.mean(means) == pytest.approx(stated, abs=0.005)
 
 
 def test_all_take_at_once_by_hand():

@@ -78,6 +78,12 @@ def test_fedswitch_s_beta_is_the_divergence_of_its_clients_in_each_environment()
         classes = [np.bincount(np.asarray(part.truth_N)[part.positions_N], minlength=10) for part in parts]
         divergence = np.mean([entropy(counts_d, np.ones(10)) for counts_d in classes])
         assert e.method.beta == pytest.approx(divergence, abs=0.05)  # the rule takes equal classes
+    stated = {("digits", "demo"): 0.31, ("digits", "laptop"): 0.42, ("mnist", "laptop"): 0.43}  # departures, entry 2
+    for (name, profile), beta in stated.items():
+        (item,) = items([f"arena/{name}"], profile)
+        assert item.cell("FedSwitch/untuned").experiment.method.beta == beta
+    (demo,) = items(["arena/alpha"], "demo")
+    assert (betas[0], demo.cell("FedSwitch/alpha=0.05").experiment.method.beta) == (1.72, 1.3)
     (mnist,) = items(["arena/mnist"], "laptop")
     beta = mnist.cell("FedSwitch/untuned").experiment.method.beta
     (choice,) = [choice for choice in mnist.choices if choice.setting["method"] == "FedSwitch"]

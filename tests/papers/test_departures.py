@@ -39,7 +39,7 @@ ABSENT = {"ssfl": {"warm-start"}, "semifl": {"augmentation", "warm-start"}}
 # Items whose cells the defaults are, and defaults of their own: SSFL's Figure 2 has other data or another length.
 BASES = {
     "ssfl": ("tab2", "fig2", "tabh1"),
-    "semifl": ("tab4",),
+    "semifl": ("tab4", "tab3", "tab1"),
     "rscfed": ("tab7", "fig2"),
     "fedswitch": ("fig4", "tab2", "tab3"),
 }

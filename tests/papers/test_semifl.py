@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmark.data.augment import RandAugment
 from benchmark.data.partition import Dirichlet, Iid, Shards
 from benchmark.methods.server_only import ServerOnly
 from benchmark.optim.sgd import RoundCosine
@@ -177,3 +178,25 @@ def test_every_stand_in_s_partition_can_be_drawn(profile):
     for e in {cell.experiment for cell in item_of("tab1", profile).cells}:
         shares_Kd = e.partition.shares(np.full(10, images // 10), e.federation.K, 0)
         assert shares_Kd.shape == (e.federation.K, 10) and shares_Kd.sum() == images
+
+
+def test_feddyn_is_clipped_as_its_own_code_clips():
+    """utils_general.py: max_norm = 10, in every profile; SemiFL's own 1 is the other way of a switch."""
+    for profile in PROFILES:
+        assert item_of("tab3", profile).cell("FedDyn/IID").experiment.optimizer.clip == 10.0
+        pair = [item_of("departures", profile).cell(f"feddyn-clip/{way}") for way in ("default", "other")]
+        assert [cell.experiment.optimizer.clip for cell in pair] == [10.0, 1.0]
+
+
+@pytest.mark.parametrize("profile", ["gpu", "paper"])
+def test_central_methods_have_their_own_strong_views(profile):
+    """FixMatch (RA) and UDA: two operations of levels 1 to 9 with .5, and a box of half the width ("rac" of
+    libml/augment.py). CTAugment starts at two operations of any level, always, without that box. SemiFL's own stay."""
+    views = {cell.label: cell.experiment.data.augmentation.strong for cell in item_of("tab1", profile).cells}
+    for data in ("CIFAR-10", "SVHN"):
+        for method in ("FixMatch", "UDA", "ReMixMatch"):
+            own = views[f"{data}/{method}/more"]
+            assert isinstance(own, RandAugment)
+            drawn = (1.0, (0, 10), 0.0) if method == "ReMixMatch" else (0.5, (1, 9), 0.5)
+            assert (own.pool, own.num_ops) == ("ssfl", 2) and (own.probability, own.levels, own.cutout) == drawn
+        assert views[f"{data}/SemiFL/IID/more"] == RandAugment(pool="semifl", levels=(10, 10), cutout=0.0)

@@ -239,7 +239,7 @@ def test_a_stand_in_appears_once_and_says_what_it_stands_for():
     assert any("capped at 470" in note for note in reduced.notes)
     large = item_of("tabj1", "demo").cell("Grouping/C=30")
     assert "K = 470" in large.note and large.experiment.federation.K == 160
-    assert full.cell("SVHN/Grouping/K=30/C=30/E=120").setting["E"] == 120
+    assert full.cell("SVHN/Grouping/K=30/C=30/E=120").setting["E"] == 12  # a tenth
     assert reduced.cell("MNIST/Grouping/K=30/C=30/E=120").setting["E"] == "3 x the rounds"
 
 
