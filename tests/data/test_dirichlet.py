@@ -196,7 +196,9 @@ def test_clients_are_as_unequal_as_in_the_released_code(n_d, K, limited, plain):
     means over 60 draws of the released code and of the rule without the limit, so that they have errors of their own,
     sqrt(200 / 60) times as large."""
     found = {
-        rule: np.array([spread(Dirichlet(alpha=0.8, rule=rule).shares(n_d, K, seed).sum(axis=1)) for seed in range(200)])
+        rule: np.array(
+            [spread(Dirichlet(alpha=0.8, rule=rule).shares(n_d, K, seed).sum(axis=1)) for seed in range(200)]
+        )
         for rule in ("limited", "plain")
     }
     streams = (np.random.default_rng(seed) for seed in range(200))
