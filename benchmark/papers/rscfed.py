@@ -73,6 +73,10 @@ SETS: Mapping[str, Set] = {
 }
 
 
+# gamma, section 4.1. A client that holds N/K images or more gets none of further classes (cifar_load.py:171-187).
+PARTITION = Dirichlet(alpha=0.8, rule="limited")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """One line of a table of RSCFed."""
@@ -108,8 +112,7 @@ def experiment(setting: Setting) -> Experiment:
             # Section 4.1; flips are the code's (cifar_load.py:199-243), of SVHN's digits, too.
             augmentation=Augmentation(weak=Weak(enlarge=known.enlarge)),
         ),
-        # gamma, section 4.1. Who has N/K images or more gets none of further classes (cifar_load.py:171-187).
-        partition=Dirichlet(alpha=0.8, rule="limited"),
+        partition=PARTITION,
         model=known.model,
         method=method,
         # Section 4.1; T says nothing beside epochs. All clients of Fed-Consist and FedAvg take part (section 4.4).
@@ -125,7 +128,7 @@ def experiment_before(setting: Setting) -> Experiment:
     method = now.method
     if isinstance(method, FedIRM):
         method = replace(method, warm_start_rounds=20, **values_before(FedIRM))
-    return replace(now, partition=replace(now.partition, rule="plain"), method=method)
+    return replace(now, partition=replace(PARTITION, rule="plain"), method=method)
 
 
 def _method(setting: Setting, known: Set) -> SupervisedFL | FedConsist | FedIRM | RSCFed:

@@ -8,8 +8,10 @@ import hashlib
 
 import pytest
 
-from benchmark.papers.catalogue import ITEMS, items
+from benchmark.experiment import from_json, from_record
+from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.scale import PROFILES
+from benchmark.records.record import read_copy
 from tests.conftest import ROOT
 
 # demo, laptop, gpu, paper. Those with self-training moved when its slots began to keep their statistics. Stand-ins of
@@ -46,6 +48,20 @@ DIGESTS = {
     "arena/alpha": "bfed61fe09de 9676995bdcec 9676995bdcec 9676995bdcec",
     "ssfl/departures": "f3640dda0cc6 0f4b455e85b7 034fdec24055 603d96b07b00",
 }
+# RSCFed's as they were until 2026-11-25, with the hashes of their claims; now they are items of their own, by the same
+# labels, keys and hashes: "rscfed/fig2-plain".
+PLAIN = {
+    "rscfed/tab1": "5e52077ec474 e020bc001c14 b429e6841c35 4603727bd429",
+    "rscfed/tab2": "2bd63373c0ca 84c578332950 30f3f5f5663e 343c27618240",
+    "rscfed/tab3": "b9db5022aa9f 483a02a1c735 2e8c5918825d a58e094a8b33",
+    "rscfed/tab4": "63592dc76dbe ce8a4a2b4d49 d3cb33fd2e4c cfa7af14406f",
+    "rscfed/tab5": "771ca5a96f7a 2b6e9070a6a6 19afa7415280 dca85b598391",
+    "rscfed/tab6": "76a90981c880 e39589c8b495 2ccc907c6314 96e79c90def1",
+    "rscfed/tab7": "3c06e787460b 6dcdbf45df17 5c0dae1b3d1b 67f8928570ad",
+    "rscfed/fig2": "e0ac3716cce3 5796d43242bf 36136fd63013 2f8f55c1e152",
+    "rscfed/weights": "465021e55010 6727e3177bbb 2999538ac035 01569a3b6d4c",
+    "rscfed/departures": "dd67db2b861a 424d4fd5308e 7b40c9db61a9 c768d9b3ce0d",
+}
 # A few of them one by one: ssfl/tabd1 at the laptop, with records in results/reference/.
 TABLE_D1 = {
     "MNIST/FedAvg": "49e2c9f58c5a73fe",
@@ -62,6 +78,42 @@ def test_labels_and_keys_stay(name):
         text = "".join(f"{cell.label}={cell.cell_key};" for cell in cells)
         found.append(hashlib.sha256(text.encode()).hexdigest()[:12])
     assert " ".join(found) == DIGESTS[name]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_rscfed_was_is_kept_under_another_name(name):
+    """And nothing of it is what RSCFed is now, but for the plain partition's switch."""
+    found = []
+    for profile in PROFILES:
+        (plain,) = items([f"{name}-plain"], profile)
+        (now,) = items([name], profile)
+        pairs = [*((cell.label, cell.cell_key) for cell in plain.cells)]
+        claims = [(claim.name, plain.hash_of(claim)) for claim in plain.claims]
+        text = "".join(f"{label}={key};" for label, key in (*sorted(pairs), *sorted(claims)))
+        found.append(hashlib.sha256(text.encode()).hexdigest()[:12])
+        shared = {cell.label for cell in now.cells if cell.cell_key in {key for _, key in pairs}}
+        assert shared == ({"partition/other"} if name == "rscfed/departures" else set())
+        assert "plain Dirichlet partition: the suite's until 2026-11" in plain.title and not set(claims) & {
+            (claim.name, now.hash_of(claim)) for claim in now.claims if claim.endpoint != "arithmetic"
+        }
+        assert any(f"{name}-plain" in note for note in now.notes) and plain.seeds == now.seeds
+    assert " ".join(found) == PLAIN[name]
+
+
+def test_plain_items_are_asked_for_by_name():
+    for asked in ("rscfed", "all"):
+        assert not [item.name for item in items([asked], "laptop") if item.name.endswith("-plain")]
+    assert {name for name in VARIANTS if name.startswith("rscfed/")} == {f"{name}-plain" for name in PLAIN}
+
+
+def test_old_records_of_fedirm_are_read_as_they_were_made():
+    """Their method lacks the fields that came later; a configuration that lacks them has FedIRM as released."""
+    key = items(["rscfed/fig2-plain"], "laptop")[0].cell("FedIRM (weight adju.)").cell_key
+    path = next((ROOT / "results" / "reference" / key).iterdir())
+    written = read_copy(path).experiment
+    assert not {"asked", "ramp_from", "smoothing", "labelled_views", "relation_weight"} & written["method"].keys()
+    assert from_record(written).cell_key == key != from_json(written).cell_key
+    assert from_json(written).method.asked == "student"
 
 
 def test_every_item_of_ssfl_and_the_arena_is_held():

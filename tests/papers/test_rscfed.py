@@ -109,7 +109,7 @@ def test_settings_are_section_4_s():
             e, method = cell.experiment, cell.experiment.method
             network, batch_size, labelled_lr, lr, beta = by_data[e.data.name]
             assert e.model.network == network and method.batch_size == batch_size
-            assert e.partition == Dirichlet(alpha=0.8, rule="rscfed")
+            assert e.partition == Dirichlet(alpha=0.8, rule="limited")
             assert e.data.augmentation.weak.enlarge == enlarged[e.data.name]
             assert (e.federation.epochs, e.federation.rounds) == (1, 1000) and e.federation.C == e.federation.K
             assert e.optimizer.schedule == Constant()

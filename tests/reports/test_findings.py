@@ -8,7 +8,7 @@ import pytest
 from benchmark.cli.main import ROOT
 from benchmark.cli.report import on_disk
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.verdicts.judge import Judged
 from reports import findings
@@ -24,7 +24,7 @@ def test_the_committed_page_is_what_the_committed_records_say(tmp_path):
     """`fssl report --readme` writes it, from results/reference/."""
     page = tmp_path / "findings.md"
     (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
-    write_findings(on_disk(ITEMS, ["laptop", "gpu", "paper"], tmp_path), page)
+    write_findings(on_disk((*ITEMS, *VARIANTS), ["laptop", "gpu", "paper"], tmp_path), page)
     assert page.read_text() == (ROOT / "reports" / "findings.md").read_text()
 
 
