@@ -6,7 +6,8 @@ With g_k the update of member k, the variants are
     l1 squared   sum ||g_k||_1^2 / ||sum g_k||_1^2   Eq. 13    l1 plain   sum ||g_k||_1 / ||sum g_k||_1   Eq. 14
 
 over the clients, or over clients and server; with g_k the change of weights over the round ("delta", Eq. 15), or the
-gradient on all of the member's images at the weights it received ("gradient", Eq. 1).
+gradient on all of the member's images at the weights it starts from ("gradient", Eq. 1). "diversity/members" is the
+number of clients. What the values mean with each kind of method is in the site's glossary.
 
 Beside them, as the released code has it (Grad_Diff.py:228-248, 312-328): inside each group that is averaged, the mean
 over groups by their clients ("clients_in_group"); and from means instead of sums, which is n times a squared quotient
