@@ -219,7 +219,7 @@ def test_layers_that_clients_keep():
     """LG-FedAvg, where the server sends them once: each client's gradient, round after round, is that of cross-entropy
     at the shared layers and its own, over the shared ones."""
     module, seen, watch = run_with(TRACES["lg-fedavg"], 1)
-    kept = {}
+    kept: dict[int, dict[str, torch.Tensor]] = {}
     for number, metrics in enumerate(seen, start=1):
         vectors = []
         for job, outcome in watch.clients(number):
@@ -238,7 +238,7 @@ def test_layers_that_clients_keep():
 def test_a_gradient_that_the_client_keeps_is_part_of_its_loss():
     """FedDyn: at theta the loss L_k - <g_k, theta> + alpha/2 ||theta - theta||^2 has the gradient of L_k, less g_k."""
     module, seen, watch = run_with(TRACES["feddyn"], 1)
-    kept = {}
+    kept: dict[int, dict[str, torch.Tensor]] = {}
     for number, metrics in enumerate(seen, start=1):
         clients = watch.clients(number)
         supervised = gradients_of(module, [job for job, _ in clients], number, SupervisedUpdate())
@@ -285,9 +285,11 @@ def test_none_in_a_round_in_which_a_client_sits_out():
 
 
 def test_clients_that_are_only_asked_are_no_members():
-    """Central training: clients give static statistics and train nothing."""
+    """Clients give static statistics, in central training and after training of their own."""
     _, seen, watch = run_with(TRACES["server-only-everyones"], 1)
     assert watch.clients() and not any(name.startswith("diversity") for metrics in seen for name in metrics)
+    _, seen, watch = run_with(TRACES["supervised-fl-control"], 1)
+    assert len(watch.clients(1)) > 4 and all(metrics["diversity/members"] == 4 for metrics in seen)
 
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_ssfl.json").read_text())  # of 4c7f552
