@@ -6,7 +6,8 @@ With g_k the update of member k, the variants are
     l1 squared   sum ||g_k||_1^2 / ||sum g_k||_1^2   Eq. 13    l1 plain   sum ||g_k||_1 / ||sum g_k||_1   Eq. 14
 
 over the clients, or over clients and server; with g_k the change of weights over the round ("delta", Eq. 15), or the
-gradient on all of the member's images at the weights it received ("gradient", Eq. 1).
+gradient on all of the member's images at the weights it starts from ("gradient", Eq. 1). "diversity/members" is the
+number of clients. What the values mean with each kind of method is in the site's glossary.
 
 Beside them, as the released code has it (Grad_Diff.py:228-248, 312-328): inside each group that is averaged, the mean
 over groups by their clients ("clients_in_group"); and from means instead of sums, which is n times a squared quotient
@@ -16,7 +17,6 @@ Only trained parameters count. Sums are streamed: one accumulated vector, never 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -78,8 +78,17 @@ class CohortDiversity:
         self._kind = kind
         self._clients, self._server = StreamingDiversity(), StreamingDiversity()
         self._groups: dict[int, StreamingDiversity] = {}
+        self._entries: dict[str, torch.Size] | None = None  # of every vector
+        self._complete = True
 
     def add(self, holder: int, vector: Mapping[str, Tensor], group: int = 0) -> None:
+        """A member's vector. An empty one, or one of other entries than the first's, leaves no diversity at all."""
+        entries = {name: value.shape for name, value in vector.items()}
+        if self._entries is None:
+            self._entries = entries
+        self._complete = self._complete and bool(entries) and entries == self._entries
+        if not self._complete:
+            return
         if holder == SERVER:
             self._server.add(vector)
             return
@@ -87,13 +96,17 @@ class CohortDiversity:
         self._groups.setdefault(group, StreamingDiversity()).add(vector)
 
     def metrics(self) -> dict[str, float]:
-        """{"diversity/delta/l2/squared/clients": ...}; without the server's where it did not train."""
+        """{"diversity/delta/l2/squared/clients": ...}; without the server's where it did not train. With them
+        "diversity/members", the number of clients; where the server trained, "with_server" has one vector more."""
+        if not self._complete or not self._clients.count:
+            return {}
         groups = list(self._groups.values())
         found = _named("clients", self._clients, groups, groups)
         if self._server.count:
             joined = [group.joined(self._server) for group in groups]
             found |= _named("with_server", self._clients.joined(self._server), groups, joined)
-        return {f"diversity/{self._kind}/{name}": value for name, value in found.items()}
+        members = {"diversity/members": self._clients.count} if found else {}
+        return {**{f"diversity/{self._kind}/{name}": value for name, value in found.items()}, **members}
 
 
 def _named(
@@ -119,61 +132,79 @@ def _named(
 class GradientDiversity(pl.Callback):
     """Measures a round's diversity: the weight changes every round, gradients every `every` rounds (0: never).
 
-    Where a holder works more than once in a round (a server replica for each group), its first job counts. Clients of
-    networks of their own (HeteroFL) have no diversity, since their updates have no common length, nor have clients that
-    go on from models of their own (EASGD).
+    There is none unless every holder that trained in the round gave a vector over the same entries (`begins_with`). A
+    gradient is that of the loss as trained, with what the client had kept before the round. Where a holder trains more
+    than once in a round (a server replica for each group, a client drawn twice), its first job counts.
     """
 
     def __init__(self, every: int = 0) -> None:
         self._every = every
         self._jobs: list[Job] = []
         self._delta = CohortDiversity("delta")
-        self._round = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
         pl_module.observers.append(self)
 
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
+        self._jobs, self._delta = [], CohortDiversity("delta")
+
     def on_job(self, job: Job, round_number: int) -> None:
-        if round_number != self._round:
-            self._round, self._jobs, self._delta = round_number, [], CohortDiversity("delta")
         if _counts(job):
             self._jobs.append(job)
 
     def on_outcome(self, job: Job, outcome: Outcome) -> None:
-        if _counts(job) and (change := change_of_network(job, outcome.sends)):
-            self._delta.add(job.key.client, change, job.group)
+        if _counts(job):
+            self._delta.add(job.key.client, change_of_network(job, outcome.sends), job.group)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule)
         if not any(job.key.client >= 0 for job in self._jobs):
             return
         pl_module.metrics.update(self._delta.metrics())
-        if self._every and self._round % self._every == 0:
+        if self._every and pl_module.rounds_done % self._every == 0 and all(map(begins_with, self._jobs)):
             pl_module.metrics.update(self._gradient_metrics(pl_module))
 
     def _gradient_metrics(self, module: FederatedModule) -> dict[str, float]:
         cohort = CohortDiversity("gradient")
         jobs = list(on_all_images(self._jobs))
         with torch.enable_grad():
-            for job, found in zip(jobs, module.engine.gradients(jobs, self._round), strict=True):
-                # A client that would sit out has no gradient.
-                if trained := [found[name] for name in found if name == "student" or job.begins is not None]:
-                    cohort.add(job.key.client, summed(trained), job.group)
+            gradients = module.engine.gradients(jobs, module.rounds_done, module.kept_before)
+            for job, found in zip(self._jobs, gradients, strict=True):
+                cohort.add(job.key.client, gradient_of_network(job, found), job.group)
         return cohort.metrics()
 
 
 def _counts(job: Job) -> bool:
+    """Whether the job is its holder's first local training of the round; a job without a stream only reads."""
+    return job.key.draw == 0 and bool(job.data)
+
+
+def begins_with(job: Job) -> Mapping[str, Weights]:
+    """The weight sets, shared with the server, that the job's local steps begin with; the network is their sum.
+
+    Empty where no vector can be compared with other clients': a network of the client's own (HeteroFL), or steps from
+    a model of its own (EASGD). Where it keeps some layers (LG-FedAvg), the weights are those of the others.
+    """
     # a user's update need not inherit from LocalUpdate
-    return job.key.draw == 0 and job.network is None and getattr(job.update, "starts_from_received", True)
+    if job.network is not None or not getattr(job.update, "starts_from_received", True):
+        return {}
+    received = {"student": job.receives["student"]} if "student" in job.receives else {}
+    return received if job.begins is None else job.begins
 
 
 def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:
     """What a holder's local steps changed of the network; empty for one that sat out, or that trains none. Where the
     network is a sum of weight sets (`Job.begins`), their changes add up, as the server sees them."""
-    before: Mapping[str, Any] = job.receives if job.begins is None else job.begins
-    names = [name for name in sends if name == "student" or (job.begins is not None and name in job.begins)]
-    return summed([weight_change(applied(before[name], sends[name]), before[name]) for name in names])
+    before = begins_with(job)
+    return summed([weight_change(applied(before[name], sends[name]), before[name]) for name in sends if name in before])
+
+
+def gradient_of_network(job: Job, gradients: Mapping[str, Weights]) -> dict[str, Tensor]:
+    """The same of a gradient, over the entries that are shared; empty for a holder that would sit out."""
+    before = begins_with(job)
+    shared = [(gradients[name], before[name]) for name in gradients if name in before]
+    return summed([{name: value for name, value in found.items() if name in known} for found, known in shared])
 
 
 def summed(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -187,8 +218,7 @@ def weight_change(after: Weights, before: Weights) -> dict[str, Tensor]:
 
 
 def on_all_images(jobs: Iterable[Job]) -> Iterable[Job]:
-    """The same jobs as one pass over all of the holder's images, in which no incomplete batch is left out, from the
-    weights that they began with."""
+    """The same jobs as one pass over all of the holder's images, in which no incomplete batch is left out."""
     for job in jobs:
         data = {name: replace(stream, drop_last=False) for name, stream in job.data.items()}
-        yield replace(job, receives={**job.receives, **(job.begins or {})}, data=data, limit=Limit(epochs=1))
+        yield replace(job, begins=None, data=data, limit=Limit(epochs=1))

@@ -33,7 +33,9 @@ class Engine(Protocol):
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]: ...
 
-    def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]: ...
+    def gradients(
+        self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
+    ) -> Iterator[dict[str, Weights]]: ...
 
     def close(self) -> None:
         """Let go of what the engine holds (processes). A `with` block does it."""
@@ -82,13 +84,15 @@ class ReferenceEngine:
                 kept[keeper_of(job)] = result.private
             yield result
 
-    def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]:
-        """For each job the gradient of its loss at the weights it receives; trains nothing and keeps nothing.
+    def gradients(
+        self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
+    ) -> Iterator[dict[str, Weights]]:
+        """For each job the gradient of its loss at the weights that it begins with; trains nothing and keeps nothing.
 
-        A job that would sit out has none: an empty dict stands in its place.
+        Private state is read from `kept`. A job that would sit out has none: an empty dict stands in its place.
         """
         for job in jobs:
-            yield self._work.gradient(job, round_number)
+            yield self._work.gradient(job, round_number, kept.get(keeper_of(job)))
 
 
 def device_named(name: str) -> torch.device:

@@ -67,10 +67,10 @@ class JobRunner:
         module.pseudo = given
         return outcome(job, module, train(module, self._placed(batches))), module.losses
 
-    def gradient(self, job: Job, round_number: int) -> dict[str, Weights]:
-        """The gradient at the weights that the job receives; nothing where it would sit out."""
+    def gradient(self, job: Job, round_number: int, private: Tree | None) -> dict[str, Weights]:
+        """The gradient at the weights that the job begins with; nothing where it would sit out."""
         with self._products():
-            local = started(job.update, job.receives, None, self._reader(job, round_number, "gradient"))
+            local = started(job.update, job.receives, private, self._reader(job, round_number, "gradient"))
             if local is None or not local.trainable:
                 return {}
             batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)

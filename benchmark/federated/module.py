@@ -15,7 +15,7 @@ from benchmark.federated.evaluate import Evaluator
 from benchmark.federated.ledger import Ledger
 from benchmark.federated.store import ClientStore, Draft
 from benchmark.methods.calls import first_state, jobs_given, models_of, play_round
-from benchmark.methods.protocol import Job, Outcome, State, World
+from benchmark.methods.protocol import Job, Outcome, State, Tree, World
 
 
 class Observer(Protocol):
@@ -78,6 +78,11 @@ class FederatedModule(pl.LightningModule):
 
     def evaluation_due(self, round_number: int) -> bool:
         return round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds
+
+    @property
+    def kept_before(self) -> Mapping[str, Tree]:
+        """What clients had kept before the last round, by keeper; its `get` gives copies."""
+        return Draft(self._kept.store)
 
     def models(self) -> Mapping[str, dict[str, Tensor]]:
         return models_of(self.experiment.method, self.state)

@@ -95,7 +95,7 @@ class ProcessPool(SharingEngine[Worker]):
                 worker.knows_environment = True
                 shared = {id(tensor): (number, tensor) for number, tensor in enumerate(self._shared)}
                 worker.connection.send(pack(self._environment, shared))
-            worker.connection.send((call.number, index, job, pack(private, {}), call.kept is None, call.round_number))
+            worker.connection.send((call.number, index, job, pack(private, {}), call.wants_gradient, call.round_number))
 
     def _take_in(self) -> None:
         busy = {worker.connection: worker for worker, given in self._jobs_of.items() if given}

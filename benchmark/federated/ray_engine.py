@@ -81,7 +81,7 @@ class RayEngine(SharingEngine[Any]):
                 self._sent[call.number] = [self._ray.put(list(call.jobs))]
         except Exception as error:
             raise self._cannot_be_sent(call, index, error) from error
-        arguments = (call.number, self._sent[call.number], index, private, call.kept is None, call.round_number)
+        arguments = (call.number, self._sent[call.number], index, private, call.wants_gradient, call.round_number)
         self._waiting[worker.run.remote(*arguments)] = (worker, call.number, index)
 
     def _take_in(self) -> None:

@@ -22,7 +22,7 @@ def result_of(runner: JobRunner, job: Job, private: Tree | None, wants_gradient:
     """In a worker: a job's outcome, or its gradient, or the exception that the parent is to raise in its place, with
     the traceback. Errors of benchmark.errors stay what they are; a class of others may be known here alone."""
     try:
-        return runner.gradient(job, round_number) if wants_gradient else runner.run(job, round_number, private)
+        return (runner.gradient if wants_gradient else runner.run)(job, round_number, private)
     except Exception as error:
         name, where = name_of(job, round_number), "".join(traceback.format_exception(error))
         if not isinstance(error, FsslError):
@@ -33,9 +33,9 @@ def result_of(runner: JobRunner, job: Job, private: Tree | None, wants_gradient:
 
 
 class Call:
-    """The jobs of one call of `fit` or `gradients`, by their place in the list.
+    """The jobs of one call of `fit`, or of `gradients`, by their place in the list.
 
-    `kept` is the store of private state; a call of `gradients` has none.
+    `kept` is the store of private state.
     """
 
     def __init__(
@@ -44,9 +44,11 @@ class Call:
         jobs: Sequence[Job],
         round_number: int,
         costs: Sequence[float],
-        kept: Mapping[str, Tree] | None,
+        kept: Mapping[str, Tree],
+        wants_gradient: bool,
     ) -> None:
-        self.number, self.jobs, self.round_number, self.kept = number, jobs, round_number, kept
+        self.number, self.jobs, self.round_number, self.wants_gradient = number, jobs, round_number, wants_gradient
+        self._kept = kept
         self.due = 0  # the next outcome to hand out
         self._costs = costs
         self._left: dict[str, Tree] = {}  # private state by keeper, as this call's jobs left it
@@ -85,7 +87,7 @@ class Call:
         """Notes that the job runs; the private state that it sees."""
         self._running.add(index)
         keeper = self._keeper(index)
-        return None if self.kept is None else self._left.get(keeper, self.kept.get(keeper))
+        return self._left.get(keeper, self._kept.get(keeper))
 
     def enter(self, index: int, result: Any) -> None:
         """A worker's result: an outcome, a gradient, or an exception, which is raised when it is due."""
@@ -94,7 +96,7 @@ class Call:
         self._results[index] = result
         if isinstance(result, Exception):
             self._end = min(self._end, index)
-        elif self.kept is not None and result.private is not None:
+        elif not self.wants_gradient and result.private is not None:
             self._left[self._keeper(index)] = result.private
 
     def take(self) -> Any:
@@ -106,7 +108,7 @@ class Call:
         return result
 
     def _keeper(self, index: int) -> str:
-        return str(index) if self.kept is None else keeper_of(self.jobs[index])
+        return keeper_of(self.jobs[index])
 
 
 class SharingEngine(ABC, Generic[WorkerT]):
@@ -161,18 +163,22 @@ class SharingEngine(ABC, Generic[WorkerT]):
         due, and FsslError where a worker has ended, by its name. Leaving off half way is allowed: what is not begun is
         not done.
         """
-        for index, outcome in enumerate(self._results(jobs, round_number, kept)):
+        for index, outcome in enumerate(self._results(jobs, round_number, kept, wants_gradient=False)):
             if outcome.private is not None:
                 kept[keeper_of(jobs[index])] = outcome.private
             yield outcome
 
-    def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]:
+    def gradients(
+        self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
+    ) -> Iterator[dict[str, Weights]]:
         """As `ReferenceEngine.gradients`."""
-        yield from self._results(jobs, round_number, None)
+        return self._results(jobs, round_number, kept, wants_gradient=True)
 
-    def _results(self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree] | None) -> Iterator[Any]:
+    def _results(
+        self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree], *, wants_gradient: bool
+    ) -> Iterator[Any]:
         costs = [cost_of(job, self._environment, round_number) for job in jobs]
-        call = Call(next(self._numbers), jobs, round_number, costs, kept)
+        call = Call(next(self._numbers), jobs, round_number, costs, kept, wants_gradient)
         self._begin()
         self._calls[call.number] = call
         try:

@@ -83,8 +83,6 @@ class ClientUpdate(fl.LocalUpdate):
     common: tuple[str, ...]  # names of the tensors that are shared
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        if not private and "own" not in received:
-            return None  # a gradient is measured without what the client keeps
         own = private["layers"] if private else received["own"]
         return fl.Local(trainable={"student": {**received["student"], **own}})
 

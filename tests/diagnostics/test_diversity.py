@@ -5,16 +5,26 @@ l2: norms 5, 3, 1; squares 25 + 9 + 1 = 35 over 25 = 1.4; plain (5 + 3 + 1) / 5 
 l1: norms 7, 3, 1; sum's norm 5: squares (49 + 9 + 1) / 25 = 2.36; plain 11 / 5 = 2.2.
 """
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.diagnostics.diversity import CohortDiversity, GradientDiversity, StreamingDiversity
+from benchmark.diagnostics.diversity import (
+    CohortDiversity,
+    GradientDiversity,
+    StreamingDiversity,
+    change_of_network,
+    gradient_of_network,
+    on_all_images,
+)
 from benchmark.federated.trainer import build_trainer, fit
-from benchmark.methods.protocol import SERVER
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, LocalUpdate, Stream
+from benchmark.methods.shared import SupervisedUpdate
 from tests.federated.helpers import equal, module_of
 from tests.methods.golden import TRACES
 from tests.methods.test_fedmatch import experiment as fedmatch
@@ -41,6 +51,25 @@ def test_equal_updates(C, vector):
     found = quotients([tuple(vector)] * C)
     expected = {"l2/squared": 1 / C, "l2/plain": 1.0, "l1/squared": 1 / C, "l1/plain": 1.0}
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+@given(st.integers(1, 30), st.floats(0.1, 10.0))
+def test_orthogonal_updates_of_equal_norm(m, a):
+    """The sum's square is m a^2, which is the sum of squares: Eq. 1 is 1. Eq. 12 is m a / (sqrt(m) a); l1 norms add up:
+    Eq. 13 is m a^2 / (m a)^2, Eq. 14 is 1."""
+    expected = {"l2/squared": 1.0, "l2/plain": m**0.5, "l1/squared": 1 / m, "l1/plain": 1.0}
+    assert quotients((a * torch.eye(max(m, 2)))[:m].tolist()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_vector_that_is_nearly_the_whole_sum():
+    """A labelled client's 40 beside nine of 1 that point its way: (1600 + 9) / 49^2 = .670; at right angles to it and
+    to each other 1; against it (1600 + 9) / 31^2 = 1.674. The longer it is, the nearer all three are to 1."""
+    sides = torch.eye(10)[1:].tolist()
+    ways = [[[way] + 9 * [0.0]] * 9 for way in (1.0, -1.0)]
+    for long, expected in ((40.0, (1609 / 2401, 1.0, 1609 / 961)), (4e4, (0.99955, 1.0, 1.00045))):
+        vectors = [[long] + 9 * [0.0]]
+        found = [quotients(vectors + others)["l2/squared"] for others in (ways[0], sides, ways[1])]
+        assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_updates_that_cancel_have_no_diversity():
@@ -75,6 +104,53 @@ def test_one_group_as_released_is_n_times_eq_1(n):
     assert found["diversity/gradient/l2/released/clients"] == pytest.approx(1.0)
     assert found["diversity/gradient/l2/squared/clients"] == pytest.approx(1 / n)
     assert not [name for name in found if "group" in name]
+
+
+WHOLE = {"w": torch.tensor([3.0]), "b": torch.tensor([4.0])}
+OTHERS = {"nothing": {}, "part": {"w": torch.tensor([3.0])}, "another length": {**WHOLE, "b": torch.ones(2)}}
+
+
+@pytest.mark.parametrize("who", [0, SERVER])
+@pytest.mark.parametrize("other", OTHERS)
+@given(place=st.integers(0, 3))
+def test_none_unless_all_gave_a_vector_over_the_same_entries(other, who, place):
+    """Whoever it is that did not, and whenever its turn came."""
+    vectors = [(1, WHOLE)] * 3
+    whole, broken = CohortDiversity("delta"), CohortDiversity("delta")
+    for cohort, members in ((whole, vectors), (broken, [*vectors[:place], (who, OTHERS[other]), *vectors[place:]])):
+        for holder, vector in members:
+            cohort.add(holder, vector)
+    assert whole.metrics()["diversity/members"] == 3 and broken.metrics() == {}
+
+
+def test_the_server_is_no_member():
+    """Members are the round's clients; a server alone has no diversity."""
+    cohort = CohortDiversity("gradient")
+    cohort.add(SERVER, WHOLE)
+    assert cohort.metrics() == {}
+    cohort.add(0, WHOLE)
+    found = cohort.metrics()
+    assert found["diversity/members"] == 1
+    assert found["diversity/gradient/l2/squared/with_server"] == pytest.approx(1 / 2)
+
+
+def test_layers_of_a_client_s_own_are_no_part_of_its_vector():
+    """Clients share w and keep b. Gradients (w, b) = (1, 7) and (1, -7): over w alone 2 / 4, over both 100 / 4 = 25."""
+    stream = {"labelled": Stream(part="labelled", batch_size=1, views=("weak",))}
+    job = Job(
+        key=Key(client=0),
+        update=LocalUpdate(),
+        receives={"student": {"w": torch.tensor([5.0])}, "own": {"b": torch.tensor([9.0])}},
+        data=stream,
+        limit=Limit(steps=1),
+    )
+    cohort = CohortDiversity("gradient")
+    for client, own in enumerate((7.0, -7.0)):
+        gradient = {"w": torch.tensor([1.0]), "b": torch.tensor([own])}
+        cohort.add(client, gradient_of_network(job, {"student": gradient}))
+    assert cohort.metrics()["diversity/gradient/l2/squared/clients"] == pytest.approx(0.5)
+    change = change_of_network(job, {"student": {"w": torch.tensor([3.0])}})
+    assert change.keys() == {"w"} and change["w"].tolist() == [-2.0]
 
 
 class Noted(GradientDiversity):
@@ -124,14 +200,108 @@ def test_clients_of_several_widths_have_none():
     assert len(seen) == 3 and not any(name.startswith("diversity") for name in seen[-1])
 
 
-def test_layers_that_clients_keep_do_not_stop_the_run():
-    """LG-FedAvg: from a client's second round on the server does not send them. Its gradient is left out."""
-    experiment = TRACES["lg-fedavg"]
-    measured, seen, _ = run_with(experiment, 1)
-    plain = module_of(experiment)
+def diversity_of(vectors):
+    """{"l2/squared": ...} of vectors over named entries."""
+    return quotients(torch.stack([flat(vector) for vector in vectors]).tolist())
+
+
+def measured(metrics, kind):
+    return {norm: metrics[f"diversity/{kind}/{norm}/clients"] for norm in BY_HAND}
+
+
+def gradients_of(module, jobs, round_number, update=None, **receives):
+    """Of the jobs' own losses, or of another update's on the same batches; of clients that kept nothing."""
+    jobs = [replace(job, update=update or job.update, receives={**job.receives, **receives}) for job in jobs]
+    return [found["student"] for found in module.engine.gradients(list(on_all_images(jobs)), round_number, {})]
+
+
+def test_layers_that_clients_keep():
+    """LG-FedAvg, where the server sends them once: each client's gradient, round after round, is that of cross-entropy
+    at the shared layers and its own, over the shared ones."""
+    module, seen, watch = run_with(TRACES["lg-fedavg"], 1)
+    kept: dict[int, dict[str, torch.Tensor]] = {}
+    for number, metrics in enumerate(seen, start=1):
+        vectors = []
+        for job, outcome in watch.clients(number):
+            common = job.receives["student"]
+            own = kept.get(job.key.client) or job.receives["own"]
+            (found,) = gradients_of(module, [job], number, SupervisedUpdate(), student={**common, **own})
+            vectors.append({name: found[name] for name in common})
+            kept[job.key.client] = outcome.private["layers"]
+        assert measured(metrics, "gradient") == pytest.approx(diversity_of(vectors), rel=1e-5)
+        assert metrics["diversity/members"] == len(vectors) == 4
+    plain = module_of(TRACES["lg-fedavg"])
     fit(plain, build_trainer())
-    assert len(seen) == experiment.federation.rounds > 1
-    assert equal(next(iter(measured.models().values())), next(iter(plain.models().values())))
+    assert equal(next(iter(module.models().values())), next(iter(plain.models().values())))
+
+
+def test_a_gradient_that_the_client_keeps_is_part_of_its_loss():
+    """FedDyn: at theta the loss L_k - <g_k, theta> + alpha/2 ||theta - theta||^2 has the gradient of L_k, less g_k."""
+    module, seen, watch = run_with(TRACES["feddyn"], 1)
+    kept: dict[int, dict[str, torch.Tensor]] = {}
+    for number, metrics in enumerate(seen, start=1):
+        clients = watch.clients(number)
+        supervised = gradients_of(module, [job for job, _ in clients], number, SupervisedUpdate())
+        vectors = [
+            {name: value - kept[job.key.client][name] for name, value in found.items()} if kept else found
+            for found, (job, _) in zip(supervised, clients, strict=True)
+        ]
+        assert measured(metrics, "gradient") == pytest.approx(diversity_of(vectors), rel=1e-4)
+        assert number == 1 or measured(metrics, "gradient") != pytest.approx(diversity_of(supervised), rel=1e-4)
+        kept = {job.key.client: outcome.private["gradient"] for job, outcome in clients}
+
+
+def test_a_mean_teacher_is_the_client_s_own():
+    """Fed-Consist: from its second round on a client is taught by the teacher that it kept, not by what it received."""
+    module, seen, watch = run_with(TRACES["fed-consist-every-client"], 1)
+    clients = watch.clients(2)
+    teachers = {job.key.client: outcome.private["teacher"] for job, outcome in watch.clients(1)}
+    jobs = [job for job, _ in clients]
+    own = [gradients_of(module, [job], 2, teacher=teachers[job.key.client])[0] for job in jobs]
+    assert measured(seen[1], "gradient") == pytest.approx(diversity_of(own), rel=1e-5)
+    assert measured(seen[1], "gradient") != pytest.approx(diversity_of(gradients_of(module, jobs, 2)), rel=1e-5)
+
+
+def test_a_client_drawn_twice_is_one_member():
+    """RSCFed: M = 2 subsets of 3 of the 4 clients; the change is that of the first local training."""
+    _, seen, watch = run_with(TRACES["rscfed"], 1)
+    for number, metrics in enumerate(seen, start=1):
+        first = [(job, sent) for job, sent in watch.clients(number) if job.key.draw == 0]
+        assert metrics["diversity/members"] == len({job.key.client for job, _ in first}) < len(watch.clients(number))
+        vectors = [
+            {name: value - job.receives["student"][name] for name, value in sent.sends["student"].items()}
+            for job, sent in first
+        ]
+        assert measured(metrics, "delta") == pytest.approx(diversity_of(vectors), rel=1e-5)
+
+
+def test_none_in_a_round_in_which_a_client_sits_out():
+    """SemiFL, where a client without a confident pseudo-label does."""
+    _, seen, _ = run_with(TRACES["semifl-released"], 1)
+    assert {bool(metrics["comm/sat_out"]) for metrics in seen} == {True, False}
+    for metrics in seen:
+        names = {name.split("/")[1] for name in metrics if name.startswith("diversity/")}
+        assert names == (set() if metrics["comm/sat_out"] else {"delta", "gradient", "members"})
+
+
+def test_clients_that_are_only_asked_are_no_members():
+    """Clients give static statistics, in central training and after training of their own."""
+    _, seen, watch = run_with(TRACES["server-only-everyones"], 1)
+    assert watch.clients() and not any(name.startswith("diversity") for metrics in seen for name in metrics)
+    _, seen, watch = run_with(TRACES["supervised-fl-control"], 1)
+    assert len(watch.clients(1)) > 4 and all(metrics["diversity/members"] == 4 for metrics in seen)
+
+
+GOLDEN = json.loads((Path(__file__).parent / "golden_ssfl.json").read_text())  # of 4c7f552
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_ssfl_s_have_not_moved(name):
+    """All values of the last of three rounds, as they were before a round could have none."""
+    _, seen, _ = run_with(TRACES[name], 1)
+    found = {metric: value for metric, value in seen[-1].items() if metric.startswith("diversity/")}
+    assert found.pop("diversity/members") == 4
+    assert found == pytest.approx(GOLDEN[name], rel=1e-5)
 
 
 def test_clients_that_go_on_from_models_of_their_own_have_none():

@@ -135,8 +135,8 @@ def test_outcomes_come_in_job_order_however_long_the_jobs_are(environment, two):
 
 def test_gradients_are_the_reference_s(environment, two):
     jobs = jobs_of(environment, ToConstant())
-    expected = list(FastHere(environment).gradients(jobs, 2))
-    found = list(two.gradients(jobs, 2))
+    expected = list(FastHere(environment).gradients(jobs, 2, {}))
+    found = list(two.gradients(jobs, 2, {}))
     assert len(found) == 4 and all(equal_trees(*pair) for pair in zip(expected, found, strict=True))
     assert any(bool(value.any()) for value in found[0]["student"].values())
 

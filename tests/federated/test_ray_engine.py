@@ -53,7 +53,7 @@ def test_outcomes_come_in_job_order_and_gradients_too(environment, engine):
     with ProcessPool(environment, 1) as pool:
         kept: list[dict] = [{}, {}]
         expected, found = (list(each.fit(jobs, 1, kept[i])) for i, each in enumerate((pool, engine)))
-        gradients = [list(each.gradients(jobs[:4], 2)) for each in (pool, engine)]
+        gradients = [list(each.gradients(jobs[:4], 2, {})) for each in (pool, engine)]
     assert [outcome.key for outcome in found] == [job.key for job in jobs]
     assert all(equal_trees(left.sends, right.sends) for left, right in zip(expected, found, strict=True))
     assert equal_trees(*kept) and all(equal_trees(*pair) for pair in zip(*gradients, strict=True))
