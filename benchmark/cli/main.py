@@ -77,6 +77,17 @@ VERBS = {
     "migrate": ("migrate", "records of an older version moved to their new cell key"),
 }
 
+# Commands and options that are no more, as they are typed, and what to type instead.
+WITHDRAWN = {
+    "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs what fits into a time",
+    "report --pictures": "`fssl report --readme` draws them",
+    "report --serve": "the site opens from a file: reports/site/index.html",
+    "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command goes on",
+    "run --dense": "`--engine reference` passes images below the threshold, too",
+    "verify --replay": "`fssl verify --retrain N` trains N runs again",
+    "work --no-wait": "leave it out: what others are at is waited for",
+}
+
 
 def parser(verb: str | None = None) -> Parser:
     """The command line; of the commands, only `verb` with its own options."""
@@ -152,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(
                 f"unknown option {words[0].partition('=')[0]!r}; options follow a command, see `fssl --help`"
             )
+        _refuse_what_is_withdrawn(words)
         options, rest = parser(words[0] if words else None).parse_known_args(words)
         options.rest = rest
         if getattr(options, "takes_overrides", False):
@@ -173,6 +185,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has seen enough
         return 0
+
+
+def _refuse_what_is_withdrawn(words: Sequence[str]) -> None:
+    """Raise ConfigError with the successor of a withdrawn command, or of one of its options."""
+    verb, *rest = words or [""]
+    for typed in (verb, *(f"{verb} {word.partition('=')[0]}" for word in rest)):
+        if typed in WITHDRAWN:
+            raise ConfigError(f"`fssl {typed}` is withdrawn; {WITHDRAWN[typed]}")
 
 
 def _refuse_what_is_no_field(options: argparse.Namespace) -> None:
