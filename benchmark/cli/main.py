@@ -74,11 +74,11 @@ VERBS = {
     "data": ("data", "partitions of a data set among clients (`fssl list data`: the data sets)"),
     "doctor": ("doctor", "what is wrong with this machine"),
     "verify": ("verify", "whether the records are whole"),
-    "migrate": ("migrate", "records of an older version moved to their new cell key"),
 }
 
 # Commands and options that are no more, as they are typed, and what to type instead.
 WITHDRAWN = {
+    "migrate": "`fssl reproduce ITEM` trains again what an older version recorded under another key",
     "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs what fits into a time",
     "report --pictures": "`fssl report --readme` draws them",
     "report --serve": "the site opens from a file: reports/site/index.html",
