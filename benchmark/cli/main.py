@@ -69,7 +69,6 @@ VERBS = {
     "agent": ("agent", "run a W&B agent on a sweep, safely"),
     "wandb-rebuild": ("wandb_rebuild", "make the runs in W&B again from the records"),
     "report": ("report", "build the site from the records"),
-    "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
     "list": ("list", "items, methods, data sets and networks: what there is and what is here"),
     "data": ("data", "partitions of a data set among clients (`fssl list data`: the data sets)"),
     "doctor": ("doctor", "what is wrong with this machine"),
@@ -78,6 +77,7 @@ VERBS = {
 
 # Commands and options that are no more, as they are typed, and what to type instead.
 WITHDRAWN = {
+    "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
     "migrate": "`fssl reproduce ITEM` trains again what an older version recorded under another key",
     "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs what fits into a time",
     "report --pictures": "`fssl report --readme` draws them",
