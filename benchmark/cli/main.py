@@ -71,7 +71,7 @@ VERBS = {
     "report": ("report", "build the site from the records"),
     "list": ("list", "items, methods, data sets and networks: what there is and what is here"),
     "data": ("data", "partitions of a data set among clients (`fssl list data`: the data sets)"),
-    "doctor": ("doctor", "what is wrong with this machine"),
+    "doctor": ("doctor", "whether versions, device, data and the results folder are as runs need them"),
     "verify": ("verify", "whether the records are whole"),
 }
 
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.append(os.getcwd())
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
-        if words[:1] != ["doctor"] and (trouble := clash()) is not None:  # which tells of it among the rest
+        if (trouble := clash()) is not None:
             raise ConfigError(trouble)
         if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
             raise ConfigError(
