@@ -49,7 +49,7 @@ def performance(written: Path, benchmarks: Path) -> dict[str, Any]:
 
 
 def _measured(path: Path) -> dict[str, Any]:
-    """Its values, and a table for each work that `fssl bench` timed."""
+    """Its values, and a table for each work of engines that was timed."""
     try:
         values = json.loads(path.read_text())
         works = values.pop("ratios", {})

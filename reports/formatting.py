@@ -33,6 +33,7 @@ METRICS = {
     "exchange/smoothing": "EMA smoothing",
     "classes a client": "Classes a client",
     "pseudo/class_balance": "Class balance of kept pseudo-labels",
+    "diversity/members": "Clients in the diversity",
     "comm/bytes_up": "Bytes up",
     "comm/bytes_down": "Bytes down",
     "comm/bytes_kept": "Bytes kept at clients",

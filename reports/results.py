@@ -4,14 +4,11 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from benchmark.errors import DataError
 from benchmark.papers.item import UNTRAINED, Cell, Item
-from benchmark.records.files import write_atomically
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import DERIVED, value_of
 from benchmark.verdicts.results import ACCURACY as ACCURACY
@@ -32,7 +29,8 @@ def runs_frame(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
     never started (status "missing"), has one row without metric and value: what is absent is counted as well.
     """
     rows = [row for item, records in results for cell in item.cells for row in _run_rows(item, cell, records)]
-    return _sorted(pd.DataFrame(rows, columns=list(RUN_COLUMNS)))
+    frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+    return frame.sort_values(list(RUN_COLUMNS[:6]), kind="stable", ignore_index=True)
 
 
 def _run_rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[object, ...]]:
@@ -58,26 +56,6 @@ def _run_rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[object
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.sort_values(list(RUN_COLUMNS[:6]), kind="stable", ignore_index=True)
-
-
-def write_summary(results: Iterable[tuple[Item, Records]], path: Path) -> None:
-    """Writes `runs_frame` to `path` in place of the rows that it has of these items in these profiles; rows of others
-    stay. Raises CannotWrite, DataError for a file of other columns."""
-    results = list(results)
-    frame = runs_frame(results)
-    if path.exists():
-        before = pd.read_csv(path, keep_default_na=False, dtype={"value": str})
-        if tuple(before.columns) != RUN_COLUMNS:
-            raise DataError(f"{path}: its columns are {', '.join(before.columns)}; they are {', '.join(RUN_COLUMNS)}")
-        before["value"] = [float(value) if value else math.nan for value in before["value"]]  # to the last digit
-        again = {(item.name, item.profile) for item, _ in results}
-        stay = [pair not in again for pair in zip(before["item"], before["profile"], strict=True)]
-        frame = _sorted(pd.concat([before[stay], frame]))
-    write_atomically(path, csv_text(frame).encode())
 
 
 def csv_text(frame: pd.DataFrame) -> str:

@@ -6,6 +6,7 @@ bytes. Pages open from a file, load nothing from anywhere, and carry a content p
 
 import base64
 import functools
+import gzip
 import hashlib
 import json
 import re
@@ -54,7 +55,7 @@ from reports.pages import (
 from reports.paper_table import LABELS, SELECTED_ON_TEST, cell_page, method_of
 from reports.provenance import made_from
 from reports.reported import Reported
-from reports.results import csv_text, curves_frame
+from reports.results import csv_text, curves_frame, runs_frame
 from reports.style import DARK, PALETTE
 from reports.tables import csv_of
 from reports.tuning import study_pages
@@ -63,6 +64,7 @@ HERE = Path(__file__).parent
 TEMPLATES = HERE / "templates"
 RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
+SUMMARY = "summary.csv.gz"  # every run and metric of the items that have a page: `pandas.read_csv` reads it
 ARENA = "arena"  # has a page as papers have
 
 
@@ -113,6 +115,8 @@ def build(
         troubles=[*troubles, *unread],
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
     )
+    summary = csv_text(runs_frame((one.item, one.records) for one in every))
+    site.put(Path(SUMMARY), gzip.compress(summary.encode(), mtime=0))
     site.put(Path(".nojekyll"), b"")  # GitHub Pages serves the folder as it is
     if whole:
         site.remove_what_is_gone()

@@ -105,7 +105,7 @@ def cost_of(run: Experiment, results: Path, data_root: Path | None = None) -> Co
 
 
 def measured(folder: Path) -> Mapping[str, Any] | None:
-    """`result.json` of a finished run with its "cpu_seconds" and "wall_seconds"; None where the run is not done, is
+    """`result.json` of a finished run with its "cpu_seconds"; None where the run is not done, is
     older than these fields, or is another machine's or engine's."""
     result = result_if_whole(folder)
     if result.get("status") != "done" or "cpu_seconds" not in result:
@@ -119,11 +119,6 @@ def measured(folder: Path) -> Mapping[str, Any] | None:
 @cache
 def _hardware() -> dict[str, Any]:
     return hardware()
-
-
-def stretch(jobs: int) -> float:
-    """Wall seconds for a CPU second, with so many runs side by side on an otherwise idle machine."""
-    return max(1.0, jobs / usable_cores())
 
 
 # --- counting -----------------------------------------------------------------------------------------------------

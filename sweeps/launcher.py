@@ -79,14 +79,6 @@ class Workers(Protocol):
     def close(self) -> None: ...  # wait until all have ended; being interrupted here ends them at once
 
 
-class Gate(Protocol):
-    """What a launch is kept to, such as a budget of time (`sweeps.budget`)."""
-
-    def admits(self, run: Experiment) -> bool: ...  # whether it may be started; asked once for each run
-
-    def is_closed(self) -> bool: ...  # whether what is at work has to stop
-
-
 def launch(
     workers: Workers,
     runs: Sequence[Experiment],
@@ -94,17 +86,15 @@ def launch(
     *,
     watch: Watch = lambda standing: None,
     patience: float = PATIENCE,
-    gate: Gate | None = None,
 ) -> Standing:
     """Let the workers train all runs, and close them. A failing run does not stop the others; the first error is raised
     in the end.
 
     What others are at is waited for. `patience`: see `records.run`. A run whose process is killed
     goes on from its checkpoint, and is given up the third time. Ctrl-C or SIGTERM stops the workers at their last
-    finished round and raises Stopped; nothing is lost. A `gate` may leave runs out, which is no failure, and stop those
-    at work in the same way, without an error.
+    finished round and raises Stopped; nothing is lost.
     """
-    queue = _Queue(runs, results, patience, gate)
+    queue = _Queue(runs, results, patience)
     with _stopped_with_us(workers):
         while workers.running or queue.waiting:
             while len(workers.running) < workers.size and (run := queue.next()) is not None:
@@ -112,7 +102,7 @@ def launch(
             for ended in workers.ended(timeout=0.5):
                 queue.note(ended)
             watch(queue.standing(workers.running))
-            if queue.stopped or (gate is not None and gate.is_closed()):
+            if queue.stopped:
                 workers.stop()
                 break
     if queue.failures:
@@ -124,12 +114,11 @@ def launch(
 class _Queue:
     """Which run is next, and what became of the others."""
 
-    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float, gate: Gate | None = None) -> None:
+    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float) -> None:
         self.waiting = list(runs)
         self.failures: list[FsslError] = []
         self.stopped = False
-        self._results, self._patience, self._gate = results, patience, gate
-        self._admitted: set[Experiment] = set()
+        self._results, self._patience = results, patience
         self._finished: list[Experiment] = []
         self._trained = 0
         self._deaths: Counter[Experiment] = Counter()
@@ -150,18 +139,9 @@ class _Queue:
             else:
                 self.waiting.remove(run)
                 self._elsewhere.pop(run, None)
-                if self._admits(run):
-                    return run
+                return run
             self._elsewhere.pop(run, None)
         return None
-
-    def _admits(self, run: Experiment) -> bool:
-        """Whether the gate, if there is one, lets it in; a run that is begun again was let in before."""
-        if self._gate is None or run in self._admitted:
-            return True
-        if admitted := self._gate.admits(run):
-            self._admitted.add(run)
-        return admitted
 
     def note(self, ended: Ended) -> None:
         run, error = ended.run, ended.error

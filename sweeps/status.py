@@ -11,7 +11,7 @@ from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.records.files import one_line, read_json
 from benchmark.records.lease import GIVEN_UP, PATIENCE, Found, newest
-from benchmark.records.record import Round, RunRecord, last_round, read_result, read_rounds, run_folder
+from benchmark.records.record import Round, RunRecord, read_result, read_rounds
 
 # stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.
 # given up: it died again and again, and no launcher tries any more; the same command does.
@@ -36,12 +36,6 @@ def work(run: Experiment, rounds: int | None = None) -> float:
     on_server = run.data.label_setting == "server"
     warm = min(rounds, getattr(run.method, "warm_start_rounds", 0)) if on_server else 0
     return float(federation.T * (federation.epochs or 1) * (warm + (rounds - warm) * (federation.C + on_server)))
-
-
-def share_left(run: Experiment, results: Path) -> float:
-    """What its rounds on disk leave of a run's work."""
-    last = last_round(run_folder(results, run)) or {}
-    return 1 - work(run, int(last.get("round", 0))) / work(run)
 
 
 @dataclass(frozen=True, kw_only=True)

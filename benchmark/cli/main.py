@@ -69,12 +69,23 @@ VERBS = {
     "agent": ("agent", "run a W&B agent on a sweep, safely"),
     "wandb-rebuild": ("wandb_rebuild", "make the runs in W&B again from the records"),
     "report": ("report", "build the site from the records"),
-    "bench": ("bench", "how fast the engines are on this machine, beside a plain loop"),
     "list": ("list", "items, methods, data sets and networks: what there is and what is here"),
     "data": ("data", "partitions of a data set among clients (`fssl list data`: the data sets)"),
-    "doctor": ("doctor", "what is wrong with this machine"),
+    "doctor": ("doctor", "whether versions, device, data and the results folder are as runs need them"),
     "verify": ("verify", "whether the records are whole"),
-    "migrate": ("migrate", "records of an older version moved to their new cell key"),
+}
+
+# Commands and options that are no more, as they are typed, and what to type instead.
+WITHDRAWN = {
+    "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
+    "migrate": "`fssl reproduce ITEM` trains again what an older version recorded under another key",
+    "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs what fits into a time",
+    "report --pictures": "`fssl report --readme` draws them",
+    "report --serve": "the site opens from a file: reports/site/index.html",
+    "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command goes on",
+    "run --dense": "`--engine reference` passes images below the threshold, too",
+    "verify --replay": "`fssl verify --retrain N` trains N runs again",
+    "work --no-wait": "leave it out: what others are at is waited for",
 }
 
 
@@ -146,12 +157,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.append(os.getcwd())
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
-        if words[:1] != ["doctor"] and (trouble := clash()) is not None:  # which tells of it among the rest
+        if (trouble := clash()) is not None:
             raise ConfigError(trouble)
         if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
             raise ConfigError(
                 f"unknown option {words[0].partition('=')[0]!r}; options follow a command, see `fssl --help`"
             )
+        _refuse_what_is_withdrawn(words)
         options, rest = parser(words[0] if words else None).parse_known_args(words)
         options.rest = rest
         if getattr(options, "takes_overrides", False):
@@ -173,6 +185,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has seen enough
         return 0
+
+
+def _refuse_what_is_withdrawn(words: Sequence[str]) -> None:
+    """Raise ConfigError with the successor of a withdrawn command, or of one of its options."""
+    verb, *rest = words or [""]
+    for typed in (verb, *(f"{verb} {word.partition('=')[0]}" for word in rest)):
+        if typed in WITHDRAWN:
+            raise ConfigError(f"`fssl {typed}` is withdrawn; {WITHDRAWN[typed]}")
 
 
 def _refuse_what_is_no_field(options: argparse.Namespace) -> None:

@@ -15,7 +15,6 @@ from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
 from reports.exports import write_claims, write_item, write_pictures
 from reports.findings import write_findings
-from reports.results import write_summary
 from reports.site import build
 from sweeps.plan import plan, restricted
 
@@ -50,7 +49,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--commit-reference",
         action="store_true",
-        help="also write what git keeps: results/summary.csv and results/reference/",
+        help="also write what git keeps: results/reference/",
     )
     command.add_argument(
         "--readme",
@@ -136,7 +135,6 @@ def _commit_reference(options: argparse.Namespace) -> None:
             for record in runs.values():
                 if record.status in FINISHED:
                     write_reference(options.results, record)
-    write_summary(_committed((*ITEMS, *VARIANTS), COMMITTED, options.results), options.results / "summary.csv")
 
 
 def _committed(names: Iterable[str], profiles: Iterable[str], results: Path) -> Sequence[tuple[Item, Records]]:

@@ -19,12 +19,10 @@ from rich.console import Console
 
 from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
 from benchmark.cli.scope import (
-    add_budget,
     add_launch,
     add_quoted,
     add_reference,
     add_scope,
-    budget_of,
     checked_launch,
     chosen_items,
     seeds_of,
@@ -39,7 +37,7 @@ from benchmark.papers.scale import PROFILES
 from benchmark.records.record import AGAINST_A_FALL, Records, fall_in_words, result_if_whole, run_folder
 from reports.formatting import item_page
 from sweeps.grid import checked
-from sweeps.launcher import Gate, LocalWorkers, Standing, Watch, Workers, launch
+from sweeps.launcher import LocalWorkers, Workers, launch
 from sweeps.plan import Plan, Seeds, plan, plan_of_runs, restricted
 from sweeps.sweep_file import read
 
@@ -56,12 +54,10 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def _add_reproduce(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing. With --budget "
-        "it ends in time with 0, tells what is missing, and the next call goes on from the checkpoints."
+        "Runs what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."
     )
     add_scope(command)
     add_quoted(command)
-    add_budget(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
     command.add_argument("--site", type=Path, default=DEFAULT_SITE, help="where the report is built")
     command.set_defaults(act=reproduce)
@@ -79,9 +75,7 @@ def _add_work(command: argparse.ArgumentParser) -> None:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    start = time.monotonic()
     checked_launch(options)
-    budget = budget_of(options)
     chosen = chosen_items(options)
     with_reference = uses_reference(options)
     seeds, data = seeds_of(options), DataAtHand(options.data_root)
@@ -91,32 +85,28 @@ def reproduce(options: argparse.Namespace) -> int:
 
     console = Console(stderr=True)
     failure: FsslError | None = None
-    if budget is not None:
-        from benchmark.cli.budgeted import spend
-
-        planned = spend(budget, look, options, console, start=start)
-    else:
+    planned = look()
+    while planned.missing and failure is None:  # once, or twice where trials choose what comes after them
+        try:
+            train(planned, options, console)
+        except FsslError as error:  # stopped, or of some runs: the others are done, and shown
+            failure = error
         planned = look()
-        while planned.missing and failure is None:  # once, or twice where trials choose what comes after them
-            try:
-                train(planned, options, console)
-            except Stopped:
-                raise
-            except FsslError as error:  # of some runs: the others are done, and shown
-                failure = error
-            planned = look()
     results = [
         (replace(item, seeds=seeds.number(item)), restricted(planned.records, planned.shown)) for item in planned.items
     ]
-    for (item, records), page in zip(results, pages_of(results, seeds, options), strict=True):
+    # Who stops it has no time for the site.
+    pages = [None] * len(results) if isinstance(failure, Stopped) else pages_of(results, seeds, options)
+    for (item, records), page in zip(results, pages, strict=True):
+        report = None if page is None else str(page)
         if options.json:
             from reports.exports import item_result
 
-            print(json.dumps(item_result(item, records, report=str(page))))
+            print(json.dumps(item_result(item, records, report=report)))
         else:
             from reports.terminal import print_item
 
-            print_item(item, records, output(), report=str(page))
+            print_item(item, records, output(), report=report)
     if failure is not None:
         raise failure
     return Diverged.exit_code if diverged(planned) else data.exit_code()
@@ -186,16 +176,8 @@ def _looker(options: argparse.Namespace) -> Callable[[], Plan]:
     return lambda: plan_of_runs(runs, options.results, with_reference=with_reference)
 
 
-def train(
-    planned: Plan,
-    options: argparse.Namespace,
-    console: Console,
-    *,
-    gate: Gate | None = None,
-    noted: Watch = lambda standing: None,
-) -> Standing:
-    """Train the plan's missing runs; those that others are at are waited for. `gate`: see `launch`;
-    `noted` is told how far it is, as the progress on standard error is."""
+def train(planned: Plan, options: argparse.Namespace, console: Console) -> None:
+    """Train the plan's missing runs; those that others are at are waited for."""
     from benchmark.cli.progress import TableProgress
 
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
@@ -207,24 +189,13 @@ def train(
         side = min(workers.size, len(planned.missing))
         console.print(f"{names}: {len(planned.missing)} runs to train, {done} done, {side} side by side{later}")
         with TableProgress(planned.missing, options.results, console, labels) as progress:
-
-            def watch(standing: Standing) -> None:
-                progress.watch(standing)
-                noted(standing)
-
             standing = launch(
-                workers,
-                planned.missing,
-                options.results,
-                watch=watch,
-                patience=options.takeover_after,
-                gate=gate,
+                workers, planned.missing, options.results, watch=progress.watch, patience=options.takeover_after
             )
     tell_of_falls(planned.missing, options.results, console)
     others = len(standing.finished) - standing.trained
     elsewhere = f", {others} by others" if others else ""
     console.print(f"trained {standing.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
-    return standing
 
 
 def tell_of_falls(runs: Sequence[Experiment], results: Path, console: Console) -> None:

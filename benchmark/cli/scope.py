@@ -1,4 +1,4 @@
-"""Options that several commands share: which runs, how they are trained, how much time they may take.
+"""Options that several commands share: which runs, and how they are trained.
 
 Loads nothing that trains.
 """
@@ -13,7 +13,6 @@ from benchmark.records.lease import BEAT, PATIENCE
 
 if TYPE_CHECKING:  # loads what trains
     from benchmark.papers.item import Item
-    from sweeps.budget import Budget
     from sweeps.plan import Seeds
 
 AUTO, CPU = "auto", "cpu"
@@ -177,32 +176,7 @@ def devices_named(text: str) -> tuple[str, ...]:
 
 
 def side_by_side(options: argparse.Namespace) -> int:
-    """Runs at a time at most, where it is known before any is started. Raises ConfigError where it is not: on Ray."""
+    """Runs at a time at most on this machine."""
     from benchmark.federated.start import usable_cores
 
-    if options.launcher == "local":
-        return (options.jobs or (usable_cores() if options.devices == (CPU,) else 1)) * len(options.devices)
-    if options.jobs is None:
-        raise ConfigError(f"--budget: with --launcher {options.launcher} it needs --jobs, the runs side by side")
-    return int(options.jobs)
-
-
-def add_budget(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--budget",
-        metavar="TIME",
-        help="the most informative runs that fit into 90m, 2h (wall time, jobs side by side) or 4core-h: every cell "
-        "once, then the seeds that would decide claims; the rest is named, and left for a later call",
-    )
-
-
-def budget_of(options: argparse.Namespace) -> "Budget | None":
-    """After `checked_launch`. Raises ConfigError."""
-    if options.budget is None:
-        return None
-    from sweeps.budget import parsed
-
-    budget = parsed(options.budget)
-    if budget.kind == "core" and options.launcher == "ray":
-        raise ConfigError(f"--budget: {options.budget!r}, but CPU time on other machines is not seen; write 2h")
-    return budget
+    return (options.jobs or (usable_cores() if options.devices == (CPU,) else 1)) * len(options.devices)

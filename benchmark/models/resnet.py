@@ -3,7 +3,7 @@
 ResNet-18, which SSFL trains on CIFAR-10 and SVHN: SSFL, section 4.1; released models/resnet_gn.py:72-103. 11,173,962
 parameters with GN(32) or BN, 3 channels and 10 classes. The norm stands after every convolution, that of the shortcut
 included.
-ResNet-8, the smallest of the CIFAR ResNets, with which federated work on 32 x 32 images is timed (`fssl bench`): He et
+ResNet-8, the smallest of the CIFAR ResNets, with which federated work on 32 x 32 images is timed: He et
 al. 2016, section 4.2, with n = 1 (6n + 2 = 8 layers). 78,042 parameters with GN or BN, 3 channels and 10 classes.
 ResNet-18 with RSCFed's head: its section 4.1, "a two-layer MLP and a fully-connected layer". 11,564,615 parameters for
 the seven classes of ISIC 2018.

@@ -214,5 +214,5 @@ def _train(
             where = f"{recorder.folder}: stopped after round {module.rounds_done}"
             raise Stopped(f"{where}; the same command goes on from there")
         recorder.check()
-        export(recorder.folder, module, recorder.last, recorder.best)
+        export(recorder.folder, module)
         return recorder.close("done")

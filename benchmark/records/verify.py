@@ -138,7 +138,7 @@ def _of_experiment(record: RunRecord) -> Iterator[str]:
     if experiment.cell_key != record.cell_key and record.result.get("numerics") == NUMERICS:
         yield (
             f"experiment.json has cell_key {experiment.cell_key}, but the record is of {record.cell_key}; "
-            "`fssl migrate` moves records of an older version"
+            "`fssl reproduce` trains it again"
         )
     name = _named(record.manifest.get("data"), "name")
     if name is not None and name not in (experiment.data.name, public_name(experiment.data.name)):

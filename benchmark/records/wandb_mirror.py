@@ -20,7 +20,7 @@ from benchmark.errors import ConfigError
 from benchmark.records.files import write_atomically
 from benchmark.records.provenance import commit
 
-if TYPE_CHECKING:  # `fssl doctor` asks `unreachable` where torch may be what is broken
+if TYPE_CHECKING:  # an agent asks `unreachable`, and loads nothing that trains
     from benchmark.experiment import Experiment
     from benchmark.records.record import RunRecord
 

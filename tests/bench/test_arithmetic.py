@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from benchmark.bench.contenders import Times, cpu_seconds, figures, interleave
-from benchmark.bench.works import WORKS, environment_of, quick
+from tests.performance.engines import Times, cpu_seconds, figures, interleave
+from tests.performance.works import WORKS, environment_of, quick
 
 
 def test_figures_of_a_contender() -> None:

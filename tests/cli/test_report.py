@@ -6,6 +6,7 @@ import resource
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from benchmark.cli import report, reproduce
@@ -13,10 +14,9 @@ from benchmark.cli.main import main
 from benchmark.data.partition import Dirichlet
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item, Printed
-from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.plan import plan
-from tests.conftest import ROOT, tiny_experiment
+from tests.conftest import ROOT, record_of, tiny_experiment
 
 
 def small_item(profile: str) -> Item:
@@ -62,7 +62,13 @@ def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatc
         for seed in (0, 1):
             run(cell.experiment.with_seed(seed), tmp_path / "elsewhere")
     assert main(["report", "--commit-reference", *elsewhere]) == 0
-    assert (tmp_path / "elsewhere" / "summary.csv").read_text().count("test/accuracy") >= 4
+    summary = pd.read_csv(tmp_path / "site" / "summary.csv.gz")
+    accuracies = summary[summary["metric"] == "test/accuracy"]
+    assert sorted(accuracies["seed"]) == [0, 0, 1, 1] and set(accuracies["status"]) == {"done"}
+    for row in accuracies.itertuples():
+        record = record_of(tmp_path / "elsewhere" / "runs" / row.cell_key / f"seed={row.seed}")
+        assert row.value == record.result["last"]["test/accuracy"]
+    assert not (tmp_path / "elsewhere" / "summary.csv").exists()
     (tmp_path / "elsewhere" / "reference").rename(tmp_path / "reference")
     capsys.readouterr()
     assert main(["reproduce", "ssfl/tab2", "--profile", "laptop", "--json", *places]) == 0
@@ -94,36 +100,6 @@ def test_runs_of_the_demo_are_not_committed(places, tmp_path):
             run(cell.experiment.with_seed(seed), tmp_path)
     assert main(["report", "--commit-reference", *places]) == 0
     assert {path.name for path in tmp_path.glob("reference/*/*.gz")} == {"seed=0.json.gz"}
-    rows = [line.split(",") for line in (tmp_path / "summary.csv").read_text().splitlines()]
-    assert {row[4] for row in rows if row[-1] == "done"} == {"0"}
-
-
-def test_the_summary_is_of_the_copies(places, tmp_path):
-    """Of seed 0 everything is on disk, seed 1 is still being trained: it is no row. Written again in a clone, which has
-    no runs, the file is the same to the last digit."""
-    for cell in small_item("laptop").cells:
-        for seed in (0, 1):
-            run(cell.experiment.with_seed(seed), tmp_path)
-        (run_folder(tmp_path, cell.experiment.with_seed(1)) / "result.json").unlink()
-    assert main(["report", "--commit-reference", *places]) == 0
-    summary = (tmp_path / "summary.csv").read_bytes()
-    rows = [line.split(",") for line in summary.decode().splitlines()[1:]]
-    assert {(row[4], row[-1]) for row in rows} == {("0", "done"), ("1", "missing")}
-    (tmp_path / "runs").rename(tmp_path / "away")
-    assert main(["report", "--commit-reference", *places]) == 0
-    assert (tmp_path / "summary.csv").read_bytes() == summary
-
-
-def test_the_summary_is_of_all_copies_whatever_is_named(places, tmp_path):
-    """Nothing is committed for the demo, and no item of another name has a record: the rows stay as they were."""
-    for cell in small_item("laptop").cells:
-        run(cell.experiment.with_seed(0), tmp_path)
-    assert main(["report", "--commit-reference", *places]) == 0
-    summary = (tmp_path / "summary.csv").read_bytes()
-    assert b",done" in summary
-    for named in (["ssfl/tab2"], ["--profile", "demo"], ["--profile", "paper"]):
-        assert main(["report", *named, "--commit-reference", *places]) == 0
-        assert (tmp_path / "summary.csv").read_bytes() == summary, named
 
 
 def test_committed_trials_choose_the_committed_cells(tmp_path):

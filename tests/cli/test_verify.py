@@ -102,7 +102,7 @@ def test_the_committed_records_have_no_trouble(capsys):
         ("manifest.json", ("data", "name"), "mnist", "data.name 'mnist', but experiment.json has 'digits'"),
         ("manifest.json", ("data", "partition"), "0" * 64, "manifest.json: data.partition is another one than"),
         ("manifest.json", ("data", "hash"), "0" * 64, "manifest.json: data.hash is another one than"),
-        ("experiment.json", ("federation", "T"), 3, "`fssl migrate` moves records"),
+        ("experiment.json", ("federation", "T"), 3, "`fssl reproduce` trains it again"),
         ("experiment.json", ("federation", "T"), "three", "experiment.json: federation.T"),
         ("experiment.json", ("seed",), 1, "seed=0: holds a run of seed 1"),
     ],

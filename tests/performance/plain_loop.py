@@ -1,4 +1,4 @@
-"""The yardstick of `fssl bench`: what a competent user would write in plain PyTorch, without this project.
+"""The yardstick of the engines: what a competent user would write in plain PyTorch, without this project.
 
 One process, all threads, NCHW images, `torch.optim.SGD(fused=True)`, batched tensor augmentation of a client's whole
 round in one call, one network that is loaded anew for each client, one client after another, then the average. No

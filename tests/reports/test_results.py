@@ -1,16 +1,12 @@
 """Frames and series: what is in them equals the records, and bands are intervals computed by hand."""
 
 import math
-from dataclasses import replace
-from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from benchmark.errors import DataError
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import cell_result
-from reports.results import RUN_COLUMNS, csv_text, curves_frame, runs_frame, series_of, write_summary
+from reports.results import RUN_COLUMNS, csv_text, curves_frame, runs_frame, series_of
 from tests.reports.fakes import accuracies, make_cell, make_record
 
 CELL = make_cell("a", {"method": "A"}, 5)
@@ -61,21 +57,6 @@ def test_every_run_and_metric_is_a_row_and_what_is_absent_too() -> None:
     assert tuple(frame.columns) == RUN_COLUMNS and len(frame) == 3
     assert frame["status"].tolist() == ["done", "missing", "missing"]
     assert "toy/tab1,demo,a," in csv_text(frame) and ",0.30000000000000004,1,done" in csv_text(frame)
-
-
-def test_the_summary_replaces_what_it_has_of_an_item_and_keeps_the_rest(tmp_path: Path) -> None:
-    path, other = tmp_path / "summary.csv", replace(ITEM, name="toy/tab2")
-    write_summary([(ITEM, accuracies([(CELL, [0.5, 0.25])])), (other, accuracies([(CELL, [1 / 3])]))], path)
-    first = path.read_bytes()
-    write_summary([(ITEM, accuracies([(CELL, [0.5, 0.25])]))], path)
-    assert path.read_bytes() == first
-    write_summary([(ITEM, accuracies([(CELL, [0.75])]))], path)
-    frame = pd.read_csv(path)
-    assert sorted(frame[frame["item"] == "toy/tab1"]["value"].dropna()) == [0.75]
-    assert frame[frame["item"] == "toy/tab2"]["value"].dropna().tolist() == [1 / 3]
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="its columns are a, b"):
-        write_summary([(ITEM, {})], path)
 
 
 def test_curves_have_every_measured_value() -> None:

@@ -94,5 +94,5 @@ def test_a_full_disk_is_73_and_with_room_again_nothing_is_in_the_way(tiny, disk)
 
 
 def test_what_is_missing_did_not_diverge(tiny):
-    """A budget leaves runs without a record."""
+    """A launch that is stopped leaves runs without a record."""
     assert diverged(Plan(items=(), runs=(tiny,), missing=(tiny,), records={})) == []

@@ -1,7 +1,9 @@
 """Launchers beside each other: each run is trained once. `python -m tests.soak.once` is the same at full size."""
 
+import pytest
+
 from benchmark.cli.main import main
-from benchmark.experiment import Experiment
+from benchmark.errors import Stopped
 from benchmark.records.lease import claimed
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
@@ -16,26 +18,19 @@ def test_two_launchers_share_eight_cells_and_a_killed_process_costs_no_cell(tmp_
     assert found["killed"] == 1 and found["attempts"] == 9  # one cell was taken over, no other was begun twice
 
 
-class ClosesSoon:
-    """A gate that closes when it has been asked a few times."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def admits(self, run: Experiment) -> bool:
-        return True
-
-    def is_closed(self) -> bool:
-        self.asked += 1
-        return self.asked == 3
-
-
 def test_what_another_process_is_at_is_left_to_it(tiny, tmp_path):
     """It is waited for: until the launch is ended, no process is started and nothing touched."""
     folder, seen = run_folder(tmp_path, tiny), list[Standing]()
+
+    def watch(standing: Standing) -> None:
+        seen.append(standing)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
     with claimed(folder):
-        end = launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=seen.append, gate=ClosesSoon())
-        assert (end.trained, list(end.finished)) == (0, [])
+        with pytest.raises(Stopped):
+            launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=watch)
+        assert (seen[-1].trained, list(seen[-1].finished)) == (0, [])
         assert [path.name for path in folder.iterdir()] == ["leases"]
     assert len(seen) == 3 and seen[-1].running == {tiny}
 

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmark.bench.contenders import spread
 from benchmark.errors import FsslError
 from benchmark.records.files import write_atomically
 from benchmark.records.provenance import commit, hardware
+from tests.performance.engines import spread
 from tests.performance.peers.work import ROUNDS_OF, Setup, Weights, by_hand, network_for, weights_of
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.bench.works import ALL_CONFIDENT, WORKS, environment_of, quick, work_of
 from benchmark.experiment import Data
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import Environment
@@ -27,6 +26,7 @@ from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.shared import ServerUpdate
 from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import Model, build
+from tests.performance.works import ALL_CONFIDENT, WORKS, environment_of, quick, work_of
 
 Weights = dict[str, Tensor]
 

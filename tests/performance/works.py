@@ -1,4 +1,4 @@
-"""The works that `fssl bench` times: experiments on random images with all samples confident.
+"""The works that are timed: experiments on random images with all samples confident.
 
 How long a step takes does not depend on the images.
 """
