@@ -12,9 +12,9 @@ from typing import Any
 
 from benchmark.papers import catalogue
 from benchmark.papers.item import CONFIRMING, Claim, Item
-from benchmark.records.families import owner
 from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts, evidence
+from benchmark.verdicts.families import owner
 from benchmark.verdicts.judge import DECIDED, Judged
 from benchmark.verdicts.results import Records, cell_result, seeds_of
 from reports.formatting import (

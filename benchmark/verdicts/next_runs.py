@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from benchmark.experiment import Experiment
 from benchmark.papers.item import CONFIRMING, Item
-from benchmark.records.families import SEEDS
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import Records, counted
+from benchmark.verdicts.rule import SEEDS
 
 Step: TypeAlias = tuple[Experiment, ...]
 Seconds: TypeAlias = Callable[[Experiment], float]

@@ -28,7 +28,8 @@ from benchmark.records.record import (
     write_reference,
 )
 from benchmark.records.run import run
-from benchmark.records.verify import disagreements, notes_of_item, troubles_of_claims
+from benchmark.records.verify import disagreements
+from benchmark.verdicts.checks import notes_of_item, troubles_of_claims
 from tests.conftest import ROOT, record_of, tiny_experiment
 
 

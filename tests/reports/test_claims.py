@@ -11,8 +11,8 @@ from matplotlib.collections import LineCollection
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Cell, Item
-from benchmark.records.families import hash_of
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.claims import (
     claim_page,
