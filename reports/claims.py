@@ -30,6 +30,7 @@ from reports.formatting import (
     slug,
     unit_of,
 )
+from reports.provenance import pre_registration
 from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
@@ -380,5 +381,6 @@ def claim_page_values(one: Reported, judged: Judged) -> dict[str, Any]:
         "topic": topic_of(claim),
         "least": in_unit(claim.metric, claim.least),
         "hash": one.item.hash_of(claim),
+        "registered": pre_registration(one.item, one.records, claim),
         "pages": {cell.label: cell.label for cell in one.item.cells},
     }

@@ -41,7 +41,7 @@ def notes_of_rules(records: Iterable[Pair]) -> list[str]:
             for name in claims:
                 versions[name, first_seed_of(record.seed)][version_in_words(record.manifest)].append(path)
     return [
-        f"claims of {name}, seeds from {first}: runs were begun under several versions of the rule: "
+        f"claims of {name}, seeds from {first}: runs were begun at several versions of the rule: "
         + ", ".join(f"{version} ({len(paths)}, such as {paths[0]})" for version, paths in sorted(by_version.items()))
         for (name, first), by_version in sorted(versions.items())
         if len(by_version) > 1

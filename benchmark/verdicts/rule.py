@@ -45,6 +45,6 @@ def rule() -> dict[str, Any]:
 
 
 def version_in_words(manifest: Mapping[str, Any]) -> str:
-    """ "version 4", of the rule that a confirming run was begun under."""
+    """ "under version 4", of the rule when a confirming run began."""
     told = manifest.get("rule")
-    return f"version {told.get('version')}" if isinstance(told, Mapping) else "before the rule had a version"
+    return f"under version {told.get('version')}" if isinstance(told, Mapping) else "before the rule had a version"
