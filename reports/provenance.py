@@ -106,7 +106,7 @@ def confirming_runs(item: Item, records: Records, claim: Claim) -> list[RunRecor
 def pre_registration(item: Item, records: Records, claim: Claim) -> dict[str, str]:
     """When the claim was made, when the first run that judges it began, and by which version of the rule."""
     runs = confirming_runs(item, records, claim)
-    cells = {cell.cell_key: cell.label for cell in item.cells}
+    cells = {cell.cell_key: cell.label for cell in item.cells if cell.label in claim.labels}
     made = f"{claim.made:%Y-%m-%d %H:%M} UTC" if claim.made else "no date"
     versions = Counter(version_in_words(run.manifest) for run in runs)
     begun = "; ".join(f"{count(number, 'run')} begun {under}" for under, number in sorted(versions.items()))
