@@ -35,8 +35,10 @@ def test_every_quote_is_in_the_paper(name):
         assert claim["quote"] or claim["source"].startswith("our ")
 
 
-HASHED = ("quote", "source", "contrast", "contrasts", "form", "endpoint", "metric", "least", "main")
-HASHED = (*HASHED, "data", "mean_over", "each_of")  # what a claim's hash is made of
+HASHED = {  # what a claim's hash is made of
+    *("quote", "source", "contrast", "contrasts", "form", "endpoint", "metric", "least", "main"),
+    *("data", "mean_over", "each_of"),
+}
 
 
 def git(*words: str) -> str:
