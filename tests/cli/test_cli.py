@@ -1,15 +1,25 @@
 """The command line: what it prints, its exit codes, and that a wrong word leaves nothing behind."""
 
 import json
+import os
 import re
+import signal
+import threading
+import time
+from typing import Any
 
 import pytest
 
 from benchmark.cli.main import main
 from benchmark.cli.reproduce import tell_of_few_seeds
+from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
-from benchmark.verdicts.families import owner
+from benchmark.records.lease import PATIENCE
+from benchmark.records.record import run_folder
+from benchmark.verdicts.families import begun_under, owner
 from benchmark.verdicts.open_claims import could_decide
+from benchmark.verdicts.rule import rule
+from sweeps.launcher import attempted
 from sweeps.plan import Seeds, plan
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
@@ -154,6 +164,34 @@ def test_reproduce_says_before_training_where_seeds_are_too_few(capsys, tmp_path
     assert err.endswith(f"--seeds {max(looks)} can decide all\n") and err.count("\n") == 1
     tell_of_few_seeds(planned, 24)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("by", ["run", "launcher"])
+def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys, tmp_path):
+    """Stopped as soon as it has begun. A pilot's manifest has neither."""
+    (item,) = items(["ssfl/tab2"], "demo")
+    experiment = item.cell("Server only").experiment
+
+    def manifest(seed: int) -> dict[str, Any]:
+        path = run_folder(tmp_path, experiment.with_seed(seed)) / "manifest.json"
+
+        def stop() -> None:
+            while not path.exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=stop).start()
+        if by == "run":
+            words = ("--cell", "ssfl/tab2:Server only", "--profile", "demo", "--results", tmp_path)
+            assert fssl(capsys, "run", *words, f"--seed={seed}")[0] == 76
+        else:
+            _, error = attempted(experiment.with_seed(seed), tmp_path, None, PATIENCE, "cpu")
+            assert isinstance(error, Stopped)
+        return json.loads(path.read_text())
+
+    confirming, pilot = manifest(100), manifest(3)
+    assert {name: confirming[name] for name in ("claims", "rule")} == begun_under(experiment.with_seed(100), tmp_path)
+    assert confirming["rule"] == rule() and not {"claims", "rule"} & pilot.keys()
 
 
 def test_partition_prints_one_object(capsys, tmp_path):
