@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import pytorch_lightning as pl
@@ -62,7 +63,7 @@ def test_a_run_that_goes_on_keeps_what_it_was_begun_under(tiny, tmp_path):
     experiments = tiny, tiny.with_seed(1)
     for experiment, entries in zip(experiments, ({"claims": {"family": "first"}}, {}), strict=True):
         with pytest.raises(Stopped):
-            run(experiment, tmp_path, callbacks=[Interrupt(1)], begun_under=lambda entries=entries: entries)
+            run(experiment, tmp_path, callbacks=[Interrupt(1)], begun_under=partial(dict, entries))
     later = {"claims": {"family": "second"}, "rule": {"version": 4}}
     for experiment in experiments:
         run(experiment, tmp_path, begun_under=lambda: later)
