@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeAlias
 from benchmark.papers.beside import is_bound
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.judge import FAMILY_ERROR
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
+from benchmark.verdicts.rule import FAMILY_ERROR
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, Paired, Summary, paired, summary
 from reports.formatting import NONE, count, megabytes, percent, sentence, thousands
 from reports.paper_table import cell_page, entry_values, is_printed, mean_entry, method_of, notes_of, paired_entry

@@ -12,9 +12,9 @@ from typing import Any
 
 from benchmark.papers import catalogue
 from benchmark.papers.item import CONFIRMING, Claim, Item
-from benchmark.records.families import owner
 from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts, evidence
+from benchmark.verdicts.families import owner
 from benchmark.verdicts.judge import DECIDED, Judged
 from benchmark.verdicts.results import Records, cell_result, seeds_of
 from reports.formatting import (
@@ -30,6 +30,7 @@ from reports.formatting import (
     slug,
     unit_of,
 )
+from reports.provenance import pre_registration
 from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
@@ -380,5 +381,6 @@ def claim_page_values(one: Reported, judged: Judged) -> dict[str, Any]:
         "topic": topic_of(claim),
         "least": in_unit(claim.metric, claim.least),
         "hash": one.item.hash_of(claim),
+        "registered": pre_registration(one.item, one.records, claim),
         "pages": {cell.label: cell.label for cell in one.item.cells},
     }

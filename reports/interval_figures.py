@@ -9,8 +9,8 @@ from typing import Any
 from benchmark.papers.item import Claim, Item
 from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.judge import Judged, looked_at, readings_at
-from benchmark.verdicts.looks import LOOKS
 from benchmark.verdicts.results import CellResult
+from benchmark.verdicts.rule import LOOKS
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import summary
 from reports.arena import Arena, methods

@@ -5,7 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from benchmark.records.record import RunRecord
+from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.records.record import Records, RunRecord
+from benchmark.verdicts.families import families_in, hash_of
+from benchmark.verdicts.rule import RULE_VERSION, version_in_words
 from reports.formatting import count
 
 MOST_VALUES = 3  # distinct values of an entry that are listed; the rest are counted
@@ -90,3 +93,39 @@ def _day(run: RunRecord) -> str:
     attempts = run.manifest.get("attempts")
     newest = attempts[-1] if isinstance(attempts, list) and attempts else {}
     return str(newest.get("started", ""))[:10] if isinstance(newest, Mapping) else ""
+
+
+def confirming_runs(item: Item, records: Records, claim: Claim) -> list[RunRecord]:
+    """The runs of the claim's cells that were begun under it, in the order in which they began."""
+    cells = [cell for cell in item.cells if cell.label in claim.labels]
+    runs = [run for cell in cells for seed, run in records.get(cell.cell_key, {}).items() if seed in CONFIRMING]
+    own = hash_of(item, claim)
+    return sorted((run for run in runs if any(own in f for f in families_in(run.manifest).values())), key=_started)
+
+
+def pre_registration(item: Item, records: Records, claim: Claim) -> dict[str, str]:
+    """When the claim was made, when the first run that judges it began, and by which version of the rule."""
+    runs = confirming_runs(item, records, claim)
+    cells = {cell.cell_key: cell.label for cell in item.cells if cell.label in claim.labels}
+    made = f"{claim.made:%Y-%m-%d %H:%M} UTC" if claim.made else "no date"
+    versions = Counter(version_in_words(run.manifest) for run in runs)
+    begun = "; ".join(f"{count(number, 'run')} begun {under}" for under, number in sorted(versions.items()))
+    return {
+        "made": f"{made}, in commit {claim.commit}" if claim.commit else made,
+        "first run": f"{_hour(runs[0])}, {cells[runs[0].cell_key]} seed {runs[0].seed}, by code {commit_of(runs[0])}"
+        if runs
+        else "none yet",
+        "rule": f"version {RULE_VERSION}" + (f"; {begun}" if runs else ""),
+    }
+
+
+def _started(run: RunRecord) -> str:
+    """Of its first attempt: "2026-11-22T22:07:29Z"; empty where the manifest has none."""
+    attempts = run.manifest.get("attempts") or [{}]
+    return str(attempts[0].get("started", ""))
+
+
+def _hour(run: RunRecord) -> str:
+    """ "2026-11-22 22:07 UTC"."""
+    started = _started(run)
+    return f"{started[:16].replace('T', ' ')} UTC" if started else "at an hour that its manifest does not say"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
@@ -330,6 +331,7 @@ def attempted(
     import torch
 
     from benchmark.records.run import run
+    from benchmark.verdicts.families import begun_under
 
     class Begun(pl.Callback):
         """`here` turns true when the first round begins."""
@@ -353,6 +355,7 @@ def attempted(
                 workers=1 if device == CPU else None,
                 device=None if device == CPU else device,
                 patience=patience,
+                begun_under=partial(begun_under, experiment, results),
             )
     except (ConfigError, DataError) as found:
         return begun.here, type(found)(f"cell {experiment.cell_key}, seed {experiment.seed}: {found}")

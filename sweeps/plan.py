@@ -9,8 +9,8 @@ from pathlib import Path
 from benchmark.experiment import Experiment
 from benchmark.papers.beside import bound_of
 from benchmark.papers.item import CONFIRMING, Item
-from benchmark.records.families import closed, first_seed
 from benchmark.records.record import Records, covers, read_records
+from benchmark.verdicts.families import closed, first_seed
 
 
 @dataclass(frozen=True, kw_only=True)

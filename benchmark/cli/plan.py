@@ -10,6 +10,7 @@ from rich.table import Table
 from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_quoted, add_scope, chosen_items, seeds_of, uses_reference
 from benchmark.papers.item import census
+from benchmark.verdicts.open_claims import could_decide, looks_in_words
 from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
 from sweeps.status import in_words
@@ -18,7 +19,8 @@ from sweeps.status import in_words
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Counts runs, local steps, FLOPs and bytes from each method's own jobs, and says where a count is not exact; "
-        "hours come from finished runs of this machine, or from timing each kind of job (no data set is needed)."
+        "hours come from finished runs of this machine, or from timing each kind of job (no data set is needed). "
+        "Says at how many confirming seeds (--seeds N) open claims can be decided."
     )
     add_scope(command)
     add_quoted(command)
@@ -47,6 +49,7 @@ def act(options: argparse.Namespace) -> int:
             "runs": len(runs),
             "tuned": len(planned.waiting),
             **total.to_json(),
+            "could_decide": could_decide(planned.items, planned.records),
             **(census(planned.items) if len(part) > 1 else {}),
         }
         if options.json:
@@ -68,6 +71,7 @@ def _print(counted: dict[str, Any], done: int, console: Console) -> None:
         ("bytes up", f"{counted['bytes_up'] / 1e9:,.2f} GB"),
         ("bytes down", f"{counted['bytes_down'] / 1e9:,.2f} GB"),
         ("time here", f"{in_words(3600 * counted['hours'])} on {counted['cores']} cores, all at work"),
+        *([("claims", looks_in_words(counted["could_decide"]))] if counted["could_decide"] else []),
         *(("note", note) for note in counted["notes"]),
     ]
     for row in rows:

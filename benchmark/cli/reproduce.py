@@ -86,6 +86,8 @@ def reproduce(options: argparse.Namespace) -> int:
     console = Console(stderr=True)
     failure: FsslError | None = None
     planned = look()
+    if seeds.confirming and planned.missing:
+        tell_of_few_seeds(planned, seeds.confirming)
     while planned.missing and failure is None:  # once, or twice where trials choose what comes after them
         try:
             train(planned, options, console)
@@ -110,6 +112,15 @@ def reproduce(options: argparse.Namespace) -> int:
     if failure is not None:
         raise failure
     return Diverged.exit_code if diverged(planned) else data.exit_code()
+
+
+def tell_of_few_seeds(planned: Plan, seeds: int) -> None:
+    """A line for each item that has open claims which so many confirming seeds cannot decide."""
+    from benchmark.verdicts.open_claims import could_decide, too_few_in_words
+
+    for item in planned.items:
+        if text := too_few_in_words(could_decide([item], planned.records), seeds):
+            print(f"fssl: {item.name}: {text}", file=sys.stderr)
 
 
 def pages_of(results: Sequence[tuple[Item, Records]], seeds: Seeds, options: argparse.Namespace) -> Sequence[Path]:

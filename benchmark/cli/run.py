@@ -5,6 +5,7 @@ import json
 import os
 import tomllib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any
     from benchmark.cli.mirroring import mirrored
     from benchmark.cli.run_progress import RunProgress
     from benchmark.records.run import run
+    from benchmark.verdicts.families import begun_under
 
     progress = [] if options.json else [RunProgress(experiment)]
     with mirrored(options, experiment, _words(options)) as mirrors:
@@ -107,6 +109,7 @@ def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any
             engine=options.engine,
             workers=options.workers,
             device=options.device,
+            begun_under=partial(begun_under, experiment, options.results),
         )
 
 

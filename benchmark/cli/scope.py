@@ -56,8 +56,8 @@ def add_seeds(command: argparse.ArgumentParser, default: str) -> None:
         "--seeds",
         type=number(1, 100),
         metavar="N",
-        help=f"N seeds of each cell that confirm, from 100 on: claims are judged by them, at 9, 16, 24 and 32 of them "
-        f"(default: none, and {default})",
+        help="N seeds of each cell that confirm, from 100 on: claims are judged by them, at 9, 16, 24 and 32 of them; "
+        f"`fssl plan ITEM` says how many can decide its claims (default: none, and {default})",
     )
     command.add_argument(
         "--pilots",

@@ -17,13 +17,12 @@ from benchmark.records.verify import (
     disagreements,
     equal_rounds,
     is_copy,
-    notes_of_item,
     records_in,
     troubles_of,
-    troubles_of_claims,
     troubles_of_data,
     troubles_of_index,
 )
+from benchmark.verdicts.checks import notes_of_item, notes_of_rules, troubles_of_claims
 from sweeps.plan import plan
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def act(options: argparse.Namespace) -> int:
     troubles += troubles_of_index(options.results, options.results.glob("reference/*/seed=*.json.gz"))
     found, absent = troubles_of_data(records, options.data_root)
     troubles += [*disagreements(records), *found, *equal_rounds(records), *troubles_of_claims(records)]
-    notes: list[str] = []
+    notes = notes_of_rules(records)
     for item in chosen:
         planned = plan([item], options.results, with_reference=options.profile != "demo", tell=False)
         notes += [note for resolved in planned.items for note in notes_of_item(resolved, planned.records)]

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
-LOADED = ["benchmark.records.run", "benchmark.federated.process_pool"]  # by the server, for all that it forks
+# By the server, for all that it forks.
+LOADED = ["benchmark.records.run", "benchmark.verdicts.families", "benchmark.federated.process_pool"]
 # Elsewhere libraries may break in a forked process, or nothing forks.
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import datetime
 from typing import Literal
 
 from benchmark.experiment import Experiment
@@ -108,7 +108,9 @@ class Claim:
     least: float  # least difference of interest, in the metric's unit (accuracy: fraction)
     metric: str = ACCURACY
     main: bool = False  # one of the few that a paper's error is spent on first, in the order of its item
-    made: date | None = None  # when it was written down; no part of its hash
+    # When it was written down as it stands, in UTC, and the commit that has it first; no part of its hash.
+    made: datetime | None = None
+    commit: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:

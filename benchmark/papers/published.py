@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 # Keys of a file. `kind`: "table" (the default), "figure" or "settings" (rows of a table of settings, never trained).
 KEYS = {
     *("paper", "item", "kind", "title", "source", "metrics", "seeds", "margin", "rows", "columns", "notes", "cells"),
-    *("claims", "claims_made", "figure", "computed", "measured", "printed", "cells_of"),
+    *("claims", "claims_made", "claims_commit", "figure", "computed", "measured", "printed", "cells_of"),
 }
 NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
 CLAIM_KEYS = {f.name for f in fields(Claim)} | {"data", "mean_over", "each_of"}
@@ -46,6 +47,8 @@ def read_published(item: str) -> dict[str, Any]:
     if missing and file.get("kind") != "settings":
         raise ConfigError(f"{path}: {missing[0]} is missing; a table has {', '.join(NEEDED)}")
     for claim in file.get("claims", ()):
+        if "made" not in claim and "claims_made" in file:  # a claim with an hour of its own has its own commit, too
+            claim |= {"made": file["claims_made"], "commit": file.get("claims_commit", "")}
         _check_claim(f"{path}: claim {claim.get('name')!r}", claim)
     check_keys(f"{path}: figure", file.get("figure", {}), {f.name for f in fields(Drawing)})
     return file
@@ -68,6 +71,9 @@ def _check_claim(where: str, claim: Mapping[str, Any]) -> None:
         raise ConfigError(f"{where}: least is {claim['least']!r}; a margin in the metric's unit is needed")
     if claim["form"] not in FORMS:
         raise ConfigError(f"{where}: unknown form {claim['form']!r}; {nearest(claim['form'], FORMS)}")
+    made = claim.get("made")
+    if made is not None and (not isinstance(made, datetime) or made.tzinfo is None):
+        raise ConfigError(f"{where}: made is {made}; a day with its hour in UTC is needed: made = 2026-11-25T14:05:00Z")
     endpoint = claim.get("endpoint", "last")
     if endpoint not in ENDPOINTS and not re.fullmatch(r"last_\d+", endpoint):
         raise ConfigError(f"{where}: unknown endpoint {endpoint!r}; {nearest(endpoint, ENDPOINTS)}")
@@ -88,7 +94,7 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
     """
     claims: dict[tuple[object, ...], Claim] = {}
     for raw in file.get("claims", ()):
-        for claim in _one_a_data_set({"made": file.get("claims_made"), **raw}, data_names or {}):
+        for claim in _one_a_data_set(raw, data_names or {}):
             contrasts = (claim.contrast, *claim.contrasts)
             estimand = tuple(tuple(sorted(one.items())) for one in contrasts)
             claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric), claim)

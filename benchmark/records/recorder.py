@@ -103,9 +103,11 @@ class Recorder(pl.Callback):
         if self.warnings:
             attempt["warnings"] = list(self.warnings)
         previous = read_json(self.folder / "manifest.json") or {}
-        claims = {"claims": previous["claims"]} if "claims" in previous else {}  # those that it was begun under
+        if "claims" in previous:  # those, and the rule, that it was begun under
+            manifest = {name: value for name, value in manifest.items() if name != "rule"}
+            manifest |= {name: previous[name] for name in ("claims", "rule") if name in previous}
         attempts = [*previous.get("attempts", []), attempt]
-        write_json(self.folder / "manifest.json", {**manifest, **claims, "attempts": attempts})
+        write_json(self.folder / "manifest.json", {**manifest, "attempts": attempts})
         self._lease.check()
         self._set_aside()
         if self.checkpoint is None:  # one of an earlier attempt, which measured less, would be gone on from later

@@ -20,7 +20,6 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import load_ahead
 from benchmark.federated.store import MEMORY
 from benchmark.federated.trainer import build_trainer, fit
-from benchmark.papers.item import CONFIRMING
 from benchmark.records.cputime import CpuClock
 from benchmark.records.export import export
 from benchmark.records.files import read_json
@@ -47,6 +46,7 @@ def run(
     patience: float = PATIENCE,
     client_memory: int = MEMORY,
     like: Mapping[str, Any] | None = None,
+    begun_under: Callable[[], Mapping[str, Any]] = dict,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
 
@@ -60,6 +60,7 @@ def run(
     stopped process, is at is taken over. `client_memory`: bytes of what clients keep between rounds that stay in
     memory, beside the state of the round's clients; the rest lies in files beside the checkpoints. It moves no bit.
     `like`: an engine's settings in a manifest; where that engine is still there, it goes before `engine`.
+    `begun_under`: gives entries of the manifest, such as the claims that the run is to judge; asked when it begins.
 
     Raises ConfigError and DataError before anything is written, DataError for a run that was trained again and gave
     other numbers (both records are kept), CannotWrite, RunningElsewhere (also where another
@@ -91,8 +92,8 @@ def run(
                     chosen = _engine_of(recorder, environment, workers, like, name=engine, device=device)
                     if chosen is None:
                         chosen = build_engine(engine, environment, workers, threads, device=device)
-                    told = manifest(environment, chosen) | claims_of(experiment, results)
-                    with contextlib.closing(chosen), recorder.opened(told):
+                    entries = {**manifest(environment, chosen), **begun_under()}
+                    with contextlib.closing(chosen), recorder.opened(entries):
                         return _train(recorder, environment, chosen, [*callbacks], stop)
         except Preempted as preempted:
             raise Stopped(
@@ -107,15 +108,6 @@ def run(
     if record is None or record.status not in FINISHED or covers(record, experiment):
         return train(experiment, folder)
     return _measured_again(record, experiment, folder, beside, train)
-
-
-def claims_of(experiment: Experiment, results: Path) -> dict[str, Any]:
-    """Of a run that confirms: the claims that it is begun under."""
-    if experiment.seed not in CONFIRMING:
-        return {}
-    from benchmark.records.families import begun_under  # builds all items of a profile
-
-    return {"claims": begun_under(experiment, results)}
 
 
 def _engine_of(

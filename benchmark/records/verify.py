@@ -15,18 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from benchmark.data.datasets import public_name
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import NUMERICS, from_record, to_json
-from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.client_files import FOLDER as CLIENTS
 from benchmark.records.client_files import is_whole
-from benchmark.records.families import Family, families_in, families_of, first_seed_of
 from benchmark.records.files import one_line
 from benchmark.records.lease import newest
 from benchmark.records.record import (
-    FINISHED,
     INDEX,
     ROUNDING,
     STATUSES,
-    Records,
     RunRecord,
     copy_name,
     equal,
@@ -313,57 +309,9 @@ def equal_rounds(records: Iterable[Pair]) -> list[str]:
     return found
 
 
-def troubles_of_claims(records: Iterable[Pair]) -> list[str]:
-    """Runs that confirm: each was begun under its papers' claims, and all of a hundred of seeds under the same."""
-    found = []
-    families: dict[tuple[str, int], tuple[Family, Path]] = {}
-    for record, path in records:
-        if record.seed not in CONFIRMING or not record.manifest:
-            continue
-        try:
-            told = families_in(record.manifest)
-        except (LookupError, TypeError, AttributeError):
-            found.append(f"{path}: manifest.json: claims cannot be read")
-            continue
-        families_here = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
-        for name in sorted(families_here - told.keys()):
-            found.append(f"{path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm")
-        for name, family in told.items():
-            right, other = families.setdefault((name, first_seed_of(record.seed)), (family, path))
-            if family != right:
-                found.append(f"{path}: manifest.json: other claims of {name} than {other} was begun under")
-    return found
-
-
 def _resolved(experiment: Mapping[str, Any]) -> dict[str, Any]:
     """With the fields that came after the record was made; nothing where it cannot be read."""
     try:
         return to_json(from_record(experiment))
     except FsslError:
         return {}
-
-
-def notes_of_item(item: Item, records: Records) -> list[str]:
-    """Of a table or figure as a whole: which seeds have not been run of which cells, and runs of several versions of
-    the code. Its records are whole for all that."""
-    lacking, versions = defaultdict(list), defaultdict(list)
-    wanted = {seed for by_seed in records.values() for seed in by_seed} | set(range(item.seeds))
-    for cell in item.cells:
-        runs = {seed: run for seed, run in records.get(cell.cell_key, {}).items() if run.status in FINISHED}
-        if missing := sorted(wanted - runs.keys()):
-            lacking[", ".join(map(str, missing))].append(cell.label)
-        for seed, run in runs.items():
-            code = run.manifest.get("code", {})
-            versions[(code.get("commit"), code.get("changes"))].append(f"{cell.label} seed {seed}")
-    found = [
-        f"{item.name}: seeds {seeds} have not been run of {len(labels)} of {len(item.cells)} cells: "
-        + ", ".join(labels[:3])
-        + (", ..." if len(labels) > 3 else "")
-        for seeds, labels in lacking.items()
-    ]
-    if len(versions) > 1:
-        named = [
-            f"{str(commit)[:12]}{'+' if changes else ''} ({runs[0]})" for (commit, changes), runs in versions.items()
-        ]
-        found.append(f"{item.name}: runs of {len(versions)} code versions: {', '.join(named[:4])}")
-    return found

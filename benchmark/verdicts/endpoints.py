@@ -19,13 +19,10 @@ from scipy.special import expit, logit
 from benchmark.papers.item import ACCURACY
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import LAST_PART, value_of
+from benchmark.verdicts.rule import FALL, SURE, TENTH
 from benchmark.verdicts.units import is_fraction
 
 LAST_ROUNDS = re.compile(r"last_(\d+)")
-TENTH = 0.1
-FALL = 0.2  # of accuracy: a run that ends so far below its own best has collapsed
-STILL_RISING = 0.003  # .3 points: a run that gains so much over its last tenth has not come to an end
-SURE = 1e-3  # accuracies nearer to 0 or 1 have no log-odds that few test images could tell apart
 
 
 def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:

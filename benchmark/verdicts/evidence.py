@@ -13,15 +13,14 @@ from statistics import fmean
 
 from benchmark.papers.beside import bound_of
 from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Claim, Item
-from benchmark.records.families import SEEDS, Family, families_in, first_seed_of, hash_of, manifest_name
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.endpoints import LAST_ROUNDS, STILL_RISING, fell_from_its_best, gain_at_end
+from benchmark.verdicts.endpoints import LAST_ROUNDS, fell_from_its_best, gain_at_end
+from benchmark.verdicts.families import Family, families_in, first_seed_of, hash_of, manifest_name
 from benchmark.verdicts.results import CellResult, Records, cell_result, ends_beside_bound, typically_below
+from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
 
 HIGHER_IS_BETTER = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/accuracy")
-WORST = 0.0  # of these
-BELOW_BOUND = 0.05  # of accuracy: a run that ends so far below labels alone has collapsed
 ROUNDING = 1e-9
 
 Runs = Mapping[str, Mapping[int, bool]]  # cell -> seed -> whether that run has collapsed

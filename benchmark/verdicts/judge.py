@@ -28,10 +28,11 @@ from scipy.special import betaincinv
 
 from benchmark.papers.item import CONFIRMING, Cell, Claim, Item
 from benchmark.papers.table import COMPUTED
-from benchmark.records.families import Family, declared, owner
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, evidence
-from benchmark.verdicts.looks import EQUIVALENCE, LOOKS, errors, smallest_look
+from benchmark.verdicts.families import Family, declared, owner
+from benchmark.verdicts.looks import errors, smallest_look
 from benchmark.verdicts.results import Records, cell_result
+from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
 from benchmark.verdicts.signed_ranks import DIGITS, Interval, interval, median_interval, sign_test, typical
 from benchmark.verdicts.statistics import contrast
 from benchmark.verdicts.units import in_unit
@@ -39,8 +40,6 @@ from benchmark.verdicts.units import in_unit
 Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
 REJECTIONS = ("holds", "contradicted")  # they hand their error on
 DECIDED = (*REJECTIONS, "no effect of interest")
-FAMILY_ERROR = 0.05
-RUNS_FALL = 0.1  # of a cell's runs: above it the sign test has to agree
 
 
 @dataclass(frozen=True, kw_only=True)

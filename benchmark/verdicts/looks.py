@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr  # scipy.stats and scipy.optimize take half a second to load
 
+from benchmark.verdicts.rule import EQUIVALENCE, LOOKS
+
 Values: TypeAlias = NDArray[np.float64]
-LOOKS = (9, 16, 24, 32)  # confirming seeds
-EQUIVALENCE = 20  # seeds from which two things can be called alike
 NODES = 401  # of the integral over where the process was at the look before
 
 

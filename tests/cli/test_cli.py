@@ -1,11 +1,26 @@
 """The command line: what it prints, its exit codes, and that a wrong word leaves nothing behind."""
 
 import json
+import os
+import re
+import signal
+import threading
+import time
+from typing import Any
 
 import pytest
 
 from benchmark.cli.main import main
+from benchmark.cli.reproduce import tell_of_few_seeds
+from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
+from benchmark.records.lease import PATIENCE
+from benchmark.records.record import run_folder
+from benchmark.verdicts.families import begun_under, owner
+from benchmark.verdicts.open_claims import could_decide
+from benchmark.verdicts.rule import rule
+from sweeps.launcher import attempted
+from sweeps.plan import Seeds, plan
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
 
@@ -125,6 +140,58 @@ def test_plan_of_the_main_claims_leaves_out_what_they_do_not_speak_of(capsys, tm
     assert all(set(claim.labels) <= set(labels) for claim in main_only.claims) and len(main_only.claims) == 8
     code, _, err = fssl(capsys, "plan", "ssfl/tab3", "--profile", "demo", *words)
     assert code == 65 and "no main claim in ssfl/tab3" in err
+
+
+def test_plan_says_at_how_many_seeds_open_claims_can_be_decided(capsys, tmp_path):
+    """Without a record all claims that are judged here, and not counted, are open; nine seeds can decide main ones."""
+    (item,) = items(["ssfl/tab2"], "demo")
+    open_ = [c for c in item.claims if owner(item, c) == (item, c) and c.endpoint != "arithmetic"]
+    words = ("plan", "ssfl/tab2", "--profile", "demo", "--results", tmp_path)
+    could_decide = json.loads(fssl(capsys, *words, "--json")[1])["could_decide"]
+    assert sum(could_decide.values()) == len(open_) and could_decide.keys() <= {"9", "16", "24"}
+    assert could_decide["9"] >= sum(claim.main for claim in open_) > 0
+    first = f"of {len(open_)} open claims {could_decide['9']} can be decided at 9 seeds"
+    assert first in re.sub(r"[\s│]+", " ", fssl(capsys, *words)[1])
+
+
+def test_reproduce_says_before_training_where_seeds_are_too_few(capsys, tmp_path):
+    (item,) = items(["ssfl/tab2"], "demo")
+    planned = plan([item], tmp_path, seeds=Seeds(confirming=9))
+    tell_of_few_seeds(planned, 9)
+    looks = could_decide([item], {})
+    err = capsys.readouterr().err
+    assert err.startswith(f"fssl: ssfl/tab2: --seeds 9 can decide {looks[9]} of {sum(looks.values())} open claims; ")
+    assert err.endswith(f"--seeds {max(looks)} can decide all\n") and err.count("\n") == 1
+    tell_of_few_seeds(planned, 24)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("by", ["run", "launcher"])
+def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys, tmp_path):
+    """Stopped as soon as it has begun. A pilot's manifest has neither."""
+    (item,) = items(["ssfl/tab2"], "demo")
+    experiment = item.cell("Server only").experiment
+
+    def manifest(seed: int) -> dict[str, Any]:
+        path = run_folder(tmp_path, experiment.with_seed(seed)) / "manifest.json"
+
+        def stop() -> None:
+            while not path.exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=stop).start()
+        if by == "run":
+            words = ("--cell", "ssfl/tab2:Server only", "--profile", "demo", "--results", tmp_path)
+            assert fssl(capsys, "run", *words, f"--seed={seed}")[0] == 76
+        else:
+            _, error = attempted(experiment.with_seed(seed), tmp_path, None, PATIENCE, "cpu")
+            assert isinstance(error, Stopped)
+        return json.loads(path.read_text())
+
+    confirming, pilot = manifest(100), manifest(3)
+    assert {name: confirming[name] for name in ("claims", "rule")} == begun_under(experiment.with_seed(100), tmp_path)
+    assert confirming["rule"] == rule() and not {"claims", "rule"} & pilot.keys()
 
 
 def test_partition_prints_one_object(capsys, tmp_path):

@@ -28,7 +28,8 @@ from benchmark.records.record import (
     write_reference,
 )
 from benchmark.records.run import run
-from benchmark.records.verify import disagreements, notes_of_item, troubles_of_claims
+from benchmark.records.verify import disagreements
+from benchmark.verdicts.checks import notes_of_item, notes_of_rules, troubles_of_claims
 from tests.conftest import ROOT, record_of, tiny_experiment
 
 
@@ -431,6 +432,22 @@ def test_claims_of_runs_that_confirm(results):
     ]
     assert troubles_of_claims([of(100, {"claims": {"ssfl demo": []}})]) == [
         "seed=100: manifest.json: claims cannot be read"
+    ]
+
+
+def test_runs_of_a_hundred_that_several_versions_of_the_rule_began_are_noted(capsys, results):
+    """No trouble: a pilot without a version, seeds of two hundreds, and of one hundred with and without a version."""
+    one, family = record_of(folder_of(results)), {"claims": {"ssfl demo": {"main": [], "others": ["a"]}}}
+
+    def of(seed: int, **rule: Any) -> tuple[RunRecord, Path]:
+        manifest = {**one.manifest, **(family if seed > 99 else {}), **rule}
+        return replace(one, seed=seed, manifest=manifest), Path(f"seed={seed}")
+
+    now = {"rule": {"version": 4, "constants": "0"}}
+    assert notes_of_rules([of(0), of(100, **now), of(101, **now), of(200)]) == []
+    assert notes_of_rules([of(100), of(101, **now), of(102, **now), of(200, **now)]) == [
+        "claims of ssfl demo, seeds from 100: runs were begun at several versions of the rule: "
+        "before the rule had a version (1, such as seed=100), under version 4 (2, such as seed=101)"
     ]
 
 

@@ -1,11 +1,15 @@
 """Claims of all papers: verbatim sentences, on cells that exist."""
 
 import re
+import subprocess
+import tomllib
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from benchmark.papers.catalogue import ITEMS, items
-from benchmark.papers.item import Claim
+from benchmark.papers.item import ACCURACY, Claim
 from benchmark.papers.published import PUBLISHED, read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.derived import DERIVED
@@ -29,6 +33,35 @@ def test_every_quote_is_in_the_paper(name):
     for claim in read_published(name).get("claims", ()):
         assert plain(claim["quote"]) in text
         assert claim["quote"] or claim["source"].startswith("our ")
+
+
+HASHED = {  # what a claim's hash is made of
+    *("quote", "source", "contrast", "contrasts", "form", "endpoint", "metric", "least", "main"),
+    *("data", "mean_over", "each_of"),
+}
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("/departures")])
+def test_every_claim_stands_in_the_commit_that_it_names(name):
+    """As it is now, in a commit of that hour."""
+    claims = [claim for claim in read_published(name).get("claims", ()) if claim.get("commit")]
+    for commit in {claim["commit"] for claim in claims}:
+        try:
+            hour = datetime.fromtimestamp(int(git("show", "-s", "--format=%ct", commit)), UTC)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("the history is not here")
+        then = tomllib.loads(git("show", f"{commit}:results/published/{name}.toml"))["claims"]
+        for claim in (claim for claim in claims if claim["commit"] == commit):
+            assert claim["made"] == hour
+            assert hashed(claim) in map(hashed, then), claim["name"]
+
+
+def hashed(claim: dict[str, Any]) -> dict[str, Any]:
+    return {"endpoint": "last", "metric": ACCURACY, "main": False} | {k: v for k, v in claim.items() if k in HASHED}
 
 
 DIFFERENCES = ("pseudo/kl_log_ratio", "pseudo/kl_gap")  # 0 where two things are the same, in a single cell

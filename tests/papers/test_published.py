@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from benchmark.errors import ConfigError
 from benchmark.papers.published import PUBLISHED, claims_of, read_published
 from tests.conftest import ROOT
 
@@ -162,3 +163,24 @@ def test_a_claim_over_one_stand_in_is_judged_once():
     assert (claim.name, dict(claim.contrast)) == ("More is better", {"MNIST/x": 1.0, "MNIST/y": -1.0})
     within = CLAIM | {"name": "Within", "form": "comparable"}
     assert len(claims_of({"claims": [CLAIM, within]}, {"a": "MNIST", "b": "MNIST"})) == 2
+
+
+def test_a_claim_has_the_hour_and_commit_of_its_file_or_both_of_its_own(monkeypatch, tmp_path):
+    """One with an hour of its own has not the file's commit; a day without its hour in UTC is refused."""
+    (tmp_path / "ssfl").mkdir()
+    file = (PUBLISHED / "ssfl" / "tabf1.toml").read_text()
+    monkeypatch.setattr("benchmark.papers.published.PUBLISHED", tmp_path)
+
+    def read(made: str) -> list[tuple[str, str]]:
+        own = file.replace("[[claims]]\n", f"[[claims]]\n{made}\n", 1)
+        own = re.sub("claims_made.*", "claims_made = 2026-11-22T10:42:44Z", own)
+        (tmp_path / "ssfl" / "tabf1.toml").write_text(re.sub("claims_commit.*", 'claims_commit = "1938163"', own))
+        return [(f"{c['made']:%d %H:%M}", c.get("commit", "")) for c in read_published("ssfl/tabf1")["claims"]]
+
+    file = re.sub("\nmade .*\ncommit .*", "", file)
+    assert set(read("")) == {("22 10:42", "1938163")}
+    assert read("made = 2026-11-25T14:05:00Z")[:2] == [("25 14:05", ""), ("22 10:42", "1938163")]
+    assert read('made = 2026-11-25T14:05:00Z\ncommit = "abc1234"')[0] == ("25 14:05", "abc1234")
+    for made in ("2026-11-25", "2026-11-25T14:05:00"):
+        with pytest.raises(ConfigError, match="a day with its hour in UTC is needed: made = 2026-11-25T14:05:00Z"):
+            read(f"made = {made}")

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import pytorch_lightning as pl
@@ -55,6 +56,20 @@ class Interrupt(pl.Callback):
     def on_train_batch_start(self, trainer, pl_module, *args):
         if pl_module.rounds_done == self._after:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_run_that_goes_on_keeps_what_it_was_begun_under(tiny, tmp_path):
+    """Begun before the rule had a version, it has none later; one that was begun under nothing gets what there is."""
+    experiments = tiny, tiny.with_seed(1)
+    for experiment, entries in zip(experiments, ({"claims": {"family": "first"}}, {}), strict=True):
+        with pytest.raises(Stopped):
+            run(experiment, tmp_path, callbacks=[Interrupt(1)], begun_under=partial(dict, entries))
+    later = {"claims": {"family": "second"}, "rule": {"version": 4}}
+    for experiment in experiments:
+        run(experiment, tmp_path, begun_under=lambda: later)
+    kept, new = (record_of(run_folder(tmp_path, experiment)).manifest for experiment in experiments)
+    assert kept["claims"] == {"family": "first"} and "rule" not in kept
+    assert {name: new[name] for name in later} == later
 
 
 def test_a_run_that_goes_on_keeps_its_number_of_threads(tiny, tmp_path):

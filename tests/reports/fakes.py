@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmark.experiment import Experiment, Federation, to_json
 from benchmark.papers.item import CONFIRMING, Cell, Claim, Item, Printed
-from benchmark.records.families import manifest_name
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.families import manifest_name
 from benchmark.verdicts.results import Records
 
 MANIFEST = {

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ from matplotlib.collections import LineCollection
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Cell, Item
-from benchmark.records.families import hash_of
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.claims import (
     claim_page,
@@ -27,6 +28,7 @@ from reports.claims import (
 )
 from reports.interval_figures import forest
 from reports.pages import _card
+from reports.provenance import pre_registration
 from reports.reported import Reported
 from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_record, pair
@@ -248,3 +250,31 @@ def test_a_claim_s_page_has_its_sentence_its_rule_and_every_seed(tmp_path: Path)
         "seed 108 90.08 80.00",
     ):
         assert said in text, said
+
+
+def test_a_page_says_when_claim_and_first_run_were_made_and_by_which_rule(tmp_path: Path) -> None:
+    """Seed 101 began first, before the rule had a version; a pilot was earlier still. Without a run: none yet."""
+    item = pair(made=datetime(2026, 11, 22, 21, 53, 57, tzinfo=UTC), commit="9500fb4")
+    records = confirmed()[1]
+
+    def begun(run: RunRecord, hour: int) -> RunRecord:
+        rule = {} if run.seed == 101 else {"rule": {"version": 4}}
+        return replace(
+            run, manifest={**run.manifest, "attempts": [{"started": f"2026-11-23T{hour:02}:07:29Z"}], **rule}
+        )
+
+    a, b = (cell.cell_key for cell in item.cells)
+    hours = {seed: 2 if seed == 101 else 3 for seed in range(100, 109)}
+    records = {
+        a: {**{s: begun(run, hours[s] - 1) for s, run in records[a].items()}, 0: make_record(item.cells[0], 0)},
+        b: {s: begun(run, hours[s]) for s, run in records[b].items()},
+    }
+    assert pre_registration(item, records, item.claims[0]) == {
+        "made": "2026-11-22 21:53 UTC, in commit 9500fb4",
+        "first run": "2026-11-23 01:07 UTC, a seed 101, by code 4f1c2a9be0",
+        "rule": "version 4; 2 runs begun before the rule had a version; 16 runs begun under version 4",
+    }
+    assert pre_registration(item, {}, item.claims[0])["first run"] == "none yet"
+    build([(item, records)], tmp_path)
+    page = (tmp_path / "toy" / "tab1" / "demo" / claim_page(item.claims[0])).read_text()
+    assert "in commit 9500fb4, hash" in page and "2 runs begun before the rule had a version" in page

@@ -55,20 +55,35 @@ def test_several_metrics_that_have_no_room_are_a_table_each() -> None:
     assert "Macro recall (%), mean" in text
 
 
-def test_the_end_of_the_output_says_what_was_found() -> None:
-    """Nine confirming seeds, all of which A wins by 10 points; and the same as pilots, which judge nothing."""
+def test_the_end_of_the_output_has_the_verdicts() -> None:
+    """Nine confirming seeds, all of which A wins by 10 points; the same as pilots, which judge nothing; and as a main
+    claim that five seeds leave open."""
     item = pair()
     a, b = item.cells
     values = [(a, [0.80 + 0.011 * i for i in range(9)]), (b, [0.70 + 0.01 * i for i in range(9)])]
     pilots = accuracies(values)
-    lines = terminal(item, pilots).splitlines()
-    assert lines[-2].startswith("found: 1 of 1 claim not decided; 9 confirming seeds (--seeds 9)")
-    confirmed = {
-        key: {100 + seed: replace(run, seed=100 + seed) for seed, run in runs.items()} for key, runs in pilots.items()
-    }
-    lines = terminal(item, begun_under(item, confirmed)).splitlines()
-    assert lines[-4] == "found:" and lines[-2].strip() == "0 of 1 claim not decided"
-    assert lines[-3].strip().startswith(f"holds: {item.claims[0].name} (+") and "9 seeds" in lines[-3]
+    name, open_ = item.claims[0].name, "1 of 1 claim not decided; the one open claim can be decided at 9 seeds"
+    assert terminal(item, pilots).splitlines()[-2] == open_
+
+    def confirmed(item: Item, seeds: int) -> Records:
+        runs_of = {key: list(runs.values())[:seeds] for key, runs in pilots.items()}
+        of_cell = {
+            key: {100 + run.seed: replace(run, seed=100 + run.seed) for run in runs} for key, runs in runs_of.items()
+        }
+        return begun_under(item, of_cell, [item.hash_of(claim) for claim in item.claims if claim.main])
+
+    assert terminal(item, confirmed(item, 9)).splitlines()[-4:-1] == [
+        "decided claims:",
+        f"  holds: {name} (+10.40 points, 9 seeds)",
+        "0 of 1 claim not decided",
+    ]
+    main = pair(main=True)
+    assert terminal(main, confirmed(main, 9)).splitlines()[-4] == "main claims:"
+    assert terminal(main, confirmed(main, 5)).splitlines()[-4:-1] == [
+        "main claims:",
+        f"  undecided: {name} (+10.20 points, 5 seeds; --seeds 9 can decide it)",
+        open_,
+    ]
 
 
 def test_markdown_by_hand() -> None:

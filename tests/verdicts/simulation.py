@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmark.records.files import write_json
 from benchmark.verdicts.judge import decide
-from benchmark.verdicts.looks import LOOKS
+from benchmark.verdicts.rule import LOOKS
 from tests.conftest import ROOT
 from tests.verdicts.test_error_rate import (
     ALLOWED,

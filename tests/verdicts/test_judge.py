@@ -14,12 +14,13 @@ from scipy.stats import binomtest
 
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Claim, Item, Shown
-from benchmark.records.families import Family
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import Evidence, evidence
-from benchmark.verdicts.judge import FAMILY_ERROR, Decision, Judged, _share, decide, family_error
+from benchmark.verdicts.families import Family
+from benchmark.verdicts.judge import Decision, Judged, _share, decide, family_error
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
+from benchmark.verdicts.rule import FAMILY_ERROR
 from benchmark.verdicts.signed_ranks import walsh_averages
 from tests.reports.fakes import begun_under, make_cell, make_record, pair
 

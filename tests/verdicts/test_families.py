@@ -10,9 +10,9 @@ import pytest
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Claim, Item
-from benchmark.records import families
-from benchmark.records.families import Family, begun_under, closed, declared, first_seed, hash_of, manifest_name, owner
 from benchmark.records.record import run_folder
+from benchmark.verdicts import families
+from benchmark.verdicts.families import Family, begun_under, closed, declared, first_seed, hash_of, manifest_name, owner
 from sweeps.plan import Seeds, wanted
 
 
@@ -33,12 +33,13 @@ def test_a_family_is_closed_by_its_first_confirming_run(tmp_path: Path, tab2: It
     """Pilots carry nothing. The first confirming run carries all claims of the paper, later ones what it carried."""
     run = tab2.cells[0].experiment
     assert begun_under(run.with_seed(99), tmp_path) == {} == closed(tab2, tmp_path)
-    everything = begun_under(run.with_seed(100), tmp_path)["ssfl demo"]
+    everything = begun_under(run.with_seed(100), tmp_path)["claims"]["ssfl demo"]
     assert {hash_of(tab2, claim) for claim in tab2.claims} < set(everything["others"]) | set(everything["main"])
     few = Family(others=tuple(everything["others"][:3]))
     begin(tmp_path, tab2, 103, few)
     other = items(["ssfl/tab4"], "demo")[0].cells[-1].experiment
-    assert begun_under(other.with_seed(100), tmp_path)["ssfl demo"] == {"main": [], "others": list(few.others)}
+    carried = begun_under(other.with_seed(100), tmp_path)["claims"]
+    assert carried["ssfl demo"] == {"main": [], "others": list(few.others)}
 
 
 def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item):
@@ -48,7 +49,7 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
     firsts = [first_seed(tab2, claim, closed(tab2, tmp_path)) for claim in tab2.claims[:2]]
     assert firsts == [200, 100]
     run = tab2.cells[0].experiment
-    carried = begun_under(run.with_seed(205), tmp_path)["ssfl demo"]
+    carried = begun_under(run.with_seed(205), tmp_path)["claims"]["ssfl demo"]
     assert late in (*carried["main"], *carried["others"]) and not set(known) & {*carried["main"], *carried["others"]}
     asked = wanted([tab2], Seeds(confirming=2), tmp_path)
     later = {tab2.cell(label).cell_key for label in tab2.claims[0].labels}
@@ -122,6 +123,6 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
     assert {first_seed(now, claim, closed(now, tmp_path)) for claim in now.claims} == {300}
     run = now.cells[0].experiment
     assert begun_under(run.with_seed(200), tmp_path) == {}
-    carried = begun_under(run.with_seed(300), tmp_path)["rscfed laptop"]
+    carried = begun_under(run.with_seed(300), tmp_path)["claims"]["rscfed laptop"]
     hashes = {hash_of(now, claim) for claim in now.claims if claim.endpoint != "arithmetic"}
     assert hashes <= {*carried["main"], *carried["others"]}

@@ -19,8 +19,7 @@ from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.scale import profile_of
 from benchmark.records.files import read_json
 from benchmark.records.record import read_copy
-
-SEEDS = 100  # of a family
+from benchmark.verdicts.rule import SEEDS, rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +150,11 @@ def _keys(items: tuple[Item, ...]) -> frozenset[str]:
 # What runs were begun under
 
 
-def begun_under(experiment: Experiment, results: Path) -> dict[str, dict[str, list[str]]]:
-    """For the manifest of a run that begins now: each family of its cell, as closed on its hundred of seeds; the run
-    closes it where there is none. Nothing for seeds that do not confirm."""
+def begun_under(experiment: Experiment, results: Path) -> dict[str, Any]:
+    """For the manifest of a run that begins now: "claims" and "rule". Nothing for seeds that do not confirm.
+
+    Claims are each family of its cell, as closed on its hundred of seeds; the run closes it where there is none.
+    """
     if experiment.seed not in CONFIRMING:
         return {}
     first = first_seed_of(experiment.seed)
@@ -162,7 +163,7 @@ def begun_under(experiment: Experiment, results: Path) -> dict[str, dict[str, li
         closed_before = _closed(results, group.manifest_name, _groups(experiment.profile)[group])
         family = closed_before.get(first) or _left(declared(_items_of(group)[0]), closed_before, first)
         families[group.manifest_name] = {"main": list(family.main), "others": list(family.others)}
-    return families
+    return {"claims": families, "rule": rule()} if families else {}
 
 
 def _groups_of(cell_key: str, profile: str, seed: int) -> list[Group]:

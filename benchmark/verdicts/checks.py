@@ -1,0 +1,74 @@
+"""What `fssl verify` says of claims and of whole items; records by themselves: records/verify.py."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from benchmark.papers.item import CONFIRMING, Item
+from benchmark.records.record import FINISHED, Records
+from benchmark.records.verify import Pair
+from benchmark.verdicts.families import Family, families_in, families_of, first_seed_of
+from benchmark.verdicts.rule import version_in_words
+
+
+def troubles_of_claims(records: Iterable[Pair]) -> list[str]:
+    """Runs that confirm: each was begun under its papers' claims, and all of a hundred of seeds under the same."""
+    found = []
+    families: dict[tuple[str, int], tuple[Family, Path]] = {}
+    for record, path in records:
+        if record.seed not in CONFIRMING or not record.manifest:
+            continue
+        try:
+            told = families_in(record.manifest)
+        except (LookupError, TypeError, AttributeError):
+            found.append(f"{path}: manifest.json: claims cannot be read")
+            continue
+        families_here = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
+        for name in sorted(families_here - told.keys()):
+            found.append(f"{path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm")
+        for name, family in told.items():
+            right, other = families.setdefault((name, first_seed_of(record.seed)), (family, path))
+            if family != right:
+                found.append(f"{path}: manifest.json: other claims of {name} than {other} was begun under")
+    return found
+
+
+def notes_of_rules(records: Iterable[Pair]) -> list[str]:
+    """Where the confirming runs of a family's hundred of seeds were begun under several versions of the rule."""
+    versions: dict[tuple[str, int], dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
+    for record, path in records:
+        if record.seed in CONFIRMING and isinstance(claims := record.manifest.get("claims"), Mapping):
+            for name in claims:
+                versions[name, first_seed_of(record.seed)][version_in_words(record.manifest)].append(path)
+    return [
+        f"claims of {name}, seeds from {first}: runs were begun at several versions of the rule: "
+        + ", ".join(f"{version} ({len(paths)}, such as {paths[0]})" for version, paths in sorted(by_version.items()))
+        for (name, first), by_version in sorted(versions.items())
+        if len(by_version) > 1
+    ]
+
+
+def notes_of_item(item: Item, records: Records) -> list[str]:
+    """Of a table or figure as a whole: which seeds have not been run of which cells, and runs of several versions of
+    the code. Its records are whole for all that."""
+    lacking, versions = defaultdict(list), defaultdict(list)
+    wanted = {seed for by_seed in records.values() for seed in by_seed} | set(range(item.seeds))
+    for cell in item.cells:
+        runs = {seed: run for seed, run in records.get(cell.cell_key, {}).items() if run.status in FINISHED}
+        if missing := sorted(wanted - runs.keys()):
+            lacking[", ".join(map(str, missing))].append(cell.label)
+        for seed, run in runs.items():
+            code = run.manifest.get("code", {})
+            versions[(code.get("commit"), code.get("changes"))].append(f"{cell.label} seed {seed}")
+    found = [
+        f"{item.name}: seeds {seeds} have not been run of {len(labels)} of {len(item.cells)} cells: "
+        + ", ".join(labels[:3])
+        + (", ..." if len(labels) > 3 else "")
+        for seeds, labels in lacking.items()
+    ]
+    if len(versions) > 1:
+        named = [
+            f"{str(commit)[:12]}{'+' if changes else ''} ({runs[0]})" for (commit, changes), runs in versions.items()
+        ]
+        found.append(f"{item.name}: runs of {len(versions)} code versions: {', '.join(named[:4])}")
+    return found

@@ -1,0 +1,80 @@
+"""At how many seeds open claims can be decided, by the least p-value that n seeds can have: 2 / 2^n."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmark.papers.item import Item
+from benchmark.verdicts.judge import judge
+from benchmark.verdicts.open_claims import could_decide, looks_in_words, looks_of, too_few_in_words
+from benchmark.verdicts.results import Records
+from tests.reports.fakes import begun_under, make_record, pair
+
+
+def confirmed(item: Item, gain: float, seeds: int = 1, **family: Any) -> Records:
+    """b has .5; a has so much more, and .001 more again with each seed."""
+    ends = [0.5 + gain, 0.5]
+    records = {
+        cell.cell_key: {
+            s: make_record(cell, s, {"test/accuracy": end + s / 1e3 * (cell.label == "a")})
+            for s in range(100, 100 + seeds)
+        }
+        for cell, end in zip(item.cells, ends, strict=True)
+    }
+    return begun_under(item, records, **family)
+
+
+def test_the_smallest_look_is_by_the_claim_s_error():
+    """Look k of n seeds spends e ln(1 + 1.718 n / 32). At e = .05: .0197 at 9 seeds, more than 2 / 2^9 = .0039. Of a
+    family of 40, e = .00125: .00049 at 9, less than .0039; at 16 more than 2 / 2^16. Alike needs 20 seeds: the look at
+    24, also at e = .05."""
+    item = pair()
+    assert could_decide([item], confirmed(item, 0.0)) == {9: 1}
+    assert could_decide([item], confirmed(item, 0.0, more=39)) == {16: 1}
+    alike = pair(form="comparable")
+    assert could_decide([alike], confirmed(alike, 0.0)) == {24: 1}
+
+
+def test_what_is_decided_or_past_its_last_look_is_not_counted():
+    """Nine seeds that a wins by .3 decide; so do not 32 that they win in turn, by more each time."""
+    item = pair()
+    assert could_decide([item], confirmed(item, 0.3, 9)) == {}
+    records = confirmed(item, 0.0, 32)
+    a = records[item.cells[0].cell_key]
+    turned = {
+        seed: replace(run, result={**run.result, "last": {"test/accuracy": 0.5 + (-1) ** seed * (seed - 99) / 100}})
+        for seed, run in a.items()
+    }
+    records = {**records, item.cells[0].cell_key: turned}
+    (judged,) = judge(item, records)
+    assert (judged.verdict, judged.looks) == ("undecided", 4) and looks_of([judged]) == {}
+
+
+@pytest.mark.parametrize(
+    ("looks", "text"),
+    [
+        ({}, ""),
+        ({16: 1}, "the one open claim can be decided at 16 seeds"),
+        ({9: 1, 16: 8, 24: 3}, "of 12 open claims 1 can be decided at 9 seeds, 8 at 16, 3 at 24"),
+    ],
+)
+def test_looks_in_words(looks: dict[int, int], text: str):
+    assert looks_in_words(looks) == text
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        (
+            3,
+            "--seeds 3 can decide none of 12 open claims; --seeds 9 can decide 1, --seeds 16 can decide 9, "
+            "--seeds 24 can decide all",
+        ),
+        (10, "--seeds 10 can decide 1 of 12 open claims; --seeds 16 can decide 9, --seeds 24 can decide all"),
+        (24, ""),
+    ],
+)
+def test_seeds_that_cannot_decide_every_open_claim(seeds: int, text: str):
+    assert too_few_in_words({9: 1, 16: 8, 24: 3}, seeds) == text
+    assert too_few_in_words({}, seeds) == ""
