@@ -8,12 +8,14 @@ from rich.console import Console
 from rich.text import Text
 
 from benchmark.papers.item import Item
-from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import Records, collect, counted
 from reports.arena import arena_tables, is_arena
-from reports.claims import DECIDED, estimate_text, interval_text, quote_text, reason_text
+from reports.claims import estimate_text, interval_text, quote_text, reason_text
 from reports.formatting import count
 from reports.paper_table import item_tables, ladder_table, notes_of
+from reports.reported import Reported
+from reports.scope import lines_beside, scope_text
 from reports.tables import TERMINAL_STYLES, WIDTH, Table, plain, print_table, say, width_of
 
 MOST_FOUND = 6  # of the decided claims, at the end of what is printed
@@ -32,12 +34,12 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     if ladder is not None:
         say(console, ladder.caption, "bold")
         print_table(ladder, console)
-    verdicts = judge(item, records)
-    for number, judged in enumerate(verdicts, start=1):
-        _print_claim(judged, number, console)
+    one = Reported(item, records)
+    for number, judged in enumerate(one.judged, start=1):
+        _print_claim(one, judged, number, console)
     for note in notes_of(item, collect(item, records).values()):
         say(console, f"note: {note}")
-    for line in found_lines(verdicts):
+    for line in found_lines(one):
         say(console, line)
     where = f"report: {report}" if report else "report: not built; `fssl report` builds it"
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
@@ -57,29 +59,35 @@ def _tables(item: Item, records: Records, console: Console) -> list[Table]:
     return [table for one in alone for table in _tables(one, records, console)]
 
 
-def found_lines(verdicts: Sequence[Judged]) -> list[str]:
+def found_lines(one: Reported) -> list[str]:
     """What was found, a line each for the first claims that are decided; then how many are not. Empty without claims
     that have seeds."""
-    seen = [judged for judged in verdicts if judged.estimate is not None]
-    decided = [judged for judged in seen if judged.verdict in DECIDED]
+    seen = [judged for judged in one.judged if judged.estimate is not None and not judged.claim.withdrawn]
+    decided = [judged for judged in seen if judged.is_decided]
     if not seen:
         return []
-    left = f"{len(verdicts) - len(decided)} of {count(len(verdicts), 'claim')} not decided"
+    left = f"{len(one.judged) - len(decided)} of {count(len(one.judged), 'claim')} not decided"
     if not decided:
-        return [f"found: {left}; 9 confirming seeds (--seeds 9) are the first that judge"]
+        least = min((judged.could_decide for judged in seen if judged.could_decide), default=0)
+        return [f"found: {left}" + (f"; {least} confirming seeds (--seeds {least}) are the first that can" if least else "")]
     lines = [
-        f"  {judged.verdict}: {judged.claim.name} ({estimate_text(judged)}, {judged.n} seeds)"
+        f"  {judged.verdict} {scope_text(one.item, judged.claim)}: {judged.claim.name} "
+        f"({estimate_text(judged)}, {judged.n} seeds)"
         for judged in decided[:MOST_FOUND]
     ]
     more = [f"  {len(decided) - MOST_FOUND} more are decided"] if len(decided) > MOST_FOUND else []
     return ["found:", *lines, *more, f"  {left}"]
 
 
-def _print_claim(judged: Judged, number: int, console: Console) -> None:
+def _print_claim(one: Reported, judged: Judged, number: int, console: Console) -> None:
     heading = Text(f"claim {number}: ")
     heading.append(judged.verdict, style=TERMINAL_STYLES.get(judged.verdict, "bold"))
-    heading.append(plain(f"  {judged.claim.name}", console))
+    heading.append(plain(f"  {judged.claim.name}, {scope_text(one.item, judged.claim)}", console))
     console.print(heading, soft_wrap=True)
     say(console, quote_text(judged.claim), indent="  ")
     text = f"{estimate_text(judged)}, {interval_text(judged)}, n={judged.n}: {reason_text(judged)}"
     say(console, text, indent="  ")
+    for line in lines_beside(one, judged, [one]):
+        say(console, line, indent="  ")
+    if judged.claim.withdrawn:
+        say(console, f"withdrawn from the boards: {judged.claim.withdrawn}", indent="  ")
