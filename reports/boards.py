@@ -15,7 +15,7 @@ from benchmark.verdicts.judge import DECIDED, Judged
 from reports.claims import judged_in_brief
 from reports.formatting import count
 from reports.reported import Reported
-from reports.scope import against_lines, scope_text, so_far_lines
+from reports.scope import against_lines, scope_text, so_far_lines, verdict_text
 
 STANDINGS = (*DECIDED, "undecided", "pilots only", "not run")
 MAIN = Path(__file__).with_name("findings.toml")  # of each paper its main sentences
@@ -152,11 +152,9 @@ def _brief(place: Place) -> str:
     """ "**holds** at K = 10, C = 2 and 10 on MNIST: +4.98 points, ..."."""
     if place.one is None or place.judged is None:
         return "**not run**."
+    start = f"**{verdict_text(place.one, place.judged)}** {scope_text(place.item, place.claim)}"
     so_far = so_far_lines(place.one, place.judged)
-    at = scope_text(place.item, place.claim)
-    if so_far:
-        return f"**not judged yet** {at}. {' '.join(so_far)}".replace(" Not judged yet: cells", " Cells")
-    return f"**{place.judged.verdict}** {at}: {judged_in_brief(place.judged)}."
+    return f"{start}. {' '.join(so_far)}" if so_far else f"{start}: {judged_in_brief(place.judged)}."
 
 
 def main_sentences() -> Mapping[str, list[tuple[Item, str, str]]]:

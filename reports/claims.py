@@ -111,12 +111,13 @@ def reason_text(judged: Judged) -> str:
 
 def finding_text(one: Reported, judged: Judged) -> str:
     """One or two sentences: what was measured where, and what came out."""
-    if judged.estimate is None:
-        return " ".join(so_far_lines(one, judged)) or "No seed has all of its cells yet."
     metric = metric_name(judged.claim.metric)
+    measured = f"{metric}, {endpoint_text(judged.claim)}, {scope_text(one.item, judged.claim)}"
+    if judged.estimate is None:
+        so_far = so_far_lines(one, judged)
+        return f"{measured}. {' '.join(so_far)}" if so_far else "No seed has all of its cells yet."
     if judged.claim.endpoint == "arithmetic":
         return f"{metric}: the difference is {estimate_text(judged)}. It is counted."
-    measured = f"{metric}, {endpoint_text(judged.claim)}, {scope_text(one.item, judged.claim)}"
     what = f"{estimate_text(judged)}, {interval_text(judged)}"
     if judged.is_decided:
         return f"{measured}: the typical difference is {what}, over {count(judged.n, 'confirming seed')}."

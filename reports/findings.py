@@ -13,10 +13,20 @@ from benchmark.verdicts.results import ACCURACY, Records
 from reports.agreement import agreement
 from reports.boards import Place, board, built_otherwise, furthest, main_sentences, questions, sentences, state_text
 from reports.claims import claim_page, estimate_text, finding_text, judged_by, quote_text
-from reports.formatting import NONE, count, difference, difference_interval, markdown, points, points_interval, sentence, shown
+from reports.formatting import (
+    NONE,
+    count,
+    difference,
+    difference_interval,
+    markdown,
+    points,
+    points_interval,
+    sentence,
+    shown,
+)
 from reports.pages import papers
 from reports.reported import Reported
-from reports.scope import lines_beside, range_text, scope_text
+from reports.scope import lines_beside, range_text, scope_text, verdict_text
 
 LEAD = """# Findings
 
@@ -24,14 +34,14 @@ Of each paper its main sentences, and all claims that are decided. A claim is de
 nothing else; a pilot shows a direction and decides nothing. `fssl report --readme` writes this page from the records.
 
 A verdict is about the setting that stands beside it. A difference is taken so that it is above zero where the claim \
-is right. A claim that two things are alike (is no faster, gives no more) holds where the interval lies within a margin \
-that was fixed before. The difference is the typical one (Hodges-Lehmann) over confirming seeds, which are looked at \
-when there are 9, 16, 24 and 32 of them; all looks and claims of a paper share an error of 5 %. The estimate of an early \
-look lies too far from zero on average; the one over all confirming seeds stands beside it. *Judged by*: *end* is \
-accuracy at the end of the run; *speed* is the mean log-odds over the rounds, given as accuracy. *Collapsed*: of how \
-many runs of the cell with most of them the end is at least 5 points below a model of the labelled images alone, or 20 \
-below the run's own best, with an exact interval. In SSFL's table the server's weight alone is a control of ours: FedAvg \
-without groups, whose server weighs what it weighs inside a group.
+is right. A claim that two things are alike (is no faster, gives no more) holds where the interval lies within a \
+margin that was fixed before. The difference is the typical one (Hodges-Lehmann) over confirming seeds, which are \
+looked at when there are 9, 16, 24 and 32 of them; all looks and claims of a paper share an error of 5 %. The \
+estimate of an early look lies too far from zero on average; the one over all confirming seeds stands beside it. \
+*Judged by*: *end* is accuracy at the end of the run; *speed* is the mean log-odds over the rounds, given as \
+accuracy. *Collapsed*: of how many runs of the cell with most of them the end is at least 5 points below a model of \
+the labelled images alone, or 20 below the run's own best, with an exact interval. In SSFL's table the server's \
+weight alone is a control of ours: FedAvg without groups, whose server weighs what it weighs inside a group.
 """
 
 DECIDED_HEAD = """| {kind} | verdict | at | judged by | difference | interval | n | over all seeds | collapsed | of |
@@ -51,7 +61,7 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
             (claim,) = (claim for claim in item.claims if claim.name == name)
             page = f"{one.page.parent.as_posix()}/{claim_page(claim)}" if one and judged else ""
             title = f"[{markdown(name)}]({page})" if links and page else markdown(name)
-            verdict = judged.verdict if judged else "not run"
+            verdict = verdict_text(one, judged) if one and judged else "not run"
             lines += [
                 f"{number}. **{title}**: {verdict}. {markdown(sentence(quote_text(claim)))}\\",
                 f"   {_outcome(one, judged, every)}\\",
@@ -61,7 +71,7 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
         lines += _decided("decided sentence of the paper", sentences(places))
         lines += _decided("decided question of ours", questions(places))
         for title, own in built_otherwise(every, paper).items():
-            lines += _decided(f"counted for no paper, a withdrawn setting: {title}", own)
+            lines += _decided(f"decided, but of a withdrawn setting and counted for no paper ({title})", own)
     rows = _beside_the_print(every)
     if rows:
         lines += [f"\n## At a paper's own length and network\n\n{BESIDE}\n", *rows]

@@ -49,7 +49,7 @@ from reports.properties import property_tables
 from reports.provenance import commit_of, flat, marks_of, provenance, remarks
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.results import is_number, series_of
-from reports.scope import against_lines, lines_beside, so_far_lines
+from reports.scope import against_lines, lines_beside, so_far_lines, verdict_text
 from reports.style import looks
 from reports.tables import Column, Entry, Row, Table, table_of
 
@@ -149,8 +149,14 @@ def front_values(every: Sequence[Reported], also: Sequence[Reported] = ()) -> di
     may speak of a claim's sentence, too."""
     return {
         "found": [
-            (one, judged, finding_text(one, judged), lines_beside(one, judged, [*every, *also]))
-            + (forest(one, judged, seeds=False),)
+            {
+                "reported": one,
+                "judged": judged,
+                "verdict": verdict_text(one, judged),
+                "text": finding_text(one, judged),
+                "beside": lines_beside(one, judged, [*every, *also]) if judged.estimate is not None else [],
+                "picture": forest(one, judged, seeds=False),
+            }
             for one, judged in findings(every)
         ],
         "state": state_text(every),
@@ -167,7 +173,7 @@ def boards(every: Sequence[Reported], root: str, known: Sequence[Reported], pape
     places = board(every, paper)
     kinds = {"Sentences of the papers": sentences(places), "Questions of ours": questions(places)}
     kinds |= {
-        f"Withdrawn setting, counted for no paper: {title}": own
+        f"Of a withdrawn setting, counted for no paper ({title})": own
         for title, own in built_otherwise(every, paper).items()
     }
     reported = {id(one.item): one for one in every}

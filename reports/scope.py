@@ -138,10 +138,14 @@ def so_far_lines(one: Reported, judged: Judged) -> list[str]:
         for each, values in seen
         if values
     ]
-    return [f"Not judged yet: cells without confirming runs: {', '.join(without)}.", f"So far {'; '.join(shown)}."]
+    return [f"Cells without confirming runs: {', '.join(without)}.", f"So far, not judged: {'; '.join(shown)}."]
+
+
+def verdict_text(one: Reported, judged: Judged) -> str:
+    """The verdict; of a claim of which some contrasts have runs "not judged yet"."""
+    return "not judged yet" if so_far_lines(one, judged) else judged.verdict
 
 
 def _confirming(one: Reported, claim: Claim, label: str) -> bool:
     found = cell_result(one.item.cell(label), one.records, one.item.seeds, claim.metric, claim.endpoint)
     return any(seed in CONFIRMING for seed in found.values)
-

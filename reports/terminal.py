@@ -1,7 +1,6 @@
 """An item on the terminal, at 100 columns, as readable in a log file as with colours."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -69,7 +68,8 @@ def found_lines(one: Reported) -> list[str]:
     left = f"{len(one.judged) - len(decided)} of {count(len(one.judged), 'claim')} not decided"
     if not decided:
         least = min((judged.could_decide for judged in seen if judged.could_decide), default=0)
-        return [f"found: {left}" + (f"; {least} confirming seeds (--seeds {least}) are the first that can" if least else "")]
+        could = f"; {least} confirming seeds (--seeds {least}) can decide the first" if least else ""
+        return [f"found: {left}{could}"]
     lines = [
         f"  {judged.verdict} {scope_text(one.item, judged.claim)}: {judged.claim.name} "
         f"({estimate_text(judged)}, {judged.n} seeds)"

@@ -68,7 +68,7 @@ class Judged:
     error: float = FAMILY_ERROR  # of all its looks together
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1": runs the claim needs and that diverged
     looks: int = 0  # that it has had
-    collapsed: Mapping[str, int] = field(default_factory=dict)  # cell of the contrast -> how many of the n runs collapsed
+    collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
     runs_fall: bool = False  # of some cell so many that the sign test had to agree
     waits_for: str = ""  # a main claim before it that is open; until it is decided, seeds do not settle this one
     could_decide: int = 0  # seeds of the smallest look to come that can decide; 0: it is decided, or none can
