@@ -44,14 +44,15 @@ the labelled images alone, or 20 below the run's own best, with an exact interva
 weight alone is a control of ours: FedAvg without groups, whose server weighs what it weighs inside a group.
 """
 
-DECIDED_HEAD = """| {kind} | verdict | at | judged by | difference | interval | n | over all seeds | collapsed | of |
-|---|---|---|---|---:|---:|---:|---:|---:|---|"""
+DECIDED_HEAD = """| {kind} | verdict | at | judged by | difference | n | over all seeds | collapsed |
+|---|---|---|---|---:|---:|---:|---:|"""
 BESIDE = """Test accuracy by the paper's rule: where the paper chose the round on test data, so does the row. One run \
 has no spread, so that it decides nothing."""
 
 
-def findings_page(every: Sequence[Reported], *, links: bool) -> str:
-    """As Markdown; with `links` a claim leads to its page, from the site's root. Raises ConfigError."""
+def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, links: bool) -> str:
+    """As Markdown; with `links` a claim leads to its page, from the site's root. `also`: items without a page, whose
+    runs may speak of a claim's sentence, too. Raises ConfigError."""
     lines = [LEAD, state_text(every)]
     known = furthest(every)
     for paper, findings in main_sentences().items():
@@ -64,7 +65,7 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
             verdict = verdict_text(one, judged) if one and judged else "not run"
             lines += [
                 f"{number}. **{title}**: {verdict}. {markdown(sentence(quote_text(claim)))}\\",
-                f"   {_outcome(one, judged, every)}\\",
+                f"   {_outcome(one, judged, [*every, *also])}\\",
                 f"   *What can be said against it:* {markdown(against)}",
             ]
         places = board(every, paper)
@@ -118,19 +119,15 @@ def _decided(kind: str, places: Sequence[Place]) -> list[str]:
 
 def _decided_row(item: Item, judged: Judged) -> str:
     metric, over_all = judged.claim.metric, judged.over_all
-    counted = judged.claim.endpoint == "arithmetic"
     interval = difference_interval(metric, judged.interval)
-    is_range = judged.seen is not None and judged.seen.is_range
     entries = (
         judged.claim.name,
         judged.verdict,
-        scope_text(item, judged.claim).removeprefix("at "),
+        f"{scope_text(item, judged.claim).removeprefix('at ')} ({item.name} {item.profile})",
         judged_by(judged),
-        estimate_text(judged),
-        f"{interval}{range_text(is_range)}" or NONE,
-        NONE if counted else str(judged.n),
+        f"{estimate_text(judged)} {interval}{range_text(judged.seen is not None and judged.seen.is_range)}".rstrip(),
+        NONE if judged.claim.endpoint == "arithmetic" else str(judged.n),
         f"{difference(metric, over_all.value)} {difference_interval(metric, over_all.interval)}" if over_all else NONE,
         share_text(max(judged.collapsed.values()), judged.n) if judged.collapsed else NONE,
-        f"{item.name} {item.profile}",
     )
     return f"| {' | '.join(map(markdown, entries))} |"

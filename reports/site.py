@@ -87,6 +87,7 @@ def build(
     mine, more = _distinct(results), _distinct(others)
     site = _Site(out, [*mine, *more])
     every = [*mine, *(one for one in more if (out / one.page).is_file())]
+    also = [one for one in more if one not in every]
     names = list(dict.fromkeys((*papers(), ARENA, *(one.paper for one in every))))
     texts = {name: _text(written / slug(name) / "departures.md") for name in names}
     places = _places(every)
@@ -101,14 +102,14 @@ def build(
         for file, content in files.items():
             site.put(page.parent / file, content)
         site.page(page, "tuning.html", **values)
-    site.page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
+    site.page("findings.html", "findings.html", written=article(findings_page(every, also, links=True)))
     site.page("glossary.html", "glossary.html")
     speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site.page("performance.html", "performance.html", **speed)
     site.page(
         "index.html",
         "index.html",
-        **front_values(every, [one for one in more if one not in every]),
+        **front_values(every, also),
         made=made_from(run for one in every for run in one.runs),
         troubles=[*troubles, *unread],
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},

@@ -9,7 +9,7 @@ import pytest
 
 from benchmark.cli.main import VERBS, main, parser
 from benchmark.cli.report import on_disk
-from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.catalogue import ITEMS, VARIANTS
 from reports.exports import write_claims
 from tests.conftest import ROOT
 
@@ -73,7 +73,7 @@ def test_what_was_found_is_what_the_records_say(tmp_path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(README)
     (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
-    write_claims(on_disk(ITEMS, ["laptop", "gpu", "paper"], tmp_path), readme)
+    write_claims(on_disk((*ITEMS, *VARIANTS), ["laptop", "gpu", "paper"], tmp_path), readme)
     assert readme.read_text() == README
 
 

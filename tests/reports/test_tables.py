@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmark.papers.item import Item, Printed, Shown
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import Records
-from reports.claims import claims_table
+from reports.claims import claims_table, lines_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
 from reports.paper_table import grid, item_tables, ladder_table
@@ -68,7 +68,10 @@ def test_the_end_of_the_output_says_what_was_found() -> None:
     }
     lines = terminal(item, begun_under(item, confirmed)).splitlines()
     assert lines[-4] == "found:" and lines[-2].strip() == "0 of 1 claim not decided"
-    assert lines[-3].strip().startswith(f"holds: {item.claims[0].name} (+") and "9 seeds" in lines[-3]
+    assert (
+        lines[-3].strip().startswith(f"holds at K = 10, C = 10 on 8x8 digits: {item.claims[0].name} (+")
+        and "9 seeds" in lines[-3]
+    )
 
 
 def test_markdown_by_hand() -> None:
@@ -248,8 +251,11 @@ def test_claims_by_hand() -> None:
     """a - b is .10 .09 .11 by pilot seeds: typically .10, and not judged. Nine confirming seeds with .10 each hold."""
     item = pair()
     pilots = accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])])
-    table = claims_table([(item, judge(item, pilots))])
-    assert "| not judged yet | +10.00 points | 3 | toy/tab1 | demo | accuracy |" in markdown_of(table)
+    table = claims_table(lines_of(item, judge(item, pilots)))
+    assert (
+        "| not judged yet | +10.00 points | 3 | – | toy/tab1 at K = 10, C = 10 on 8x8 digits | demo | accuracy |"
+        in markdown_of(table)
+    )
     row = next(csv.DictReader(io.StringIO(csv_of(table))))
     assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "not judged yet")
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
@@ -257,15 +263,15 @@ def test_claims_by_hand() -> None:
         cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed in range(100, 109)}
         for cell, value in zip(item.cells, (0.9, 0.8), strict=True)
     }
-    text = markdown_of(claims_table([(item, judge(item, begun_under(item, confirmed)))]))
-    assert "| holds | +10.00 points \\[+10.00, +10.00\\] | 9 |" in text
+    text = markdown_of(claims_table(lines_of(item, judge(item, begun_under(item, confirmed)))))
+    assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
 
 
 def test_a_claim_without_runs_says_why() -> None:
     item = pair()
     (judged,) = item_result(item, {})["claims"]
     assert judged["verdict"] == "not run" and judged["estimate"] is None and "no seed" in judged["reason"]
-    assert "| not run | – | 0 |" in markdown_of(claims_table([(item, judge(item, {}))]))
+    assert "| not run | – | 0 |" in markdown_of(claims_table(lines_of(item, judge(item, {}))))
 
 
 def hostile() -> tuple[Item, Records]:
