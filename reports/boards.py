@@ -89,6 +89,12 @@ def questions(places: Iterable[Place]) -> list[Place]:
     return [place for place in places if not place.claim.quote and not place.claim.withdrawn]
 
 
+def of_the_paper(one: Reported) -> list[Judged]:
+    """The item's sentences of the paper that are judged in it."""
+    sentences = [judged for judged in one.judged if judged.claim.quote and not judged.claim.withdrawn]
+    return [judged for judged in sentences if _is_owner(one.item, judged.claim)]
+
+
 def built_otherwise(every: Sequence[Reported], paper: str = "") -> dict[str, list[Place]]:
     """By how their items are built, the decided claims of VARIANTS; they count for no paper."""
     found: dict[str, list[Place]] = {}
@@ -142,7 +148,8 @@ def _counts(head: str, places: Sequence[Place], every: Sequence[Reported]) -> li
     lines = [f"| {head} | all | {' | '.join(STANDINGS)} | runs at |", f"|---|{'---:|' * (1 + len(STANDINGS))}---|"]
     for paper in dict.fromkeys(place.paper for place in places):
         counts = Counter(place.says for place in places if place.paper == paper)
-        profiles = ", ".join(dict.fromkeys(one.item.profile for one in every if one.paper == paper))
+        run = [one for one in every if one.paper == paper and one.item.name not in catalogue.VARIANTS]
+        profiles = ", ".join(dict.fromkeys(one.item.profile for one in run))
         numbers = " | ".join(str(counts[says]) for says in STANDINGS)
         lines.append(f"| {paper} | {counts.total()} | {numbers} | {profiles or 'none'} |")
     return lines

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
-from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import read_published
 from benchmark.records.record import RunRecord, fall_in_words
@@ -25,7 +25,7 @@ from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap, of_other_data
 from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
-from reports.boards import board, built_otherwise, findings, questions, sentences, state_text
+from reports.boards import board, built_otherwise, findings, of_the_paper, questions, sentences, state_text
 from reports.claims import claim_page, claims_table, finding_text, folded, lines_of
 from reports.figures import Panel, curves
 from reports.formatting import (
@@ -90,7 +90,7 @@ def of_paper(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 
 
 def progress(one: Reported) -> dict[str, Any]:
-    """Cells with a run and runs done of an item, and its verdicts."""
+    """Cells with a run and runs done of an item, and its verdicts on sentences of the paper."""
     results = [result for result in one.results.values() if result.awaited]
     agreed = [seen.verdict for result in results if (seen := agreement(one.item, result)) and seen.verdict]
     total = len(results) + len(one.item.choices)
@@ -100,7 +100,7 @@ def progress(one: Reported) -> dict[str, Any]:
         "runs_done": sum(min(result.n, one.item.seeds) for result in results),
         "runs_wanted": one.item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally([*agreed, *(judged.verdict for judged in one.judged)]),
+        "verdicts": _tally([*agreed, *(judged.verdict for judged in of_the_paper(one))]),
     }
 
 
@@ -139,7 +139,13 @@ def items_table(shown: Sequence[Reported], root: str) -> Table:
             "data": list(dict.fromkeys(cell.experiment.data.name for cell in item.cells)),
         }
         rows.append(Row(entries=entries, values=known))
-    heads = (("Table or figure", True), ("Profile", True), ("Cells run", False), ("Runs", False), ("Verdicts", True))
+    heads = (
+        ("Table or figure", True),
+        ("Profile", True),
+        ("Cells run", False),
+        ("Runs", False),
+        ("Verdicts on sentences", True),
+    )
     columns = tuple(Column(name=name, left=left) for name, left in heads)
     return Table(name="items", caption="Tables and figures", columns=columns, rows=tuple(rows))
 
@@ -196,7 +202,8 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
     lines = []
     for profile in dict.fromkeys(one.item.profile for one in mine):
         here = [one for one in mine if one.item.profile == profile]
-        verdicts = sum((Counter(progress(one)["verdicts"]) for one in here), Counter())
+        own = [one for one in here if one.item.name not in VARIANTS]
+        verdicts = sum((Counter(progress(one)["verdicts"]) for one in own), Counter())
         # A cell of several items is one cell; of a choice it is not known yet which cell it will be.
         results = [result for one in here for result in one.results.values() if result.awaited]
         choices = sum(len(one.item.choices) for one in here)
