@@ -27,6 +27,7 @@ UNITS = {
     "std": "as mean, n - 1 in the denominator",
     "estimate": "unit of the claim's metric (accuracy: fraction)",
     "interval": "as estimate",
+    "collapsed": "of each cell: runs that collapsed, and runs",
 }
 
 

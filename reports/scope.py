@@ -138,7 +138,10 @@ def so_far_lines(one: Reported, judged: Judged) -> list[str]:
         for each, values in seen
         if values
     ]
-    return [f"Cells without confirming runs: {', '.join(without)}.", f"So far, not judged: {'; '.join(shown)}."]
+    return [
+        f"Cells without confirming runs: {', '.join(without)}.",
+        f"So far, not judged (above zero speaks for the claim): {'; '.join(shown)}.",
+    ]
 
 
 def verdict_text(one: Reported, judged: Judged) -> str:

@@ -125,7 +125,10 @@ def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
     one = Reported(item, records)
     (judged,) = one.judged
     assert judged.verdict == "not run"
-    lines = ["Cells without confirming runs: c.", "So far, not judged: a - b: +10.00 points (n = 1)."]
+    lines = [
+        "Cells without confirming runs: c.",
+        "So far, not judged (above zero speaks for the claim): a - b: +10.00 points (n = 1).",
+    ]
     assert so_far_lines(one, judged) == lines
     assert so_far_lines(Reported(item, {}), judged) == []
 
