@@ -215,8 +215,8 @@ def claims_table(
         caption="Claims; differences are paired by seed, their intervals at the level of the look",
         columns=(
             *(Column(name=name, left=True) for name in ("Claim", "Verdict")),
-            *(Column(name=name) for name in ("Typical difference", "n", "Collapsed")),
-            *(Column(name=name, left=True) for name in ("Of", "Profile", "Topic")),
+            *(Column(name=name) for name in ("Typical difference", "n")),
+            *(Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic")),
         ),
         rows=tuple(rows),
         data=[row for item, _, judged in lines if judged for row in claim_rows(item, [judged])],

@@ -185,8 +185,7 @@ def boards(every: Sequence[Reported], root: str, known: Sequence[Reported], pape
     reported = {id(one.item): one for one in every}
 
     def beside(item: Item, judged: Judged) -> list[str]:
-        one = reported[id(item)]
-        return [*against_lines(one, judged, known), *so_far_lines(one, judged)]
+        return _below(reported[id(item)], judged, known)
 
     def href(item: Item, claim: Claim) -> str:
         return root + (reported[id(item)].page.parent / claim_page(claim)).as_posix()
@@ -196,6 +195,11 @@ def boards(every: Sequence[Reported], root: str, known: Sequence[Reported], pape
         for title, own in kinds.items()
         if own
     ]
+
+
+def _below(one: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
+    """What a table has below a claim's name; all seeds and collapse have columns."""
+    return [*against_lines(one, judged, every), *so_far_lines(one, judged)]
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
@@ -261,7 +265,7 @@ def item_values(one: Reported, departures: str, every: Sequence[Reported]) -> di
         "properties": property_tables(item, records) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": notes_of(item, one.results.values()),
         "ladder": ladder_table(item, records),
-        "claims": claims_table(lines, beside=lambda item, judged: against_lines(one, judged, every), fold=True),
+        "claims": claims_table(lines, beside=lambda item, judged: _below(one, judged, every), fold=True),
         "more_claims": claims_table(line for _, others in folded(lines) for line in others),
         "forests": claims_pictures([judged for (_, _, judged), _ in folded(lines) if judged]),
         "margin": _margin(item),

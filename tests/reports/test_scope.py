@@ -1,6 +1,7 @@
 """What stands beside a verdict: its setting, all its seeds, collapse, and runs that say otherwise."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,10 +27,11 @@ def federated(item: Item, factors: list[tuple[int, int]]) -> Item:
     return replace(item, cells=cells)
 
 
-def decided(verdict: str, **more: object) -> Judged:
+def decided(verdict: str, **more: Any) -> Judged:
     claim = replace(pair().claims[0], elsewhere=(Elsewhere(item="toy/tab2", contrast={"a": 1.0, "b": -1.0}),))
     seen = Estimate(value=-0.02, n=9, interval=(-0.03, -0.01))
-    return Judged(**{"claim": claim, "verdict": verdict, "reason": "", "seen": seen, **more})
+    values: dict[str, Any] = {"claim": claim, "verdict": verdict, "reason": "", "seen": seen, **more}
+    return Judged(**values)
 
 
 def elsewhere(a: float, b: float) -> Reported:
@@ -61,7 +63,7 @@ def test_a_verdict_names_clients_cohorts_and_data() -> None:
     ],
 )
 def test_pilots_of_another_item_stand_beside_the_verdict(
-    verdict: str, form: str, ends: tuple[float, float], says: str
+    verdict: str, form: Any, ends: tuple[float, float], says: str
 ) -> None:
     """b has one run, so that one seed has both."""
     judged = decided(verdict)
