@@ -1,21 +1,14 @@
-"""Claims for readers: the board of all of them, a page each with its seeds and looks, and what was found in sentences.
-
-What a sentence says comes from the verdict alone. Where nothing is judged yet, the main claims are shown with what
-pilot seeds say, under that name: they are chosen by their place and their number of seeds, not by what came out.
-"""
+"""Claims for readers: what a verdict says in words, a row of a table each, and a page each with its seeds and looks."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
-from benchmark.papers import catalogue
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts, evidence
-from benchmark.verdicts.families import owner
-from benchmark.verdicts.judge import DECIDED, Judged
+from benchmark.verdicts.judge import Judged, share_text
 from benchmark.verdicts.results import Records, cell_result, seeds_of
 from reports.formatting import (
     NONE,
@@ -32,9 +25,18 @@ from reports.formatting import (
 )
 from reports.provenance import pre_registration
 from reports.reported import Reported
+from reports.scope import (
+    amount,
+    collapse_lines,
+    lines_beside,
+    over_all_lines,
+    range_text,
+    scope_text,
+    so_far_lines,
+    sum_text,
+)
 from reports.tables import Column, Entry, Row, Table, table_of
 
-STANDINGS = (*DECIDED, "undecided", "pilots only", "not run")
 TOPICS = {
     "test": "accuracy",
     "diversity": "gradient diversity",
@@ -52,7 +54,6 @@ ENDPOINTS = {
     "spread": "standard deviation over the last third of a run",
     "arithmetic": "counted",
 }
-MOST_FINDINGS = 4
 BELOW_END = 0.01  # of accuracy: below the end by so much is a target that runs of the cell come to
 
 
@@ -68,12 +69,7 @@ def claim_page(claim: Claim) -> str:
 
 def contrast_text(claim: Claim) -> str:
     """ "FedAvg/small - FedAvg/full"; several contrasts stand one after another."""
-    return "; ".join(map(_sum_text, contrasts(claim)))
-
-
-def _sum_text(one: Any) -> str:
-    terms = (f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):.3g} '}{label}" for label, f in one.items())
-    return " ".join(terms).removeprefix("+ ")
+    return "; ".join(map(sum_text, contrasts(claim)))
 
 
 def rule_text(claim: Claim) -> str:
@@ -92,21 +88,15 @@ def unit_text(claim: Claim) -> str:
 
 
 def estimate_text(judged: Judged) -> str:
-    text = difference(judged.claim.metric, judged.estimate)
-    return f"{text} {unit_text(judged.claim)}".rstrip() if judged.estimate is not None else text
+    return amount(judged.claim, judged.estimate)
 
 
 def interval_text(judged: Judged) -> str:
     """ "95.0 % interval [+0.3, +1.2]", or why there is none."""
     found = difference_interval(judged.claim.metric, judged.interval)
-    if not found:
+    if not found or judged.seen is None:
         return "no interval"
-    return f"{math.floor(1000 * judged.level) / 10:.1f} % interval {found}"
-
-
-def collapsed_text(judged: Judged) -> str:
-    """ "14 of 16 of SemiFL/K=2": the cells of which runs collapsed."""
-    return ", ".join(f"{fallen} of {judged.n} of {label}" for label, fallen in judged.collapsed.items())
+    return f"{math.floor(1000 * judged.level) / 10:.1f} % interval {found}{range_text(judged.seen.is_range)}"
 
 
 def quote_text(claim: Claim) -> str:
@@ -120,18 +110,17 @@ def reason_text(judged: Judged) -> str:
     return judged.reason.replace("+-", "±") + more
 
 
-def finding_text(judged: Judged) -> str:
-    """One or two sentences for the front page."""
-    if judged.estimate is None:
-        return "No seed has all of its cells yet."
+def finding_text(one: Reported, judged: Judged) -> str:
+    """One or two sentences: what was measured where, and what came out."""
     metric = metric_name(judged.claim.metric)
+    measured = f"{metric}, {endpoint_text(judged.claim)}, {scope_text(one.item, judged.claim)}"
+    if judged.estimate is None:
+        so_far = so_far_lines(one, judged)
+        return f"{measured}. {' '.join(so_far)}" if so_far else "No seed has all of its cells yet."
     if judged.claim.endpoint == "arithmetic":
-        return f"{metric}: the difference is {estimate_text(judged)}. It is counted, and the same for every seed."
-    measured = f"{metric}, {endpoint_text(judged.claim)}"
+        return f"{metric}: the difference is {estimate_text(judged)}. It is counted."
     what = f"{estimate_text(judged)}, {interval_text(judged)}"
-    if judged.collapsed:
-        what += f" ({collapsed_text(judged)} collapsed)"
-    if judged.verdict in DECIDED:
+    if judged.is_decided:
         return f"{measured}: the typical difference is {what}, over {count(judged.n, 'confirming seed')}."
     seeds = "confirming seed" if judged.verdict == "undecided" else "pilot seed"
     start = f"Not decided. {measured}: the typical difference is {what}, over {count(judged.n, seeds)}."
@@ -140,97 +129,12 @@ def finding_text(judged: Judged) -> str:
     return f"{start} Pilot seeds are not judged." if seeds == "pilot seed" else start
 
 
-def findings(shown: Sequence[Reported], most: int = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
-    """Decided claims, or where there are none, those that have seeds: main ones, then those with the most seeds. The
-    papers take turns, and of a paper each verdict comes once before one comes again. What is merely counted is left
-    out, but for a paper's first."""
-    begun = furthest(shown).values()
-    decided = [pair for pair in begun if pair[1].verdict in DECIDED]
-    by_paper: dict[str, dict[str, tuple[Reported, Judged]]] = {}
-    for one, judged in sorted(decided or begun, key=lambda pair: (not pair[1].claim.main, -pair[1].n)):
-        by_paper.setdefault(one.paper, {}).setdefault(judged.claim.name, (one, judged))
-    papers = [_verdicts_in_turn(list(pairs.values())) for pairs in by_paper.values()]
-    papers = [[*own[:1], *(one for one in own[1:] if one[1].claim.endpoint != "arithmetic")] for own in papers]
-    turns = [own[turn] for turn in range(max(map(len, papers), default=0)) for own in papers if turn < len(own)]
-    return turns[:most]
-
-
-def _verdicts_in_turn(pairs: Sequence[tuple[Reported, Judged]]) -> list[tuple[Reported, Judged]]:
-    before = Counter[str]()
-    turns = []
-    for pair in pairs:
-        turns.append(before[pair[1].verdict])
-        before[pair[1].verdict] += 1
-    return [pair for _, pair in sorted(zip(turns, pairs, strict=True), key=lambda one: one[0])]
-
-
-def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], tuple[Reported, Judged]]:
-    """Each claim that has seeds, by its item's name and its own, at the profile where most is known of it: decided,
-    then undecided by confirming seeds, then with pilots alone."""
-    found: dict[tuple[str, str], tuple[Reported, Judged]] = {}
-    for one in every:
-        for judged in one.judged:
-            if judged.estimate is not None:
-                key = (one.item.name, judged.claim.name)
-                found[key] = max(found.get(key, (one, judged)), (one, judged), key=lambda pair: _known(pair[1]))
-    return found
-
-
-def _known(judged: Judged) -> tuple[bool, bool, int, int]:
-    return judged.verdict in DECIDED, judged.verdict == "undecided", judged.looks, judged.n
-
-
-def standings(every: Sequence[Reported]) -> dict[str, Counter[str]]:
-    """By paper, how many of its claims stand where; an item that is built otherwise (`VARIANTS`) adds none."""
-    counts: dict[str, Counter[str]] = {}
-    known = furthest(every)
-    declared = [(item.name, claim.name) for item, claim in declared_claims()]
-    for key in dict.fromkeys([*declared, *(one for one in known if one[0] not in catalogue.VARIANTS)]):
-        says = known[key][1].verdict if key in known else STANDINGS[-1]
-        paper = counts.setdefault(key[0].partition("/")[0], Counter())
-        paper[says if says in STANDINGS else "pilots only"] += 1
-    return counts
-
-
-def declared_claims() -> tuple[tuple[Item, Claim], ...]:
-    """Every claim of the papers, with its item at the smallest profile; one contrast once, where it is judged."""
-    every = [(item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims]
-    return tuple(one for one in every if owner(*one) == one)
-
-
-def state_text(every: Sequence[Reported]) -> str:
-    """How far the judging of all claims has come."""
-    counts = sum(standings(every).values(), Counter())
-    decided, undecided, pilots = sum(counts[says] for says in DECIDED), counts["undecided"], counts["pilots only"]
-    scale = "" if any(one.item.profile == "paper" for one in every) else " All runs so far are at reduced scale."
-    said = f"Of {counts.total()} claims {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
-    if undecided:
-        said += f" {undecided} {'has' if undecided == 1 else 'have'} confirming runs without a decision."
-    if pilots:
-        only = "has pilot runs only, which show" if pilots == 1 else "have pilot runs only, which show"
-        said += f" {pilots} {only} a direction and decide nothing."
-    return said + scale
-
-
-def papers_table(every: Sequence[Reported]) -> str:
-    """For the README, as Markdown: of each paper how many claims stand where, and where it has runs; then findings."""
-    numbers = "---:|" * (1 + len(STANDINGS))
-    lines = [f"| paper | claims | {' | '.join(STANDINGS)} | runs at |", f"|---|{numbers}---|"]
-    for paper, counts in standings(every).items():
-        profiles = ", ".join(dict.fromkeys(one.item.profile for one in every if one.paper == paper))
-        numbers = " | ".join(str(counts[says]) for says in STANDINGS)
-        lines.append(f"| {paper} | {counts.total()} | {numbers} | {profiles or 'none'} |")
-    found = [
-        f"- {judged.claim.name} ({one.item.name}): **{judged.verdict}**, {_in_brief(judged)}"
-        for one, judged in findings(every)
-    ]
-    return "\n".join([*lines, *([""] if found else []), *found]) + "\n"
-
-
-def _in_brief(judged: Judged) -> str:
+def judged_in_brief(judged: Judged) -> str:
+    """Estimate, interval and n; then the estimate over all confirming seeds, and collapse."""
     if judged.claim.endpoint == "arithmetic":
         return f"{estimate_text(judged)}, counted"
-    return f"{estimate_text(judged)}, {interval_text(judged)}, n = {judged.n}"
+    more = [line.rstrip(".") for line in (*over_all_lines(judged), *collapse_lines(judged)) if "no run of" not in line]
+    return ". ".join([f"{estimate_text(judged)}, {interval_text(judged)}, n = {judged.n}", *more])
 
 
 def judged_by(judged: Judged) -> str:
@@ -242,19 +146,28 @@ def claim_rows(item: Item, judged: Sequence[Judged]) -> list[dict[str, Any]]:
     """A row a claim, in the metric's unit."""
     rows = []
     for one in judged:
-        values = {"item": item.name, "profile": item.profile, **claim_values(one), "contrast": contrast_text(one.claim)}
+        values = {
+            "item": item.name,
+            "profile": item.profile,
+            **claim_values(item, one),
+            "contrast": contrast_text(one.claim),
+        }
         low, high = values.pop("interval") or (None, None)
+        over_all = values.pop("over_all_seeds") or {}
+        values["collapsed"] = "; ".join(f"{label} {k} of {n}" for label, (k, n) in values["collapsed"].items())
+        values |= {"estimate_over_all": over_all.get("estimate"), "n_over_all": over_all.get("n")}
         rows.append({**values, "low": low, "high": high})
     return rows
 
 
-def claim_values(judged: Judged) -> dict[str, Any]:
+def claim_values(item: Item, judged: Judged) -> dict[str, Any]:
     """A claim as plain JSON values; estimate, interval and `least` in the metric's unit."""
-    claim = judged.claim
+    claim, over_all = judged.claim, judged.over_all
     return {
         "name": claim.name,
         "text": claim.quote or claim.name,
         "source": claim.source,
+        "scope": scope_text(item, claim),
         "metric": claim.metric,
         "unit": "fraction" if is_fraction(claim.metric) else unit_of(claim.metric) or "none",
         "form": claim.form,
@@ -264,54 +177,102 @@ def claim_values(judged: Judged) -> dict[str, Any]:
         "interval": None if judged.interval is None else list(judged.interval),
         "level": judged.level,
         "n": judged.n,
+        "look": judged.looks or None,
+        "over_all_seeds": None
+        if over_all is None
+        else {"estimate": over_all.value, "interval": list(over_all.interval or ()) or None, "n": over_all.n},
+        "collapsed": {label: [fallen, judged.n] for label, fallen in judged.collapsed.items()},
         "could_decide": judged.could_decide or None,
+        "withdrawn": claim.withdrawn or None,
         "reason": judged.reason,
     }
 
 
+Line: TypeAlias = tuple[Item, Claim, Judged | None]  # None: its item has no run, and the claim no page
+
+
+def lines_of(item: Item, judged: Iterable[Judged]) -> list[Line]:
+    return [(item, one.claim, one) for one in judged]
+
+
 def claims_table(
-    shown: Iterable[tuple[Item, Sequence[Judged]]],
+    lines: Iterable[Line],
     href: Callable[[Item, Claim], str] = lambda item, claim: claim_page(claim),
-    more: Iterable[tuple[Item, Claim]] = (),
+    beside: Callable[[Item, Judged], Iterable[str]] = lambda item, judged: (),
+    *,
+    fold: bool = False,
 ) -> Table:
-    """A row a claim, which leads to its page. `more`: claims of items without a run, which have no page."""
-    shown = list(shown)
-    rows = [_claim_row(item, one.claim, one, href(item, one.claim)) for item, judged in shown for one in judged]
-    rows += [_claim_row(item, claim, None, "") for item, claim in more]
+    """A row a claim, which leads to its page. `beside`: what else stands below its name. `fold`: of an item's claims
+    on gradient diversity the others stand below the first."""
+    lines = list(lines)
+    rows = []
+    for (item, claim, judged), others in folded(lines) if fold else [(line, ()) for line in lines]:
+        below = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
+        below += beside(item, judged) if judged else []
+        below += [f"also {other.name}: {also.verdict if also else 'not run'}" for _, other, also in others]
+        rows.append(_claim_row(item, claim, judged, href(item, claim) if judged else "", below))
     return Table(
         name="claims",
         caption="Claims; differences are paired by seed, their intervals at the level of the look",
         columns=(
             *(Column(name=name, left=True) for name in ("Claim", "Verdict")),
             *(Column(name=name) for name in ("Typical difference", "n")),
-            *(Column(name=name, left=True) for name in ("Of", "Profile", "Topic")),
+            *(Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic")),
         ),
         rows=tuple(rows),
-        data=[row for item, judged in shown for row in claim_rows(item, judged)],
-        notes=tuple(f"{one.claim.name}: {quote_text(one.claim)}" for _, judged in shown for one in judged),
+        data=[row for item, _, judged in lines if judged for row in claim_rows(item, [judged])],
+        notes=tuple(f"{claim.name}: {quote_text(claim)}" for _, claim, judged in lines if judged),
     )
 
 
-def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str) -> Row:
+def folded(lines: Iterable[Line]) -> list[tuple[Line, list[Line]]]:
+    """Each line with those below it: of an item's claims on gradient diversity all but the first."""
+    found: dict[object, tuple[Line, list[Line]]] = {}
+    for number, line in enumerate(lines):
+        key = line[0].name if topic_of(line[1]) == TOPICS["diversity"] else number
+        if key in found:
+            found[key][1].append(line)
+        else:
+            found[key] = line, []
+    return list(found.values())
+
+
+def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str, below: Sequence[str]) -> Row:
     verdict = judged.verdict if judged else "not run"
     profile = item.profile if judged else NONE
-    told = difference_interval(claim.metric, judged.interval) if judged else ""
-    typical_one = Entry(
-        text=estimate_text(judged) if judged else NONE,
-        below=(told,) if told else (),
-        sort=judged.estimate if judged else None,
-    )
     entries = (
-        Entry(text=claim.name, href=href),
+        Entry(text=claim.name, href=href, below=tuple(below)),
         Entry(text=verdict, look=slug(verdict)),
-        typical_one,
+        _typical_entry(judged) if judged else Entry(text=NONE),
         Entry(text=str(judged.n) if judged else "0"),
-        *(Entry(text=text) for text in (item.name, profile, topic_of(claim))),
+        _collapsed_entry(judged) if judged else Entry(text=NONE),
+        Entry(text=item.name, below=(scope_text(item, claim),) if judged else ()),
+        *(Entry(text=text) for text in (profile, topic_of(claim))),
     )
     paper = item.name.split("/")[0]
     return Row(
         entries=entries, values={"paper": paper, "profile": profile, "verdict": verdict, "topic": topic_of(claim)}
     )
+
+
+def _typical_entry(judged: Judged) -> Entry:
+    below = [difference_interval(judged.claim.metric, judged.interval)]
+    if judged.seen and judged.seen.is_range:
+        below.append("least and largest difference")
+    if judged.over_all:
+        interval = difference_interval(judged.claim.metric, judged.over_all.interval)
+        below.append(f"all {judged.over_all.n}: {difference(judged.claim.metric, judged.over_all.value)} {interval}")
+    return Entry(text=estimate_text(judged), below=tuple(filter(None, below)), sort=judged.estimate)
+
+
+def _collapsed_entry(judged: Judged) -> Entry:
+    """The cell with most collapsed runs; below it each that has some."""
+    if not judged.collapsed:
+        return Entry(text=NONE)
+    most = max(judged.collapsed.values())
+    each = [f"{label}: {share_text(k, judged.n)}" for label, k in judged.collapsed.items() if k]
+    fall = ("runs fall",) if judged.runs_fall else ()
+    return Entry(text=f"{most} of {judged.n}", below=(*fall, *each), sort=most / judged.n)
 
 
 def seeds_table(item: Item, records: Records, claim: Claim) -> Table:
@@ -367,8 +328,8 @@ def endpoint_text(claim: Claim) -> str:
     return ENDPOINTS.get(claim.endpoint, f"mean over the last {rounds} rounds")
 
 
-def claim_page_values(one: Reported, judged: Judged) -> dict[str, Any]:
-    """What the claim's template shows."""
+def claim_page_values(one: Reported, judged: Judged, every: Sequence[Reported]) -> dict[str, Any]:
+    """What the claim's template shows. `every`: items whose runs may speak of its sentence, too."""
     claim = judged.claim
     return {
         "one": judged,
@@ -376,7 +337,9 @@ def claim_page_values(one: Reported, judged: Judged) -> dict[str, Any]:
         "paper": one.paper,
         "seeds": seeds_table(one.item, one.records, claim),
         "target": target_table(one.item, one.records, claim),
-        "contrasts": [_sum_text(contrast) for contrast in contrasts(claim)],
+        "contrasts": [sum_text(contrast) for contrast in contrasts(claim)],
+        "scope": scope_text(one.item, claim),
+        "beside": lines_beside(one, judged, every),
         "endpoint": endpoint_text(claim),
         "topic": topic_of(claim),
         "least": in_unit(claim.metric, claim.least),

@@ -10,7 +10,8 @@ from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import CellResult, Records, collect, counted
 from reports.arena import arena_object, arena_tables, arenas, is_arena
-from reports.claims import claim_values, claims_table, papers_table
+from reports.boards import papers_table
+from reports.claims import claim_values, claims_table, lines_of
 from reports.figures import Picture
 from reports.formatting import slug
 from reports.interval_figures import dots
@@ -26,6 +27,7 @@ UNITS = {
     "std": "as mean, n - 1 in the denominator",
     "estimate": "unit of the claim's metric (accuracy: fraction)",
     "interval": "as estimate",
+    "collapsed": "of each cell: runs that collapsed, and runs",
 }
 
 
@@ -50,7 +52,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "metric": first,
         "units": dict(UNITS),
         "cells": cells,
-        "claims": [claim_values(judged) for judged in judge(item, records)],
+        "claims": [claim_values(item, judged) for judged in judge(item, records)],
         "notes": list(notes_of(item, results[first].values())),
         "report": report,
         **({"arena": arena_object(item, records)} if is_arena(item) else {}),
@@ -88,7 +90,7 @@ def item_files(
     `before`: the folder of the last build. Where a picture's SVG is what it was, so is its PDF, which is not drawn
     again: a PDF takes more time than all else of a picture.
     """
-    files = files_of([*tables, *([claims_table([(one.item, one.judged)])] if one.item.claims else [])])
+    files = files_of([*tables, *([claims_table(lines_of(one.item, one.judged))] if one.item.claims else [])])
     for name, picture in pictures.items():
         files[f"{name}.svg"] = svg = picture.svg().encode()
         files[f"{name}.pdf"] = _pdf_before(name, svg, before) or picture.pdf()

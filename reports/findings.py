@@ -1,75 +1,78 @@
-"""The page of findings: of each paper the claims that matter most, what came out, and what can be said against it.
+"""The page of findings: of each paper its main sentences, what came out, and what can be said against it.
 
 `findings.toml` names the claims and has the objections; every number is from the records.
 """
 
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.papers.item import Item
-from benchmark.papers.published import check_keys
 from benchmark.records.files import write_atomically
-from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.judge import Judged, share_text
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.agreement import agreement
-from reports.claims import (
-    DECIDED,
-    claim_page,
-    collapsed_text,
-    declared_claims,
-    estimate_text,
-    finding_text,
-    furthest,
-    judged_by,
-    quote_text,
-    state_text,
+from reports.boards import Place, board, built_otherwise, furthest, main_sentences, questions, sentences, state_text
+from reports.claims import claim_page, estimate_text, finding_text, judged_by, quote_text
+from reports.formatting import (
+    NONE,
+    count,
+    difference,
+    difference_interval,
+    markdown,
+    points,
+    points_interval,
+    sentence,
+    shown,
 )
-from reports.formatting import NONE, count, difference_interval, markdown, points, points_interval, sentence, shown
 from reports.pages import papers
 from reports.reported import Reported
+from reports.scope import lines_beside, range_text, scope_text, verdict_text
 
 LEAD = """# Findings
 
-Of each paper the three claims that matter most, and all that are decided. A claim is decided by seeds that were used \
-for nothing else; a pilot shows a direction and decides nothing. `fssl report --readme` writes this page from the \
-records.
+Of each paper its main sentences, and all claims that are decided. A claim is decided by seeds that were used for \
+nothing else; a pilot shows a direction and decides nothing. `fssl report --readme` writes this page from the records.
 
-A difference is taken so that it is above zero where the claim is right. A claim that two things are alike (hardly \
-loses, is no faster, gives no more) holds where the interval lies within a margin that was fixed before. The \
-difference is the typical one (Hodges-Lehmann) over confirming seeds, which are looked at when there are 9, 16, 24 \
-and 32 of them; all looks and claims of a paper share an error of 5 %. *Judged by*: *end* is accuracy at the end of \
-the run; *speed* is the mean log-odds over the rounds, given as accuracy; *counted* is the same for every seed. \
-*Collapse*: more than a fifth of the runs of a cell ended below a model of the labelled images alone, so that seeds \
-are counted on which one side only did, and the size of the difference decides nothing. In SSFL's table the server's \
+A verdict is about the setting that stands beside it. A difference is taken so that it is above zero where the claim \
+is right. A claim that two things are alike (is no faster, gives no more) holds where the interval lies within a \
+margin that was fixed before. The difference is the typical one (Hodges-Lehmann) over confirming seeds, which are \
+looked at when there are 9, 16, 24 and 32 of them; all looks and claims of a paper share an error of 5 %. The \
+estimate of an early look lies too far from zero on average; the one over all confirming seeds stands beside it. \
+*Judged by*: *end* is accuracy at the end of the run; *speed* is the mean log-odds over the rounds, given as \
+accuracy. *Collapsed*: of how many runs of the cell with most of them the end is at least 5 points below a model of \
+the labelled images alone, or 20 below the run's own best, with an exact interval. In SSFL's table the server's \
 weight alone is a control of ours: FedAvg without groups, whose server weighs what it weighs inside a group.
 """
 
-DECIDED_HEAD = """| decided claim | verdict | judged by | difference | interval, or runs below labels alone | n | of |
-|---|---|---|---:|---:|---:|---|"""
+DECIDED_HEAD = """| {kind} | verdict | at | judged by | difference | n | over all seeds | collapsed |
+|---|---|---|---|---:|---:|---:|---:|"""
 BESIDE = """Test accuracy by the paper's rule: where the paper chose the round on test data, so does the row. One run \
 has no spread, so that it decides nothing."""
 
 
-def findings_page(every: Sequence[Reported], *, links: bool) -> str:
-    """As Markdown; with `links` a claim leads to its page, from the site's root. Raises ConfigError."""
+def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, links: bool) -> str:
+    """As Markdown; with `links` a claim leads to its page, from the site's root. `also`: items without a page, whose
+    runs may speak of a claim's sentence, too. Raises ConfigError."""
     lines = [LEAD, state_text(every)]
     known = furthest(every)
-    for paper, findings in _declared().items():
+    for paper, findings in main_sentences().items():
         lines += [f"\n## {papers()[paper]['short']}\n\n{papers()[paper]['title']}. {papers()[paper]['where']}.\n"]
         for number, (item, name, against) in enumerate(findings, start=1):
             one, judged = known.get((item.name, name), (None, None))
             (claim,) = (claim for claim in item.claims if claim.name == name)
             page = f"{one.page.parent.as_posix()}/{claim_page(claim)}" if one and judged else ""
             title = f"[{markdown(name)}]({page})" if links and page else markdown(name)
-            verdict = judged.verdict if judged else "not run"
+            verdict = verdict_text(one, judged) if one and judged else "not run"
             lines += [
                 f"{number}. **{title}**: {verdict}. {markdown(sentence(quote_text(claim)))}\\",
-                f"   {_outcome(one, judged)}\\",
+                f"   {_outcome(one, judged, [*every, *also])}\\",
                 f"   *What can be said against it:* {markdown(against)}",
             ]
-        rows = [_decided_row(*pair) for pair in known.values() if pair[0].paper == paper]
-        lines += ["", DECIDED_HEAD, *filter(None, rows)] if any(rows) else []
+        places = board(every, paper)
+        lines += _decided("decided sentence of the paper", sentences(places))
+        lines += _decided("decided question of ours", questions(places))
+        for title, own in built_otherwise(every, paper).items():
+            lines += _decided(f"decided, but of a withdrawn setting and counted for no paper ({title})", own)
     rows = _beside_the_print(every)
     if rows:
         lines += [f"\n## At a paper's own length and network\n\n{BESIDE}\n", *rows]
@@ -98,38 +101,33 @@ def write_findings(results: Sequence[tuple[Item, Records]], path: Path) -> None:
     write_atomically(path, page.encode())
 
 
-def _outcome(one: Reported | None, judged: Judged | None) -> str:
+def _outcome(one: Reported | None, judged: Judged | None, every: Sequence[Reported]) -> str:
     if one is None or judged is None:
         return "No run has been made."
     where = f"{one.item.name} at profile {one.item.profile}"
     looks = f", {count(judged.looks, 'look')}" if judged.looks else ""
     more = f" {judged.could_decide} confirming seeds can decide it." if judged.could_decide else ""
-    return markdown(f"{where}{looks}. {finding_text(judged)}{more}")
+    beside = lines_beside(one, judged, every) if judged.estimate is not None else ()
+    return markdown(" ".join((f"{where}{looks}. {finding_text(one, judged)}{more}", *beside)))
 
 
-def _decided_row(one: Reported, judged: Judged) -> str:
-    """Empty where the claim is open."""
-    if judged.verdict not in DECIDED:
-        return ""
+def _decided(kind: str, places: Sequence[Place]) -> list[str]:
+    """A table of those that are decided; empty without any."""
+    rows = [_decided_row(place.item, place.judged) for place in places if place.judged and place.judged.is_decided]
+    return ["", DECIDED_HEAD.format(kind=kind), *rows] if rows else []
+
+
+def _decided_row(item: Item, judged: Judged) -> str:
+    metric, over_all = judged.claim.metric, judged.over_all
+    interval = difference_interval(metric, judged.interval)
     entries = (
         judged.claim.name,
         judged.verdict,
+        f"{scope_text(item, judged.claim).removeprefix('at ')} ({item.name} {item.profile})",
         judged_by(judged),
-        estimate_text(judged),
-        difference_interval(judged.claim.metric, judged.interval) or collapsed_text(judged) or NONE,
-        str(judged.n) if judged.claim.endpoint != "arithmetic" else NONE,
-        f"{one.item.name} {one.item.profile}",
+        f"{estimate_text(judged)} {interval}{range_text(judged.seen is not None and judged.seen.is_range)}".rstrip(),
+        NONE if judged.claim.endpoint == "arithmetic" else str(judged.n),
+        f"{difference(metric, over_all.value)} {difference_interval(metric, over_all.interval)}" if over_all else NONE,
+        share_text(max(judged.collapsed.values()), judged.n) if judged.collapsed else NONE,
     )
     return f"| {' | '.join(map(markdown, entries))} |"
-
-
-def _declared() -> Mapping[str, list[tuple[Item, str, str]]]:
-    """By paper: the item, the claim's name, and what is said against it. Raises ConfigError for a misspelt key."""
-    claims = {f"{item.name}: {claim.name}": (item, claim.name) for item, claim in declared_claims()}
-    found: dict[str, list[tuple[Item, str, str]]] = {}
-    for paper, entries in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items():
-        for entry in entries:
-            check_keys("reports/findings.toml", entry, {"claim", "against"})
-            if entry["claim"] in claims:  # the items of a test, or of a user's own paper, may be others
-                found.setdefault(paper, []).append((*claims[entry["claim"]], entry["against"]))
-    return found

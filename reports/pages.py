@@ -16,23 +16,17 @@ from markupsafe import Markup
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
-from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import read_published
 from benchmark.records.record import RunRecord, fall_in_words
+from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap, of_other_data
 from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
-from reports.claims import (
-    DECIDED,
-    claim_page,
-    claims_table,
-    declared_claims,
-    finding_text,
-    findings,
-    state_text,
-)
+from reports.boards import board, built_otherwise, findings, of_the_paper, questions, sentences, state_text
+from reports.claims import claim_page, claims_table, finding_text, folded, lines_of
 from reports.figures import Panel, curves
 from reports.formatting import (
     NONE,
@@ -55,6 +49,7 @@ from reports.properties import property_tables
 from reports.provenance import commit_of, flat, marks_of, provenance, remarks
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.results import is_number, series_of
+from reports.scope import against_lines, lines_beside, so_far_lines, verdict_text
 from reports.style import looks
 from reports.tables import Column, Entry, Row, Table, table_of
 
@@ -95,7 +90,7 @@ def of_paper(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 
 
 def progress(one: Reported) -> dict[str, Any]:
-    """Cells with a run and runs done of an item, and its verdicts."""
+    """Cells with a run and runs done of an item, and its verdicts on sentences of the paper."""
     results = [result for result in one.results.values() if result.awaited]
     agreed = [seen.verdict for result in results if (seen := agreement(one.item, result)) and seen.verdict]
     total = len(results) + len(one.item.choices)
@@ -105,7 +100,7 @@ def progress(one: Reported) -> dict[str, Any]:
         "runs_done": sum(min(result.n, one.item.seeds) for result in results),
         "runs_wanted": one.item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally([*agreed, *(judged.verdict for judged in one.judged)]),
+        "verdicts": _tally([*agreed, *(judged.verdict for judged in of_the_paper(one))]),
     }
 
 
@@ -144,41 +139,75 @@ def items_table(shown: Sequence[Reported], root: str) -> Table:
             "data": list(dict.fromkeys(cell.experiment.data.name for cell in item.cells)),
         }
         rows.append(Row(entries=entries, values=known))
-    heads = (("Table or figure", True), ("Profile", True), ("Cells run", False), ("Runs", False), ("Verdicts", True))
+    heads = (
+        ("Table or figure", True),
+        ("Profile", True),
+        ("Cells run", False),
+        ("Runs", False),
+        ("Verdicts on sentences", True),
+    )
     columns = tuple(Column(name=name, left=left) for name, left in heads)
     return Table(name="items", caption="Tables and figures", columns=columns, rows=tuple(rows))
 
 
-def front_values(every: Sequence[Reported]) -> dict[str, Any]:
-    """What was found, the board of all claims, and what is done of each paper."""
-    seen = {reported.item.name for reported in every}
-    waiting = [(item, claim) for item, claim in declared_claims() if item.name not in seen]
+def front_values(every: Sequence[Reported], also: Sequence[Reported] = ()) -> dict[str, Any]:
+    """What was found, the boards of claims, and what is done of each paper. `also`: items without a page, whose runs
+    may speak of a claim's sentence, too."""
     return {
         "found": [
-            (reported, one, finding_text(one), forest(reported, one, seeds=False)) for reported, one in findings(every)
+            {
+                "reported": one,
+                "judged": judged,
+                "verdict": verdict_text(one, judged),
+                "text": finding_text(one, judged),
+                "beside": lines_beside(one, judged, [*every, *also]) if judged.estimate is not None else [],
+                "picture": forest(one, judged, seeds=False),
+            }
+            for one, judged in findings(every)
         ],
         "state": state_text(every),
-        "decided": any(one.verdict in DECIDED for reported in every for one in reported.judged),
-        "board": claims_table(
-            [(one.item, one.judged) for one in every],
-            lambda item, claim: _claim_href(every, item, claim),
-            waiting,
-        ),
+        "decided": any(judged.is_decided for one in every for judged in one.judged),
+        "boards": boards(every, "", [*every, *also]),
         "cards": [_card(name, [one for one in every if one.paper == name]) for name in papers()],
         "items": items_table(every, ""),
     }
 
 
-def _claim_href(every: Sequence[Reported], item: Item, claim: Claim) -> str:
-    page = next(one.page for one in every if one.item is item)
-    return (page.parent / claim_page(claim)).as_posix()
+def boards(every: Sequence[Reported], root: str, known: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
+    """Sentences of the papers, questions of ours, and what is decided in a setting that counts for no paper. `known`:
+    items whose runs may speak of a claim's sentence, too. `root`: the site's from the page that they stand on."""
+    places = board(every, paper)
+    kinds = {"Sentences of the papers": sentences(places), "Questions of ours": questions(places)}
+    kinds |= {
+        f"Of a withdrawn setting, counted for no paper ({title})": own
+        for title, own in built_otherwise(every, paper).items()
+    }
+    reported = {id(one.item): one for one in every}
+
+    def beside(item: Item, judged: Judged) -> list[str]:
+        return _below(reported[id(item)], judged, known)
+
+    def href(item: Item, claim: Claim) -> str:
+        return root + (reported[id(item)].page.parent / claim_page(claim)).as_posix()
+
+    return [
+        (title, claims_table(((p.item, p.claim, p.judged) for p in own), href, beside, fold=True))
+        for title, own in kinds.items()
+        if own
+    ]
+
+
+def _below(one: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
+    """What a table has below a claim's name; all seeds and collapse have columns."""
+    return [*against_lines(one, judged, every), *so_far_lines(one, judged)]
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
     lines = []
     for profile in dict.fromkeys(one.item.profile for one in mine):
         here = [one for one in mine if one.item.profile == profile]
-        verdicts = sum((Counter(progress(one)["verdicts"]) for one in here), Counter())
+        own = [one for one in here if one.item.name not in VARIANTS]
+        verdicts = sum((Counter(progress(one)["verdicts"]) for one in own), Counter())
         # A cell of several items is one cell; of a choice it is not known yet which cell it will be.
         results = [result for one in here for result in one.results.values() if result.awaited]
         choices = sum(len(one.item.choices) for one in here)
@@ -195,16 +224,15 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
     return {**papers()[name], "name": name, "lines": lines, "declared": len(of_paper(name)), "not_run": not_run}
 
 
-def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
-    """A paper's page, or the arena's: items, claims, and of an arena the first ranking of each item."""
+def paper_values(name: str, mine: Sequence[Reported], known: Sequence[Reported]) -> dict[str, Any]:
+    """A paper's page, or the arena's: items, claims, and of an arena the first ranking of each item. `known`: items
+    whose runs may speak of a claim's sentence, too."""
     rankings = [(one, _ranking(one)) for one in mine if is_arena(one.item)]
     return {
         "name": name,
         "about": papers().get(name),
         "items": items_table(mine, "../"),
-        "claims": claims_table(
-            [(one.item, one.judged) for one in mine], lambda item, claim: "../" + _claim_href(mine, item, claim)
-        ),
+        "boards": boards(mine, "../", known, name),
         "rankings": rankings,
         "not_run": [item for item in of_paper(name) if item not in {one.item.name for one in mine}],
     }
@@ -222,9 +250,9 @@ def _ranking(one: Reported) -> Table:
     return replace(table, caption=said, columns=table.columns[:2], rows=tuple(rows))
 
 
-def item_values(one: Reported, departures: str) -> dict[str, Any]:
-    """`departures`: the paper's handwritten ones."""
-    item, records = one.item, one.records
+def item_values(one: Reported, departures: str, every: Sequence[Reported]) -> dict[str, Any]:
+    """`departures`: the paper's handwritten ones. `every`: items whose runs may speak of a claim's sentence, too."""
+    item, records, lines = one.item, one.records, lines_of(one.item, one.judged)
     return {
         **progress(one),
         "item": item,
@@ -237,8 +265,9 @@ def item_values(one: Reported, departures: str) -> dict[str, Any]:
         "properties": property_tables(item, records) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": notes_of(item, one.results.values()),
         "ladder": ladder_table(item, records),
-        "claims": claims_table([(item, one.judged)]),
-        "forests": claims_pictures(one.judged),
+        "claims": claims_table(lines, beside=lambda item, judged: _below(one, judged, every), fold=True),
+        "more_claims": claims_table(line for _, others in folded(lines) for line in others),
+        "forests": claims_pictures([judged for (_, _, judged), _ in folded(lines) if judged]),
         "margin": _margin(item),
         "caption": caption_of(item),
         "ambiguities": ambiguities(item, departures),

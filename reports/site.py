@@ -86,9 +86,10 @@ def build(
     build of everything wrote and this one did not are removed. `written` has a handwritten `<paper>/departures.md` for
     each paper, and `performance.md`. `troubles`: what could not be read, for the front page. Raises CannotWrite.
     """
-    site = _Site(out)
-    mine = _distinct(results)
-    every = [*mine, *(one for one in _distinct(others) if (out / one.page).is_file())]
+    mine, more = _distinct(results), _distinct(others)
+    site = _Site(out, [*mine, *more])
+    every = [*mine, *(one for one in more if (out / one.page).is_file())]
+    also = [one for one in more if one not in every]
     names = list(dict.fromkeys((*papers(), ARENA, *(one.paper for one in every))))
     texts = {name: _text(written / slug(name) / "departures.md") for name in names}
     places = _places(every)
@@ -103,14 +104,14 @@ def build(
         for file, content in files.items():
             site.put(page.parent / file, content)
         site.page(page, "tuning.html", **values)
-    site.page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
+    site.page("findings.html", "findings.html", written=article(findings_page(every, also, links=True)))
     site.page("glossary.html", "glossary.html")
     speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site.page("performance.html", "performance.html", **speed)
     site.page(
         "index.html",
         "index.html",
-        **front_values(every),
+        **front_values(every, also),
         made=made_from(run for one in every for run in one.runs),
         troubles=[*troubles, *unread],
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
@@ -149,8 +150,9 @@ def _places(every: Sequence[Reported]) -> dict[str, list[tuple[str, str]]]:
 class _Site:
     """Writes pages and the files beside them."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, known: Sequence[Reported]) -> None:
         self.out, self.files = out, set[str]()
+        self.known = known  # items with records, whether or not they have a page
         self._cells: dict[str, list[tuple[str, Markup]]] = {}  # the curves of a cell: several items may have it
 
     def put(self, path: Path, content: bytes) -> None:
@@ -183,13 +185,13 @@ class _Site:
         self.page(
             one.page,
             "item.html",
-            **item_values(one, departures),
+            **item_values(one, departures, self.known),
             tables=tables,
             drawn={name: picture.inline(name) for name, picture in pictures.items()},
             section=analysis.item_section(item, records) if analysis else None,
         )
         for judged in one.judged:
-            values = {**claim_page_values(one, judged), "picture": forest(one, judged, seeds=True)}
+            values = {**claim_page_values(one, judged, self.known), "picture": forest(one, judged, seeds=True)}
             self.page(folder / claim_page(judged.claim), "claim.html", **values)
         for result in one.results.values():
             self.cell(one, result)
@@ -228,7 +230,7 @@ class _Site:
                         self.put(folder / "explained" / file, csv_of(table).encode())
             self.page(folder / "explained" / "index.html", "analysis.html", paper=name, **analysis)
         made = made_from(run for one in mine for run in one.runs)
-        values = paper_values(name, mine)
+        values = paper_values(name, mine, self.known)
         self.page(folder / "index.html", "paper.html", **values, analysis=bool(analysis), made=made)
         article = departures(text, mine) if text else None
         short = values["about"]["short"] if values["about"] else name

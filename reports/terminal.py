@@ -1,20 +1,21 @@
 """An item on the terminal, at 100 columns, as readable in a log file as with colours."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
 
 from benchmark.papers.item import Item
-from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.open_claims import looks_in_words, looks_of
 from benchmark.verdicts.results import Records, collect, counted
 from reports.arena import arena_tables, is_arena
 from reports.claims import estimate_text, interval_text, quote_text, reason_text
 from reports.formatting import count
 from reports.paper_table import item_tables, ladder_table, notes_of
+from reports.reported import Reported
+from reports.scope import lines_beside, scope_text
 from reports.tables import TERMINAL_STYLES, WIDTH, Table, plain, print_table, say, width_of
 
 MOST_DECIDED = 6  # of the other claims, at the end of what is printed
@@ -33,12 +34,12 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     if ladder is not None:
         say(console, ladder.caption, "bold")
         print_table(ladder, console)
-    verdicts = judge(item, records)
-    for number, judged in enumerate(verdicts, start=1):
-        _print_claim(judged, number, console)
+    one = Reported(item, records)
+    for number, judged in enumerate(one.judged, start=1):
+        _print_claim(one, judged, number, console)
     for note in notes_of(item, collect(item, records).values()):
         say(console, f"note: {note}")
-    for line in verdict_lines(verdicts):
+    for line in verdict_lines(one):
         say(console, line)
     where = f"report: {report}" if report else "report: not built; `fssl report` builds it"
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
@@ -58,38 +59,44 @@ def _tables(item: Item, records: Records, console: Console) -> list[Table]:
     return [table for one in alone for table in _tables(one, records, console)]
 
 
-def verdict_lines(verdicts: Sequence[Judged]) -> list[str]:
+def verdict_lines(one: Reported) -> list[str]:
     """A line for each main claim and for the first others that are decided, then how many seeds the open ones need.
     Empty without claims that have seeds."""
+    verdicts = one.judged
     if all(judged.estimate is None for judged in verdicts):
         return []
-    main = [judged for judged in verdicts if judged.claim.main]
+    main = [judged for judged in verdicts if judged.claim.main and not judged.claim.withdrawn]
     decided = [judged for judged in verdicts if judged.is_decided]
-    others = [judged for judged in decided if not judged.claim.main]
+    others = [judged for judged in decided if judged not in main and not judged.claim.withdrawn]
     more = len(others) - MOST_DECIDED
     left = f"{len(verdicts) - len(decided)} of {count(len(verdicts), 'claim')} not decided"
     return [
         *(["main claims:"] if main else []),
-        *map(_verdict_line, main),
+        *(_verdict_line(one.item, judged) for judged in main),
         *([f"{'other' if main else 'decided'} claims:"] if others else []),
-        *map(_verdict_line, others[:MOST_DECIDED]),
+        *(_verdict_line(one.item, judged) for judged in others[:MOST_DECIDED]),
         *([f"  {more} more are decided"] if more > 0 else []),
         "; ".join(filter(None, [left, looks_in_words(looks_of(verdicts))])),
     ]
 
 
-def _verdict_line(judged: Judged) -> str:
-    """ "undecided: Grouping beats FedAvg (+1.2 points, 9 seeds; --seeds 16 can decide it)"."""
+def _verdict_line(item: Item, judged: Judged) -> str:
+    """ "undecided at K = 10, C = 10 on MNIST: NAME (+1.2 points, 9 seeds; --seeds 16 can decide it)"."""
     seen = [f"{estimate_text(judged)}, {count(judged.n, 'seed')}"] if judged.estimate is not None else []
     look = [f"--seeds {judged.could_decide} can decide it"] if judged.could_decide else []
-    return f"  {judged.verdict}: {judged.claim.name} ({'; '.join([*seen, *look])})"
+    where = f"{judged.verdict} {scope_text(item, judged.claim)}"
+    return f"  {where}: {judged.claim.name} ({'; '.join([*seen, *look])})"
 
 
-def _print_claim(judged: Judged, number: int, console: Console) -> None:
+def _print_claim(one: Reported, judged: Judged, number: int, console: Console) -> None:
     heading = Text(f"claim {number}: ")
     heading.append(judged.verdict, style=TERMINAL_STYLES.get(judged.verdict, "bold"))
-    heading.append(plain(f"  {judged.claim.name}", console))
+    heading.append(plain(f"  {judged.claim.name}, {scope_text(one.item, judged.claim)}", console))
     console.print(heading, soft_wrap=True)
     say(console, quote_text(judged.claim), indent="  ")
     text = f"{estimate_text(judged)}, {interval_text(judged)}, n={judged.n}: {reason_text(judged)}"
     say(console, text, indent="  ")
+    for line in lines_beside(one, judged, [one]):
+        say(console, line, indent="  ")
+    if judged.claim.withdrawn:
+        say(console, f"withdrawn from the boards: {judged.claim.withdrawn}", indent="  ")

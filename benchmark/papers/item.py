@@ -5,6 +5,7 @@ Plain data, shared by the papers (which declare items), the sweeps (which run th
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -89,6 +90,22 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """A contrast of another item whose runs speak of a claim's sentence, at another setting; shown, never judged."""
+
+    item: str  # "ssfl/tabj1"
+    contrast: Mapping[str, float]  # "{data}" in a label stands for each data set of that item
+
+    def contrasts_in(self, labels: Iterable[str]) -> tuple[Mapping[str, float], ...]:
+        """With the labels of that item: one contrast, or one for each data set. Empty where a label is absent."""
+        known = frozenset(labels)
+        pattern = re.escape(next(iter(self.contrast))).replace(re.escape("{data}"), "(.+)")
+        names = [match.groups()[0] if match.groups() else "" for one in known if (match := re.fullmatch(pattern, one))]
+        every = ({label.replace("{data}", name): w for label, w in self.contrast.items()} for name in sorted(names))
+        return tuple(one for one in every if known.issuperset(one))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """A sentence of the paper (or a question of ours) and, fixed before the runs that judge it, what would bear it out.
 
@@ -108,9 +125,11 @@ class Claim:
     least: float  # least difference of interest, in the metric's unit (accuracy: fraction)
     metric: str = ACCURACY
     main: bool = False  # one of the few that a paper's error is spent on first, in the order of its item
-    # When it was written down as it stands, in UTC, and the commit that has it first; no part of its hash.
-    made: datetime | None = None
-    commit: str = ""
+    # No part of its hash:
+    made: datetime | None = None  # when it was written down as it stands, in UTC
+    commit: str = ""  # that has it first
+    withdrawn: str = ""  # why its form is not its sentence's: judged as declared, but on no board
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:

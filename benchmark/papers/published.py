@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
-from benchmark.papers.item import ENDPOINTS, FORMS, Claim, Drawing
+from benchmark.papers.item import ENDPOINTS, FORMS, Claim, Drawing, Elsewhere
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 
@@ -77,6 +77,12 @@ def _check_claim(where: str, claim: Mapping[str, Any]) -> None:
     endpoint = claim.get("endpoint", "last")
     if endpoint not in ENDPOINTS and not re.fullmatch(r"last_\d+", endpoint):
         raise ConfigError(f"{where}: unknown endpoint {endpoint!r}; {nearest(endpoint, ENDPOINTS)}")
+    if "withdrawn" in claim and not claim["withdrawn"]:
+        raise ConfigError(f"{where}: withdrawn is empty; write why the claim's form is not its sentence's")
+    for one in claim.get("elsewhere", ()):
+        check_keys(f"{where}: elsewhere", one, {f.name for f in fields(Elsewhere)})
+        if not (one.get("item") and one.get("contrast")):
+            raise ConfigError(f"{where}: elsewhere has an item and a contrast of its cells")
 
 
 def drawing_of(file: Mapping[str, Any]) -> Drawing | None:
@@ -103,6 +109,7 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
 
 def _one_a_data_set(raw: Mapping[str, Any], data_names: Mapping[str, str]) -> list[Claim]:
     plain = {key: value for key, value in raw.items() if key not in ("data", "mean_over", "each_of", "contrasts")}
+    plain["elsewhere"] = tuple(Elsewhere(**one) for one in raw.get("elsewhere", ()))
     contrasts = tuple(raw.get("contrasts", ()))
     several = len(set(data_names.values())) > 1
 

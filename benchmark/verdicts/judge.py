@@ -67,7 +67,7 @@ class Judged:
     error: float = FAMILY_ERROR  # of all its looks together
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1": runs the claim needs and that diverged
     looks: int = 0  # that it has had
-    collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of the n runs collapsed
+    collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
     runs_fall: bool = False  # of some cell so many that the sign test had to agree
     waits_for: str = ""  # a main claim before it that is open; until it is decided, seeds do not settle this one
     could_decide: int = 0  # seeds of the smallest look to come that can decide; 0: it is decided, or none can
@@ -295,16 +295,16 @@ def _by_signs(differences: Sequence[float], whole: float, share: float) -> Readi
 
 
 @cache
-def _share(label: str, count: int, n: int) -> str:
-    """With the interval of Clopper and Pearson."""
+def share_text(count: int, n: int) -> str:
+    """ "3 of 16, 4 to 46 %": a share with the interval of Clopper and Pearson."""
     low = betaincinv(count, n - count + 1, FAMILY_ERROR / 2) if count else 0.0
     high = betaincinv(count + 1, n - count, 1 - FAMILY_ERROR / 2) if count < n else 1.0
-    return f"{label}: {count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
+    return f"{count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
 
 
 def _shares(fallen: Mapping[str, int], n: int) -> str:
     """ "SemiFL/K=2: 3 of 16, 4 to 46 %": the cells of which runs collapsed."""
-    return ", ".join(_share(label, count, n) for label, count in fallen.items() if count)
+    return ", ".join(f"{label}: {share_text(count, n)}" for label, count in fallen.items() if count)
 
 
 def _counted(item: Item, records: Records, claim: Claim) -> Judged:
@@ -378,7 +378,7 @@ def _of_looks(seen: Evidence, decision: Decision, error: float) -> Judged:
         pilots=_estimate(pilots) if pilots else None,
         level=decision.level,
         looks=decision.looks,
-        collapsed={label: count for label, count in seen.collapsed_of(seeds, decision.least).items() if count},
+        collapsed=seen.collapsed_of(seeds, decision.least),
         runs_fall=runs_fall(seen, decision.least, seeds),
         waits_for=decision.waits_for,
     )

@@ -3,14 +3,16 @@
 import re
 import subprocess
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import ACCURACY, Claim
-from benchmark.papers.published import PUBLISHED, read_published
+from benchmark.papers.published import PUBLISHED, _check_claim, read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.derived import DERIVED
 from tests.conftest import ROOT
@@ -82,6 +84,40 @@ def test_items_are_whole(name, profile):
         if claim.endpoint == "arithmetic":
             assert claim.metric in DERIVED or all(claim.metric in item.cell(label).computed for label in claim.labels)
     assert {cell.experiment.profile for cell in item.cells} == {item.profile}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_cells_elsewhere_exist(profile):
+    """What a claim names of another item is there, under every profile, and is a difference."""
+    every = {item.name: item for item in items(ITEMS, profile)}
+    named = [place for item in every.values() for claim in item.claims for place in claim.elsewhere]
+    assert named
+    for place in named:
+        assert place.contrasts_in(cell.label for cell in every[place.item].cells), place
+        assert sum(place.contrast.values()) == pytest.approx(0.0)
+
+
+def test_what_is_written_of_a_claim_later_is_not_in_its_hash():
+    """A claim that is withdrawn, or speaks of cells elsewhere, keeps its hash and so its seeds."""
+    (item,) = items(["ssfl/tab2"], "demo")
+    for claim in item.claims:
+        bare = replace(claim, withdrawn="", elsewhere=(), made=None)
+        assert item.hash_of(bare) == item.hash_of(claim) == item.hash_of(replace(bare, withdrawn="why"))
+    assert any(claim.withdrawn for claim in item.claims) and any(claim.elsewhere for claim in item.claims)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"withdrawn": ""}, "withdrawn is empty"),
+        ({"elsewhere": [{"item": "ssfl/tabj1", "contrasts": {}}]}, "unknown key 'contrasts'"),
+        ({"elsewhere": [{"item": "ssfl/tabj1"}]}, "an item and a contrast"),
+    ],
+)
+def test_a_misspelt_addition_is_refused(more, said):
+    claim = {"name": "a", "quote": "", "source": "our", "form": "improves", "least": 0.0, "contrast": {"a": 1}}
+    with pytest.raises(ConfigError, match=said):
+        _check_claim("a file", {**claim, **more})
 
 
 def claim_of(item: str, name: str, profile: str) -> Claim:

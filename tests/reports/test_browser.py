@@ -99,9 +99,9 @@ def test_a_figure_is_read_with_keys_and_pointer_and_its_lines_hide(site: Path, p
 
 
 def test_lists_filter_and_tables_sort(site: Path, page: Any) -> None:
-    """The board of claims and the list of items have filters of their own."""
+    """The boards of claims and the list of items have filters of their own."""
     show(page, site / "index.html")
-    board, items = page.locator(".listing").all()
+    board, _, items = page.locator(".listing").all()
     board.locator("input").fill("hardly falls")
     assert board.locator("[data-entry]:visible").count() == 1 and items.locator("[data-entry]:visible").count() == 3
     board.locator("input").fill("")

@@ -15,17 +15,8 @@ from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.results import ACCURACY, Records
-from reports.claims import (
-    claim_page,
-    declared_claims,
-    finding_text,
-    findings,
-    furthest,
-    interval_text,
-    papers_table,
-    reason_text,
-    target_table,
-)
+from reports.boards import board, declared_claims, findings, furthest, papers_table, questions, sentences, state_text
+from reports.claims import claim_page, finding_text, interval_text, reason_text, target_table
 from reports.interval_figures import forest
 from reports.pages import _card
 from reports.provenance import pre_registration
@@ -55,75 +46,98 @@ def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
 
 def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> None:
     text = words(build([pilots()], tmp_path))
-    assert "claims none is decided." in text and "What pilot runs show" in text and "What was found" not in text
+    assert (
+        "sentences of the papers none is decided." in text
+        and "What pilot runs show" in text
+        and "What was found" not in text
+    )
     assert "the typical difference is +10.00 points" in text
     assert "over 3 pilot seeds. Pilot seeds are not judged." in text
 
 
-def test_what_would_settle_it_is_a_range_with_its_chances() -> None:
+def test_an_open_claim_names_the_seeds_that_can_decide_it() -> None:
+    """Four of the nine seeds of the first look: alone in its family, the claim can be decided there."""
     ((_, judged),) = findings([Reported(*confirmed(4))])
-    several = replace(judged, powers={9: 0.124, 16: 0.456, 24: 0.834, 32: 0.97})
-    assert "the chance to settle it is 12 % at 9, 46 % at 16, 83 % at 24 confirming seeds" in reason_text(several)
-    assert "chance" not in reason_text(replace(judged, powers={9: 0.1, 16: 0.2, 24: 0.3, 32: 0.4}))
+    assert reason_text(judged).endswith("; 9 confirming seeds can decide it")
+    assert "can decide" not in reason_text(replace(judged, could_decide=0))
 
 
 def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
     """Differences .1000 to .1008: the middle is 10.04 points."""
     text = words(build([confirmed()], tmp_path))
-    assert "What was found" in text and "claims 1 is decided." in text
+    assert "What was found" in text and "sentences of the papers 1 is decided." in text
     assert "the typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
-
-
-def test_a_claim_that_collapse_decided_says_so() -> None:
-    ((_, judged),) = findings([Reported(*confirmed())])
-    judged = replace(judged, interval=None, by_collapse=True, collapsed={"b": 7})
-    assert finding_text(judged).endswith(
-        ": the typical difference is +10.04 points, judged by collapse alone (7 of 9 of b ended below labels alone), "
-        "over 9 confirming seeds."
-    )
 
 
 def test_a_finding_says_what_was_measured() -> None:
     """Points of speed are not points at the end."""
-    ((_, judged),) = findings([Reported(*confirmed())])
+    ((one, judged),) = findings([Reported(*confirmed())])
     for endpoint, words_of_it in (("end", "mean over the last tenth of the rounds"), ("speed", "mean log-odds")):
-        found = finding_text(replace(judged, claim=replace(judged.claim, endpoint=endpoint)))
+        found = finding_text(one, replace(judged, claim=replace(judged.claim, endpoint=endpoint)))
         assert found.startswith(f"Test accuracy, {words_of_it}")
 
 
 def test_a_claim_that_waits_says_for_which() -> None:
-    ((_, judged),) = findings([Reported(*confirmed())])
+    ((one, judged),) = findings([Reported(*confirmed())])
     waits = replace(judged, verdict="undecided", waits_for="'First'")
-    assert finding_text(waits).endswith("over 9 confirming seeds. It waits for 'First', a main claim before it.")
+    assert finding_text(one, waits).endswith("over 9 confirming seeds. It waits for 'First', a main claim before it.")
 
 
-def test_decided_claims_come_before_pending_ones() -> None:
-    item, records = confirmed()
-    other = replace(pilots()[0], name="other/tab1")
-    found = findings([Reported(other, pilots()[1]), Reported(item, records)])
-    assert [(one.paper, judged.verdict) for one, judged in found] == [("toy", "holds")]
-
-
-def test_of_four_findings_one_is_what_was_contradicted() -> None:
-    """Four claims on a over b hold, the fifth, on b over a, is contradicted: it is the second that is shown."""
+def test_what_is_told_first_is_no_choice_by_outcome() -> None:
+    """A paper's main claim comes first, whatever its verdict and however many seeds another has; papers take turns, and
+    a withdrawn claim is not told."""
     item, records = confirmed(16)
+    main = replace(item.claims[0], name="main", contrast={"b": 1.0, "a": -1.0}, main=True)
+    wrong = replace(item.claims[0], name="wrong", contrast={"a": 3.0, "b": -3.0}, withdrawn="not its sentence")
+    item = replace(item, claims=(item.claims[0], wrong, main))
+    one = Reported(item, begun_under(item, records, main=[item.hash_of(main)]))
+    other = Reported(replace(pilots()[0], name="other/tab1"), pilots()[1])
+    assert [judged.verdict for judged in one.judged] == ["holds", "holds", "contradicted"]
+    told = [(reported.paper, judged.claim.name) for reported, judged in findings([one, other])]
+    assert told == [("toy", "main"), ("other", "a beats b"), ("toy", "a beats b")]
+    assert len(furthest([one])) == 3
+
+
+def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> None:
+    item, records = confirmed()
     claim = item.claims[0]
-    hold = [replace(claim, name=f"a {n}", contrast={"a": 1.0 + n, "b": -1.0 - n}) for n in range(4)]
-    item = replace(item, claims=(*hold, replace(claim, name="b", contrast={"b": 1.0, "a": -1.0})))
+    ours = replace(claim, name="ours", quote="", contrast={"a": 2.0, "b": -2.0})
+    wrong = replace(claim, name="wrong", contrast={"a": 3.0, "b": -3.0}, withdrawn="not its sentence")
+    item = replace(item, claims=(claim, ours, wrong))
     one = Reported(item, begun_under(item, records))
-    assert [judged.verdict for _, judged in findings([one])] == ["holds", "contradicted", "holds", "holds"]
-    assert len(furthest([one])) == 5
+    places = board([one], "toy")
+    assert [[place.claim.name for place in kind] for kind in (places, sentences(places), questions(places))] == [
+        ["a beats b", "ours", "wrong"],
+        ["a beats b"],
+        ["ours"],
+    ]
+    every = len(board([one]))
+    rows = [row.split(" | ") for row in papers_table([one]).splitlines() if row.startswith("| ")]
+    counted = sum(int(row[1]) for row in rows if row[1].isdigit())
+    withdrawn = len(board([one])) - len(sentences(board([one]))) - len(questions(board([one])))
+    assert counted + withdrawn == every and state_text([one]).startswith(f"{every} claims are declared")
+    assert f"{withdrawn} are withdrawn" in state_text([one])
+
+
+def test_a_claim_judged_elsewhere_is_on_no_board() -> None:
+    """SSFL's Table E.1 has a contrast that Table 1 judges; with records of both the board is no longer."""
+    both = [Reported(item, {}) for item in items(["ssfl/tab1", "ssfl/tabe1"], "demo")]
+    judged = [one for reported in both for one in reported.judged]
+    assert any("is judged in" in one.reason for one in judged)
+    assert len(board(both)) == len(board([])) == len(declared_claims())
 
 
 def test_the_readme_counts_each_claim_once_and_where_most_is_known_of_it() -> None:
     """The toy's claim is decided at one profile and has pilots at another; the papers' own have no run."""
     item, records = confirmed()
     both = [Reported(replace(item, profile="laptop"), pilots()[1]), Reported(item, records)]
-    rows = {row.split(" | ")[0].removeprefix("| "): row for row in papers_table(both).splitlines()}
+    lines = papers_table(both).partition("questions of ours")[0].splitlines() + papers_table(both).splitlines()[-1:]
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in lines}
     assert rows["toy"] == "| toy | 1 | 1 | 0 | 0 | 0 | 0 | 0 | laptop, demo |"
     assert re.fullmatch(r"\| ssfl \| (\d+) \| 0 \| 0 \| 0 \| 0 \| 0 \| \1 \| none \|", rows["ssfl"])
     (bullet,) = [row for row in rows.values() if row.startswith("- ")]
-    assert bullet.startswith("- a beats b (toy/tab1): **holds**, +10.04 points, ") and bullet.endswith(", n = 9")
+    assert bullet.startswith("- a beats b (toy/tab1): **holds** at K = 10, C = 10 on 8x8 digits: +10.04 points, ")
+    assert bullet.endswith(", n = 9.")
 
 
 def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
@@ -136,7 +150,7 @@ def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
 
 def test_a_level_is_not_rounded_up_to_certainty() -> None:
     """99.991 % is no 100.0 %."""
-    ((_, judged),) = findings([Reported(*confirmed())])
+    ((one, judged),) = findings([Reported(*confirmed())])
     assert interval_text(replace(judged, level=0.99991)).startswith("99.9 % interval ")
 
 
@@ -184,12 +198,10 @@ def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
     cells = tuple(replace(cell, computed={"parameters": n}) for cell, n in zip(item.cells, (300.0, 100.0), strict=True))
     one = Reported(replace(item, profile="paper", cells=cells, claims=(claim,)), records)
     (judged,) = one.judged
-    assert finding_text(judged) == "parameters: the difference is +200. It is counted, and the same for every seed."
+    assert finding_text(one, judged) == "parameters: the difference is +200. It is counted."
     assert forest(one, judged, seeds=False) is None
-    again = replace(one.item, claims=(claim, replace(claim, name="another", contrast={"a": 2.0, "b": -2.0})))
-    assert len(findings([Reported(again, records)])) == 1  # not all that a reader is told first
-    (bullet,) = [line for line in papers_table([Reported(again, records)]).splitlines() if line.startswith("- ")]
-    assert bullet.endswith("(toy/tab1): **holds**, +200, counted")
+    (bullet,) = [line for line in papers_table([one]).splitlines() if line.startswith("- ")]
+    assert "**holds**" in bullet and bullet.endswith(": +200, counted.")
 
 
 def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:
@@ -211,9 +223,9 @@ def test_a_forest_has_a_row_a_look_and_a_row_a_seed() -> None:
     assert "points" in ax.get_xlabel()
 
 
-@pytest.mark.parametrize(("fallen", "bars", "dots"), [(1, 1, 8), (3, 0, 9)])
-def test_a_forest_draws_the_interval_that_is_told(fallen: int, bars: int, dots: int) -> None:
-    """At `fallen` of 9 seeds a ends below labels alone: one is set aside, three are judged by collapse alone."""
+@pytest.mark.parametrize("fallen", [0, 1, 3])
+def test_a_forest_draws_the_interval_that_is_told(fallen: int) -> None:
+    """At `fallen` of 9 seeds a ends 10 points below labels alone: every seed is judged and drawn."""
     item = pair()
     a, b = item.cells
     alone = replace(a, label="alone", role="bound", experiment=replace(a.experiment, method=ServerOnly(batch_size=64)))
@@ -227,14 +239,14 @@ def test_a_forest_draws_the_interval_that_is_told(fallen: int, bars: int, dots: 
     one = Reported(item, begun_under(item, records))
     (judged,) = one.judged
     picture = forest(one, judged, seeds=False)
-    assert picture is not None and judged.by_collapse == (bars == 0) and judged.estimate is not None
+    assert picture is not None and judged.runs_fall == (fallen > 0) and judged.estimate is not None
     (ax,) = picture.figure.axes
     drawn = [np.asarray(each.get_segments())[0, :, 0] for each in ax.collections if isinstance(each, LineCollection)]
-    assert len(drawn) == bars
+    assert len(drawn) == 1
     for bar in drawn:
         assert judged.interval is not None and bar == pytest.approx([100 * edge for edge in judged.interval])
     lines = [np.asarray(line.get_xdata(), dtype=float) for line in ax.get_lines()]
-    assert sorted(len(xs) for xs in lines)[-1] == dots
+    assert sorted(len(xs) for xs in lines)[-1] == 9
     assert any(len(xs) == 1 and xs[0] == pytest.approx(100 * judged.estimate) for xs in lines)
 
 

@@ -1,6 +1,6 @@
-"""The page of findings: three claims a paper, each as its records say, and nothing else."""
+"""The page of findings: the main sentences of each paper, as its records say, and nothing else."""
 
-from collections import Counter
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -10,13 +10,14 @@ from benchmark.cli.report import on_disk
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
-from benchmark.verdicts.judge import Judged
-from reports import findings
+from benchmark.verdicts.judge import Estimate, Judged
+from reports import boards
 from reports.claims import claim_page, finding_text
 from reports.findings import findings_page, write_findings
 from reports.formatting import markdown
 from reports.pages import papers
 from reports.reported import Reported
+from reports.scope import lines_beside
 from tests.reports.fakes import accuracies, make_cell, pair, printed
 
 
@@ -28,16 +29,17 @@ def test_the_committed_page_is_what_the_committed_records_say(tmp_path):
     assert page.read_text() == (ROOT / "reports" / "findings.md").read_text()
 
 
-def test_without_records_there_are_three_claims_of_each_paper_and_no_number():
+def test_without_records_every_main_sentence_stands_there_and_no_number():
     page = findings_page([], links=True)
-    names = {paper: about["short"] for paper, about in papers().items() if paper != "arena"}
+    names = {about["short"]: paper for paper, about in papers().items() if paper != "arena"}
     sections = {part.split("\n")[0]: part for part in page.split("\n## ")[1:]}
-    assert sections.keys() == set(names.values())
-    for part in sections.values():
-        assert Counter({"No run has been made.": 3, "What can be said against it": 3}) == Counter(
-            {text: part.count(text) for text in ("No run has been made.", "What can be said against it")}
-        )
-        assert part.count("**: not run. ") == 3 and "interval" not in part
+    assert sections.keys() == names.keys()
+    for name, part in sections.items():
+        many = len(tomllib.loads(boards.MAIN.read_text())[names[name]])
+        assert many >= 3
+        for text in ("No run has been made.", "What can be said against it", "**: not run. "):
+            assert part.count(text) == many
+        assert "interval" not in part
 
 
 def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
@@ -47,22 +49,38 @@ def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
     (judged,) = [judged for judged in one.judged if judged.claim.name == name]
     page = findings_page([Reported(one.item, {}), one], links=True)
     assert f"[{name}](ssfl/tab2/laptop/{claim_page(judged.claim)})**: {judged.verdict}." in page
-    assert markdown(finding_text(judged)) in page
+    assert markdown(finding_text(one, judged)) in page
+    for line in lines_beside(one, judged, [one]):
+        assert markdown(line) in page
 
 
-def test_every_decided_claim_of_a_paper_has_a_row_with_what_decided_it():
-    """Of the toy's three claims one has an interval, one is judged by collapse, and one is open."""
+def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
+    """Of the toy's four claims two are decided sentences of the paper, one is a decided question of ours; one is open.
+    Of b 7 of 9 runs collapsed; the second's interval is the range of its differences; all 12 seeds give 4 points."""
     item = pair()
-    claims = tuple(replace(item.claims[0], name=name) for name in ("one", "two", "open"))
+    made = {"one": "q", "two": "q", "ours": "", "open": "q"}
+    claims = tuple(
+        replace(item.claims[0], name=name, quote=quote, contrast={"a": n, "b": -n})
+        for n, (name, quote) in enumerate(made.items(), start=1)
+    )
     one = Reported(replace(item, name="ssfl/toy", claims=claims), {})
-    holds = Judged(claim=claims[0], verdict="holds", estimate=0.05, interval=(0.01, 0.1), n=9, reason="")
-    by_collapse = replace(holds, claim=claims[1], interval=None, by_collapse=True, collapsed={"b": 7})
-    one.judged = [holds, by_collapse, replace(holds, claim=claims[2], verdict="undecided")]
-    table = findings_page([one], links=False).partition("| decided claim |")[2].partition("\n\n")[0]
-    assert table.splitlines()[2:] == [
-        f"| one | holds | last | +5.00 points | {markdown('[+1.00, +10.00]')} | 9 | ssfl/toy {item.profile} |",
-        f"| two | holds | collapse | +5.00 points | 7 of 9 of b | 9 | ssfl/toy {item.profile} |",
+    look = Estimate(value=0.05, n=9, interval=(0.01, 0.1))
+    over_all = Estimate(value=0.04, n=12, interval=(0.02, 0.08))
+    first = Judged(
+        claim=claims[0], verdict="holds", reason="", seen=look, over_all=over_all, collapsed={"a": 0, "b": 7}, looks=1
+    )
+    second = replace(first, claim=claims[1], seen=replace(look, is_range=True), over_all=None, collapsed={})
+    one.judged = [first, second, replace(first, claim=claims[2]), replace(first, claim=claims[3], verdict="undecided")]
+    page = findings_page([one], links=False)
+    at = f"K = 10, C = 10 on 8x8 digits (ssfl/toy {item.profile})"
+    seen, all_seeds = markdown("+5.00 points [+1.00, +10.00]"), markdown("+4.00 [+2.00, +8.00]")
+    both = page.partition("| decided sentence of the paper |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert both == [
+        f"| one | holds | {at} | last | {seen} | 9 | {all_seeds} | 7 of 9, 40 to 97 % |",
+        f"| two | holds | {at} | last | {seen} (least and largest difference) | 9 | \u2013 | \u2013 |",
     ]
+    (ours,) = page.partition("| decided question of ours |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert ours.startswith("| ours | holds |")
 
 
 def test_runs_at_a_papers_own_scale_stand_beside_the_print():
@@ -79,8 +97,8 @@ def test_runs_at_a_papers_own_scale_stand_beside_the_print():
 
 
 def test_a_misspelt_key_is_refused(tmp_path, monkeypatch):
-    wrong = tmp_path / "findings.py"
-    wrong.with_suffix(".toml").write_text('[[ssfl]]\nclaims = "ssfl/tab2: Grouping wins"\nagainst = ""\n')
-    monkeypatch.setattr(findings, "__file__", str(wrong))
+    wrong = tmp_path / "findings.toml"
+    wrong.write_text('[[ssfl]]\nclaims = "ssfl/tab2: Grouping wins"\nagainst = ""\n')
+    monkeypatch.setattr(boards, "MAIN", wrong)
     with pytest.raises(ConfigError, match="claims"):
         findings_page([], links=False)

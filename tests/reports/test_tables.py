@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmark.papers.item import Item, Printed, Shown
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import Records
-from reports.claims import claims_table
+from reports.claims import claims_table, lines_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
 from reports.paper_table import grid, item_tables, ladder_table
@@ -62,6 +62,7 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
     a, b = item.cells
     values = [(a, [0.80 + 0.011 * i for i in range(9)]), (b, [0.70 + 0.01 * i for i in range(9)])]
     pilots = accuracies(values)
+    where = "at K = 10, C = 10 on 8x8 digits"
     name, open_ = item.claims[0].name, "1 of 1 claim not decided; the one open claim can be decided at 9 seeds"
     assert terminal(item, pilots).splitlines()[-2] == open_
 
@@ -74,14 +75,14 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
 
     assert terminal(item, confirmed(item, 9)).splitlines()[-4:-1] == [
         "decided claims:",
-        f"  holds: {name} (+10.40 points, 9 seeds)",
+        f"  holds {where}: {name} (+10.40 points, 9 seeds)",
         "0 of 1 claim not decided",
     ]
     main = pair(main=True)
     assert terminal(main, confirmed(main, 9)).splitlines()[-4] == "main claims:"
     assert terminal(main, confirmed(main, 5)).splitlines()[-4:-1] == [
         "main claims:",
-        f"  undecided: {name} (+10.20 points, 5 seeds; --seeds 9 can decide it)",
+        f"  undecided {where}: {name} (+10.20 points, 5 seeds; --seeds 9 can decide it)",
         open_,
     ]
 
@@ -263,8 +264,11 @@ def test_claims_by_hand() -> None:
     """a - b is .10 .09 .11 by pilot seeds: typically .10, and not judged. Nine confirming seeds with .10 each hold."""
     item = pair()
     pilots = accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])])
-    table = claims_table([(item, judge(item, pilots))])
-    assert "| not judged yet | +10.00 points | 3 | toy/tab1 | demo | accuracy |" in markdown_of(table)
+    table = claims_table(lines_of(item, judge(item, pilots)))
+    assert (
+        "| not judged yet | +10.00 points | 3 | – | toy/tab1 at K = 10, C = 10 on 8x8 digits | demo | accuracy |"
+        in markdown_of(table)
+    )
     row = next(csv.DictReader(io.StringIO(csv_of(table))))
     assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "not judged yet")
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
@@ -272,15 +276,15 @@ def test_claims_by_hand() -> None:
         cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed in range(100, 109)}
         for cell, value in zip(item.cells, (0.9, 0.8), strict=True)
     }
-    text = markdown_of(claims_table([(item, judge(item, begun_under(item, confirmed)))]))
-    assert "| holds | +10.00 points \\[+10.00, +10.00\\] | 9 |" in text
+    text = markdown_of(claims_table(lines_of(item, judge(item, begun_under(item, confirmed)))))
+    assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
 
 
 def test_a_claim_without_runs_says_why() -> None:
     item = pair()
     (judged,) = item_result(item, {})["claims"]
     assert judged["verdict"] == "not run" and judged["estimate"] is None and "no seed" in judged["reason"]
-    assert "| not run | – | 0 |" in markdown_of(claims_table([(item, judge(item, {}))]))
+    assert "| not run | – | 0 |" in markdown_of(claims_table(lines_of(item, judge(item, {}))))
 
 
 def hostile() -> tuple[Item, Records]:

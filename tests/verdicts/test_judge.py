@@ -17,7 +17,7 @@ from benchmark.papers.item import Cell, Claim, Item, Shown
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import Evidence, evidence
 from benchmark.verdicts.families import Family
-from benchmark.verdicts.judge import Decision, Judged, _share, decide, family_error
+from benchmark.verdicts.judge import Decision, Judged, decide, family_error, share_text
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.rule import FAMILY_ERROR
@@ -363,10 +363,10 @@ def test_above_a_tenth_of_collapsed_runs_the_sign_test_has_to_agree():
     standing = with_bound([*gains, 0.499], [0.5] * 9)
     assert judge(*standing)[0].verdict == "holds" and not judge(*standing)[0].runs_fall
     (fallen,) = judge(*with_bound([*gains, 0.499], [0.5] * 8 + [0.55]))  # one of nine runs is more than a tenth
-    assert (fallen.verdict, fallen.runs_fall, fallen.collapsed) == ("undecided", True, {"a": 1})
+    assert (fallen.verdict, fallen.runs_fall, fallen.collapsed) == ("undecided", True, {"a": 1, "b": 0})
     assert fallen.reason.startswith("runs fall (a: 1 of 9, 0 to 48 %), and the sign test disagrees")
     (agreed,) = judge(*with_bound([0.3 - d for d in GOOD[:9]], [0.4] * 9))
-    assert (agreed.verdict, agreed.collapsed, agreed.n) == ("contradicted", {"a": 9}, 9)
+    assert (agreed.verdict, agreed.collapsed, agreed.n) == ("contradicted", {"a": 9, "b": 0}, 9)
     assert "runs fall (a: 9 of 9, 66 to 100 %), and the sign test agrees" in agreed.reason
     assert judge(*with_bound([0.3] * 9, [0.4] * 9, form="comparable"))[0].verdict == "contradicted"
 
@@ -445,4 +445,4 @@ def test_collapse_is_counted_as_scipy_does(n):
     """With the interval of Clopper and Pearson."""
     for count in range(n + 1):
         low, high = binomtest(count, n).proportion_ci(1 - FAMILY_ERROR)
-        assert _share("a", count, n) == f"a: {count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
+        assert share_text(count, n) == f"{count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"

@@ -1,0 +1,194 @@
+"""Which claims stand where: sentences of papers and questions of ours, counted apart, and what is told first."""
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from benchmark.papers import catalogue
+from benchmark.papers.item import Claim, Item
+from benchmark.papers.published import check_keys
+from benchmark.verdicts.families import owner
+from benchmark.verdicts.judge import DECIDED, Judged
+from reports.claims import judged_in_brief
+from reports.formatting import count
+from reports.reported import Reported
+from reports.scope import against_lines, scope_text, so_far_lines, verdict_text
+
+STANDINGS = (*DECIDED, "undecided", "pilots only", "not run")
+MAIN = Path(__file__).with_name("findings.toml")  # of each paper its main sentences
+MOST_FINDINGS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A declared claim, and where most is known of it."""
+
+    item: Item
+    claim: Claim
+    one: Reported | None = None  # None: its item has no run
+    judged: Judged | None = None
+
+    @property
+    def paper(self) -> str:
+        return self.item.name.partition("/")[0]
+
+    @property
+    def says(self) -> str:
+        """One of STANDINGS."""
+        if self.judged is None or self.judged.estimate is None:
+            return STANDINGS[-1]
+        return self.judged.verdict if self.judged.verdict in STANDINGS else "pilots only"
+
+
+def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], tuple[Reported, Judged]]:
+    """Each claim of items with runs, by its item's name and its own, at the profile where most is known of it: decided,
+    then undecided by confirming seeds, then with pilots alone, then without a run."""
+    found: dict[tuple[str, str], tuple[Reported, Judged]] = {}
+    for one in every:
+        for judged in one.judged:
+            key = (one.item.name, judged.claim.name)
+            found[key] = max(found.get(key, (one, judged)), (one, judged), key=lambda pair: _known(pair[1]))
+    return found
+
+
+def _known(judged: Judged) -> tuple[bool, bool, int, int]:
+    return judged.is_decided, judged.verdict == "undecided", judged.looks, judged.n
+
+
+def declared_claims() -> tuple[tuple[Item, Claim], ...]:
+    """Every claim of the papers, with its item at the smallest profile; one contrast once, where it is judged."""
+    every = [(item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims]
+    return tuple(one for one in every if _is_owner(*one))
+
+
+def _is_owner(item: Item, claim: Claim) -> bool:
+    place, owned = owner(item, claim)
+    return (place.name, owned.name) == (item.name, claim.name)
+
+
+def board(every: Sequence[Reported], paper: str = "") -> list[Place]:
+    """Every declared claim once, and a user's own; of one paper, or of all. An item that is built otherwise
+    (`VARIANTS`) adds none."""
+    places = {(item.name, claim.name): Place(item=item, claim=claim) for item, claim in declared_claims()}
+    for key, (one, judged) in furthest(every).items():
+        if key in places or (key[0] not in catalogue.VARIANTS and _is_owner(one.item, judged.claim)):
+            places[key] = Place(item=one.item, claim=judged.claim, one=one, judged=judged)
+    return [place for place in places.values() if paper in ("", place.paper)]
+
+
+def sentences(places: Iterable[Place]) -> list[Place]:
+    """Those on a paper's own words."""
+    return [place for place in places if place.claim.quote and not place.claim.withdrawn]
+
+
+def questions(places: Iterable[Place]) -> list[Place]:
+    """Those that no paper asks."""
+    return [place for place in places if not place.claim.quote and not place.claim.withdrawn]
+
+
+def of_the_paper(one: Reported) -> list[Judged]:
+    """The item's sentences of the paper that are judged in it."""
+    sentences = [judged for judged in one.judged if judged.claim.quote and not judged.claim.withdrawn]
+    return [judged for judged in sentences if _is_owner(one.item, judged.claim)]
+
+
+def built_otherwise(every: Sequence[Reported], paper: str = "") -> dict[str, list[Place]]:
+    """By how their items are built, the decided claims of VARIANTS; they count for no paper."""
+    found: dict[str, list[Place]] = {}
+    for one, judged in furthest(every).values():
+        variant = catalogue.variant_of(one.item.name) if one.item.name in catalogue.VARIANTS else None
+        if variant and judged.is_decided and not judged.claim.withdrawn and paper in ("", one.paper):
+            place = Place(item=one.item, claim=judged.claim, one=one, judged=judged)
+            found.setdefault(variant.title, []).append(place)
+    return found
+
+
+def state_text(every: Sequence[Reported]) -> str:
+    """How far the judging of all claims has come."""
+    places = board(every)
+    kinds = {"sentence of the papers": sentences(places), "question of ours": questions(places)}
+    withdrawn = len(places) - sum(map(len, kinds.values()))
+    said = f"{count(len(places), 'claim')} are declared, each contrast once."
+    for kind, own in kinds.items():
+        decided = sum(place.says in DECIDED for place in own)
+        name = kind if len(own) == 1 else kind.replace("sentence", "sentences").replace("question", "questions")
+        said += f" Of {len(own)} {name} {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
+    counts = Counter(place.says for own in kinds.values() for place in own)
+    if counts["undecided"]:
+        has = "has" if counts["undecided"] == 1 else "have"
+        said += f" {counts['undecided']} {has} confirming runs without a decision."
+    if counts["pilots only"]:
+        only = "has pilot runs only, which show" if counts["pilots only"] == 1 else "have pilot runs only, which show"
+        said += f" {counts['pilots only']} {only} a direction and decide nothing."
+    if withdrawn:
+        said += f" {withdrawn} are withdrawn, since their form is not their sentence's: the items' pages say why."
+    return said + ("" if any(one.item.profile == "paper" for one in every) else " All runs are at reduced scale.")
+
+
+def papers_table(every: Sequence[Reported]) -> str:
+    """For the README, as Markdown: of each paper how many claims stand where, and where it has runs; then findings."""
+    places = board(every)
+    lines = [*_counts("sentences of the paper", sentences(places), every), ""]
+    lines += [*_counts("questions of ours", questions(places), every), ""]
+    lines += [state_text(every), ""]
+    for title, own in built_otherwise(every).items():
+        told = "; ".join(f"{place.claim.name} ({place.item.name}): {_brief(place)}" for place in own)
+        lines += [f"Withdrawn setting, counted for no paper ({title}): {told}", ""]
+    for one, judged in findings(every):
+        brief = _brief(Place(item=one.item, claim=judged.claim, one=one, judged=judged))
+        against = " ".join(against_lines(one, judged, every))
+        lines.append(f"- {judged.claim.name} ({one.item.name}): {brief} {against}".rstrip())
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _counts(head: str, places: Sequence[Place], every: Sequence[Reported]) -> list[str]:
+    lines = [f"| {head} | all | {' | '.join(STANDINGS)} | runs at |", f"|---|{'---:|' * (1 + len(STANDINGS))}---|"]
+    for paper in dict.fromkeys(place.paper for place in places):
+        counts = Counter(place.says for place in places if place.paper == paper)
+        run = [one for one in every if one.paper == paper and one.item.name not in catalogue.VARIANTS]
+        profiles = ", ".join(dict.fromkeys(one.item.profile for one in run))
+        numbers = " | ".join(str(counts[says]) for says in STANDINGS)
+        lines.append(f"| {paper} | {counts.total()} | {numbers} | {profiles or 'none'} |")
+    return lines
+
+
+def _brief(place: Place) -> str:
+    """ "**holds** at K = 10, C = 2 and 10 on MNIST: +4.98 points, ..."."""
+    if place.one is None or place.judged is None:
+        return "**not run**."
+    start = f"**{verdict_text(place.one, place.judged)}** {scope_text(place.item, place.claim)}"
+    so_far = so_far_lines(place.one, place.judged)
+    return f"{start}. {' '.join(so_far)}" if so_far else f"{start}: {judged_in_brief(place.judged)}."
+
+
+def main_sentences() -> Mapping[str, list[tuple[Item, str, str]]]:
+    """By paper: the item, the claim's name, and what is said against it. Raises ConfigError for a misspelt key."""
+    claims = {f"{item.name}: {claim.name}": (item, claim.name) for item, claim in declared_claims()}
+    found: dict[str, list[tuple[Item, str, str]]] = {}
+    for paper, entries in tomllib.loads(MAIN.read_text()).items():
+        for entry in entries:
+            check_keys("reports/findings.toml", entry, {"claim", "against"})
+            if entry["claim"] in claims:  # the items of a test, or of a user's own paper, may be others
+                found.setdefault(paper, []).append((*claims[entry["claim"]], entry["against"]))
+    return found
+
+
+def findings(every: Sequence[Reported], most: int = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
+    """The main sentences of each paper of which something is known, in the order of findings.toml, whatever came out;
+    of a paper without any, its claims in their own order, main ones first. The papers take turns."""
+    known = {
+        key: (one, judged)
+        for key, (one, judged) in furthest(every).items()
+        if key[0] not in catalogue.VARIANTS and (judged.estimate is not None or so_far_lines(one, judged))
+    }
+    main = main_sentences()
+    papers = []
+    for paper in dict.fromkeys(one.paper for one in every):
+        named = [known[item.name, name] for item, name, _ in main.get(paper, ()) if (item.name, name) in known]
+        others = [pair for pair in known.values() if pair[0].paper == paper and not pair[1].claim.withdrawn]
+        papers.append(named or sorted(others, key=lambda pair: not pair[1].claim.main))
+    turns = [pair for turn in zip_longest(*papers) for pair in turn if pair is not None]
+    return turns[:most]
