@@ -19,7 +19,7 @@ from reports.scope import against_lines, scope_text, so_far_lines, verdict_text
 
 STANDINGS = (*DECIDED, "undecided", "pilots only", "not run")
 MAIN = Path(__file__).with_name("findings.toml")  # of each paper its main sentences
-MOST_FINDINGS = 8
+MOST_FINDINGS, MOST_IN_README = 8, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def papers_table(every: Sequence[Reported]) -> str:
     for title, own in built_otherwise(every).items():
         told = "; ".join(f"{place.claim.name} ({place.item.name}): {_brief(place)}" for place in own)
         lines += [f"Withdrawn setting, counted for no paper ({title}): {told}", ""]
-    for one, judged in findings(every):
+    for one, judged in findings(every, MOST_IN_README):
         brief = _brief(Place(item=one.item, claim=judged.claim, one=one, judged=judged))
         against = " ".join(against_lines(one, judged, every))
         lines.append(f"- {judged.claim.name} ({one.item.name}): {brief} {against}".rstrip())

@@ -6,6 +6,7 @@ Shapes: K clients, d classes; n_d images of each class.
 
 import hashlib
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -237,7 +238,8 @@ def test_the_shipped_files_are_draws_with_the_limit(name, n_d, expected):
 def test_names_of_old_are_read_and_hashed():
     """Records have "rscfed" for plain and "semifl" for limited: the same key and the same draws."""
     base = tiny_experiment()
-    for now, former in (("plain", "rscfed"), ("limited", "semifl")):
+    names: tuple[tuple[Literal["plain", "limited"], str], ...] = (("plain", "rscfed"), ("limited", "semifl"))
+    for now, former in names:
         experiment = replace(base, partition=Dirichlet(alpha=0.8, rule=now))
         written = to_json(experiment)
         written["partition"]["rule"] = former

@@ -71,7 +71,7 @@ def call_of(keepers: list[str], costs: list[float], kept: dict[str, Tree]) -> Ca
         Job(key=Key(client=index), update=ToConstant(), receives={}, data={}, limit=Limit(steps=1), keeps=keeper)
         for index, keeper in enumerate(keepers)
     ]
-    return Call(0, jobs, 1, costs, kept)
+    return Call(0, jobs, 1, costs, kept, wants_gradient=False)
 
 
 @given(
