@@ -62,7 +62,6 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
     a, b = item.cells
     values = [(a, [0.80 + 0.011 * i for i in range(9)]), (b, [0.70 + 0.01 * i for i in range(9)])]
     pilots = accuracies(values)
-    where = "at K = 10, C = 10 on 8x8 digits"
     name, open_ = item.claims[0].name, "1 of 1 claim not decided; the one open claim can be decided at 9 seeds"
     assert terminal(item, pilots).splitlines()[-2] == open_
 
@@ -75,14 +74,14 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
 
     assert terminal(item, confirmed(item, 9)).splitlines()[-4:-1] == [
         "decided claims:",
-        f"  holds {where}: {name} (+10.40 points, 9 seeds)",
+        f"  holds: {name} (+10.40 points, 9 seeds)",
         "0 of 1 claim not decided",
     ]
     main = pair(main=True)
     assert terminal(main, confirmed(main, 9)).splitlines()[-4] == "main claims:"
     assert terminal(main, confirmed(main, 5)).splitlines()[-4:-1] == [
         "main claims:",
-        f"  undecided {where}: {name} (+10.20 points, 5 seeds; --seeds 9 can decide it)",
+        f"  undecided: {name} (+10.20 points, 5 seeds; --seeds 9 can decide it)",
         open_,
     ]
 
