@@ -27,7 +27,7 @@ import pytorch_lightning as pl
 import sqlalchemy
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import MaxTrialsCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -225,10 +225,26 @@ def shown(storage: str) -> str:
     return sqlalchemy.make_url(storage).set(query={}).render_as_string(hide_password=True)
 
 
+class _Turn(JournalFileSymlinkLock):
+    """A writer's turn at a journal: bytes of a line that a crash broke off are cut away before it writes."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        self._journal = journal
+
+    def acquire(self) -> bool:
+        taken = super().acquire()
+        with open(self._journal, "r+b") as file:  # nobody is still writing that line: it would be their turn
+            text = file.read()
+            if not text.endswith(b"\n"):
+                file.truncate(text.rfind(b"\n") + 1)
+        return taken
+
+
 def _opened(storage: str, patience: float) -> BaseStorage:
     if "://" not in storage:
         Path(storage).parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(JournalFileBackend(storage))
+        return JournalStorage(JournalFileBackend(storage, lock_obj=_Turn(storage)))
     server = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}
     return RDBStorage(
         storage,

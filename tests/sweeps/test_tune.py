@@ -159,6 +159,30 @@ def test_a_dead_trial_s_values_are_queued_again_once(tmp_path):
     assert study.ask().user_attrs == {} and opened(plan, place).sampler is not study.sampler
 
 
+def test_a_study_survives_a_crash_at_any_byte_of_its_journal(tmp_path):
+    """A write that was broken off (a killed machine, a full disk) at each byte of the lines of a trial: all whole lines
+    count, and what is written after them is read by the next worker."""
+    plan, whole, cut = toy_plan(), tmp_path / "whole", tmp_path / "cut"
+    study = opened(plan, str(whole))
+    trial = study.ask()
+    TOY.space[0].drawn(trial)
+    study.tell(trial, 0.25)
+    raw = whole.read_bytes()
+    ends = [0] + [place + 1 for place, byte in enumerate(raw) if byte == ord("\n")]
+    known = {}
+    for end in ends:
+        whole.write_bytes(raw[:end])
+        known[end] = [trial.value for trial in opened(plan, str(whole)).trials]
+    assert known[0] == [] and known[len(raw)] == [0.25]
+    for size in range(len(raw) + 1):
+        cut.write_bytes(raw[:size])
+        opened(plan, str(cut)).ask()
+        assert [trial.value for trial in opened(plan, str(cut)).trials] == [
+            *known[max(filter(size.__ge__, ends))],
+            None,
+        ]
+
+
 def test_the_question_is_the_key():
     plan = toy_plan()
     assert plan.key == toy_plan(trials=9).key != toy_plan(seeds=3).key
