@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmark.papers import catalogue
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import check_keys
+from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.judge import DECIDED, Judged
 from reports.claims import judged_in_brief
@@ -50,12 +51,15 @@ def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], tuple[Reported,
     for one in every:
         for judged in one.judged:
             key = (one.item.name, judged.claim.name)
-            found[key] = max(found.get(key, (one, judged)), (one, judged), key=lambda pair: _known(pair[1]))
+            found[key] = max(found.get(key, (one, judged)), (one, judged), key=_known)
     return found
 
 
-def _known(judged: Judged) -> tuple[bool, bool, int, int]:
-    return judged.is_decided, judged.verdict == "undecided", judged.looks, judged.n
+def _known(pair: tuple[Reported, Judged]) -> tuple[bool, bool, int, int, int]:
+    """Of equals, the larger profile."""
+    one, judged = pair
+    size = PROFILES.index(one.item.profile) if one.item.profile in PROFILES else 0
+    return judged.is_decided, judged.verdict == "undecided", judged.looks, judged.n, size
 
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:

@@ -98,6 +98,15 @@ def test_what_is_told_first_is_no_choice_by_outcome() -> None:
     assert len(furthest([one])) == 3
 
 
+def test_of_two_profiles_that_know_as_little_the_larger_is_shown():
+    """Neither has a seed with all cells of the claim: the front page does not show the demo's."""
+    demo = Reported(pair(), {})
+    laptop = Reported(replace(pair(), profile="laptop"), {})
+    for every in ([demo, laptop], [laptop, demo]):
+        ((one, _),) = furthest(every).values()
+        assert one is laptop
+
+
 def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> None:
     item, records = confirmed()
     claim = item.claims[0]
