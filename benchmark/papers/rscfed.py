@@ -316,8 +316,8 @@ PLAIN = Variant(
     note="Clients' images are not limited, and FedIRM is the suite's until 2026-11: departures 16, 17 and 18.",
     experiment=experiment_before,
     switches=True,
-    named_by="Runs with the plain Dirichlet partition, the suite's until 2026-11, stand in {name}, with the claims that "
-    "they judged. The claims here begin anew at seed 300, which judged nothing, with an error of 5 %.",
+    named_by="Runs with the plain Dirichlet partition, the suite's until 2026-11, stand in {name}, with the claims "
+    "that they judged. The claims here begin anew at seed 300, which judged nothing, with an error of 5 %.",
 )
 PAPER = Paper(
     name="rscfed",
