@@ -15,7 +15,7 @@ from typing import Literal
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.records.cputime import cpu_seconds
-from benchmark.records.record import result_if_whole, run_folder
+from benchmark.records.record import run_folder
 from benchmark.verdicts.next_runs import steps
 from sweeps.cost import cost_of, measured, stretch
 from sweeps.plan import Plan, restricted
@@ -24,7 +24,7 @@ from sweeps.status import in_words, share_left
 Kind = Literal["wall", "core"]
 EXAMPLES = "write it as 90m, 2h or 4core-h"
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-SECONDS_TO_STOP = 3.0  # of wall time, from the signal to the last checkpoint, on an idle machine
+SECONDS_TO_STOP = 3.0  # of wall time, from the signal to the last save, on an idle machine
 SECONDS_TO_START = 4.0  # of CPU time, for a process that has to import torch, as measured
 TRUSTED_AS = 1.0  # finished runs that the estimates weigh as much as, when they are corrected by what runs cost
 _WORD = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(core)-?)?(s|min|m|h)", re.IGNORECASE)
@@ -181,18 +181,13 @@ class Spending:
         self.whole: dict[Experiment, float] = {}  # CPU seconds, as estimated before anything was run
         self._noted: set[Experiment] = set()
 
-    def _left(self, run: Experiment) -> float:
-        """The share of its work that a missing run has to do: all of it where a finished one measured too little."""
-        again = result_if_whole(run_folder(self._results, run))
-        return 1.0 if again else share_left(run, self._results)
-
     def choose(self, planned: Plan) -> Chosen:
         """What fits into what is left, as the records stand now."""
         missing = [run for run in planned.missing if run not in self.gate.refused]
         for run in missing:
             if run not in self.whole:
                 self.whole[run] = cost_of(run, self._results, self._data_root).core_seconds
-        left = {run: self._left(run) for run in missing}
+        left = {run: share_left(run, self._results) for run in missing}
         seconds = {run: self.whole[run] * left[run] * self._per_cpu_second for run in missing}
         self.gate.expect(seconds)
         found = steps(planned.items, restricted(planned.records, planned.runs), missing, seconds.__getitem__)

@@ -22,7 +22,7 @@ from benchmark.cli.main import add_places, clash
 from benchmark.records.provenance import hardware
 
 PYTHONS = ((3, 11), (3, 13))  # the first and the last that are supported
-LEAST_ROOM = 1 << 30  # bytes: less holds few records and checkpoints
+LEAST_ROOM = 1 << 30  # bytes: less holds few records and states
 PACKAGES = ("numpy", "pytorch-lightning", "scikit-learn", "scipy", "pandas", "matplotlib", "optuna")
 NVIDIA = Path("/proc/driver/nvidia/version")
 SECONDS = 3.0  # for a Ray cluster to answer

@@ -14,6 +14,7 @@ from benchmark.federated.jobs import JobRunner, keeper_of
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.sharing import FAST
 from benchmark.federated.start import usable_cores
+from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 ENGINES = ("auto", "reference", "pool", "ray")
@@ -77,9 +78,11 @@ class ReferenceEngine:
         Private state is read from `kept` when the job starts and written back when it ends.
         """
         for job in jobs:
-            result = self._work.run(job, round_number, kept.get(keeper_of(job)))
+            keeper = keeper_of(job)
+            private = copied(kept.get(keeper))  # local work may change it in place
+            result = self._work.run(job, round_number, private)
             if result.private is not None:
-                kept[keeper_of(job)] = result.private
+                kept[keeper] = result.private
             yield result
 
     def gradients(self, jobs: Sequence[Job], round_number: int) -> Iterator[dict[str, Weights]]:

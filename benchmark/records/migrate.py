@@ -1,6 +1,6 @@
 """Finished runs and committed copies moved to the cell key that this version gives their experiment.
 
-Two records may then be of one run: the one that measured more stays, after all numbers that both have were found equal.
+Two records may then be of one run: the first stays, after all numbers that both have were found equal.
 Nothing is trained; what cannot be moved stays, and is told.
 """
 
@@ -12,12 +12,11 @@ from pathlib import Path
 
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import from_record
+from benchmark.records.claim import is_held
 from benchmark.records.files import one_line, write_atomically, write_json
-from benchmark.records.lease import is_held
 from benchmark.records.record import (
     RunRecord,
     copy_name,
-    covers,
     disagreement,
     measurements,
     read_copy,
@@ -43,7 +42,7 @@ def migrate(results: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _move_run(results: Path, folder: Path) -> Path | None:
-    """Where the run is now; None where it need not move. Without its checkpoints, which name the old key."""
+    """Where the run is now; None where it need not move."""
     record = read_run(folder)
     moved = _under_its_key(record) if record is not None else None
     if record is None or moved is None:
@@ -63,7 +62,7 @@ def _move_run(results: Path, folder: Path) -> Path | None:
         digest = {"digest": run_digest(target, moved.result)} if "digest" in moved.result else {}
         write_json(target / "result.json", {**moved.result, **digest})
         for other in folder.iterdir():  # weights, lines of broken-off attempts, the address on W&B
-            if other.name not in ("leases", "checkpoints") and not (target / other.name).exists():
+            if other.name not in ("leases", "checkpoints", "attempts") and not (target / other.name).exists():
                 other.rename(target / other.name)
     shutil.rmtree(folder)
     _remove_if_empty(folder.parent)
@@ -103,13 +102,10 @@ def _under_its_key(record: RunRecord) -> RunRecord | None:
 
 
 def _better(there: RunRecord, moved: RunRecord) -> RunRecord:
-    """The one that has what both measured. Raises DataError where none has, or where numbers differ."""
+    """The one that is there. Raises DataError where numbers differ."""
     if (why := disagreement(there, moved, exact=False)) is not None:
         raise DataError(f"another record of this run differs: {why}")
-    for one, other in ((there, moved), (moved, there)):
-        if covers(one, from_record(other.experiment)):
-            return one
-    raise DataError("another record of this run is there, and neither has all that the other measured")
+    return there
 
 
 def _remove_if_empty(folder: Path) -> None:
