@@ -117,9 +117,7 @@ class Recorder(pl.Callback):
             best=self.best,
             exchange=self.exchange.summary(),
         )
-        wait = max(self._seconds_between, self._saving_took / MOST_OF_A_RUN)
-        if time.monotonic() - self._saved_at >= wait:
-            self.save()
+        self.save_when_due()
 
     def on_train_end(self, *args: object) -> None:
         self.save()
@@ -145,6 +143,11 @@ class Recorder(pl.Callback):
             if name in metrics and (self.best is None or metrics[name] > self.best[name]):
                 measured = {key: value for key, value in metrics.items() if key.split("/")[0] == name.split("/")[0]}
                 self.best = {"round": round_number, **measured}
+
+    def save_when_due(self) -> None:
+        """By the clock, and so far apart that saving takes no more than `MOST_OF_A_RUN`."""
+        if time.monotonic() - self._saved_at >= max(self._seconds_between, self._saving_took / MOST_OF_A_RUN):
+            self.save()
 
     def save(self) -> None:
         """Put the last finished round on disk, if it is not there."""

@@ -4,10 +4,11 @@ It holds the method's state at the server and at the clients, the lines of all f
 Every random stream has a name, so that nothing else is needed to go on bit by bit. Nothing lies beside it that could be
 ahead or behind.
 
-It is torch's own format, written tensor by tensor straight to the file, and read with `weights_only`: a file that was
-put there by somebody else runs no code.
+It is torch's own format, written tensor by tensor straight to the file, and read with `weights_only` after a look at
+its checksums: a file that was put there by somebody else runs no code, and a damaged one moves no number.
 """
 
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +68,12 @@ def load(folder: Path, run: str) -> tuple[RunState | None, str | None]:
     """
     path = folder / NAME
     try:
+        with zipfile.ZipFile(path) as file:  # torch writes checksums and does not look at them
+            if (name := file.testzip()) is not None:
+                raise ValueError(f"{name} has another checksum")
         content = torch.load(path, weights_only=True)
+        if not isinstance(content, dict):
+            raise TypeError(f"it is a {type(content).__name__}")
         its_format, its_run = content["format"], content["run"]
         state = _checked(content) if its_format == FORMAT and its_run == run else None
     except FileNotFoundError:

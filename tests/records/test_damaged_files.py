@@ -20,14 +20,14 @@ from typing import Any
 
 import pytest
 import torch
+from benchmark.records.checkpoints import newest
+from benchmark.records.client_files import ClientFiles, digest_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmark.cli.run import resolve
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import to_json
-from benchmark.records.checkpoints import newest
-from benchmark.records.client_files import ClientFiles, digest_of
 from benchmark.records.record import FILES, pack, read_copy, read_run, run_folder
 from benchmark.records.run import run
 from benchmark.records.verify import disagreements, troubles_of

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
+from benchmark.records.checkpoints import newest
 
 from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment
 from benchmark.records import recorder
-from benchmark.records.checkpoints import newest
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from reports.site import build
