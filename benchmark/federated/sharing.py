@@ -150,7 +150,7 @@ class SharingEngine(ABC, Generic[WorkerT]):
 
     @abstractmethod
     def _take_in(self) -> None:
-        """Wait a moment for results, of whichever call, and `_enter` them. Raises FsslError where a worker has ended."""
+        """Wait a moment for results of any call, and `_enter` them. Raises FsslError where a worker has ended."""
 
     def _forget(self, call: Call) -> None:
         """Let the workers drop what they hold for the call."""

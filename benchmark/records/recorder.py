@@ -23,13 +23,15 @@ from benchmark.records.record import PROGRESS, RESULT, ROUNDS, fall_of, json_lin
 from benchmark.records.state import RunState
 from benchmark.records.wandb_mirror import agents_run
 
-SECONDS_BETWEEN_SAVES = 20.0
+SECONDS_BETWEEN_SAVES = 2.0
 MOST_OF_A_RUN = 0.05  # that saving may take: where a save takes longer than a second, saves are further apart
 OF_OLDER_VERSIONS = ("checkpoints", "leases", "attempts", "exchange.json")  # in a run's folder
 
 
 class Recorder(pl.Callback):
-    """Saves by the clock, at the end, and when the run is broken off; writes nothing once its claim is lost.
+    """Saves after the first round, by the clock, at the end, and when the run is broken off.
+
+    It writes nothing once its claim is lost.
 
     `found`: the state to go on from, if there is one. `clock` runs since the run was begun, so that the first round's
     CPU time holds what went into the data. Raises ClaimLost and CannotWrite from any method that writes.
@@ -40,7 +42,7 @@ class Recorder(pl.Callback):
         claim: Claim,
         experiment: Experiment,
         found: RunState | None = None,
-        seconds_between: float = SECONDS_BETWEEN_SAVES,
+        seconds_between: float | None = None,
         clock: CpuClock | None = None,
     ) -> None:
         self.folder, self.experiment, self._claim = claim.folder, experiment, claim
@@ -52,7 +54,8 @@ class Recorder(pl.Callback):
         self._state: RunState | None = found  # after the last finished round
         self._saved = self.rounds_done  # the last round that is on disk
         self._seconds_between, self._saving_took = seconds_between, 0.0
-        self._saved_at = self._round_started = time.monotonic()
+        self._saved_at = float("-inf")  # what saving costs, or that it cannot be, shows after the first round
+        self._round_started = time.monotonic()
         self._clock = clock or CpuClock()
 
     @property
@@ -66,7 +69,6 @@ class Recorder(pl.Callback):
         remove_temporaries(self.folder)
         if self._state is None:
             self._remove_what_is_old()
-        self._write(PROGRESS, "".join(self._lines).encode())
         write_json(self.folder / "experiment.json", to_json(self.experiment))
         attempt: dict[str, Any] = {
             "from_round": self.rounds_done,
@@ -81,6 +83,7 @@ class Recorder(pl.Callback):
         claims = {"claims": previous["claims"]} if "claims" in previous else {}  # those that it was begun under
         attempts = [*previous.get("attempts", []), attempt]
         self._write("manifest.json", json_bytes({**manifest, **claims, "attempts": attempts}))
+        self._write(PROGRESS, "".join(self._lines).encode())
 
     def stopped_by(self, signal: str) -> None:
         """Save the last finished round, and note in the manifest that this attempt was ended from outside."""
@@ -146,7 +149,8 @@ class Recorder(pl.Callback):
 
     def save_when_due(self) -> None:
         """By the clock, and so far apart that saving takes no more than `MOST_OF_A_RUN`."""
-        if time.monotonic() - self._saved_at >= max(self._seconds_between, self._saving_took / MOST_OF_A_RUN):
+        seconds = SECONDS_BETWEEN_SAVES if self._seconds_between is None else self._seconds_between
+        if time.monotonic() - self._saved_at >= max(seconds, self._saving_took / MOST_OF_A_RUN):
             self.save()
 
     def save(self) -> None:

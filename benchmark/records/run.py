@@ -26,7 +26,7 @@ from benchmark.records.export import export
 from benchmark.records.files import read_json
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_result, run_folder
-from benchmark.records.recorder import SECONDS_BETWEEN_SAVES, Recorder
+from benchmark.records.recorder import Recorder
 from benchmark.records.state import RunState
 
 
@@ -40,7 +40,7 @@ def run(
     engine: str = "reference",
     workers: int | None = None,
     device: str | None = None,
-    seconds_between: float = SECONDS_BETWEEN_SAVES,
+    seconds_between: float | None = None,
     patience: float = PATIENCE,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -48,11 +48,11 @@ def run(
 
     A finished run is finished, and one that goes on measures as it began, whatever the experiment asks to be measured.
 
-    `engine`, `workers`, `threads` and `device`: see `build_engine`. How many workers there are moves
-    no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` saves: a run that is
-    killed does so much again. `patience`: seconds without a sign of life after which a run that another machine, or a
-    stopped process, is at is taken over. `like`: an engine's settings in a manifest; where that engine is still there,
-    it takes precedence over `engine`.
+    `engine`, `workers`, `threads` and `device`: see `build_engine`. How many workers there are moves no bit; the rest
+    does, so a run that goes on keeps what it began with. `seconds_between` saves: a run that is killed does so much
+    again. `patience`: seconds without a sign of life after which a run that another machine, or a stopped process, is
+    at is taken over. `like`: an engine's settings in a manifest; where that engine is still there, it takes precedence
+    over `engine`.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the

@@ -20,14 +20,14 @@ from benchmark.experiment import Experiment
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
-from benchmark.records.checkpoints import newest
+from benchmark.records.claim import PATIENCE
 from benchmark.records.files import read_json
-from benchmark.records.lease import PATIENCE
 from benchmark.records.record import read_rounds, run_folder
 from sweeps.budget import Gate
 from sweeps.launcher import LocalWorkers, launch
 from sweeps.plan import Plan, plan
 from tests.conftest import record_of, tiny_experiment
+from tests.records.equality import saved
 
 LONG = tiny_experiment(federation=replace(tiny_experiment().federation, rounds=4000))
 
@@ -93,22 +93,21 @@ class ClosesOnceBegun:
     """A gate that closes as soon as a run has two rounds on disk: a run that took longer than was estimated."""
 
     def __init__(self, folder: Path) -> None:
-        self._lines = folder / "rounds.jsonl"
+        self._folder = folder
 
     def admits(self, run: Experiment) -> bool:
         return True
 
     def is_closed(self) -> bool:
-        return len(read_rounds(self._lines)) >= 2
+        return len(read_rounds(self._folder)) >= 2
 
 
-def test_a_run_that_overruns_is_stopped_at_a_finished_round_with_its_checkpoint(tmp_path):
+def test_a_run_that_overruns_is_stopped_at_a_finished_round_and_saved(tmp_path):
     folder = run_folder(tmp_path, LONG)
     end = launch(LocalWorkers(1, tmp_path), [LONG], tmp_path, gate=ClosesOnceBegun(folder))
     assert (end.trained, end.failed) == (0, 0) and not (folder / "result.json").exists()
-    rounds = len(read_rounds(folder / "rounds.jsonl"))
-    kept = newest(folder / "checkpoints", f"{LONG.cell_key}/seed=0").checkpoint
-    assert kept is not None and 2 <= kept.round == rounds < 4000
+    rounds = len(read_rounds(folder))
+    assert 2 <= saved(folder, LONG).round == rounds < 4000
     assert read_json(folder / "manifest.json")["attempts"][-1]["stopped"]["after_round"] == rounds
 
 

@@ -117,7 +117,7 @@ def _in_a_job(strike: Callable[[], None], number: int) -> None:
         return step(self, batch, index)
 
     jobs.JobRunner.run = in_round  # type: ignore[method-assign]
-    local.LocalModule.training_step = watched  # type: ignore[method-assign]
+    local.LocalModule.training_step = watched  # type: ignore[method-assign, assignment]
 
 
 def _in_an_evaluation(strike: Callable[[], None], number: int) -> None:
@@ -135,8 +135,8 @@ def _in_an_evaluation(strike: Callable[[], None], number: int) -> None:
                 strike()
             yield images_NCHW
 
-    FederatedModule.training_step = in_round  # type: ignore[method-assign]
-    evaluate._chunks = watched
+    FederatedModule.training_step = in_round  # type: ignore[method-assign, assignment]
+    vars(evaluate)["_chunks"] = watched
 
 
 def _at_publishing(strike: Callable[[], None], number: int) -> None:
@@ -177,7 +177,7 @@ def sleep_in_round(number: int) -> None:
         return step(self, batch, index)
 
     jobs.JobRunner.run = watched  # type: ignore[method-assign]
-    local.LocalModule.training_step = slept  # type: ignore[method-assign]
+    local.LocalModule.training_step = slept  # type: ignore[method-assign, assignment]
 
 
 def sleep_before_rounds(seconds: float) -> None:

@@ -132,7 +132,7 @@ def child(request: dict[str, Any]) -> None:
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
         Path(request["results"]).mkdir(parents=True, exist_ok=True)
-        said = os.open(Path(f'{request["results"]}.{request.get("said", "said")}'), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        said = os.open(said_in(request), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(said, 1)
         os.dup2(said, 2)
         code = run_with(request)
@@ -182,13 +182,18 @@ def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.001)
     seconds = time.monotonic() - sent
     _, status = os.waitpid(pid, 0)
-    said = Path(f'{request["results"]}.{request.get("said", "said")}')
+    said = said_in(request)
     return {
         "code": os.waitstatus_to_exitcode(status),
         "seconds": seconds,
         "said": said.read_text() if said.exists() else "",
         "left": survivors(pid),
     }
+
+
+def said_in(request: dict[str, Any]) -> Path:
+    """Outside the results, whose disk may be full."""
+    return Path(f"{request['results']}.{request.get('said', 'said')}")
 
 
 def ended(pid: int) -> bool:

@@ -128,7 +128,7 @@ def test_a_heartbeat_from_the_future_has_to_move_like_any_other(tmp_path, ahead)
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'{"pid": "x"}', b"[1]", b'{"machine": [], "pid": {}}', b"[" * 5000])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b'{"machine": [], "pid": {}}', b"[" * 5000])
 def test_a_claim_that_is_empty_or_damaged_counts_by_its_heartbeat(tmp_path, content):
     """Empty: between creating and writing, or after a loss of power in that moment."""
     path = of_another_machine(tmp_path)
@@ -151,15 +151,14 @@ def test_a_heart_beats_while_the_process_computes(tmp_path):
 @pytest.mark.parametrize("gone", ["removed", "renamed", "taken over"])
 def test_a_holder_whose_claim_is_gone_is_told(tmp_path, gone):
     folder = tmp_path / "run"
-    with pytest.raises(ClaimLost, match="another process took this run over, or its folder was removed") as error:
-        with claimed(folder):
-            if gone == "removed":
-                shutil.rmtree(folder)
-            elif gone == "renamed":
-                folder.rename(tmp_path / "other")
-            else:
-                of_another_machine(folder)
-            raise FileNotFoundError("whatever fails then")
+    with pytest.raises(ClaimLost, match="took this run over, or its folder was removed") as error, claimed(folder):
+        if gone == "removed":
+            shutil.rmtree(folder)
+        elif gone == "renamed":
+            folder.rename(tmp_path / "other")
+        else:
+            of_another_machine(folder)
+        raise FileNotFoundError("whatever fails then")
     assert error.value.exit_code == 75
     assert (folder / NAME).exists() == (gone == "taken over")
 

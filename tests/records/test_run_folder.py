@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ EXPERIMENT = replace(
     federation=Federation(K=4, C=4, T=2, rounds=ROUNDS),
     evaluation=Evaluation(every=1),
 )
-ENGINES = {
+ENGINES: dict[str, dict[str, Any]] = {
     "reference": {"engine": "reference"},
     "pool of one": {"engine": "pool", "workers": 1},
     "pool of two": {"engine": "pool", "workers": 2},
@@ -120,6 +121,6 @@ def test_each_attempt_has_its_code_packages_and_processor(forks, whole, tmp_path
     path.write_text(json.dumps(manifest))
     forks.run(EXPERIMENT, tmp_path)
     first, second = json.loads(path.read_text())["attempts"]
-    assert (first["packages"]["torch"], first["after"] if "after" in first else None) == ("1.0", None)
+    assert (first["packages"]["torch"], first.get("after")) == ("1.0", None)
     assert second["packages"] == manifest["packages"] != first["packages"]
     assert second["after"] == "its process is gone" and second["hardware"] and second["code"]

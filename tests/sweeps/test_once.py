@@ -2,7 +2,7 @@
 
 from benchmark.cli.main import main
 from benchmark.experiment import Experiment
-from benchmark.records.lease import claimed
+from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
 from sweeps.launcher import LocalWorkers, Standing, launch
@@ -36,7 +36,7 @@ def test_what_another_process_is_at_is_left_to_it(tiny, tmp_path):
     with claimed(folder):
         end = launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=seen.append, gate=ClosesSoon())
         assert (end.trained, list(end.finished)) == (0, [])
-        assert [path.name for path in folder.iterdir()] == ["leases"]
+        assert [path.name for path in folder.iterdir()] == ["claim"]
     assert len(seen) == 3 and seen[-1].running == {tiny}
 
 
