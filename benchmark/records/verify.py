@@ -16,6 +16,7 @@ from benchmark.data.datasets import public_name
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import NUMERICS, from_record, to_json
 from benchmark.papers.item import CONFIRMING, Item
+from benchmark.records.claim import read
 from benchmark.records.families import Family, families_in, families_of, first_seed_of
 from benchmark.records.files import one_line
 from benchmark.records.record import (
@@ -33,6 +34,7 @@ from benchmark.records.record import (
     read_run,
     stated_digest,
 )
+from benchmark.records.state import load
 
 if TYPE_CHECKING:
     from benchmark.data.datasets import DataSet
@@ -238,9 +240,6 @@ def _numbers(name: str, rounds: Iterable[Mapping[str, Any]]) -> list[float]:
 
 
 def _of_unfinished(folder: Path, run: str) -> Iterator[str]:
-    from benchmark.records.claim import read
-    from benchmark.records.state import load
-
     if read(folder) == {}:
         yield "claim: is damaged; its heartbeat counts"
     try:

@@ -82,7 +82,7 @@ def _around_a_save(before: Callable[[], None], after: Callable[[], None], number
         if struck:
             after()
 
-    state.save = watched
+    vars(state)["save"] = watched
 
 
 def _in_a_save(strike: Callable[[], None], number: int) -> None:
@@ -98,7 +98,7 @@ def _in_a_save(strike: Callable[[], None], number: int) -> None:
             strike()
         file.write(data[len(data) // 2 :])
 
-    state.torch.save = halved
+    vars(state.torch)["save"] = halved
 
 
 def _in_a_job(strike: Callable[[], None], number: int) -> None:

@@ -4,9 +4,11 @@ numbers of the unbroken run, bit by bit.
     python -m tests.soak.kills [--kills-each 3] [--default-interval] [--seed 0] [--only METHOD or ENGINE] [--json FILE]
 
 A run is killed up to three times: at a random moment (also while it starts), at one of the places of `faults.PLACES`,
-and at a random moment again. Workers of the pool are started as in production. Ends with 1 where a run differed, and names it.
+and at a random moment again. Workers of the pool are started as in production. Ends with 1 where a run differed, and
+names it.
 
-With --default-interval saves are as far apart as in production, and rounds sleep; runs are killed at random moments. Several runs go side by side.
+With --default-interval saves are as far apart as in production, and rounds sleep; runs are killed at random moments.
+Several runs go side by side.
 """
 
 import argparse
