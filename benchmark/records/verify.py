@@ -16,6 +16,7 @@ from benchmark.data.datasets import public_name
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import NUMERICS, from_record, to_json
 from benchmark.papers.item import CONFIRMING, Item
+from benchmark.records import state as states
 from benchmark.records.claim import read
 from benchmark.records.families import Family, families_in, families_of, first_seed_of
 from benchmark.records.files import one_line
@@ -34,7 +35,6 @@ from benchmark.records.record import (
     read_run,
     stated_digest,
 )
-from benchmark.records.state import load
 
 if TYPE_CHECKING:
     from benchmark.data.datasets import DataSet
@@ -243,7 +243,7 @@ def _of_unfinished(folder: Path, run: str) -> Iterator[str]:
     if read(folder) == {}:
         yield "claim: is damaged; its heartbeat counts"
     try:
-        warning = load(folder, run)[1]
+        warning = states.load(folder, run)[1]
     except ConfigError as error:
         warning = one_line(error)
     if warning is not None:
