@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmark.federated.stopping import check
 from benchmark.methods.protocol import State, World
 from benchmark.methods.ssfl import SSFL
 from benchmark.records import recorder
@@ -29,6 +30,7 @@ class Gated(SSFL):
         deadline = time.monotonic() + SECONDS
         while str(world.round) in self.rounds.split(",") and not gate.exists():
             assert time.monotonic() < deadline, f"{gate} was never opened"
+            check()  # as work between local steps does
             time.sleep(0.02)  # short, so that a task that Ray interrupts notices
         return super().round(state, world)
 

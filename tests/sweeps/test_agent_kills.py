@@ -35,7 +35,8 @@ def begun(server: Server, folder: Path) -> Iterator[tuple["subprocess.Popen[str]
         try:
             yield agent, run, words
         finally:
-            for pid in (agent.pid, pid_of(run)):  # where the test has failed
+            left = read_claim(run) or {}  # where the test has failed
+            for pid in (agent.pid, *([left["pid"]] if "pid" in left else [])):
                 with suppress(ProcessLookupError):
                     os.kill(pid, SIGKILL)
 

@@ -56,7 +56,7 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
         (tmp_path / "GATE.2").touch()
         workers.close()
     engines = [record_of(run_folder(tmp_path, run)).manifest["engine"] for run in (one, other)]
-    assert [engine["name"] for engine in engines] == ["reference", "reference"]
+    assert [engine["name"] for engine in engines] == ["pool", "reference"]  # "cpu" is a pool of one
 
 
 @pytest.mark.parametrize(
