@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.beside import bound_of
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.record import Records, covers, read_records
-from benchmark.verdicts.families import closed, first_seed
+from benchmark.verdicts.families import closed, family_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +50,14 @@ class Seeds:
 PROFILES_SEEDS = Seeds()
 
 
-def wanted(
-    items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, results: Path | None = None, *, shown: bool = False
-) -> tuple[Experiment, ...]:
+def wanted(items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, *, shown: bool = False) -> tuple[Experiment, ...]:
     """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly.
 
-    `results`: whose runs have closed families of claims; needed where seeds are to confirm. `shown`: also the runs of
-    quoted cells, which nobody asked to train.
+    `shown`: also the runs of quoted cells, which nobody asked to train.
     """
     runs: dict[tuple[int, str], Experiment] = {}
     for item in items:
-        firsts = _first_seeds(item, results) if results is not None and seeds.confirming else {}
+        firsts = _first_seeds(item) if seeds.confirming else {}
         for cell in item.cells if shown else item.trained:
             confirming = (first + n for first in firsts.get(cell.cell_key, ()) for n in range(seeds.confirming or 0))
             for seed in (*range(seeds.pilots_of(item)), *confirming):
@@ -69,16 +66,15 @@ def wanted(
     return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
 
 
-def _first_seeds(item: Item, results: Path) -> Mapping[str, list[int]]:
+def _first_seeds(item: Item) -> Mapping[str, list[int]]:
     """Of each cell the first seeds that confirm: those of the claims on it and on the cells that it bounds, which may
     be of several families; the first of all where there is no claim."""
-    families = closed(item, results)
     firsts: dict[str, set[int]] = {}
     for claim in item.claims:
         for cell in (cell for cell in item.cells if cell.label in claim.labels):
             bound = bound_of(cell, item.cells)
             for one in (cell, bound) if bound is not None else (cell,):
-                firsts.setdefault(one.cell_key, set()).add(first_seed(item, claim, families))
+                firsts.setdefault(one.cell_key, set()).add(family_of(item, claim, item.closed)[0])
     return {cell.cell_key: sorted(firsts.get(cell.cell_key, {item.confirms_from})) for cell in item.cells}
 
 
@@ -104,10 +100,12 @@ def plan(
     read = read or partial(_read, tell=tell)
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
     tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
-    resolved = tuple(item.resolved(lambda trial: _score(tried, trial)) for item in items)
-    chosen = wanted(resolved, seeds, results)
+    resolved = tuple(
+        replace(item.resolved(lambda trial: _score(tried, trial)), closed=closed(item, results)) for item in items
+    )
+    chosen = wanted(resolved, seeds)
     runs = tuple(dict.fromkeys((*trials, *chosen)))
-    shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, results, shown=True))))
+    shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, shown=True))))
     records = {
         **read(results, (run.cell_key for run in shown), with_reference=with_reference),
         **tried,

@@ -138,6 +138,21 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Family:
+    """The hashes of claims that are judged together. The main ones are judged in this order, all in one item."""
+
+    main: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    def __contains__(self, claim: str) -> bool:
+        return claim in self.main or claim in self.others
+
+    def without(self, claims: "Family") -> "Family":
+        main, others = (tuple(one for one in part if one not in claims) for part in (self.main, self.others))
+        return Family(main=main, others=others)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Drawing:
     """How a figure is drawn. `x` is "round" for curves, else a key of `Cell.setting` ("alpha")."""
 
@@ -170,6 +185,8 @@ class Item:
     margin: float | None = None  # below it a published and a reproduced accuracy count as equal (a fraction)
     # The first seed of the paper's claims. A later one where its cells before were wrong and are withdrawn.
     confirms_from: int = CONFIRMING.start
+    # The paper's families that have confirming runs, by their first seed; a plan looks them up.
+    closed: Mapping[int, Family] = field(default_factory=dict)
 
     @property
     def methods_are_rows(self) -> bool:

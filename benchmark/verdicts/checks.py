@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmark.papers.item import CONFIRMING, Item
+from benchmark.papers.item import CONFIRMING, Family, Item
 from benchmark.records.record import FINISHED, Records
 from benchmark.records.verify import Pair
-from benchmark.verdicts.families import Family, families_in, families_of, first_seed_of
+from benchmark.verdicts.families import families_in, families_of, first_seed_of
 from benchmark.verdicts.rule import version_in_words
 
 

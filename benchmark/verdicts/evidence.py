@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from benchmark.papers.beside import bound_of
-from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Claim, Item
+from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Claim, Family, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import LAST_ROUNDS, fell_from_its_best, gain_at_end
-from benchmark.verdicts.families import Family, families_in, first_seed_of, hash_of, manifest_name
+from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of, manifest_name
 from benchmark.verdicts.results import CellResult, Records, cell_result, ends_beside_bound, typically_below
 from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
@@ -38,7 +38,7 @@ class Evidence:
     said_first: tuple[str, ...] = ()  # what a reader has to know before the verdict
     unjudged: str = ""  # why no rule judges it
     hash: str = ""
-    family: Family | None = None  # that its runs were begun under; None: no run that confirms it has begun
+    family: Family = Family()  # that its runs were begun under, or will be
     first: int = CONFIRMING.start  # of the seeds that judge it
     hundred: int = 1  # of the paper's hundreds of confirming seeds
 
@@ -78,7 +78,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     if absent:
         return Evidence(claim=claim, differences=(), unjudged=f"{absent[0]} is only shown, not run")
     claim_hash = hash_of(item, claim)
-    first, family = _begun_under(item, records, claim_hash)
+    first, family = family_of(item, claim, _families(item, records))
     records = _judging({cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}, claim_hash, first)
     results = {
         label: cell_result(item.cell(label), records, item.seeds, claim.metric, _measured(claim.endpoint))
@@ -101,7 +101,10 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
     return Evidence(
         claim=claim,
-        differences=tuple(_differences(claim, values, of) for of in zip(contrasts(claim), collapsed, strict=True)),
+        differences=tuple(
+            contrast(cells, _standing(runs) if claim.endpoint == "collapse" else values)
+            for cells, runs in zip(contrasts(claim), collapsed, strict=True)
+        ),
         collapsed=collapsed,
         diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
         below=below,
@@ -123,14 +126,9 @@ def _measured(endpoint: str) -> str:
     return "end" if endpoint == "collapse" else endpoint
 
 
-def _differences(
-    claim: Claim, values: Mapping[str, Mapping[int, float]], of: tuple[Mapping[str, float], Runs]
-) -> Mapping[int, float]:
-    """By seed; of a claim about collapse a run counts 1 where it stands, and 0 where it has collapsed."""
-    coefficients, collapsed = of
-    if claim.endpoint == "collapse":
-        values = {label: {seed: float(not fell) for seed, fell in runs.items()} for label, runs in collapsed.items()}
-    return contrast(coefficients, values)
+def _standing(collapsed: Runs) -> dict[str, dict[int, float]]:
+    """For a claim about collapse: 1 for a run that stands, 0 for one that has collapsed."""
+    return {label: {seed: float(not fell) for seed, fell in runs.items()} for label, runs in collapsed.items()}
 
 
 def _collapsed(
@@ -159,18 +157,15 @@ def _far_below(end: float, bound: float) -> bool:
     return end <= bound - BELOW_BOUND + ROUNDING
 
 
-def _begun_under(item: Item, records: Records, claim_hash: str) -> tuple[int, Family | None]:
-    """The first seed, and the family, of the runs that were begun under the claim; without any: those to come."""
+def _families(item: Item, records: Records) -> dict[int, Family]:
+    """The paper's families that have confirming runs, by their first seed; the records' own come first."""
     name = manifest_name(item)
     families: dict[int, Family] = {}
     for cell in item.cells:
         for seed, run in records.get(cell.cell_key, {}).items():
             if seed in CONFIRMING and (family := families_in(run.manifest).get(name)) is not None:
                 families.setdefault(first_seed_of(seed), family)
-    for first, family in sorted(families.items()):
-        if claim_hash in family:
-            return first, family
-    return max([item.confirms_from - SEEDS, *families]) + SEEDS, None
+    return {**item.closed, **families}
 
 
 def _judging(records: Records, claim_hash: str, first: int) -> Records:

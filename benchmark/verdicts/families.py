@@ -15,26 +15,11 @@ from typing import Any
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles, variant_of
-from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.papers.item import CONFIRMING, Claim, Family, Item
 from benchmark.papers.scale import profile_of
 from benchmark.records.files import read_json
 from benchmark.records.record import read_copy
 from benchmark.verdicts.rule import SEEDS, rule
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """The hashes of its claims. The main ones are judged in this order, and all stand in one item."""
-
-    main: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-
-    def __contains__(self, claim: str) -> bool:
-        return claim in self.main or claim in self.others
-
-    def without(self, claims: "Family") -> "Family":
-        main, others = (tuple(one for one in part if one not in claims) for part in (self.main, self.others))
-        return Family(main=main, others=others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,15 +176,15 @@ def closed(item: Item, results: Path) -> dict[int, Family]:
     return _closed(results, manifest_name(item), keys)
 
 
-def first_seed(item: Item, claim: Claim, families: Mapping[int, Family]) -> int:
-    """Of the runs that judge the claim: those of its closed family, or the next hundred."""
+def family_of(item: Item, claim: Claim, families: Mapping[int, Family]) -> tuple[int, Family]:
+    """The first seed and the family of the runs that judge the claim: of its closed family, or of the next hundred."""
     for first, family in sorted(families.items()):
         if hash_of(item, claim) in family:
-            return first
+            return first, family
     following = max([item.confirms_from - SEEDS, *families]) + SEEDS
     if following not in CONFIRMING:
         raise ConfigError(f"all seeds from {CONFIRMING.start} to {CONFIRMING.stop - 1} have judged other claims")
-    return following
+    return following, _left(declared(item), families, following)
 
 
 def _left(family: Family, families: Mapping[int, Family], first: int) -> Family:

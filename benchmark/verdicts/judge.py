@@ -26,10 +26,10 @@ from typing import Literal, TypeAlias
 
 from scipy.special import betaincinv
 
-from benchmark.papers.item import CONFIRMING, Cell, Claim, Item
+from benchmark.papers.item import CONFIRMING, Cell, Claim, Family, Item
 from benchmark.papers.table import COMPUTED
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, evidence
-from benchmark.verdicts.families import Family, declared, owner
+from benchmark.verdicts.families import owner
 from benchmark.verdicts.looks import errors, smallest_look
 from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
@@ -115,7 +115,7 @@ def judge(item: Item, records: Records) -> list[Judged]:
             judged[number] = _counted(item, records, claim)
         else:
             seen = evidence(item, records, claim)
-            families.setdefault((seen.hundred, seen.family or declared(item)), {})[number] = seen
+            families.setdefault((seen.hundred, seen.family), {})[number] = seen
     for (hundred, family), members in families.items():
         decisions = decide(list(members.values()), family, hundred)
         for (number, seen), (decision, error) in zip(members.items(), decisions, strict=True):

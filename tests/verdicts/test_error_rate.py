@@ -16,10 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmark.papers.item import CONFIRMING, Claim
+from benchmark.papers.item import CONFIRMING, Claim, Family
 from benchmark.verdicts import judge
 from benchmark.verdicts.evidence import Evidence
-from benchmark.verdicts.families import Family
 from benchmark.verdicts.judge import REJECTIONS, Decision, decide
 from benchmark.verdicts.rule import LOOKS
 from benchmark.verdicts.statistics import t_factor

@@ -9,11 +9,12 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
-from benchmark.papers.item import Claim, Item
+from benchmark.papers.item import Claim, Family, Item
 from benchmark.records.record import run_folder
 from benchmark.verdicts import families
-from benchmark.verdicts.families import Family, begun_under, closed, declared, first_seed, hash_of, manifest_name, owner
-from sweeps.plan import Seeds, wanted
+from benchmark.verdicts.evidence import evidence
+from benchmark.verdicts.families import begun_under, closed, declared, family_of, hash_of, manifest_name, owner
+from sweeps.plan import Seeds, plan, wanted
 
 
 @pytest.fixture
@@ -46,12 +47,12 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
     """Seeds 100 to 199 were begun without the first claim: its two cells run from 200 on, all others from 100."""
     late, *known = (hash_of(tab2, claim) for claim in tab2.claims)
     begin(tmp_path, tab2, 100, Family(others=tuple(known)))
-    firsts = [first_seed(tab2, claim, closed(tab2, tmp_path)) for claim in tab2.claims[:2]]
+    firsts = [family_of(tab2, claim, closed(tab2, tmp_path))[0] for claim in tab2.claims[:2]]
     assert firsts == [200, 100]
     run = tab2.cells[0].experiment
     carried = begun_under(run.with_seed(205), tmp_path)["claims"]["ssfl demo"]
     assert late in (*carried["main"], *carried["others"]) and not set(known) & {*carried["main"], *carried["others"]}
-    asked = wanted([tab2], Seeds(confirming=2), tmp_path)
+    asked = wanted(plan([tab2], tmp_path).items, Seeds(confirming=2))
     later = {tab2.cell(label).cell_key for label in tab2.claims[0].labels}
     assert {run.seed for run in asked} == {100, 101, 200, 201}
     assert later <= {run.cell_key for run in asked if run.seed == 200} < {run.cell_key for run in asked}
@@ -59,7 +60,7 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
 
 def test_seeds_that_are_asked_for(tab2: Item, tmp_path: Path):
     def seeds(asked: Seeds) -> list[int]:
-        return sorted({run.seed for run in wanted([tab2], asked, tmp_path)})
+        return sorted({run.seed for run in wanted([tab2], asked)})
 
     assert seeds(Seeds()) == [0, 1, 2] and seeds(Seeds(pilots=1)) == [0]
     assert seeds(Seeds(confirming=2)) == [100, 101] and seeds(Seeds(pilots=1, confirming=1)) == [0, 100]
@@ -120,9 +121,23 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
     assert (now.confirms_from, before.confirms_from) == (300, 100)
     cells = [{cell.cell_key for cell in item.cells} for item in (now, before)]
     assert not cells[0] & cells[1]
-    assert {first_seed(now, claim, closed(now, tmp_path)) for claim in now.claims} == {300}
+    assert {family_of(now, claim, closed(now, tmp_path))[0] for claim in now.claims} == {300}
     run = now.cells[0].experiment
     assert begun_under(run.with_seed(200), tmp_path) == {}
     carried = begun_under(run.with_seed(300), tmp_path)["claims"]["rscfed laptop"]
     hashes = {hash_of(now, claim) for claim in now.claims if claim.endpoint != "arithmetic"}
     assert hashes <= {*carried["main"], *carried["others"]}
+
+
+def test_a_claim_without_runs_has_the_error_of_the_hundred_that_will_judge_it(tmp_path: Path, tab2: Item):
+    """Seeds from 100 were begun by a run of Table 2 without the claims of Table 4, whose cells have no run: they will
+    be judged on the second hundred, together with what else came later, and not on the first."""
+    later = items(["ssfl/tab4"], "demo")[0]
+    mine = {hash_of(later, claim) for claim in later.claims}
+    everything = declared(tab2)
+    known = Family(main=everything.main, others=tuple(one for one in everything.others if one not in mine))
+    begin(tmp_path, tab2, 100, known)
+    (planned,) = plan([later], tmp_path).items
+    for claim in planned.claims:
+        seen = evidence(planned, {}, claim)
+        assert (seen.first, seen.hundred, set(seen.family.others)) == (200, 2, mine - set(known.main))

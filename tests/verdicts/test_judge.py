@@ -13,10 +13,9 @@ import pytest
 from scipy.stats import binomtest
 
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import Cell, Claim, Item, Shown
+from benchmark.papers.item import Cell, Claim, Family, Item, Shown
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import Evidence, evidence
-from benchmark.verdicts.families import Family
 from benchmark.verdicts.judge import Decision, Judged, decide, family_error, share_text
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
