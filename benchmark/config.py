@@ -83,7 +83,7 @@ def added(default: Any, *, before: Any = dataclasses.MISSING, former: Mapping[st
     """
     names = {} if former is None else {"former": former}
     without = default if before is dataclasses.MISSING else before
-    return dataclasses.field(default=default, metadata={"added": True, "before": without, **names})
+    return dataclasses.field(default=default, metadata={"before": without, **names})
 
 
 def renamed(default: Any, former: Mapping[str, str]) -> Any:

@@ -18,13 +18,13 @@ from reports.formatting import count
 from reports.reported import Reported
 from reports.scope import against_lines, scope_text, so_far_lines, verdict_text
 
-STANDINGS = (*DECIDED, "undecided", "pilots only", "not run")
+STATUSES = (*DECIDED, "undecided", "pilots only", "not run")
 MAIN = Path(__file__).with_name("findings.toml")  # of each paper its main sentences
 MOST_FINDINGS, MOST_IN_README = 8, 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class BoardRow:
     """A declared claim, and where most is known of it."""
 
     item: Item
@@ -37,11 +37,11 @@ class Place:
         return self.item.name.partition("/")[0]
 
     @property
-    def says(self) -> str:
-        """One of STANDINGS."""
+    def status(self) -> str:
+        """One of STATUSES."""
         if self.judged is None or self.judged.estimate is None:
-            return STANDINGS[-1]
-        return self.judged.verdict if self.judged.verdict in STANDINGS else "pilots only"
+            return STATUSES[-1]
+        return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
 
 
 def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], tuple[Reported, Judged]]:
@@ -69,28 +69,28 @@ def declared_claims() -> tuple[tuple[Item, Claim], ...]:
 
 
 def _is_owner(item: Item, claim: Claim) -> bool:
-    place, owned = owner(item, claim)
-    return (place.name, owned.name) == (item.name, claim.name)
+    judged_in, owned = owner(item, claim)
+    return (judged_in.name, owned.name) == (item.name, claim.name)
 
 
-def board(every: Sequence[Reported], paper: str = "") -> list[Place]:
+def board(every: Sequence[Reported], paper: str = "") -> list[BoardRow]:
     """Every declared claim once, and a user's own; of one paper, or of all. An item that is built otherwise
     (`VARIANTS`) adds none."""
-    places = {(item.name, claim.name): Place(item=item, claim=claim) for item, claim in declared_claims()}
+    rows = {(item.name, claim.name): BoardRow(item=item, claim=claim) for item, claim in declared_claims()}
     for key, (one, judged) in furthest(every).items():
-        if key in places or (key[0] not in catalogue.VARIANTS and _is_owner(one.item, judged.claim)):
-            places[key] = Place(item=one.item, claim=judged.claim, one=one, judged=judged)
-    return [place for place in places.values() if paper in ("", place.paper)]
+        if key in rows or (key[0] not in catalogue.VARIANTS and _is_owner(one.item, judged.claim)):
+            rows[key] = BoardRow(item=one.item, claim=judged.claim, one=one, judged=judged)
+    return [row for row in rows.values() if paper in ("", row.paper)]
 
 
-def sentences(places: Iterable[Place]) -> list[Place]:
+def sentences(rows: Iterable[BoardRow]) -> list[BoardRow]:
     """Those on a paper's own words."""
-    return [place for place in places if place.claim.quote and not place.claim.withdrawn]
+    return [row for row in rows if row.claim.quote and not row.claim.withdrawn]
 
 
-def questions(places: Iterable[Place]) -> list[Place]:
+def questions(rows: Iterable[BoardRow]) -> list[BoardRow]:
     """Those that no paper asks."""
-    return [place for place in places if not place.claim.quote and not place.claim.withdrawn]
+    return [row for row in rows if not row.claim.quote and not row.claim.withdrawn]
 
 
 def of_the_paper(one: Reported) -> list[Judged]:
@@ -99,28 +99,28 @@ def of_the_paper(one: Reported) -> list[Judged]:
     return [judged for judged in sentences if _is_owner(one.item, judged.claim)]
 
 
-def built_otherwise(every: Sequence[Reported], paper: str = "") -> dict[str, list[Place]]:
+def of_variants(every: Sequence[Reported], paper: str = "") -> dict[str, list[BoardRow]]:
     """By how their items are built, the decided claims of VARIANTS; they count for no paper."""
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[BoardRow]] = {}
     for one, judged in furthest(every).values():
         variant = catalogue.variant_of(one.item.name) if one.item.name in catalogue.VARIANTS else None
         if variant and judged.is_decided and not judged.claim.withdrawn and paper in ("", one.paper):
-            place = Place(item=one.item, claim=judged.claim, one=one, judged=judged)
-            found.setdefault(variant.title, []).append(place)
+            row = BoardRow(item=one.item, claim=judged.claim, one=one, judged=judged)
+            found.setdefault(variant.title, []).append(row)
     return found
 
 
 def state_text(every: Sequence[Reported]) -> str:
     """How far the judging of all claims has come."""
-    places = board(every)
-    kinds = {"sentence of the papers": sentences(places), "question of ours": questions(places)}
-    withdrawn = len(places) - sum(map(len, kinds.values()))
-    said = f"{count(len(places), 'claim')} are declared, each contrast once."
+    rows = board(every)
+    kinds = {"sentence of the papers": sentences(rows), "question of ours": questions(rows)}
+    withdrawn = len(rows) - sum(map(len, kinds.values()))
+    said = f"{count(len(rows), 'claim')} are declared, each contrast once."
     for kind, own in kinds.items():
-        decided = sum(place.says in DECIDED for place in own)
+        decided = sum(row.status in DECIDED for row in own)
         name = kind if len(own) == 1 else kind.replace("sentence", "sentences").replace("question", "questions")
         said += f" Of {len(own)} {name} {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
-    counts = Counter(place.says for own in kinds.values() for place in own)
+    counts = Counter(row.status for own in kinds.values() for row in own)
     if counts["undecided"]:
         has = "has" if counts["undecided"] == 1 else "have"
         said += f" {counts['undecided']} {has} confirming runs without a decision."
@@ -134,38 +134,38 @@ def state_text(every: Sequence[Reported]) -> str:
 
 def papers_table(every: Sequence[Reported]) -> str:
     """For the README, as Markdown: of each paper how many claims stand where, and where it has runs; then findings."""
-    places = board(every)
-    lines = [*_counts("sentences of the paper", sentences(places), every), ""]
-    lines += [*_counts("questions of ours", questions(places), every), ""]
+    rows = board(every)
+    lines = [*_counts("sentences of the paper", sentences(rows), every), ""]
+    lines += [*_counts("questions of ours", questions(rows), every), ""]
     lines += [state_text(every), ""]
-    for title, own in built_otherwise(every).items():
-        told = "; ".join(f"{place.claim.name} ({place.item.name}): {_brief(place)}" for place in own)
-        lines += [f"Withdrawn setting, counted for no paper ({title}): {told}", ""]
+    for title, own in of_variants(every).items():
+        listed = "; ".join(f"{row.claim.name} ({row.item.name}): {_brief(row)}" for row in own)
+        lines += [f"Withdrawn setting, counted for no paper ({title}): {listed}", ""]
     for one, judged in findings(every, MOST_IN_README):
-        brief = _brief(Place(item=one.item, claim=judged.claim, one=one, judged=judged))
+        brief = _brief(BoardRow(item=one.item, claim=judged.claim, one=one, judged=judged))
         against = " ".join(against_lines(one, judged, every))
         lines.append(f"- {judged.claim.name} ({one.item.name}): {brief} {against}".rstrip())
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _counts(head: str, places: Sequence[Place], every: Sequence[Reported]) -> list[str]:
-    lines = [f"| {head} | all | {' | '.join(STANDINGS)} | runs at |", f"|---|{'---:|' * (1 + len(STANDINGS))}---|"]
-    for paper in dict.fromkeys(place.paper for place in places):
-        counts = Counter(place.says for place in places if place.paper == paper)
+def _counts(head: str, rows: Sequence[BoardRow], every: Sequence[Reported]) -> list[str]:
+    lines = [f"| {head} | all | {' | '.join(STATUSES)} | runs at |", f"|---|{'---:|' * (1 + len(STATUSES))}---|"]
+    for paper in dict.fromkeys(row.paper for row in rows):
+        counts = Counter(row.status for row in rows if row.paper == paper)
         run = [one for one in every if one.paper == paper and one.item.name not in catalogue.VARIANTS]
         profiles = ", ".join(dict.fromkeys(one.item.profile for one in run))
-        numbers = " | ".join(str(counts[says]) for says in STANDINGS)
+        numbers = " | ".join(str(counts[status]) for status in STATUSES)
         lines.append(f"| {paper} | {counts.total()} | {numbers} | {profiles or 'none'} |")
     return lines
 
 
-def _brief(place: Place) -> str:
+def _brief(row: BoardRow) -> str:
     """ "**holds** at K = 10, C = 2 and 10 on MNIST: +4.98 points, ..."."""
-    if place.one is None or place.judged is None:
+    if row.one is None or row.judged is None:
         return "**not run**."
-    start = f"**{verdict_text(place.one, place.judged)}** {scope_text(place.item, place.claim)}"
-    so_far = so_far_lines(place.one, place.judged)
-    return f"{start}. {' '.join(so_far)}" if so_far else f"{start}: {judged_in_brief(place.judged)}."
+    start = f"**{verdict_text(row.one, row.judged)}** {scope_text(row.item, row.claim)}"
+    so_far = so_far_lines(row.one, row.judged)
+    return f"{start}. {' '.join(so_far)}" if so_far else f"{start}: {judged_in_brief(row.judged)}."
 
 
 def main_sentences() -> Mapping[str, list[tuple[Item, str, str]]]:

@@ -132,7 +132,7 @@ def finding_text(one: Reported, judged: Judged) -> str:
 def judged_in_brief(judged: Judged) -> str:
     """Estimate, interval and n; then the estimate over all confirming seeds, and collapse."""
     if judged.claim.endpoint == "arithmetic":
-        return f"{estimate_text(judged)}, counted"
+        return f"{metric_name(judged.claim.metric)} {estimate_text(judged)}, counted"
     more = [line.rstrip(".") for line in (*over_all_lines(judged), *collapse_lines(judged)) if "no run of" not in line]
     return ". ".join([f"{estimate_text(judged)}, {interval_text(judged)}, n = {judged.n}", *more])
 

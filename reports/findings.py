@@ -11,7 +11,7 @@ from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import Judged, share_text
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.agreement import agreement
-from reports.boards import Place, board, built_otherwise, furthest, main_sentences, questions, sentences, state_text
+from reports.boards import BoardRow, board, furthest, main_sentences, of_variants, questions, sentences, state_text
 from reports.claims import claim_page, estimate_text, finding_text, judged_by, quote_text
 from reports.formatting import (
     NONE,
@@ -33,15 +33,15 @@ LEAD = """# Findings
 Of each paper its main sentences, and all claims that are decided. A claim is decided by seeds that were used for \
 nothing else; a pilot shows a direction and decides nothing. `fssl report --readme` writes this page from the records.
 
-A verdict is about the setting that stands beside it. A difference is taken so that it is above zero where the claim \
-is right. A claim that two things are alike (is no faster, gives no more) holds where the interval lies within a \
-margin that was fixed before. The difference is the typical one (Hodges-Lehmann) over confirming seeds, which are \
-looked at when there are 9, 16, 24 and 32 of them; all looks and claims of a paper share an error of 5 %. The \
-estimate of an early look lies too far from zero on average; the one over all confirming seeds stands beside it. \
-*Judged by*: *end* is accuracy at the end of the run; *speed* is the mean log-odds over the rounds, given as \
-accuracy. *Collapsed*: of how many runs of the cell with most of them the end is at least 5 points below a model of \
-the labelled images alone, or 20 below the run's own best, with an exact interval. In SSFL's table the server's \
-weight alone is a control of ours: FedAvg without groups, whose server weighs what it weighs inside a group.
+A verdict holds only for the setting named with it. A positive difference supports the claim. A claim that two \
+methods are equal (no faster, no more) holds if the interval lies within a margin that was fixed in advance. The \
+difference is the typical one (Hodges-Lehmann) over confirming seeds, which are looked at when there are 9, 16, 24 \
+and 32 of them. All looks and claims on a paper's first hundred of seeds share an error of 5 %. The estimate of an \
+early look lies too far from zero on average; the one over all confirming seeds stands next to it. *Judged by*: \
+*end* is accuracy at the end of the run; *speed* is the mean log-odds over the rounds, given as accuracy. \
+*Collapsed*: runs that end at least 5 points below a model of the labelled images alone, or 20 below their own best; \
+the cell with the most of them is shown, with an exact interval. *The server weight alone* (SSFL) is a control of \
+ours: FedAvg without groups, with the server weight that grouping has inside a group.
 """
 
 DECIDED_HEAD = """| {kind} | verdict | at | judged by | difference | n | over all seeds | collapsed |
@@ -68,14 +68,13 @@ def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, l
                 f"   {_outcome(one, judged, [*every, *also])}\\",
                 f"   *What can be said against it:* {markdown(against)}",
             ]
-        places = board(every, paper)
-        lines += _decided("decided sentence of the paper", sentences(places))
-        lines += _decided("decided question of ours", questions(places))
-        for title, own in built_otherwise(every, paper).items():
+        rows = board(every, paper)
+        lines += _decided("decided sentence of the paper", sentences(rows))
+        lines += _decided("decided question of ours", questions(rows))
+        for title, own in of_variants(every, paper).items():
             lines += _decided(f"decided, but of a withdrawn setting and counted for no paper ({title})", own)
-    rows = _beside_the_print(every)
-    if rows:
-        lines += [f"\n## At a paper's own length and network\n\n{BESIDE}\n", *rows]
+    if printed := _beside_the_print(every):
+        lines += [f"\n## At a paper's own length and network\n\n{BESIDE}\n", *printed]
     return "\n".join(lines) + "\n"
 
 
@@ -111,9 +110,9 @@ def _outcome(one: Reported | None, judged: Judged | None, every: Sequence[Report
     return markdown(" ".join((f"{where}{looks}. {finding_text(one, judged)}{more}", *beside)))
 
 
-def _decided(kind: str, places: Sequence[Place]) -> list[str]:
+def _decided(kind: str, claims: Sequence[BoardRow]) -> list[str]:
     """A table of those that are decided; empty without any."""
-    rows = [_decided_row(place.item, place.judged) for place in places if place.judged and place.judged.is_decided]
+    rows = [_decided_row(row.item, row.judged) for row in claims if row.judged and row.judged.is_decided]
     return ["", DECIDED_HEAD.format(kind=kind), *rows] if rows else []
 
 

@@ -25,7 +25,7 @@ from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap, of_other_data
 from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
-from reports.boards import board, built_otherwise, findings, of_the_paper, questions, sentences, state_text
+from reports.boards import board, findings, of_the_paper, of_variants, questions, sentences, state_text
 from reports.claims import claim_page, claims_table, finding_text, folded, lines_of
 from reports.figures import Panel, curves
 from reports.formatting import (
@@ -176,11 +176,11 @@ def front_values(every: Sequence[Reported], also: Sequence[Reported] = ()) -> di
 def boards(every: Sequence[Reported], root: str, known: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
     """Sentences of the papers, questions of ours, and what is decided in a setting that counts for no paper. `known`:
     items whose runs may speak of a claim's sentence, too. `root`: the site's from the page that they stand on."""
-    places = board(every, paper)
-    kinds = {"Sentences of the papers": sentences(places), "Questions of ours": questions(places)}
+    rows = board(every, paper)
+    kinds = {"Sentences of the papers": sentences(rows), "Questions of ours": questions(rows)}
     kinds |= {
         f"Of a withdrawn setting, counted for no paper ({title})": own
-        for title, own in built_otherwise(every, paper).items()
+        for title, own in of_variants(every, paper).items()
     }
     reported = {id(one.item): one for one in every}
 

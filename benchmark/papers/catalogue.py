@@ -28,7 +28,6 @@ VARIANTS: Mapping[str, Callable[..., Item]] = {
         *([("departures", partial(departures, paper, variant=variant))] if variant.switches else []),
     )
 }
-PRINTED = {name: build for name, build in VARIANTS.items() if name.endswith(BY_THE_PRINT)}
 # Beside a paper's own items: by its name, or with all, but not with the paper.
 OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))
 
@@ -97,8 +96,7 @@ def item_of(build: Callable[..., Item], profile: str) -> Item:
 
 
 def _printed(name: str) -> str:
-    if name in PRINTED:
-        return name
-    if f"{name}{BY_THE_PRINT}" not in PRINTED:
+    printed = f"{name.removesuffix(BY_THE_PRINT)}{BY_THE_PRINT}"
+    if printed not in VARIANTS:
         raise ConfigError(f"--rule paper: {name} has one rule; choose an item of ssfl")
-    return f"{name}{BY_THE_PRINT}"
+    return printed

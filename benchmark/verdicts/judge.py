@@ -2,12 +2,12 @@
 
 Only confirming seeds are judged (looks.py), and all of them. The typical difference is judged by its signed-rank
 interval (signed_ranks.py): improves and trend hold above zero, comparable holds within the margin; an improvement whose
-interval lies within the margin is no effect of interest. Nothing is called alike below twenty seeds. "every" and
-"order" hold where each of their contrasts does, each at the claim's whole error, and fail where one fails, at its share
-of it (intersection-union). Where more than a tenth of a cell's runs collapsed (evidence.py), the differences are
-lopsided, and signed ranks alone err: there the exact sign test, which needs no symmetry, has to give the same verdict
-at the look's level, else the claim is undecided. Collapse is counted beside every verdict, and judged by the sign test
-only in claims that are about it.
+interval lies within the margin is no effect of interest. Both verdicts of "no difference" need at least 20 seeds.
+"every" and "order" hold where each of their contrasts does, each at the claim's whole error, and fail where one fails,
+at its share of it (intersection-union). Where more than a tenth of a cell's runs collapsed (evidence.py), the
+differences are lopsided, and signed ranks alone err: there the exact sign test, which needs no symmetry, has to give
+the same verdict at the look's level, else the claim is undecided. Collapse is counted beside every verdict, and judged
+by the sign test only in claims that are about it.
 
 The error of a family of claims (families.py), some false verdict in it at any look, is .05 on a paper's first hundred
 of seeds and .05 / 2^k on its k-th, so that all later ones together have at most .025. Half of it is for the few main
@@ -49,7 +49,7 @@ class Estimate:
     value: float
     n: int
     interval: Interval | None = None  # None: not judged, or so few seeds have none at the claim's error
-    is_range: bool = False  # the interval is no more than the least and the largest difference
+    is_range: bool = False  # the interval ends at the least and the largest difference
 
 
 @dataclass(frozen=True, kw_only=True)

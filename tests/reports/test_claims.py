@@ -210,7 +210,7 @@ def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
     assert finding_text(one, judged) == "parameters: the difference is +200. It is counted."
     assert forest(one, judged, seeds=False) is None
     (bullet,) = [line for line in papers_table([one]).splitlines() if line.startswith("- ")]
-    assert "**holds**" in bullet and bullet.endswith(": +200, counted.")
+    assert "**holds**" in bullet and bullet.endswith(": parameters +200, counted.")
 
 
 def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:
