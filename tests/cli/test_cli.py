@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.cli.reproduce import tell_of_few_seeds
+from benchmark.cli.reproduce import warn_of_few_seeds
 from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
 from benchmark.records.lease import PATIENCE
@@ -157,12 +157,12 @@ def test_plan_says_at_how_many_seeds_open_claims_can_be_decided(capsys, tmp_path
 def test_reproduce_says_before_training_where_seeds_are_too_few(capsys, tmp_path):
     (item,) = items(["ssfl/tab2"], "demo")
     planned = plan([item], tmp_path, seeds=Seeds(confirming=9))
-    tell_of_few_seeds(planned, 9)
+    warn_of_few_seeds(planned, 9)
     looks = could_decide([item], {})
     err = capsys.readouterr().err
     assert err.startswith(f"fssl: ssfl/tab2: --seeds 9 can decide {looks[9]} of {sum(looks.values())} open claims; ")
     assert err.endswith(f"--seeds {max(looks)} can decide all\n") and err.count("\n") == 1
-    tell_of_few_seeds(planned, 24)
+    warn_of_few_seeds(planned, 24)
     assert capsys.readouterr().err == ""
 
 

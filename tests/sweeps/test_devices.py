@@ -8,8 +8,8 @@ from signal import SIGKILL
 import pytest
 import torch
 
+from benchmark.cli.launch import devices_named
 from benchmark.cli.main import main
-from benchmark.cli.scope import devices_named
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.lease import PATIENCE, abandon, claimed, newest
