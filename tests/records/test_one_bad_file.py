@@ -124,7 +124,7 @@ def test_wandb_rebuild_mirrors_the_others(results, monkeypatch):
 class Mirror:
     """W&B itself takes seconds a run."""
 
-    whole = True
+    complete = True
 
     def __init__(self, *words: object, **options: object) -> None: ...
 

@@ -80,7 +80,7 @@ def test_an_orphan_keeps_its_run_from_the_next_agents_child_and_finishes_it(tmp_
         assert agent.wait(200) == 75  # the orphan holds its standard error open: nothing to read to the end
         server.hand_out_again()
         second = called(words, environment(server, tmp_path), seconds=400)
-        assert second.returncode == 75 and "1 runs are left, and others are at them" in second.stderr, second.stderr
+        assert second.returncode == 75 and "1 runs are left; other workers train them" in second.stderr, second.stderr
         assert "another process is at this run" in second.stderr
         assert pid_of(run) == orphan and len(list((run / "leases").iterdir())) == 1
         os.kill(orphan, SIGCONT)
