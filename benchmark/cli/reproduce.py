@@ -67,7 +67,7 @@ def _add_work(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Trains what is missing, and leaves each run that another worker is at alone: start as many of these as you "
         "like, on as many machines as share the folder of results. The run of a worker that died is taken over and "
-        "goes on from its checkpoint. Prints no table: `fssl reproduce` does, and `fssl status` tells how far all are."
+        "goes on from its last save. Prints no table: `fssl reproduce` does, and `fssl status` tells how far all are."
     )
     add_scope(command, what="ssfl/tab2, a paper (ssfl), all, or sweep files (sweeps/wandb/grids/*.yaml)")
     command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmark.cli.main import number
 from benchmark.config import choose
 from benchmark.errors import ConfigError
-from benchmark.records.lease import BEAT, PATIENCE
+from benchmark.records.claim import BEAT, PATIENCE
 
 if TYPE_CHECKING:  # loads what trains
     from benchmark.papers.item import Item
