@@ -1,9 +1,9 @@
 """Launching runs: side by side in processes of this machine, one core and one thread each, or by other workers (Ray).
 
 Two runs on two cores finish sooner than one run on both. Any number of launchers, on any number of machines that share
-the folder of results, may be at the same runs: each run has one process at a time (`records.lease`), a launcher
-passes over what others are at, and comes back to it when they have finished it, given it up, or died. A process that
-dies takes nothing with it but the rounds since its last checkpoint.
+the folder of results, may be at the same runs: each run has one process at a time (`records.claim`), a launcher
+passes over what others are at, and comes back to it when they have finished it, stopped, or died. A process that dies
+takes nothing with it but the rounds since its last save.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from typing import Protocol
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated.start import hear, starting
-from benchmark.records.lease import PATIENCE, abandon, is_held
+from benchmark.records.claim import PATIENCE, is_held
 from benchmark.records.record import is_recorded, run_folder
 
 CPU = "cpu"  # the device of runs that need no other: any number of processes share it
@@ -92,7 +92,7 @@ def launch(
     in the end.
 
     What others are at is waited for. `patience`: see `records.run`. A run whose process is killed
-    goes on from its checkpoint, and is given up the third time. Ctrl-C or SIGTERM stops the workers at their last
+    goes on from its last save, and is left alone the third time. Ctrl-C or SIGTERM stops the workers at their last
     finished round and raises Stopped; nothing is lost.
     """
     queue = _Queue(runs, results, patience)
@@ -157,7 +157,6 @@ class _Queue:
                 self.waiting.insert(0, run)
                 return
             error = RunFailed(_killed(run, ended.died))
-            abandon(run_folder(self._results, run), ended.died, self._patience)
         if error is not None and not isinstance(error, Diverged):
             self.failures.append(error)
         else:
@@ -177,7 +176,7 @@ class _Queue:
 def _killed(run: Experiment, died: str) -> str:
     return (
         f"cell {run.cell_key}, seed {run.seed}: its process ended {MOST_DEATHS} times, last by {died}; "
-        "the same command goes on from its checkpoint"
+        "the same command goes on from its last save"
     )
 
 
@@ -189,7 +188,7 @@ def _stopped_with_us(workers: Workers) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             workers.stop()
-            raise Stopped("stopped; the same command goes on from the checkpoints") from None
+            raise Stopped("stopped; the same command goes on from the last saves") from None
         except BaseException:
             workers.stop()
             raise

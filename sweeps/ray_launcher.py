@@ -1,6 +1,6 @@
 """The launcher's workers beyond one machine: Ray tasks, one a run, wherever in the cluster there is room.
 
-Ray only says where a run is trained. What a run has done is in the folder of results that all nodes share, and a lease
+Ray only says where a run is trained. What a run has done is in the folder of results that all nodes share, and a claim
 there gives each run one process at a time: Ray retries nothing, and the launcher decides. Ray is an extra
 (`pip install fssl-bench[ray]`) and imported here only.
 """
@@ -96,7 +96,7 @@ class Orders:
 def trained(data: dict[str, Any], orders: Orders) -> tuple[bool, FsslError | None, FsslError | None]:
     """Train one run, given as JSON, on a node: whether it was trained here, its error, and why this node cannot.
 
-    A cancelled task is interrupted as if by Ctrl-C: the run leaves its checkpoint and comes back as Stopped.
+    A cancelled task is interrupted as if by Ctrl-C: the run saves its last round and comes back as Stopped.
     """
     if (why := unfit(orders)) is not None:
         return False, None, why
@@ -229,7 +229,7 @@ class RayWorkers:
     def _stopped(self, run: Experiment) -> Ended:
         """Its process was asked to stop: by us, or by a node that is being taken away."""
         if self._stopping:
-            return Ended(run=run, error=Stopped("stopped; the same command goes on from the checkpoints"))
+            return Ended(run=run, error=Stopped("stopped; the same command goes on from the last saves"))
         return Ended(run=run, moved=True)
 
     def stop(self) -> None:

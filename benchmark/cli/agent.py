@@ -17,13 +17,13 @@ from pathlib import Path
 from benchmark.cli.main import ROOT, add_places, number
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.records.lease import is_held
+from benchmark.records.claim import is_held
 from benchmark.records.record import result_if_whole, run_folder
 from benchmark.records.wandb_mirror import unreachable
 from sweeps.grid import checked
 from sweeps.sweep_file import config, differences, read
 
-SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for a checkpoint
+SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for saving the last round
 
 
 class Missing(FsslError):
@@ -118,7 +118,7 @@ def _exit_code(runs: Sequence[Experiment], results: Path, stopped: bool) -> int:
     for run in missing:
         print(f"missing: cell {run.cell_key}, seed {run.seed}", file=sys.stderr)
     if missing and stopped:
-        raise Stopped(f"stopped; {len(missing)} runs are left, and go on from their checkpoints")
+        raise Stopped(f"stopped; {len(missing)} runs are left, and go on from their last saves")
     if missing and all(is_held(folders[run]) for run in missing):
         raise RunningElsewhere(f"{len(missing)} runs are left; other workers train them")
     if missing:

@@ -17,7 +17,7 @@ from benchmark.cli.main import number
 from benchmark.config import choose
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.records.lease import BEAT, PATIENCE
+from benchmark.records.claim import BEAT, PATIENCE
 from benchmark.records.record import AGAINST_A_FALL, fall_in_words, result_if_whole, run_folder
 from sweeps.launcher import LocalWorkers, Workers, launch
 from sweeps.plan import Plan

@@ -22,7 +22,7 @@ HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # records and pa
 DEFAULT_SITE = HOME / "reports" / "site"
 
 EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged, 70 diverged, 73 cannot write,
-75 being run elsewhere, 76 stopped with a checkpoint"""
+75 being run elsewhere, 76 stopped and saved"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fssl: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("fssl: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("fssl: stopped; the same command goes on from the last save", file=sys.stderr)
         return Stopped.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has closed it

@@ -11,8 +11,8 @@ import pytorch_lightning as pl
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.stopping import Preempted
 from benchmark.records.record import read_run, run_folder
-from benchmark.records.signals import Preempted
 from benchmark.records.wandb_mirror import WandbMirror, labels_of, mode_asked
 
 

@@ -14,7 +14,7 @@ from benchmark.cli.main import main
 from benchmark.cli.reproduce import warn_of_few_seeds
 from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
-from benchmark.records.lease import PATIENCE
+from benchmark.records.claim import PATIENCE
 from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under, owner
 from benchmark.verdicts.open_claims import could_decide

@@ -12,7 +12,7 @@ from benchmark.cli.launch import devices_named
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Federation
-from benchmark.records.lease import PATIENCE, abandon, claimed, newest
+from benchmark.records.claim import PATIENCE, read
 from benchmark.records.record import run_folder
 from sweeps.launcher import Ended, LocalWorkers, RunFailed, launch
 from sweeps.status import status_of, summary
@@ -56,7 +56,7 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
         (tmp_path / "GATE.2").touch()
         workers.close()
     engines = [record_of(run_folder(tmp_path, run)).manifest["engine"] for run in (one, other)]
-    assert [engine["name"] for engine in engines] == ["reference", "reference"]
+    assert [engine["name"] for engine in engines] == ["pool", "reference"]  # "cpu" is a pool of one
 
 
 @pytest.mark.parametrize(
@@ -89,30 +89,18 @@ def test_devices_by_name():
 
 
 @pytest.mark.slow
-def test_a_run_whose_process_dies_three_times_is_given_up(tmp_path):
+def test_a_run_whose_process_dies_three_times_is_left_alone(tmp_path):
     """Its process is killed whenever it waits before round 2."""
     run, killed = gated(tmp_path), list[int]()
     folder = run_folder(tmp_path, run)
 
     def kill(standing: object) -> None:
-        if begun(folder) > len(killed) and (lease := newest(folder)) is not None:
-            killed.append(lease.content["process"]["pid"])
+        if begun(folder) > len(killed) and (claim := read(folder)):
+            killed.append(claim["pid"])
             os.kill(killed[-1], SIGKILL)
 
     with pytest.raises(RunFailed, match="ended 3 times, last by SIGKILL"):
         launch(LocalWorkers(1, tmp_path), [run], tmp_path, watch=kill)
     found = status_of(folder, name="", rounds=2)
-    assert (found.state, found.attempt, len(killed)) == ("given up", 3, 3)
-    assert summary([found]).line() == "1 runs: 1 given up; 1/2 rounds"
-
-
-def test_a_run_that_somebody_is_at_is_not_given_up_for_them(tmp_path):
-    abandon(tmp_path, "SIGKILL")
-    assert newest(tmp_path) is None  # nobody has begun it
-    with claimed(tmp_path):
-        abandon(tmp_path, "SIGKILL")
-        assert (lease := newest(tmp_path)) is not None and lease.attempt == 1
-    abandon(tmp_path, "SIGKILL")
-    assert (lease := newest(tmp_path)) is not None and lease.attempt == 2 and lease.abandoned == "SIGKILL"
-    with claimed(tmp_path) as own:
-        assert own.attempt == 3
+    assert (found.state, found.attempt, len(killed)) == ("dead", 3, 3)
+    assert summary([found]).line() == "1 runs: 1 dead; 1/2 rounds"

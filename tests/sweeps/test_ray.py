@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, ConfigError, Stopped
 from benchmark.experiment import Experiment, Federation
-from benchmark.records.lease import PATIENCE
+from benchmark.records.claim import PATIENCE
+from benchmark.records.claim import read as read_claim
 from benchmark.records.provenance import commit
-from benchmark.records.record import run_folder
+from benchmark.records.record import read_rounds, run_folder
 from benchmark.records.run import run
 from sweeps.grid import checked as checked_grid
 from sweeps.launcher import Standing, launch
@@ -81,14 +82,16 @@ def gated(folder: Path) -> list[Experiment]:
 
 
 def lines(results: Path, experiment: Experiment) -> int:
-    path = run_folder(results, experiment) / "rounds.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return len(read_rounds(run_folder(results, experiment)))
 
 
-def leases(results: Path, experiment: Experiment) -> list[dict[str, Any]]:
-    """What each attempt wrote when it began."""
-    paths = sorted((run_folder(results, experiment) / "leases").iterdir())
-    return [json.loads(path.read_text() or "{}") for path in paths]
+def attempts(results: Path, experiment: Experiment) -> list[dict[str, Any]]:
+    path = run_folder(results, experiment) / "manifest.json"
+    return json.loads(path.read_text())["attempts"] if path.exists() else []
+
+
+def claim(results: Path, experiment: Experiment) -> dict[str, Any]:
+    return read_claim(run_folder(results, experiment)) or {}
 
 
 def launched(results: Path, runs: list[Experiment], watch: Callable[[Standing], None]) -> Standing:
@@ -115,9 +118,9 @@ def second(runs: list[Experiment], results: Path, gates: Path, cluster: Cluster)
     lost: list[int] = []
 
     def pids() -> list[int]:
-        """Of each run's newest attempt; fewer where one has only begun."""
-        newest = [leases(results, run)[-1] for run in runs]
-        return [attempt["process"]["pid"] for attempt in newest if "process" in attempt]
+        """Of the processes that hold a run."""
+        held = [claim(results, run) for run in runs]
+        return [each["pid"] for each in held if "pid" in each]
 
     def watch(standing: Standing) -> None:
         if any(lines(results, run) != 4 for run in runs) or len(pids()) != len(runs):
@@ -125,7 +128,7 @@ def second(runs: list[Experiment], results: Path, gates: Path, cluster: Cluster)
         if not killed:
             killed.append(pids()[0])
             os.kill(killed[0], SIGKILL)
-        elif not lost and len(leases(results, runs[0])) == 3:
+        elif not lost and len(attempts(results, runs[0])) == 3:
             mine, *others = pids()
             lost.extend(pid for pid in others if cluster.node_of(pid) is not cluster.node_of(mine))
             cluster.remove(cluster.node_of(lost[0]))
@@ -138,10 +141,10 @@ def second(runs: list[Experiment], results: Path, gates: Path, cluster: Cluster)
 @pytest.mark.slow
 def test_ctrl_c_a_killed_worker_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_path):
     """Attempts of three runs: to Ctrl-C, to their end by kill -9 or with their node, to the end of their rounds. One
-    loses nothing. All attempts but the first go on from the checkpoint that Ctrl-C left after round 2."""
+    loses nothing. The second goes on from what Ctrl-C left after round 2, the third from the save after round 4."""
     results, runs = tmp_path / "ray", gated(tmp_path)
     with joined(cluster.address):
-        with pytest.raises(Stopped, match="goes on from the checkpoints"):
+        with pytest.raises(Stopped, match="goes on from the last saves"):
             launched(results, runs, first(runs, results))
         assert [lines(results, run) for run in runs] == [2, 2, 2, 2]
         (tmp_path / "GATE.3").touch()
@@ -152,10 +155,10 @@ def test_ctrl_c_a_killed_worker_and_a_lost_node_cost_no_run_and_no_bit(cluster, 
     for experiment in runs:
         record = record_of(run_folder(results, experiment))
         begun_at.append([attempt["from_round"] for attempt in record.manifest["attempts"]])
-        assert record.status == "done" and len(leases(results, experiment)) == len(begun_at[-1])
+        assert record.status == "done"
         run(experiment, tmp_path / "whole", engine="pool", workers=1)  # as launchers train
         assert differences(results, tmp_path / "whole", experiment) == []
-    assert sorted(begun_at) == [[0, 2], [0, 2, 2], [0, 2, 2], [0, 2, 2]]
+    assert sorted(begun_at) == [[0, 2], [0, 2, 4], [0, 2, 4], [0, 2, 4]]
 
 
 @pytest.mark.slow
@@ -175,11 +178,11 @@ def test_the_command_outlives_a_killed_worker_and_stops_with_76_at_sigterm(clust
                 assert command.poll() is None, command.communicate()
                 time.sleep(0.05)
             if attempt == 1:
-                os.kill(leases(results, experiment)[0]["process"]["pid"], SIGKILL)
+                os.kill(claim(results, experiment)["pid"], SIGKILL)
         command.send_signal(SIGTERM)
         told, said = command.communicate(timeout=300)
     assert (command.returncode, told) == (76, "") and "fssl: stopped" in said, said
-    assert list(tmp_path.glob("results/runs/*/*/checkpoints/*"))
+    assert list(tmp_path.glob("results/runs/*/*/state.pt"))
 
 
 def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
