@@ -39,7 +39,8 @@ from benchmark.federated.start import starting
 from benchmark.records.claim import BEAT, PATIENCE, is_held
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.launcher import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, begin_worker, sigterm_as_interrupt
+from sweeps.launcher import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, sigterm_as_interrupt
+from sweeps.processes import begin_worker
 
 METRIC = "validation/accuracy"  # of the last round, on labels held out at the server
 FIRST_SEED = 1000  # apart from a table's seeds

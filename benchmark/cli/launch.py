@@ -19,10 +19,11 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.records.claim import BEAT, PATIENCE
 from benchmark.records.record import AGAINST_A_FALL, fall_in_words, result_if_whole, run_folder
-from sweeps.launcher import LocalWorkers, Workers, launch
+from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
+from sweeps.processes import CPU, LocalWorkers
 
-AUTO, CPU = "auto", "cpu"
+AUTO = "auto"
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:

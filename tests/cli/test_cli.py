@@ -19,8 +19,8 @@ from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under, owner
 from benchmark.verdicts.open_claims import could_decide
 from benchmark.verdicts.rule import rule
-from sweeps.launcher import attempted
 from sweeps.plan import Seeds, plan
+from sweeps.processes import attempt
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
 
@@ -185,7 +185,7 @@ def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys
             words = ("--cell", "ssfl/tab2:Server only", "--profile", "demo", "--results", tmp_path)
             assert fssl(capsys, "run", *words, f"--seed={seed}")[0] == 76
         else:
-            _, error = attempted(experiment.with_seed(seed), tmp_path, None, PATIENCE, "cpu")
+            error = attempt(experiment.with_seed(seed), tmp_path, None, PATIENCE, "cpu")
             assert isinstance(error, Stopped)
         return json.loads(path.read_text())
 

@@ -25,7 +25,8 @@ from benchmark.experiment import Experiment, Federation
 from benchmark.records.claim import read
 from benchmark.records.record import read_run, run_folder
 from benchmark.records.verify import troubles_of
-from sweeps.launcher import LocalWorkers, Standing, launch
+from sweeps.launcher import LaunchStatus, launch
+from sweeps.processes import LocalWorkers
 from tests.conftest import tiny_experiment
 from tests.records.equality import FINISHED
 
@@ -41,7 +42,7 @@ def race(results: Path, *, workers: int, number: int, rounds: int = 3, kills: in
     began = time.monotonic()
     runs = cells(number, rounds)
 
-    def work() -> Standing:
+    def work() -> LaunchStatus:
         return launch(LocalWorkers(1, results), runs, results)
 
     with ThreadPoolExecutor(workers) as pool:
@@ -65,7 +66,7 @@ def race(results: Path, *, workers: int, number: int, rounds: int = 3, kills: in
     }
 
 
-def _kill(results: Path, started: Sequence[Future[Standing]], kills: int, draw: random.Random) -> int:
+def _kill(results: Path, started: Sequence[Future[LaunchStatus]], kills: int, draw: random.Random) -> int:
     """SIGKILL to processes that hold a claim, one after another; how many there were."""
     killed = 0
     while killed < kills and not all(future.done() for future in started):
