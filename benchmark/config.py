@@ -149,6 +149,25 @@ class Checked:
                 raise ConfigError(
                     f"{name}: {shown(value)} does nothing with {switch} {position!r}; choose {switch} {remedy}"
                 )
+        for name, hint in _hints(type(self)).items():
+            object.__setattr__(self, name, _canonical(hint, getattr(self, name)))
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, without their intervals."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(typing.cast(Any, cls))}
+
+
+def _canonical(hint: Any, value: Any) -> Any:
+    """A number in a field of floats as a float, and -0.0 as 0.0: equal settings must have equal keys."""
+    args = typing.get_args(hint)
+    if isinstance(value, tuple) and args:
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+        return tuple(_canonical(kind, part) for kind, part in zip(kinds, value, strict=True))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) + 0.0 if is_number and float in (hint, *args) else value
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose, from_plain, to_plain, values_before
 from benchmark.data.augment import Augmentation
+from benchmark.data.datasets import canonical_name
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, check_known, method_name, read_method
@@ -62,6 +63,7 @@ class Data(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "name", canonical_name(self.name))
         if not self.N_s and self.label_setting in ("server", "everywhere", "one_more_client"):
             raise ConfigError(f"N_s: 0 with label_setting {self.label_setting!r}; choose 1 or more")
         if self.unlabelled == "extra" and self.label_setting not in ("server", "one_more_client"):

@@ -151,6 +151,23 @@ def public_name(name: str) -> str:
     return f"folder:{Path(path).name}{mark}{option}"
 
 
+def canonical_name(name: str) -> str:
+    """One spelling for each data set: of a folder, its absolute path without links, and its size.
+
+    What cannot be such a name is returned as it is; `load` refuses it.
+    """
+    if not name.startswith("folder:"):
+        return name
+    path, mark, option = name.removeprefix("folder:").partition("?")
+    size = option.removeprefix("size=")
+    try:
+        if option.startswith("size=") and size.isdecimal():
+            option = f"size={int(size)}"
+        return f"folder:{Path(path).expanduser().resolve()}{mark}{option}"
+    except (OSError, RuntimeError, ValueError):  # a loop of links, an unknown user's home, thousands of digits
+        return name
+
+
 def known(name: str) -> Known:
     """Raises ConfigError for a name that is not in `DATASETS`."""
     if name not in DATASETS:
