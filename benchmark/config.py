@@ -149,15 +149,15 @@ class Checked:
                 raise ConfigError(
                     f"{name}: {shown(value)} does nothing with {switch} {position!r}; choose {switch} {remedy}"
                 )
-        for name, hint in _hints(type(self)).items():
+        for name, hint in _hints(typing.cast(Any, type(self))).items():
             object.__setattr__(self, name, _canonical(hint, getattr(self, name)))
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, without their intervals."""
     hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(typing.cast(Any, cls))}
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _canonical(hint: Any, value: Any) -> Any:
@@ -219,7 +219,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             f"{path or 'experiment'}: {shown(data)} is no table of fields; {cls.__name__} has {_names(cls)}"
         )
     hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
+    fields = {f.name: f for f in dataclasses.fields(cls)}
     values = {}
     for key, raw in data.items():
         if key == "kind":
