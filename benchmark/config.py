@@ -157,7 +157,7 @@ class Checked:
 def _hints(cls: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, without their intervals."""
     hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    return {f.name: hints[f.name] for f in dataclasses.fields(typing.cast(Any, cls))}
 
 
 def _canonical(hint: Any, value: Any) -> Any:
@@ -219,7 +219,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             f"{path or 'experiment'}: {shown(data)} is no table of fields; {cls.__name__} has {_names(cls)}"
         )
     hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
     values = {}
     for key, raw in data.items():
         if key == "kind":
