@@ -62,6 +62,7 @@ def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rul
     seed=st.integers(0, 5),
 )
 def test_labels_at_the_clients_move_neither_server_nor_validation(per_client, K, N_s, N_validation, rule, seed):
+    """And they are in the hash: without them, or as further clients' images, it is another one."""
     labels_N = BALANCED_N[:900]
     without = split(labels_N, 10, N_s, K, rule, seed, N_validation)
     shared = split(labels_N, 10, N_s, K, rule, seed, N_validation, labels_per_client=per_client)
@@ -71,17 +72,8 @@ def test_labels_at_the_clients_move_neither_server_nor_validation(per_client, K,
     everything = [shared.server_N, shared.validation_N, *shared.labelled, *shared.clients]
     np.testing.assert_array_equal(np.sort(np.concatenate(everything)), np.arange(900))
     assert without.labelled == () and without.labelled_counts(labels_N).shape == (0, 10)
-
-
-def test_the_hash_covers_labels_at_the_clients():
-    """Swapping two clients' labelled images changes it; so does calling them the images of further clients."""
-    shared = split(BALANCED_N, 10, 100, 3, Iid(), 0, labels_per_client=2)
-    first, second, third = shared.labelled
-    swapped = replace(shared, labelled=(second, first, third))
     further = replace(shared, labelled=(), clients=(*shared.clients, *shared.labelled))
-    reversed_first = replace(shared, labelled=(first[::-1], second, third))
-    assert len({shared.hash(), swapped.hash(), further.hash(), replace(shared, labelled=()).hash()}) == 4
-    assert reversed_first.hash() == shared.hash()
+    assert len({shared.hash(), further.hash(), replace(shared, labelled=()).hash()}) == 3
 
 
 @pytest.mark.parametrize("rule", RULES)
