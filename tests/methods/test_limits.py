@@ -1,7 +1,7 @@
 """Limit cases: at one value of a hyperparameter, a method is another one, bit by bit; at another value it is not."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
@@ -32,13 +32,16 @@ FIXMATCH: dict[str, Any] = {
 FEDPROX = FedProxFixMatch(**FIXMATCH)
 
 
+CENTRAL: tuple[Any, ...] = (FixMatch, UDA, PseudoLabeling, PiModel, MeanTeacher)
+
+
 class Limit(NamedTuple):
     method: Any  # at the limit
     other: Any  # the method that it then is
     beyond: Any = None  # the first method away from the limit; None: not compared
     setting: Any = "everywhere"
     tolerance: float = 0.0
-    norm: str = "gn"
+    norm: Literal["gn", "sbn"] = "gn"
 
 
 LIMITS = {
@@ -106,7 +109,7 @@ LIMITS = {
             kind(batch_size=8, threshold=0.1, ema=0.0) if "threshold" in kind.__dataclass_fields__ else None,
             "server",
         )
-        for kind in (FixMatch, UDA, PseudoLabeling, PiModel, MeanTeacher)
+        for kind in CENTRAL
     },
 }  # fmt: skip
 
