@@ -1,4 +1,4 @@
-"""The methods by name, and how a method outside the package is named (`my_module:MyMethod`)."""
+"""The methods by name, and a user's own as `my_module:MyMethod`."""
 
 import importlib
 import sys
@@ -81,8 +81,8 @@ def method_class(name: str) -> type:
 
 
 def check_known(name: object) -> None:
-    """For what is read and was not typed: a method of this suite, or one that the user has named on the command line,
-    whose module is there already. Nothing is imported. Raises ConfigError."""
+    """Raise ConfigError for a record's method that is neither the suite's nor imported. A method of the user's own
+    is imported where she named it on the command line; a record's name imports nothing."""
     if isinstance(name, str) and ":" in name and name.partition(":")[0] not in sys.modules:
         raise ConfigError(
             f"method.kind: {shown(name)} is no method of this suite, and no file is run because a record names it; "

@@ -1,4 +1,4 @@
-"""From a `Model`, the part of an experiment that names a network, to the network with its initial weights."""
+"""Builds the network that a `Model` names, with its initial weights."""
 
 import copy
 import importlib
@@ -47,12 +47,9 @@ NETWORKS: Mapping[str, type[nn.Module]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Checked):
-    """A network and its normalisation; part of a cell's identity.
-
-    Raises ConfigError on a network it does not know or cannot import, a group count that does not divide the network's
-    channels, and a norm, dropout or width the network has no place for (a setting that moves nothing must not make
-    another cell).
-    """
+    """A network and its normalisation; part of a cell's identity. Raises ConfigError for a network that is unknown
+    or cannot be imported, a group count that does not divide the network's channels, and a norm, dropout or width
+    that the network does not have (a setting without effect must not make another cell)."""
 
     network: str  # a name of NETWORKS, or module:Class
     norm: Literal["gn", "bn", "sbn", "none"] = "gn"  # sbn: static batch norm, of SemiFL and HeteroFL
@@ -96,17 +93,15 @@ def network_class(name: str) -> type[nn.Module]:
 
 
 def takes(network: type[nn.Module], argument: str) -> bool:
-    """Whether the network is made with this argument."""
+    """Whether the network has this constructor argument."""
     return argument in inspect.signature(network).parameters
 
 
 def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) -> nn.Module:
-    """The network on the CPU, in training mode, with PyTorch's default initialisation where its file names no other.
-
-    The weights come from the stream "initial weights" of `seed`, the experiment's own seed: the same on every call,
-    whatever was drawn before. No global generator is moved, and the default device is not used.
-    Raises ConfigError where images are too small, there are fewer than two classes, or a user's network fails.
-    """
+    """The network on the CPU, in training mode, with initial weights. They are PyTorch's default ones where its file
+    names no other, from the stream "initial weights" of `seed`, the experiment's own seed: the same on every call,
+    whatever was drawn before. No global generator is changed, and the default device is not used. Raises ConfigError
+    where images are too small, there are fewer than two classes, or a user's network fails."""
     network = network_class(model.network)
     side = getattr(network, "smallest_side", 1)
     if min(image_shape[1:]) < side or image_shape[0] < 1:
@@ -140,15 +135,14 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers are trained; buffers, such as the running statistics of a batch norm, are not among them."""
+    """How many numbers are trained. Buffers, such as the running statistics of a batch norm, are not counted."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
-    """Floating-point operations of one image's forward pass; a multiplication and its addition count as two.
-
-    Convolutions and linear layers only. A copy of the module runs in evaluation mode; `module` is left as it is.
-    """
+    """Floating-point operations of one image's forward pass. A multiplication and its addition count as two;
+    convolutions and linear layers are counted. A copy of the module runs in evaluation mode; `module` is not
+    changed."""
     total = 0
 
     def count(layer: nn.Conv2d | nn.Linear, _: object, output_1: torch.Tensor) -> None:

@@ -18,10 +18,8 @@ from benchmark.models.norms import Norm
 
 
 class EmnistCnn(nn.Module):
-    """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D.
-
-    The convolutions are not padded: 28 pixels become 26, 24, and 12 after the pooling, 9216 = 64 x 12 x 12 features.
-    """
+    """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D. The
+    convolutions are not padded: 28 pixels become 26, 24, and 12 after the pooling, 9216 = 64 x 12 x 12 features."""
 
     norm_channels = (32, 64)
     smallest_side = 6
