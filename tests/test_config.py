@@ -81,7 +81,7 @@ def test_one_experiment_has_one_key_however_it_is_written(tmp_path, monkeypatch)
         (["--partition.R=-0.1"], ["R", "-0.1"]),
         (["--partition=dirchlet"], ["partition.kind", "dirchlet", "did you mean 'dirichlet'"]),
         (["--method=sfsl"], ["method", "sfsl", "did you mean 'ssfl'"]),
-        (["--method=os:path"], ["method", "os:path", "no dataclass"]),
+        (["--method=os:path"], ["method", "os:path", "not a dataclass"]),
         (["--method=no_such_module:X"], ["no_such_module:X", "cannot be imported"]),
         (
             ["--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=0"],

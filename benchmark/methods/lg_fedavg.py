@@ -1,12 +1,13 @@
-"""LG-FedAvg: supervised federated averaging of some layers; the others stay with each client.
+"""LG-FedAvg: some layers are averaged; the others stay with each client.
 
-Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act Globally: Federated Learning with
-Local and Global Representations. arXiv:2001.01523, Algorithm 1. Released code: pliang279/LG-FedAvg, main_lg.py.
+It is supervised. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act Globally:
+Federated Learning with Local and Global Representations. arXiv:2001.01523, Algorithm 1. Released code:
+pliang279/LG-FedAvg, main_lg.py.
 
-A client trains its own layers and the common ones together and sends the common ones; the server averages these. What
-is tested is the ensemble of the clients' models ("New Test": devices' outputs averaged): each with its own layers.
+A client trains its own layers and the common ones together and sends the common ones; the server averages these. The
+ensemble of the clients' models is tested ("New Test": devices' outputs averaged): each with its own layers.
 
-Departures and choices:
+Departures (of its runs: reports/semifl/departures.md, entry 16):
 1. `private`: the paper's local layers are the first ones, which make the representation. In the released CIFAR-10
    command (--num_layers_keep 2, the order of models/Nets.py) the convolutions are common and the other layers private.
 2. The released code begins with a model of FedAvg (--load_fed): `fedavg_rounds`, in which all layers are common.
@@ -98,7 +99,7 @@ class ClientUpdate(fl.LocalUpdate):
 
 
 def layers_of(names: Iterable[str]) -> list[str]:
-    """The modules that have tensors, from the input on: "conv1", "conv2", "fc1"."""
+    """The modules that have tensors, from the input on, such as "conv1" or "fc1"."""
     return list(dict.fromkeys(map(layer_of, names)))
 
 

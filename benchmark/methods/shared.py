@@ -301,6 +301,6 @@ def with_static_statistics(
         )
         for holder, part in asked
     ]
-    found = [outcome.sends for outcome in world.fit(jobs) if not outcome.sat_out]
-    shares = [(sent["statistics"], sent["count"]) for sent in found]
+    answers = [outcome.sends for outcome in world.fit(jobs) if not outcome.sat_out]
+    shares = [(answer["statistics"], answer["count"]) for answer in answers]
     return set_statistics(weights, mean_statistics(shares, pooled=pooled))

@@ -28,8 +28,8 @@ ImageShape = tuple[int, int, int]  # channels, rows, columns
 # A network is a torch.nn.Module made by Network(image_shape, num_classes, norm): norm(channels) gives a module for a
 # map of so many channels. It takes images_NCHW and returns logits_ND. Optional arguments: dropout (a probability);
 # width (a share of the hidden units) with channel_multiple. Optional attributes of the class:
-# * norm_channels: channel counts that it passes to norm, to check norm_groups early; () has no place for a norm.
-# * smallest_side: pixels below which nothing would be left after pooling.
+# * norm_channels: channel counts that it passes to norm, to check norm_groups early; (): it has no norm.
+# * smallest_side: of an image, in pixels; with fewer, nothing would be left after pooling.
 NETWORKS: Mapping[str, type[nn.Module]] = {
     "emnist_cnn": EmnistCnn,
     "fedavg_cnn": FedAvgCnn,
@@ -62,7 +62,7 @@ class Model(Checked):
         network = network_class(self.network)
         norm_channels = getattr(network, "norm_channels", None)  # None: a user's network, checked when it is built
         if norm_channels == () and self.norm != "none":
-            raise ConfigError(f"norm: {self.norm!r}, but {self.network} has no place for a norm; choose none")
+            raise ConfigError(f"norm: {self.norm!r}, but {self.network} has no norm; choose none")
         if self.norm == "gn":
             for channels in norm_channels or ():
                 require_groups_divide(self.norm_groups, channels)
@@ -80,16 +80,16 @@ def network_class(name: str) -> type[nn.Module]:
         raise ConfigError(f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (your own: module:Class)")
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        network = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever a user's file raises
         raise ConfigError(f"network: {name!r} cannot be imported ({_line(error)})") from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(f"network: {name!r} is no class of torch.nn.Module")
+    if not (isinstance(network, type) and issubclass(network, nn.Module)):
+        raise ConfigError(f"network: {name!r} is not a subclass of torch.nn.Module")
     try:
-        inspect.signature(found).bind((1, 28, 28), 10, no_norm)
+        inspect.signature(network).bind((1, 28, 28), 10, no_norm)
     except TypeError as error:
         raise ConfigError(f"network: {name!r} is made by (image_shape, num_classes, norm), but {error}") from None
-    return found
+    return network
 
 
 def takes(network: type[nn.Module], argument: str) -> bool:
@@ -129,8 +129,8 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
                 f"model.network: {model.network} fails on images {image_shape} ({_line(error)})"
             ) from error
     if not isinstance(logits_ND, torch.Tensor) or logits_ND.shape != (2, num_classes):
-        found = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
-        raise ConfigError(f"model.network: {model.network} returns {found} for 2 images of {num_classes} classes")
+        returned = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
+        raise ConfigError(f"model.network: {model.network} returns {returned} for 2 images of {num_classes} classes")
     return built
 
 
@@ -143,19 +143,12 @@ def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
     """Floating-point operations of one image's forward pass. A multiplication and its addition count as two;
     convolutions and linear layers are counted. A copy of the module runs in evaluation mode; `module` is not
     changed."""
-    total = 0
-
-    def count(layer: nn.Conv2d | nn.Linear, _: object, output_1: torch.Tensor) -> None:
-        nonlocal total  # each number of the output is a product of one filter, or of one row of the matrix
-        total += 2 * output_1.numel() * layer.weight[0].numel()
+    from torch.utils.flop_counter import FlopCounterMode  # a fifth of a second to import, which few need
 
     own = copy.deepcopy(module).cpu().eval()
-    for layer in own.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            layer.register_forward_hook(count)
-    with torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
         own(torch.zeros(1, *image_shape))
-    return total
+    return counter.get_total_flops()
 
 
 def _line(error: BaseException) -> str:

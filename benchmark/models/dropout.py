@@ -43,5 +43,5 @@ def rows_of_a_batch(network: nn.Module, count: int, rows_M: Tensor) -> Iterator[
 def draws_by_image(network: nn.Module) -> bool:
     """Whether every dropout of the network is an `ImageDropout2d` or draws nothing."""
     unknown = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-    found = [module for module in network.modules() if isinstance(module, unknown)]
-    return all(isinstance(module, ImageDropout2d) or module.p == 0 for module in found)
+    dropouts = [module for module in network.modules() if isinstance(module, unknown)]
+    return all(isinstance(module, ImageDropout2d) or module.p == 0 for module in dropouts)

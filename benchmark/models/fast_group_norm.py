@@ -46,8 +46,8 @@ class _GroupNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images_NCHW: Tensor, gamma_C: Tensor, beta_C: Tensor, groups: int, eps: float) -> Tensor:
         pixels_NPC = _rows(images_NCHW)
-        centred_NPC = pixels_NPC - _of_groups(pixels_NPC.mean(dim=1), groups)[:, None]
-        variance_NC = _of_groups((centred_NPC * centred_NPC).mean(dim=1), groups)
+        centred_NPC = pixels_NPC - _group_means(pixels_NPC.mean(dim=1), groups)[:, None]
+        variance_NC = _group_means((centred_NPC * centred_NPC).mean(dim=1), groups)
         r_NC = (variance_NC + eps).rsqrt()
         ctx.save_for_backward(centred_NPC, r_NC, gamma_C)
         ctx.groups = groups
@@ -61,8 +61,8 @@ class _GroupNorm(torch.autograd.Function):
         number = dy_NPC.shape[1]
         dbeta_NC = dy_NPC.sum(dim=1)
         dgamma_NC = (dy_NPC * centred_NPC).sum(dim=1) * r_NC
-        mean_NC = _of_groups(dbeta_NC * gamma_C / number, ctx.groups)
-        along_NC = _of_groups(dgamma_NC * gamma_C / number, ctx.groups)
+        mean_NC = _group_means(dbeta_NC * gamma_C / number, ctx.groups)
+        along_NC = _group_means(dgamma_NC * gamma_C / number, ctx.groups)
         dx_NPC = torch.addcmul((-mean_NC * r_NC)[:, None], centred_NPC, (-along_NC * r_NC * r_NC)[:, None])
         dx_NPC.addcmul_(dy_NPC, (r_NC * gamma_C)[:, None])
         return _image(dx_NPC, dy_NCHW.shape), dgamma_NC.sum(dim=0), dbeta_NC.sum(dim=0), None, None
@@ -79,7 +79,7 @@ def _image(values_NPC: Tensor, shape: torch.Size) -> Tensor:
     return values_NPC.view(N, H, W, C).permute(0, 3, 1, 2)
 
 
-def _of_groups(means_NC: Tensor, groups: int) -> Tensor:
+def _group_means(means_NC: Tensor, groups: int) -> Tensor:
     """(N, C) the mean over each group's channels, at each of them."""
     N, C = means_NC.shape
     means_NG = means_NC.view(N, groups, C // groups).mean(dim=2)

@@ -81,13 +81,13 @@ def statistics_over(
             layer.seen = None
     shares = []
     for batch, size in enumerate(sizes):
-        found: dict[str, Tensor] = {}
-        for name, of_batches in seen.items():
-            mean_C, var_C, values = of_batches[batch]
+        statistics: dict[str, Tensor] = {}
+        for name, batch_statistics in seen.items():
+            mean_C, var_C, values = batch_statistics[batch]
             biased = (values - 1) / values if pooled else 1.0
-            found[f"{name}.running_mean".lstrip(".")] = mean_C.double()
-            found[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
-        shares.append((found, size if pooled else 1))
+            statistics[f"{name}.running_mean".lstrip(".")] = mean_C.double()
+            statistics[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
+        shares.append((statistics, size if pooled else 1))
     return mean_statistics(shares, pooled=pooled), sum(sizes) if pooled else len(sizes)
 
 

@@ -255,5 +255,5 @@ def test_wresnet_begins_as_released() -> None:
 
 @pytest.mark.parametrize("norm", ["gn", "bn", "sbn"])
 def test_a_network_without_a_place_for_a_norm_refuses_one(norm) -> None:
-    with pytest.raises(ConfigError, match=f"norm: '{norm}', but rscfed_cnn has no place for a norm; choose none"):
+    with pytest.raises(ConfigError, match=f"norm: '{norm}', but rscfed_cnn has no norm; choose none"):
         Model(network="rscfed_cnn", norm=norm)
