@@ -246,8 +246,8 @@ class Dirichlet(Checked):
       up, and so they are in fedswitch, for which there is no released code.
     * limited: the released codes zero the full clients' proportions and renormalise. The rest of a Dirichlet draw,
       renormalised, is a Dirichlet draw over the rest, so that one is drawn: the same distribution, and never 0/0.
-    * limited: SemiFL's released code shares out all training images and then takes the server's back from whoever has
-      them, so that its N counts them; here the server's come first and N counts the clients' images.
+    * limited: SemiFL's released code shares out all training images and then takes the server's back from the clients
+      that have them, so that its N counts them; here the server's come first and N counts the clients' images.
     * limited: RSCFed's released code shares out ten classes whatever the data set; its CIFAR-100 comes as a file.
     """
 

@@ -94,7 +94,7 @@ def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: In
 
 def _path(given_Kd: BoolArray, free_dK: BoolArray, *, givers_K: BoolArray, takers_K: BoolArray) -> list[int]:
     """A path from a taker back to a giver. Breadth first over clients that can pass an image on. A class is looked at
-    once: whoever could take one of its images from a later client has been reached already."""
+    once: every client that could take one of its images from a later client has been reached already."""
     came_from_K = np.where(givers_K, -1, -2)  # -1: a giver, where paths begin; -2: not reached
     new_d = np.ones(len(free_dK), dtype=bool)  # classes not looked at yet
     queue = np.flatnonzero(givers_K).tolist()

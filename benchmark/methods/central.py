@@ -92,7 +92,7 @@ class Central(fl.Method):
         return min(1.0, (world.round - 1) / rounds) if rounds else 1.0
 
     def asked(self, state: fl.State, world: fl.World) -> fl.Tree:
-        """What a step needs beside its batches."""
+        """What a step needs besides its batches."""
         return {}
 
     def models(self, state: fl.State) -> dict[str, fl.Weights]:

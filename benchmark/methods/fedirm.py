@@ -64,7 +64,7 @@ class FedIRM(FedConsist):
     smoothing: ShareBelow1 = added(0.1, before=0.0)  # of labels, spread over all classes (utils/losses.py:43)
     # Views of a labelled image; the losses of two are added (local_supervised.py:56-60).
     labelled_views: Literal[1, 2] = added(2, before=1)
-    relation_weight: NotNegative = added(1.0, before=2.0)  # of L_IRM beside L_c (local_unsupervised.py:112)
+    relation_weight: NotNegative = added(1.0, before=2.0)  # of L_IRM, where L_c has 1 (local_unsupervised.py:112)
 
     needs = frozenset({"some_clients", "one_more_client"})  # it needs clients with all their labels
 
@@ -118,7 +118,7 @@ class FedIRM(FedConsist):
         return update(method=self, again=again)
 
     def _asks(self, client: int, world: fl.World) -> fl.Job:
-        """For the relations of a client's model; it was trained in the job before."""
+        """The job that computes the relations of the model trained in the job before."""
         update = RelationUpdate(method=self)
         return fl.Job(key=fl.Key(client=client, draw=1), update=update, receives={}, data={}, limit=world.limit)
 
@@ -149,7 +149,7 @@ def mean_relation(relations: Iterable[Tensor]) -> Tensor:
 
 
 def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
-    """1/D times the sum over classes of (KL(theirs || mine) + KL(mine || theirs)) / 2, where both have the row.
+    """The mean of both KL divergences between rows that both have, summed over D classes, over D.
 
     Released: kd_loss of confuse_matrix.py:28-34.
     """
@@ -166,7 +166,7 @@ def has_dropout(network: nn.Module) -> bool:
 
 @torch.no_grad()
 def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor:
-    """logits_PND of so many passes with dropout; all else is in the mode that the network is in."""
+    """logits_PND of several passes with dropout. All other modules stay in their mode."""
     modes = {dropout: dropout.training for dropout in _dropouts(network)}
     for dropout in modes:
         dropout.train()

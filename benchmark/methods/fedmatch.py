@@ -81,7 +81,7 @@ class FedMatch(fl.Method):
     warm_start_rounds: Whole = 0
 
     needs = frozenset({"server", "every_client", "share"})
-    takes_missing_updates = True  # averages are of whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
 
     def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "bn":

@@ -37,11 +37,11 @@ class LGFedAvg(fl.Method):
     batch_size: Count = 50  # B
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
 
     def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "bn":
-            raise ConfigError("model.norm: 'bn' has statistics, which are nobody's here; choose gn or none")
+            raise ConfigError("model.norm: 'bn' has statistics, which would belong to no holder; choose gn or none")
         layers = layers_of(setup.initial_weights())
         if self.private_layers >= len(layers):
             raise ConfigError(

@@ -21,7 +21,7 @@ from benchmark.models.build import Model
 Weights = dict[str, Tensor]  # one network's parameters and buffers, by name
 Tree = dict[str, Any]  # nested dicts of tensors and numbers: what can be sent, kept and saved
 # "with_shared": a client's labelled images and, after them, all of the server's (DataSharing).
-# "everyones": CENTRAL's, all images whose labels are visible to their holder; nobody else's.
+# "everyones": all images whose labels are visible to their holder; only CENTRAL has it.
 PartName = Literal["labelled", "unlabelled", "validation", "with_shared", "everyones"]
 
 SERVER = -1  # the holder of the server's data, in place of a client's number
@@ -162,8 +162,8 @@ class LocalUpdate:
     # labels, then psi without). A weight set that a loss does not reach is not stepped.
     phases: ClassVar[tuple[str, ...]] = ("loss",)
 
-    # Whether local steps begin at the weights received. Where a client goes on from a model of its own, which nobody
-    # else knows, what its steps changed cannot be measured, and it has no gradient diversity.
+    # Whether local steps begin at the weights received. Where a client continues from a model of its own, which the
+    # server does not know, what its steps changed cannot be measured, and it has no gradient diversity.
     starts_from_received: ClassVar[bool] = True
 
     # Hints that change no result and may be left out:
@@ -262,11 +262,11 @@ class Method(Checked):
     `benchmark.config` (`threshold: Share = 0.95`) say which values they may have.
     """
 
-    # Whether a round goes on where a client of the cohort sends nothing at all, which `federation.on_divergence=drop`
-    # asks for. A method that does not say so is never asked to.
+    # Whether a round can continue when a client of the cohort sends nothing at all. `federation.on_divergence=drop`
+    # needs it.
     takes_missing_updates: ClassVar[bool] = False
-    # Whether it asks for the statistics of static batch norms (`with_static_statistics`). Any other method is refused
-    # such a network, which would be tested with the means 0 and variances 1 that it began with.
+    # Whether it measures the statistics of static batch norms (`with_static_statistics`). Other methods are refused
+    # such a network, which would be tested with its initial means 0 and variances 1.
     asks_for_statistics: ClassVar[bool] = False
 
     @property

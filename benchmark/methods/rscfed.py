@@ -43,7 +43,7 @@ class RSCFed(MeanTeacherMethod):
     # the weights of Eq. 6, by size, are scaled over the M subsets. per_subset: of each subset that holds one, before
     # distances; with one of ten clients that is .25 of a round on average. released_code: sizes x 6 in Eq. 5, and once
     # more in Eq. 6 (train_main.py:284-310), about .9 of such a subset, .44 of a round. released_command: once, which is
-    # what README's --un_dist=avg makes of it, .28 of a round. by_size: Eqs. 5 and 6 as they stand. Default: the
+    # what README's --un_dist=avg makes of it, .28 of a round. by_size: Eqs. 5 and 6 as printed. Default: the
     # sentence. What it comes to is `aggregation/labelled_share`.
     labelled_weight: Literal["per_round", "per_subset", "released_code", "released_command", "by_size"] = renamed(
         "per_round", {"per_subset": "paper"}

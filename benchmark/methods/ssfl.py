@@ -164,7 +164,7 @@ class SelfTrainingUpdate(StudentUpdate):
     (train_LocalSGD.py:547-570), so that it depends on the running statistics."""
 
     objective: SelfTraining = SelfTraining()
-    keeps_statistics: bool = False  # the slot keeps its batch-norm statistics, and goes on from them
+    keeps_statistics: bool = False  # the slot keeps its batch-norm statistics for the next round
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         statistics = (private or {}).get("statistics", {})
@@ -222,16 +222,16 @@ class SSFL(fl.Method):
     # from the average. "released_code": from the mean of the group it is put into now. "average": from w_avg.
     client_start: Literal["released_code", "paper", "average"] = "released_code"
     # Running statistics of batch normalisation are never averaged in the released code (comm_helpers.py:178-186): the
-    # server's are evaluated, and each slot goes on from its own. "released_code": clients start from the server's,
+    # server's are evaluated, and each slot continues from its own. "released_code": clients start from the server's,
     # which moves nothing where labels are given in training mode. "slot": from their slot's own, for self-training,
     # which labels in evaluation mode and on the server's statistics feeds on wrong labels.
     bn_statistics: Literal["released_code", "slot", "averaged"] = "released_code"
     warm_start_rounds: Whole = 0  # in which the server trains alone
-    # Clients with labels of their own: Eq. 3 beside the objective, or each of two views on its own argmax
+    # Clients with labels of their own: Eq. 3 and the objective, or each of two views on its own argmax
     # (train_LocalSGD.py:483-507). Default: the paper, whose two-view loss would be no CRL.
     client_labels: Literal["paper", "released_code"] = added("paper")
 
-    takes_missing_updates = True  # a group is averaged from whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
 
     @property
     def needs(self) -> frozenset[str]:

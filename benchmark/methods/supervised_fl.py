@@ -42,7 +42,7 @@ class SupervisedFL(fl.Method):
     server_momentum: ShareBelow1 = added(0.0)  # beta_g of SemiFL: of the server's step towards the mean
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
@@ -50,7 +50,7 @@ class SupervisedFL(fl.Method):
         outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size, self.view)
         weight = world.labelled.__getitem__ if self.weighting == "size" else None
         means = means_of(outcomes, weight=weight)
-        if means is None:  # nobody sent anything
+        if means is None:  # no client sent anything
             return state, {}
         mean, kept = means["student"], {}
         if self.server_momentum:

@@ -4,7 +4,7 @@ Source: SSFL, appendix A (after Reddi et al. 2021); released models/EMNIST_model
 pooling, then dropout, then ReLU. With 28x28x1 images, 47 classes and no norm: 1,204,655 parameters.
 
 Departures. 1. The released file declares two group norms and never calls them, so its network has no norm: that is
-`norm="none"` here. `gn` and `bn` put one where the declared layers would stand, before each ReLU.
+`norm="none"` here. `gn` and `bn` have one where the declared layers would be, before each ReLU.
 2. Reddi et al. have a second dropout (.5) before the last layer; the released file has not, and neither has this one.
 """
 

@@ -22,7 +22,7 @@ class RscfedCnn(nn.Module):
     """Twice (conv5x5, ReLU, max-pool 2) with 6 and 16 channels; fc 120, 84, 84, a ReLU after each; fc 256; fc D.
 
     The convolutions are not padded: 32 pixels become 28, 14, 10 and 5; 400 = 16 x 5 x 5 features.
-    ReLU stands after the pooling in the code below: the same function and gradient, on a quarter of the values.
+    ReLU comes after the pooling in the code below: the same function and gradient, on a quarter of the values.
     fc4 and fc5 follow each other without a ReLU, as released: together they are one linear map of rank 84 at most.
     """
 
