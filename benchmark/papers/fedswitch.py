@@ -24,7 +24,7 @@ from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
-from benchmark.papers.beside import ALONE, labels_alone
+from benchmark.papers.bounds import ALONE, bound, labels_alone
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled, with_fields
 from benchmark.papers.ssfl import FEDMATCH_SGD
@@ -273,7 +273,7 @@ STREAMING: Mapping[str, Scale] = {
 }
 
 
-def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """Labels alone, the bound that every cell has to beat: one for each way in which labels are held. At clients, too,
     with as many steps a round as the cells have, which begin anew with their labels until all images are through."""
     if name not in BOUNDED:
@@ -284,14 +284,13 @@ def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
         if cell.role == "published":  # labels at clients: of the same clients
             firsts.setdefault((e.data, e.partition if e.data.label_setting == "every_client" else None), cell)
     for cell in firsts.values():
-        alone = labels_alone(cell)
-        if cell.experiment.data.label_setting == "every_client":
-            e = alone.experiment
-            federation = replace(e.federation, T=steps_of(cell.experiment), epochs=None)
-            alone = replace(alone, experiment=replace(e, federation=federation))
+        e = labels_alone(cell.experiment)
+        if e.data.label_setting == "every_client":
+            e = replace(e, federation=replace(e.federation, T=steps_of(cell.experiment), epochs=None))
+        alone = bound(e)
         if len(firsts) > 1:
-            place = cell.label.removesuffix(str(cell.setting["method"]))
-            alone = replace(alone, label=place + ALONE, setting={**cell.setting, "method": ALONE})
+            label = cell.label.removesuffix(str(cell.setting["method"])) + ALONE
+            alone = replace(alone, label=label, setting={**cell.setting, "method": ALONE})
         yield alone
 
 
@@ -340,7 +339,7 @@ PAPER = Paper(
     setting=Setting,
     experiment=experiment,
     scale=scale,
-    beside=beside,
+    additions=additions,
     computed={"classes a client": classes_of, "KL, nats": prior_of},
     changes={
         "alpha_of_each_class": lambda e: drawn_otherwise(e, alpha=CLASSES * e.partition.alpha),  # type: ignore[union-attr]

@@ -59,6 +59,29 @@ class Cell(Shown):
     def cell_key(self) -> str:
         return self.experiment.cell_key
 
+    def companion(
+        self,
+        method: str,
+        experiment: Experiment,
+        *,
+        note: str,
+        label: str = "",
+        role: Literal["control", "bound"] = "control",
+    ) -> "Cell":
+        """A cell that the suite adds next to this one, with another method's name.
+
+        `label`: where that name alone does not make the label unique.
+        """
+        return replace(
+            self,
+            label=label or self.label.replace(str(self.setting["method"]), method),
+            setting={**self.setting, "method": method},
+            experiment=experiment,
+            published={},
+            role=role,
+            note=note,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:

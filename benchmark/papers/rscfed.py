@@ -18,7 +18,7 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
-from benchmark.papers.beside import bound, labels_alone, ours
+from benchmark.papers.bounds import bound, labels_alone
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, Scale
 from benchmark.papers.table import Paper, Variant, items
@@ -253,12 +253,12 @@ def models_sent(experiment: Experiment) -> float:
     return experiment.federation.C / K
 
 
-def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """The labels alone of each data set and label setting (FedAvg's lower bound of Table 1), the bound that every cell
     has to beat; and what holds still what a table's rows change besides what they speak of."""
     taken = {cell.cell_key for cell in cells}
     for cell in cells:
-        alone = labels_alone(cell).experiment
+        alone = labels_alone(cell.experiment)
         if not isinstance(cell.experiment.method, MeanTeacherMethod) or alone.cell_key in taken:
             continue
         taken.add(alone.cell_key)
@@ -284,7 +284,7 @@ def _weight_held(cells: Sequence[Cell]) -> Iterable[Cell]:
         held = replace(method, labelled_weight="per_round", labelled_times=6.0)
         name, label = f"{cell.setting['method']}, weight held", f"{cell.label}, weight held"
         note = "ours: labelled clients have half of each round that they are in, as in Basic"
-        yield ours(cell, name, replace(cell.experiment, method=held), label=label, note=note)
+        yield cell.companion(name, replace(cell.experiment, method=held), label=label, note=note)
 
 
 def _averaged_equally(cells: Sequence[Cell]) -> Iterable[Cell]:
@@ -294,7 +294,7 @@ def _averaged_equally(cells: Sequence[Cell]) -> Iterable[Cell]:
         if type(method) is FedConsist and method.labelled_share is None:
             equally = replace(cell.experiment, method=replace(method, weighting="equal"))
             name, note = "Fed-Consist (equally)", "ours: section 1 says that Fed-Consist averages equally"
-            yield ours(cell, name, equally, label=name, note=note)
+            yield cell.companion(name, equally, label=name, note=note)
 
 
 def _labelled_data_held(cells: Sequence[Cell]) -> Iterable[Cell]:
@@ -306,7 +306,7 @@ def _labelled_data_held(cells: Sequence[Cell]) -> Iterable[Cell]:
             continue
         fifth = replace(e, data=replace(e.data, labelled_clients=e.federation.K // 5))
         note = "ours: 10 of 50 clients labelled, so that labels are as large a share of the data as with 1 of 5"
-        held = ours(cell, str(cell.setting["method"]), fifth, label=f"{cell.label}/labels held", note=note)
+        held = cell.companion(str(cell.setting["method"]), fifth, label=f"{cell.label}/labels held", note=note)
         yield replace(held, setting={**held.setting, "labelled": "a fifth"})
 
 
@@ -325,7 +325,7 @@ PAPER = Paper(
     experiment=experiment,
     variants=(PLAIN,),
     scale=scale,
-    beside=beside,
+    additions=additions,
     computed={"cost": models_sent},
     confirms_from=300,  # seeds from 100 and from 200 judged the claims of PLAIN
 )

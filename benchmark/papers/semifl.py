@@ -21,7 +21,7 @@ from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine, Steps
 from benchmark.papers import ssfl
-from benchmark.papers.beside import ALONE, bound, ours, steps_on_labels
+from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
 from benchmark.papers.table import Paper, items
@@ -312,7 +312,7 @@ SCALES: Mapping[str, Scale] = {
 }
 
 
-def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """Bounds of ours: in the ablations the server's labels alone, which every cell has to beat, as rounds in which no
     client takes part; beside the paper's own bound the same at Table 5's rate. And the control of Table 3."""
     if name in ("tab4", "fig4", "tab6"):
@@ -329,13 +329,13 @@ def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
     last = {(cell.experiment.data.N_s, steps_on_labels(cell.experiment)): cell for cell in cells}
     amounts = dict(zip(sorted({N_s for N_s, _ in last}), ("fewer", "more"), strict=False))
     most = max(steps for _, steps in last)
-    for (N_s, steps), beside in sorted(last.items(), key=lambda entry: entry[0]):
-        full = beside.experiment
+    for (N_s, steps), like in sorted(last.items(), key=lambda entry: entry[0]):
+        full = like.experiment
         cell = bound(replace(full, method=replace(full.method, warm_start_rounds=full.federation.rounds)))
         if len(amounts) > 1:
             cell = replace(cell, label=f"{ALONE}/{amounts[N_s]}", setting={**cell.setting, "N_s": N_s})
         elif steps < most:
-            cell = replace(cell, label=f"{ALONE}/fewer steps", setting={"E": beside.setting["E"], **cell.setting})
+            cell = replace(cell, label=f"{ALONE}/fewer steps", setting={"E": like.setting["E"], **cell.setting})
         yield cell
 
 
@@ -353,8 +353,7 @@ def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
             view="strong",
             server_momentum=e.method.server_momentum,
         )
-        control = ours(
-            cell,
+        control = cell.companion(
             "Control",
             replace(e, data=replace(e.data, N_s=10, label_setting="everywhere", images=images), method=way),
             note="ours: supervised FedAvg with SemiFL's backbone, sBN, strong augmentation and global momentum",
@@ -369,7 +368,7 @@ def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:
         if isinstance(e.method, ServerOnly) and e.optimizer != TABLE_5:
             method, label = f"{cell.setting['method']}, rate .03", f"{cell.label}, rate .03"
             note = "ours: the bound at Table 5's rate; the released code has .1"
-            yield ours(cell, method, replace(e, optimizer=TABLE_5), label=label, note=note, role="bound")
+            yield cell.companion(method, replace(e, optimizer=TABLE_5), label=label, note=note, role="bound")
 
 
 PAPER = Paper(
@@ -377,7 +376,7 @@ PAPER = Paper(
     setting=Setting,
     experiment=experiment,
     scale=scale,
-    beside=beside,
+    additions=additions,
     factors={
         "N_s": lambda setting, e: "all" if setting.N_s == "all" else e.data.N_s,
         "E": lambda setting, e: e.federation.epochs or f"{e.federation.T} steps",

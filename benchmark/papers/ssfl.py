@@ -23,7 +23,7 @@ from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Su
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine
-from benchmark.papers.beside import ALONE, labels_alone, ours
+from benchmark.papers.bounds import ALONE, ALONE_NOTE, labels_alone
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale
 from benchmark.papers.table import Factor, Paper, Rule, by_the_print, items
@@ -434,14 +434,14 @@ def _table_2_notes(own: Scale) -> tuple[str, ...]:
     )
 
 
-# Cells of ours beside the paper's.
+# Cells that the suite adds to the paper's.
 
 COUNTERPARTS = ("FedAvg", "CRL with GN")  # of grouping: "FedAvg", and in section 3 the other
 CONTROL = "Control"
 OWN_GROUP = "Own group"  # grouping with section 3.3's start of a client
 
 
-def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     yield from controls(cells)
     yield from labelled_clients(cells)
     if name == "tab2":
@@ -455,15 +455,14 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
     for label, cell in places.items():
         if not any(label.replace("Grouping", other) in places for other in COUNTERPARTS if "Grouping" in label):
             continue
-        yield ours(cell, CONTROL, control_of(cell.experiment), note=cell.note)
+        yield cell.companion(CONTROL, control_of(cell.experiment), note=cell.note)
 
 
 def labelled_clients(cells: Iterable[Cell]) -> Iterator[Cell]:
     """Where clients have labels: what they learn from those alone."""
     for cell in cells:
         if cell.role == "published" and cell.experiment.data.label_setting in ("every_client", "share"):
-            alone = labels_alone(cell)
-            yield ours(cell, ALONE, alone.experiment, note=alone.note, role="bound")
+            yield cell.companion(ALONE, labels_alone(cell.experiment), note=ALONE_NOTE, role="bound")
 
 
 def own_group(grouping: Cell) -> Iterator[Cell]:
@@ -472,7 +471,7 @@ def own_group(grouping: Cell) -> Iterator[Cell]:
     method = replace(grouping.experiment.method, client_start="paper")
     if method != grouping.experiment.method:
         note = "grouping by section 3.3: clients go on from the mean of the group they were in"
-        yield ours(grouping, OWN_GROUP, replace(grouping.experiment, method=method), note=note)
+        yield grouping.companion(OWN_GROUP, replace(grouping.experiment, method=method), note=note)
 
 
 def ladder(full: Experiment) -> list[Cell]:
@@ -532,7 +531,7 @@ PAPER = Paper(
     variants=(by_the_print(partial(experiment, rule="paper")),),
     scale=scale,
     usual=lambda setting: {"E": EPOCHS[setting.data]},
-    beside=beside,
+    additions=additions,
     bounded=True,
     factors={"E": epochs_of},
     changes={

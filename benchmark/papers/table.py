@@ -16,7 +16,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
 from benchmark.methods.central import Central
 from benchmark.models.build import Model, build, count_parameters, forward_flops
-from benchmark.papers.beside import bounds
+from benchmark.papers.bounds import bounds
 from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, Printed, Shown
 from benchmark.papers.published import claims_of, drawing_of, read_published
 from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, Scale, check_profile, scaled, tenth
@@ -95,12 +95,12 @@ class Paper:
     scale: Callable[[Any, str], Scale]  # its stand-in under "demo" or "laptop"
     # A setting's values that are so usual in the paper that no label says them: {"E": 300}.
     usual: Callable[[Any], Mapping[str, Any]] = lambda setting: {}
-    # Cells of ours beside an item's, made from them: controls, rungs of a ladder.
-    beside: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
+    # (item's name, its cells) -> cells that the suite adds to them: controls, bounds, rungs of a ladder.
+    additions: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # further columns
     # As FACTORS, of its own keys: they look at the setting, too.
     factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)
-    bounded: bool = False  # whether `bounds` stand beside the cells of items that show accuracies
+    bounded: bool = False  # whether `bounds` are added to items that show accuracies
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
     # The first seed of its claims; a later hundred where cells that were judged before were wrong.
@@ -147,7 +147,7 @@ def item(paper: Paper, name: str, profile: str, variant: Variant | None = None) 
     selections = dict.fromkeys(cell.experiment.evaluation.selection for cell in cells.values())
     pairs = zip(trained, scales, strict=True)
     data = {line["data"]: _word("data", line["data"], scale) for line, scale in pairs if "data" in line}
-    all_cells = (*cells.values(), *paper.beside(name, tuple(cells.values())))
+    all_cells = (*cells.values(), *paper.additions(name, tuple(cells.values())))
     if paper.bounded and file["metrics"][0] == ACCURACY and "cells_of" not in file:  # else bounded there
         all_cells = (*all_cells, *bounds(all_cells))
     claims = claims_of(file, data)

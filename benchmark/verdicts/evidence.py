@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from benchmark.papers.beside import bound_of
+from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Claim, Family, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import LAST_ROUNDS, fell_from_its_best, gain_at_end

@@ -12,7 +12,7 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers import published
-from benchmark.papers.beside import bound_of, is_bound
+from benchmark.papers.bounds import bound_of, is_bound
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items, profiles, variant_of
 from benchmark.papers.item import ACCURACY, Printed
 from benchmark.papers.published import read_published
