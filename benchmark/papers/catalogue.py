@@ -8,9 +8,10 @@ from benchmark.errors import ConfigError
 from benchmark.papers import arena, fedswitch, rscfed, semifl, ssfl
 from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
+from benchmark.papers.paper import AS_PRINTED, Rule, Variant
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
-from benchmark.papers.table import BY_THE_PRINT, Rule, Variant, item
+from benchmark.papers.table import item
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
 WITH_SWITCHES = (ssfl.PAPER, semifl.PAPER, rscfed.PAPER, fedswitch.PAPER)
@@ -96,7 +97,7 @@ def item_of(build: Callable[..., Item], profile: str) -> Item:
 
 
 def _printed(name: str) -> str:
-    printed = f"{name.removesuffix(BY_THE_PRINT)}{BY_THE_PRINT}"
+    printed = f"{name.removesuffix(AS_PRINTED)}{AS_PRINTED}"
     if printed not in VARIANTS:
         raise ConfigError(f"--rule paper: {name} has one rule; choose an item of ssfl")
     return printed

@@ -26,9 +26,10 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.bounds import ALONE, bound, labels_alone
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.paper import Paper
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled, with_fields
 from benchmark.papers.ssfl import FEDMATCH_SGD
-from benchmark.papers.table import Paper, item, items
+from benchmark.papers.table import item, items
 
 OWN: Mapping[str, type] = {  # of the paper, or run by it
     "FedProx-FixMatch": FedProxFixMatch,

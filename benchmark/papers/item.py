@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
+from benchmark.config import Checked, NotNegative, nearest
+from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 
 ACCURACY = "test/accuracy"
 UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
-FORMS = ("improves", "comparable", "every", "trend", "order")  # of claims
-# verdicts/endpoints.py; of last_100 any number of rounds
-ENDPOINTS = ("last", "end", "speed", "throughout", "spread", "collapse", "arithmetic", "last_100")
+ENDPOINTS = ("last", "end", "speed", "throughout", "spread", "collapse", "arithmetic")  # verdicts/endpoints.py
+LAST_ROUNDS = re.compile(r"last_(\d+)")  # one more endpoint: the mean over so many last rounds
 PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
 
 
@@ -129,7 +130,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(Checked):
     """A sentence of the paper (or a question of ours) and, fixed before the runs that judge it, what would bear it out.
 
     The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x endpoint of `metric`.
@@ -145,7 +146,7 @@ class Claim:
     contrasts: tuple[Mapping[str, float], ...] = ()  # of the forms "every" and "order"
     form: Literal["improves", "comparable", "every", "trend", "order"]
     endpoint: str = "last"
-    least: float  # least difference of interest, in the metric's unit (accuracy: fraction)
+    least: NotNegative  # least difference of interest, in the metric's unit (accuracy: fraction)
     metric: str = ACCURACY
     main: bool = False  # one of the few that a paper's error is spent on first, in the order of its item
     # No part of its hash:
@@ -153,6 +154,13 @@ class Claim:
     commit: str = ""  # that has it first
     withdrawn: str = ""  # why its form is not its sentence's: judged as declared, but on no board
     elsewhere: tuple[Elsewhere, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.labels:
+            raise ConfigError("contrast is missing")
+        if self.endpoint not in ENDPOINTS and not LAST_ROUNDS.fullmatch(self.endpoint):
+            raise ConfigError(f"unknown endpoint {self.endpoint!r}; {nearest(self.endpoint, (*ENDPOINTS, 'last_100'))}")
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -20,8 +20,9 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
 from benchmark.papers.bounds import bound, labels_alone
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper, Variant
 from benchmark.papers.scale import DIGITS_AUGMENTATION, Scale
-from benchmark.papers.table import Paper, Variant, items
+from benchmark.papers.table import items
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,9 +24,11 @@ from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine
 from benchmark.papers.bounds import ALONE, ALONE_NOTE, labels_alone
+from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper, Rule, printed_variant
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale
-from benchmark.papers.table import Factor, Paper, Rule, by_the_print, items
+from benchmark.papers.table import items
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
@@ -528,7 +530,7 @@ PAPER = Paper(
     name="ssfl",
     setting=Setting,
     experiment=experiment,
-    variants=(by_the_print(partial(experiment, rule="paper")),),
+    variants=(printed_variant(partial(experiment, rule="paper")),),
     scale=scale,
     usual=lambda setting: {"E": EPOCHS[setting.data]},
     additions=additions,

@@ -13,9 +13,10 @@ from typing import Any
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.paper import Paper, Variant
 from benchmark.papers.published import PUBLISHED, check_keys, read_published
 from benchmark.papers.scale import REDUCED, with_field
-from benchmark.papers.table import SELECTIONS, Paper, Variant, item
+from benchmark.papers.table import SELECTIONS, item
 
 DEFAULT, OTHER = "Default", "Other"
 SEEDS = {"demo": 3, "laptop": 3}
@@ -54,7 +55,7 @@ def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
 def departures(paper: Paper, profile: str, variant: Variant | None = None) -> Item:
     """Every switch as a row: our default, the other way, and their difference. Raises ConfigError."""
     if variant is not None:
-        return variant.of(departures(paper.built_by(variant), profile))
+        return variant.rename(departures(paper.built_by(variant), profile))
     switches, notes = switches_of(paper.name)
     places = [switch.base for switch in switches] + [switch.instead for switch in switches if switch.instead]
     names = dict.fromkeys(place.partition(": ")[0] for place in places)
@@ -75,7 +76,7 @@ def departures(paper: Paper, profile: str, variant: Variant | None = None) -> It
             f"Intervals are per row and uncorrected; with {len(cells) // 2} rows expect a spurious one.",
             *notes,
             SELECTIONS["last"],
-            *paper.variants_of(f"{paper.name}/departures"),
+            *paper.notes_on_variants(f"{paper.name}/departures"),
         ),
     )
 

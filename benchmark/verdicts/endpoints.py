@@ -10,19 +10,16 @@ collapse   whether the run stood until its end (evidence.py): claims about colla
 arithmetic what needs no training, or is the same in every run: counts and sizes
 """
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
 from scipy.special import expit, logit
 
-from benchmark.papers.item import ACCURACY
+from benchmark.papers.item import ACCURACY, LAST_ROUNDS
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import LAST_PART, value_of
 from benchmark.verdicts.rule import FALL, SURE, TENTH
 from benchmark.verdicts.units import is_fraction
-
-LAST_ROUNDS = re.compile(r"last_(\d+)")
 
 
 def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:

@@ -4,7 +4,7 @@ import re
 import subprocess
 import tomllib
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import ACCURACY, Claim
-from benchmark.papers.published import PUBLISHED, _check_claim, read_published
+from benchmark.papers.published import PUBLISHED, claims_of, read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.derived import DERIVED
 from tests.conftest import ROOT
@@ -109,15 +109,17 @@ def test_what_is_written_of_a_claim_later_is_not_in_its_hash():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"withdrawn": ""}, "withdrawn is empty"),
-        ({"elsewhere": [{"item": "ssfl/tabj1", "contrasts": {}}]}, "unknown key 'contrasts'"),
-        ({"elsewhere": [{"item": "ssfl/tabj1"}]}, "an item and a contrast"),
+        ({"elsewhere": [{"item": "ssfl/tabj1", "contrasts": {}}]}, r"unknown key elsewhere\[0\].contrasts"),
+        ({"elsewhere": [{"item": "ssfl/tabj1"}]}, r"elsewhere\[0\].contrast is missing"),
+        ({"contrast": {}}, "contrast is missing"),
+        ({"made": date(2026, 11, 25)}, r"made: .* is not a time in UTC; write 2026-11-25T14:05:00Z"),
+        ({"made": datetime(2026, 11, 25, 14, 5)}, "is not a time in UTC"),
     ],
 )
 def test_a_misspelt_addition_is_refused(more, said):
     claim = {"name": "a", "quote": "", "source": "our", "form": "improves", "least": 0.0, "contrast": {"a": 1}}
     with pytest.raises(ConfigError, match=said):
-        _check_claim("a file", {**claim, **more})
+        claims_of({"claims": [{**claim, **more}]})
 
 
 def claim_of(item: str, name: str, profile: str) -> Claim:

@@ -15,12 +15,12 @@ from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.catalogue import items
+from benchmark.papers.columns import WORDS as NAMES
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.papers.ssfl import ITEMS, PAPER
 from benchmark.papers.ssfl import STAND_INS as SCALES
-from benchmark.papers.table import WORDS as NAMES
 from tests.conftest import ROOT
 
 DIGITS, MNIST = 1397, 60_000  # training images

@@ -7,9 +7,9 @@ import pytest
 from benchmark.errors import ConfigError
 from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.catalogue import items
+from benchmark.papers.paper import differences
 from benchmark.papers.published import read_published
 from benchmark.papers.ssfl import ITEMS, PAPER, Setting, experiment, optimizer, optimizer_of
-from benchmark.papers.table import differences
 from tests.conftest import ROOT
 
 BASE = Setting(
