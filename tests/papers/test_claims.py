@@ -137,3 +137,47 @@ def test_several_data_sets():
     assert claim_of("rscfed/tab1", each, "laptop").contrasts == tuple(
         {f"{name}/RSCFed": 1, f"{name}/FedIRM": -1} for name in data
     )
+
+
+CLAIM = {
+    "name": "More is better",
+    "quote": "",
+    "source": "ours",
+    "data": ["a", "b"],
+    "contrast": {"{data}/x": 1.0, "{data}/y": -1.0},
+    "form": "improves",
+    "least": 0.01,
+}
+
+
+def test_a_claim_over_data_sets_is_one_for_each():
+    claims = claims_of({"claims": [CLAIM]}, {"a": "A", "b": "B"})
+    assert [claim.name for claim in claims] == ["More is better (A)", "More is better (B)"]
+    assert [dict(claim.contrast) for claim in claims] == [{"A/x": 1.0, "A/y": -1.0}, {"B/x": 1.0, "B/y": -1.0}]
+
+
+def test_a_claim_over_one_stand_in_is_judged_once():
+    """Two claims that the stand-in makes the same contrast are one, so that it is not corrected for twice."""
+    again = CLAIM | {"name": "Again", "data": ["b"]}
+    (claim,) = claims_of({"claims": [CLAIM, again]}, {"a": "MNIST", "b": "MNIST"})
+    assert (claim.name, dict(claim.contrast)) == ("More is better", {"MNIST/x": 1.0, "MNIST/y": -1.0})
+    within = CLAIM | {"name": "Within", "form": "comparable"}
+    assert len(claims_of({"claims": [CLAIM, within]}, {"a": "MNIST", "b": "MNIST"})) == 2
+
+
+def test_a_claim_has_the_hour_and_commit_of_its_file_or_both_of_its_own(monkeypatch, tmp_path):
+    """One with an hour of its own has not the file's commit; a day without its hour in UTC is refused."""
+    (tmp_path / "ssfl").mkdir()
+    file = (PUBLISHED / "ssfl" / "tabf1.toml").read_text()
+    monkeypatch.setattr("benchmark.papers.published.PUBLISHED", tmp_path)
+
+    def read(made: str) -> list[tuple[str, str]]:
+        own = file.replace("[[claims]]\n", f"[[claims]]\n{made}\n", 1)
+        own = re.sub("claims_made.*", "claims_made = 2026-11-22T10:42:44Z", own)
+        (tmp_path / "ssfl" / "tabf1.toml").write_text(re.sub("claims_commit.*", 'claims_commit = "1938163"', own))
+        return [(f"{c['made']:%d %H:%M}", c.get("commit", "")) for c in read_published("ssfl/tabf1")["claims"]]
+
+    file = re.sub("\nmade .*\ncommit .*", "", file)
+    assert set(read("")) == {("22 10:42", "1938163")}
+    assert read("made = 2026-11-25T14:05:00Z")[:2] == [("25 14:05", ""), ("22 10:42", "1938163")]
+    assert read('made = 2026-11-25T14:05:00Z\ncommit = "abc1234"')[0] == ("25 14:05", "abc1234")
