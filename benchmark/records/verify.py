@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from benchmark.data.datasets import public_name
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import NUMERICS, from_record, to_json
-from benchmark.records import state as states
+from benchmark.records import state
 from benchmark.records.claim import read
 from benchmark.records.files import one_line
 from benchmark.records.record import (
@@ -239,11 +239,9 @@ def _of_unfinished(folder: Path, run: str) -> Iterator[str]:
     if read(folder) == {}:
         yield "claim: is damaged; its heartbeat counts"
     try:
-        warning = states.load(folder, run)[1]
-    except ConfigError as error:
-        warning = one_line(error)
-    if warning is not None:
-        yield warning.removeprefix(f"{folder}/")
+        state.load(folder, run)
+    except (ConfigError, DataError) as error:
+        yield one_line(error).removeprefix(f"{folder}/")
 
 
 def disagreements(records: Iterable[Pair]) -> list[str]:
