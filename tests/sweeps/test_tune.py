@@ -20,11 +20,12 @@ from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json
 from benchmark.federated.module import FederatedModule
-from benchmark.records.record import read_rounds, run_folder
+from benchmark.records.record import run_folder
 from sweeps.heartbeat import DeadTrials, beating
 from sweeps.studies import DECLARED, Hyperparameter, Study, read_study
 from sweeps.tune import METRIC, Pruning, Worker, open_study, summary_of, tune
 from tests.conftest import ROOT, record_of
+from tests.sweeps.gates import begun
 
 TOY_FILE = str(Path(__file__).with_name("toy.toml"))
 TOY = read_study(TOY_FILE, "demo")
@@ -112,7 +113,7 @@ def test_stopped_or_killed_in_the_middle_it_goes_on_with_the_same_values(number,
     command = [sys.executable, "-m", "benchmark.cli.main", *words]
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as first:
         until = time.monotonic() + 120
-        while not any(read_rounds(path) for path in tmp_path.glob("runs/*/*/rounds.jsonl")):
+        while not any(begun(folder) for folder in tmp_path.glob("runs/*/seed=*")):
             assert time.monotonic() < until and first.poll() is None, first.communicate()
             time.sleep(0.02)
         first.send_signal(number)
