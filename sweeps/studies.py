@@ -83,15 +83,10 @@ class Study:
 
     def __post_init__(self) -> None:
         if not self.experiment.data.N_validation:
-            raise ConfigError(
-                f"{self.name}: data.N_validation is 0; a study chooses on labels held out at the server, never on "
-                "test data"
-            )
+            raise ConfigError("data.N_validation is 0: a study chooses on labels held out at the server; set it")
         for parameter in self.space:
             if not parameter.low <= self.defaults[parameter.field] <= parameter.high:
-                raise ConfigError(
-                    f"{self.name}: the default of {parameter.field} is outside its range; widen the range"
-                )
+                raise ConfigError(f"{parameter.field}: its default is outside its range; widen the range")
 
     @cached_property
     def defaults(self) -> dict[str, float]:
@@ -99,12 +94,8 @@ class Study:
         return {parameter.field: _number(self.experiment, parameter.field) for parameter in self.space}
 
     def values(self, params: Mapping[str, float]) -> dict[str, float]:
-        """Field -> value, from the coordinates of a trial; without fields that the trial did not come to."""
-        return {
-            parameter.field: parameter.value(params[parameter.field])
-            for parameter in self.space
-            if parameter.field in params
-        }
+        """Field -> value, from the coordinates of a trial."""
+        return {parameter.field: parameter.value(params[parameter.field]) for parameter in self.space}
 
     def runs(self, values: Mapping[str, float]) -> tuple[Experiment, ...]:
         """The runs of a trial, one for each seed. Raises ConfigError where no experiment takes these values."""

@@ -119,7 +119,7 @@ def test_stopped_or_killed_in_the_middle_it_goes_on_with_the_same_values(number,
         first.send_signal(number)
         _, errors = first.communicate(timeout=120)
         assert first.returncode == (76 if number == SIGINT else -SIGKILL), errors
-    trials = tuned(tmp_path)["trials"]
+    trials = summary_of(TOY, tune(worker(tmp_path), jobs=2))["trials"]  # one of whom patience is not patched in
     assert [trial["values"] for trial in trials].count(TOY.defaults) == 1 and len(trials) == 3
 
 
@@ -250,12 +250,12 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, message):
         ("low = 0.01", "low = 0.5", "optimizer.lr: 0.5 to 0.5 is not a range"),
         ("low = 0.01", "low = 0.0", "optimizer.lr: 0.0 to 0.5 has no logarithm"),
         ("high = 0.95", "high = 1.0", "optimizer.momentum: 0.5 to 1.0 has no logarithm"),
-        ("low = 0.01", "low = 0.06", "the default of optimizer.lr is outside its range"),
+        ("low = 0.01", "low = 0.06", "optimizer.lr: its default is outside its range"),
         ('field = "partition.R"', 'field = "partition.r"', "has no attribute 'r'"),
         ('field = "partition.R"', 'field = "method"', "is not a number"),
         ('scale = "log"\n', 'scale = "logarithmic"\n', "choose linear, log or log below one"),
         ("trials = 3", "trails = 3", "did you mean 'trials'"),
-        ('"data.N_validation" = 40', '"data.N_validation" = 0', "held out at the server, never on test data"),
+        ('"data.N_validation" = 40', '"data.N_validation" = 0', "labels held out at the server"),
         ("cells = {demo", "cell = {demo", "unknown profile 'demo'"),
         ("trials = 3", "trials = ", "Invalid value"),
     ],

@@ -27,11 +27,11 @@ def server():
         yield from running(Path(folder) / "server")
 
 
-def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capsys):
-    """`fssl tune` from its command to its files: the password is in no file, on neither stream."""
-    words = ["--storage", server.url, "--trials", "2", "--seeds", "1", "--jobs", "1", "--results", str(tmp_path)]
+def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capfd):
+    """`fssl tune` with two workers: the password is in no file, and on neither stream of any process."""
+    words = ["--storage", server.url, "--trials", "2", "--seeds", "1", "--jobs", "2", "--results", str(tmp_path)]
     assert main(["tune", TOY_FILE, *words]) == 0
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert "2 complete" in captured.out and "ann:***@127.0.0.1" in captured.err
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for secret in (PASSWORD, PASSWORD.replace(" ", "%20")):
