@@ -119,7 +119,7 @@ def test_stopped_or_killed_in_the_middle_it_goes_on_with_the_same_values(number,
         first.send_signal(number)
         _, errors = first.communicate(timeout=120)
         assert first.returncode == (76 if number == SIGINT else -SIGKILL), errors
-    trials = summary_of(TOY, tune(worker(tmp_path), jobs=2))["trials"]  # one of whom patience is not patched in
+    trials = summary_of(TOY, tune(worker(tmp_path), jobs=2))["trials"]  # the second process is patient
     assert [trial["values"] for trial in trials].count(TOY.defaults) == 1 and len(trials) == 3
 
 
