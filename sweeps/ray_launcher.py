@@ -1,8 +1,7 @@
-"""The launcher's workers beyond one machine: Ray tasks, one a run, wherever in the cluster there is room.
+"""The workers of a launch on a Ray cluster: one Ray task a run, on any node with room.
 
-Ray only says where a run is trained. What a run has done is in the folder of results that all nodes share, and a lease
-there gives each run one process at a time: Ray retries nothing, and the launcher decides. Ray is an extra
-(`pip install fssl-bench[ray]`) and imported here only.
+Ray only chooses the node. The records are in a folder that all nodes share, a claim there keeps each run to one
+process, and the launch decides what is tried again (Ray retries nothing). Ray is an extra: `fssl-bench[ray]`.
 """
 
 import contextlib
@@ -18,117 +17,87 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmark.errors import CannotWrite, ConfigError, FsslError, Stopped
+from benchmark.errors import CannotWrite, ConfigError, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.records.provenance import commit
-from sweeps.launcher import CPU, Ended, RunFailed, attempted
+from sweeps.launcher import RunDied, named
+from sweeps.processes import CPU, attempt
 
-LOCAL = "local"  # the address of a cluster that is started for the launch
-STORE = 80 * 2**20  # bytes: the least that Ray takes; runs go through the folder of results, not through Ray
-SECONDS_TO_MEET = 30.0  # a cluster; Ray itself takes two minutes, and ends the process
-SECONDS_TO_SEE = 5.0  # for a file that another machine has just written: network folders may show it late
-SECONDS_WITHOUT_NODES = 120.0  # after which a launch ends: nodes may come back, or new ones
-
-_MEET = """
-import logging, sys, ray
-try:
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.CRITICAL)
-except BaseException as error:
-    print(" ".join(str(error).split()) or type(error).__name__)
-    sys.exit(1)
-"""
+LOCAL = "local"  # the address of a cluster on this machine, for the time of the launch
+STORE = 80 * 2**20  # bytes of Ray's object store, the least that Ray takes; nothing large goes through it
+SECONDS_TO_CONNECT = 30.0
+SECONDS_TO_SEE = 5.0  # until a new file of another machine shows in a network folder
+SECONDS_WITHOUT_NODES = 120.0  # until the launch ends; nodes may come back, and new ones may join
 
 
 @contextlib.contextmanager
-def joined(address: str, *, seconds: float = SECONDS_TO_MEET) -> Iterator[None]:
-    """Be a driver of the cluster at `address` ("auto", "HOST:PORT"), or of one on this machine ("local").
-
-    Raises ConfigError where Ray is not installed, or nothing answers within `seconds`.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to Ray's makers
+def joined(address: str, *, seconds: float = SECONDS_TO_CONNECT) -> Iterator[None]:
+    """Be a driver of the cluster at `address`: "auto", "HOST:PORT", or "local" for a new one. Raises ConfigError."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use to its makers
     try:
         import ray
     except ImportError:
         raise ConfigError("--launcher: ray is not installed; pip install 'fssl-bench[ray]'") from None
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
-        ray.init(address=LOCAL, include_dashboard=False, object_store_memory=STORE, **quiet)
+        options |= {"include_dashboard": False, "object_store_memory": STORE}
     else:
-        _meet(address, seconds)
-        ray.init(address=address, **quiet)
+        _check(address, seconds)
+    ray.init(address=address, **options)
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _meet(address: str, seconds: float) -> None:
-    """Raises ConfigError where no cluster takes a driver: tried in another process, which Ray may keep or end."""
+def _check(address: str, seconds: float) -> None:
+    """Raise ConfigError where no cluster answers. A process of its own asks: Ray may wait for minutes, and end it."""
+    command = [sys.executable, "-c", "import sys, ray; ray.init(sys.argv[1])", address]
     try:
-        met = subprocess.run(
-            [sys.executable, "-c", _MEET, address],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            timeout=seconds,
-        )
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds)
+        return
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"--address: {address!r}: no Ray cluster answers within {seconds:g} seconds") from None
-    if met.returncode:
-        said = met.stdout.strip() or f"Ray ended with {met.returncode}"
-        raise ConfigError(f"--address: {address!r}: {said}; {LOCAL} starts a cluster on this machine")
+        reason = f"no answer within {seconds:g} seconds"
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.strip().splitlines() or ["Ray ended"])[-1]
+    raise ConfigError(f"--address: no Ray cluster at {address!r} ({reason}); {LOCAL} starts one here")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """The same for all runs of a launch."""
+    """The same for all tasks of a launch."""
 
     results: Path  # absolute
-    token: str  # name of a file in it, there as long as the launcher is
+    token: str  # the name of a file in `results`, there for the time of the launch
+    code: dict[str, Any]  # `provenance.commit()`
     data_root: Path | None
-    usual_data: str | None  # the launcher's $FSSL_DATA, for nodes that have none
+    fssl_data: str | None  # $FSSL_DATA, for nodes without one
     patience: float  # see `records.run`
     device: str
-    code: dict[str, Any]  # the launcher's `provenance.commit()`
+
+    def check_node(self) -> None:
+        """Raise CannotWrite where this node has another folder of results, ConfigError where it has other code."""
+        node, deadline = f"node {socket.gethostname()}", time.monotonic() + SECONDS_TO_SEE
+        while not (self.results / self.token).exists():
+            if time.monotonic() > deadline:
+                raise CannotWrite(f"{node} does not see {self.results}: all nodes have to share the folder of results")
+            time.sleep(0.2)
+        if (here := commit()) != self.code:
+            raise ConfigError(f"{node} has other code ({here}); check out {self.code} there")
 
 
-def trained(data: dict[str, Any], orders: Orders) -> tuple[bool, FsslError | None, FsslError | None]:
-    """Train one run, given as JSON, on a node: whether it was trained here, its error, and why this node cannot.
-
-    A cancelled task is interrupted as if by Ctrl-C: the run leaves its checkpoint and comes back as Stopped.
-    """
-    if (why := unfit(orders)) is not None:
-        return False, None, why
-    if orders.usual_data is not None:
-        os.environ.setdefault("FSSL_DATA", orders.usual_data)
-    here, error = attempted(from_json(data), orders.results, orders.data_root, orders.patience, orders.device)
-    return here, error, None
-
-
-def unfit(orders: Orders) -> FsslError | None:
-    """Why this node can write no record, or not the launcher's; None: it can."""
-    node, deadline = f"node {socket.gethostname()}", time.monotonic() + SECONDS_TO_SEE
-    while not (orders.results / orders.token).exists():
-        if time.monotonic() > deadline:
-            return CannotWrite(f"{node} does not see {orders.results}: all nodes have to share the folder of results")
-        time.sleep(0.2)
-    if not os.access(orders.results, os.W_OK):
-        return CannotWrite(f"{node} cannot write to {orders.results}: all nodes have to share the folder of results")
-    if (here := commit()) != orders.code:
-        return ConfigError(f"{node} has other code (commit {_short(here)}); check out {_short(orders.code)} there")
-    return None
-
-
-def _short(code: dict[str, Any]) -> str:
-    return str(code["commit"])[:10] + (" with changes" if code["changes"] else "")
+def train(data: dict[str, Any], orders: Orders) -> FsslError | None:
+    """The task: train one run, given as JSON. Returns the run's error; raises what is wrong with the node."""
+    orders.check_node()
+    if orders.fssl_data is not None:
+        os.environ.setdefault("FSSL_DATA", orders.fssl_data)
+    return attempt(from_json(data), orders.results, orders.data_root, orders.patience, orders.device)
 
 
 class RayWorkers:
-    """As many runs as the cluster takes at a time, or `at_most`, each with its share of a node. A driver of the cluster
-    makes it (`joined`).
+    """Tasks on the cluster that this process has joined; each takes `cpus` and `gpus` of a node.
 
-    Raises ConfigError where no node takes a run, CannotWrite where the results take no file.
+    Raises ConfigError where no node has room for a run, CannotWrite where `results` cannot be written.
     """
 
     def __init__(
@@ -144,111 +113,91 @@ class RayWorkers:
     ) -> None:
         import ray
 
-        self._cpus, self._gpus, self._at_most, self._without = cpus, gpus, at_most, seconds_without_nodes
-        self._tasks: dict[Any, Experiment] = {}  # by what Ray calls their result
+        self._share, self._at_most, self._seconds_without_nodes = (cpus, gpus), at_most, seconds_without_nodes
+        self._tasks: dict[Any, Experiment] = {}  # reference to the task's answer -> its run
         self._stopping = False
-        self._last_able = time.monotonic()
+        self._last_room = time.monotonic()
         if not self.size:
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            there = "; ".join(", ".join(f"{n.get(name, 0):g} {name}s" for name in ("CPU", "GPU")) for n in nodes)
-            raise ConfigError(f"no node of the cluster takes a run of {self._share} (nodes: {there})")
+            raise ConfigError(f"no node of the cluster has {cpus:g} CPUs and {gpus:g} GPUs; see `ray status`")
         self._orders = Orders(
             results=results.resolve(),
             token=f".launched-{secrets.token_hex(8)}",
-            data_root=None if data_root is None else data_root.resolve(),
-            usual_data=os.environ.get("FSSL_DATA"),
-            patience=patience,
-            device="cuda:0" if gpus else CPU,  # Ray shows a task its own GPU and no other
             code=commit(),
+            data_root=None if data_root is None else data_root.resolve(),
+            fssl_data=os.environ.get("FSSL_DATA"),
+            patience=patience,
+            device="cuda:0" if gpus else CPU,  # Ray hides all other GPUs from a task
         )
         try:
             results.mkdir(parents=True, exist_ok=True)
             (self._orders.results / self._orders.token).touch(exist_ok=False)
         except OSError as error:
-            raise CannotWrite(
-                f"{results}: cannot be written ({error.strerror}); --results FOLDER names another"
-            ) from None
-        self._trained = ray.remote(max_retries=0, num_cpus=cpus, num_gpus=gpus)(trained)
-
-    @property
-    def _share(self) -> str:
-        return f"{self._cpus:g} CPUs" + (f" and {self._gpus:g} GPUs" if self._gpus else "")
+            raise CannotWrite(f"{results}: cannot be written ({error.strerror}); name another by --results") from None
+        self._train = ray.remote(max_retries=0, num_cpus=cpus, num_gpus=gpus)(train)
 
     @property
     def size(self) -> int:
-        """Runs side by side, by the nodes that are there now."""
         import ray
 
-        room = sum(fit_in(node["Resources"], self._cpus, self._gpus) for node in ray.nodes() if node["Alive"])
+        room = sum(fit_in(node["Resources"], *self._share) for node in ray.nodes() if node["Alive"])
         if room:
-            self._last_able = time.monotonic()
-        return room if self._at_most is None else min(room, self._at_most)
+            self._last_room = time.monotonic()
+        return min(room, self._at_most or room)
 
     @property
     def running(self) -> set[Experiment]:
         return set(self._tasks.values())
 
     def start(self, run: Experiment) -> None:
-        self._tasks[self._trained.remote(to_json(run), self._orders)] = run
+        self._tasks[self._train.remote(to_json(run), self._orders)] = run
 
-    def ended(self, timeout: float) -> Iterator[Ended]:
-        """Raises CannotWrite and ConfigError where a node cannot take part, Stopped where none is left."""
+    def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
+        """Raises what is wrong with a node, and Stopped where none is left."""
         import ray
 
-        if not self.size and time.monotonic() - self._last_able > self._without:
-            raise Stopped(
-                f"no node of the cluster takes a run of {self._share} any more; with nodes, the same command goes on"
-            )
+        if not self.size and time.monotonic() - self._last_room > self._seconds_without_nodes:
+            raise Stopped("no node of the cluster has room for a run any more; with nodes, the same command goes on")
         if not self._tasks:
             time.sleep(timeout)
             return
-        for reference in ray.wait(list(self._tasks), num_returns=1, timeout=timeout)[0]:
-            yield self._end(reference)
+        for task in ray.wait(list(self._tasks), num_returns=1, timeout=timeout)[0]:
+            run = self._tasks.pop(task)
+            yield run, self._error_of(task, run)
 
-    def _end(self, reference: Any) -> Ended:
+    def _error_of(self, task: Any, run: Experiment) -> FsslError | None:
         import ray
-        from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, RayTaskError, TaskCancelledError
+        from ray.exceptions import NodeDiedError, RayError, RayTaskError, TaskCancelledError
 
-        run = self._tasks.pop(reference)
         try:
-            here, error, unfit_node = ray.get(reference)
-        except TaskCancelledError:  # before its run had begun
-            return self._stopped(run)
-        except NodeDiedError:
-            return Ended(run=run, moved=True)
-        except OutOfMemoryError:
-            return Ended(run=run, died="Ray, for want of memory on its node")
+            error: FsslError | None = ray.get(task)
         except RayTaskError as failed:
-            return Ended(run=run, error=RunFailed(f"cell {run.cell_key}, seed {run.seed}: {_last_line(failed)}"))
-        except RayError as failed:
-            return Ended(run=run, died=f"the end of its Ray worker ({_last_line(failed)})")
-        if unfit_node is not None:
-            raise unfit_node
-        return self._stopped(run) if isinstance(error, Stopped) else Ended(run=run, here=here, error=error)
-
-    def _stopped(self, run: Experiment) -> Ended:
-        """Its process was asked to stop: by us, or by a node that is being taken away."""
-        if self._stopping:
-            return Ended(run=run, error=Stopped("stopped; the same command goes on from the checkpoints"))
-        return Ended(run=run, moved=True)
+            raise failed.cause from None
+        except TaskCancelledError as cancelled:  # before the run began
+            error = Stopped(str(cancelled))
+        except NodeDiedError:
+            return RunningElsewhere(f"{named(run)}: its node is lost")
+        except RayError as failed:  # its process is, or Ray ended it for want of memory
+            return RunDied(f"Ray's {type(failed).__name__}")
+        if isinstance(error, Stopped) and not self._stopping:  # by a node that is being taken away
+            return RunningElsewhere(str(error))
+        return error
 
     def stop(self) -> None:
         import ray
 
         self._stopping = True
-        for reference in self._tasks:
-            ray.cancel(reference, force=False)
+        for task in self._tasks:
+            ray.cancel(task, force=False)
 
     def close(self) -> None:
         import ray
 
         try:
-            while self._tasks:
-                for reference in ray.wait(list(self._tasks), num_returns=1, timeout=1.0)[0]:
-                    del self._tasks[reference]
+            if self._tasks:
+                ray.wait(list(self._tasks), num_returns=len(self._tasks))
         except BaseException:
-            for reference in self._tasks:
-                ray.cancel(reference, force=True)
+            for task in self._tasks:
+                ray.cancel(task, force=True)
             raise
         finally:
             with contextlib.suppress(OSError):
@@ -257,10 +206,6 @@ class RayWorkers:
 
 def fit_in(resources: dict[str, float], cpus: float, gpus: float) -> int:
     """How many runs of that share a node takes at a time."""
-    wanted = {"CPU": cpus, "GPU": gpus}
+    shares = {"CPU": cpus, "GPU": gpus}
     # A millionth more: ten shares of a tenth are one.
-    return min(int(resources.get(name, 0.0) / share + 1e-6) for name, share in wanted.items() if share > 0)
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return min(int(resources.get(name, 0.0) / share + 1e-6) for name, share in shares.items() if share > 0)

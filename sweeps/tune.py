@@ -27,7 +27,8 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import starting
 from benchmark.records.run import run
 from sweeps.heartbeat import DeadTrials, beating
-from sweeps.launcher import SECONDS_BETWEEN_LOOKS, begin_worker, sigterm_as_interrupt
+from sweeps.launcher import SECONDS_BETWEEN_LOOKS, sigterm_as_interrupt
+from sweeps.processes import begin_worker
 from sweeps.storage import open_storage, storage_errors
 from sweeps.studies import SCALES, Study
 

@@ -134,7 +134,7 @@ def item(paper: Paper, name: str, profile: str, variant: Variant | None = None) 
     if variant is not None:
         return variant.of(item(paper.built_by(variant), name, profile))
     file = read_published(f"{paper.name}/{name}")
-    lines = [{**line, "measured": file.get("measured", False)} for line in file["cells"]]
+    lines = [{"measured": file.get("measured", False), **line} for line in file["cells"]]
     _check_lines(paper, file, lines)
     trained = [line for line in lines if "not_yet" not in line]
     scales = [paper.scale(paper.setting_of(line), profile) if profile in REDUCED else None for line in trained]
