@@ -1,11 +1,13 @@
 """Trials whose worker is gone, told by heartbeats that need no common clock.
 
-A worker adds one to its trial's beat every few seconds. Whoever sees no new beat for `PATIENCE` seconds of its own
-monotonic clock takes the worker for dead and queues the trial's values again. Optuna's own heartbeats exist for
-databases only, and compare times of day: a clock that is put back by an hour keeps a dead worker alive for that hour.
+A worker writes its process into its trial and adds one to a beat every few seconds. Whoever sees no new beat for
+`PATIENCE` seconds of its own monotonic clock takes the worker for dead, and queues the trial's values again; on the
+worker's own machine it does so as soon as the process is gone. Optuna's own heartbeats exist for databases only, and
+compare times of day: a clock that is put back by an hour keeps a dead worker alive for that hour.
 """
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -15,11 +17,12 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import Trial, TrialState
 
+from benchmark.records.claim import is_working, this_process
 from sweeps.launcher import MOST_DEATHS
 
 BEAT = 10.0  # seconds between beats
 PATIENCE = 120.0  # seconds without a new beat; longer than a network folder holds writes back
-ATTRIBUTE = "beat"  # of the trial, in the storage
+ATTRIBUTE = "worker"  # of the trial, in the storage: the process and its beat
 
 
 @contextlib.contextmanager
@@ -28,11 +31,11 @@ def beating(trial: Trial) -> Iterator[None]:
     ended = threading.Event()
 
     def beat() -> None:
-        count = 0
-        while not ended.wait(BEAT):
-            count += 1
+        for count in itertools.count():
             with contextlib.suppress(Exception):
-                trial.set_user_attr(ATTRIBUTE, count)
+                trial.set_user_attr(ATTRIBUTE, {**this_process(), "beat": count})
+            if ended.wait(BEAT):
+                return
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -51,12 +54,12 @@ class DeadTrials:
 
     def requeue(self, study: optuna.Study) -> None:
         """Fail the trials whose worker is dead, and queue their values again, each at most `MOST_DEATHS` times."""
-        now = time.monotonic()
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        beats = {trial.number: (trial.number, trial.user_attrs.get(ATTRIBUTE, 0)) for trial in running}
-        self._first_seen = {beat: self._first_seen.get(beat, now) for beat in beats.values()}
-        for trial in running:
-            if now - self._first_seen[beats[trial.number]] < PATIENCE:
+        now, seen_before, self._first_seen = time.monotonic(), self._first_seen, {}
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            worker = trial.user_attrs.get(ATTRIBUTE, {})
+            beat = (trial.number, worker.get("beat", -1))
+            self._first_seen[beat] = seen_before.get(beat, now)
+            if now - self._first_seen[beat] < PATIENCE and is_working(worker) is not False:
                 continue
             with contextlib.suppress(UpdateFinishedTrialError, ValueError):  # another worker was faster
                 study.tell(trial.number, state=TrialState.FAIL)

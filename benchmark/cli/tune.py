@@ -28,7 +28,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Searches what a paper does not report (Optuna's TPE; a trial that falls behind is pruned) on labels held out "
         "at the server, never on test data. Start it as often as you like on one storage: each is a worker. Ctrl-C "
-        "loses nothing; the trial of a killed one is queued again after two minutes."
+        "loses nothing; the trial of a killed one is queued again, from another machine after two minutes."
     )
     command.add_argument("study", nargs="?", metavar="STUDY", help="fedswitch/open, or a TOML file of your own")
     command.add_argument("--profile", default="demo", help="demo (default), laptop: what the study declares")

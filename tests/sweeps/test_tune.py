@@ -20,6 +20,7 @@ from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json
 from benchmark.federated.module import FederatedModule
+from benchmark.records.claim import this_process
 from benchmark.records.record import run_folder
 from sweeps.heartbeat import DeadTrials, beating
 from sweeps.studies import DECLARED, Hyperparameter, Study, read_study
@@ -157,6 +158,16 @@ def test_a_dead_worker_s_values_are_queued_again_once_whatever_the_time_of_day(s
     states = [TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING]
     assert [trial.state for trial in (running, failed, queued)] == states
     assert list(TOY.values(queued.params).values()) == values
+
+
+def test_a_worker_whose_process_is_gone_from_this_machine_is_not_waited_for(tmp_path):
+    study = open_study(TOY, str(tmp_path / "s"))
+    with beating(study.ask()), subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        study.ask().set_user_attr("worker", {**this_process(), "pid": ended.pid, "beat": 0})
+        DeadTrials().requeue(study)
+    states = [trial.state for trial in study.trials]
+    assert states == [TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING]
 
 
 def test_a_worker_that_was_held_for_dead_and_wakes_leaves_its_trial_to_another(tmp_path, monkeypatch, impatient):
