@@ -9,13 +9,11 @@ import logging
 import os
 import secrets
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmark.errors import CannotWrite, ConfigError, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
@@ -28,121 +26,101 @@ STORE = 80 * 2**20  # bytes of Ray's object store, the least that Ray takes; not
 SECONDS_TO_CONNECT = 30.0
 SECONDS_TO_SEE = 5.0  # until a new file of another machine shows in a network folder
 SECONDS_WITHOUT_NODES = 120.0  # until the launch ends; nodes may come back, and new ones may join
+Share: TypeAlias = tuple[float, float]  # CPUs, GPUs
 
 
 @contextlib.contextmanager
-def joined(address: str, *, seconds: float = SECONDS_TO_CONNECT) -> Iterator[None]:
+def joined(address: str) -> Iterator[None]:
     """Be a driver of the cluster at `address`: "auto", "HOST:PORT", or "local" for a new one. Raises ConfigError."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use to its makers
     try:
         import ray
     except ImportError:
         raise ConfigError("--launcher: ray is not installed; pip install 'fssl-bench[ray]'") from None
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == LOCAL:
-        options |= {"include_dashboard": False, "object_store_memory": STORE}
-    else:
-        _check(address, seconds)
-    ray.init(address=address, **options)
+    store: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE} if address == LOCAL else {}
+    try:
+        if ":" in address:  # where nothing listens, Ray would try for two minutes and then end this process
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **store)
+    except (OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"--address: no Ray cluster at {address!r} ({text}); {LOCAL} starts one here") from None
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _check(address: str, seconds: float) -> None:
-    """Raise ConfigError where no cluster answers. A process of its own asks: Ray may wait for minutes, and end it."""
-    command = [sys.executable, "-c", "import sys, ray; ray.init(sys.argv[1])", address]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds)
-        return
-    except subprocess.TimeoutExpired:
-        reason = f"no answer within {seconds:g} seconds"
-    except subprocess.CalledProcessError as error:
-        reason = (error.stderr.strip().splitlines() or ["Ray ended"])[-1]
-    raise ConfigError(f"--address: no Ray cluster at {address!r} ({reason}); {LOCAL} starts one here")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Orders:
     """The same for all tasks of a launch."""
 
-    results: Path  # absolute
-    token: str  # the name of a file in `results`, there for the time of the launch
-    code: dict[str, Any]  # `provenance.commit()`
-    data_root: Path | None
-    fssl_data: str | None  # $FSSL_DATA, for nodes without one
-    patience: float  # see `records.run`
-    device: str
+    token: Path  # a file in the folder of results, there for the time of the launch
+    code: dict[str, Any]  # the launch's `provenance.commit()`
+    fssl_data: str  # the launch's $FSSL_DATA, for nodes without one
+    arguments: tuple[Path, Path | None, float, str]  # of `attempt`, after the run
 
     def check_node(self) -> None:
         """Raise CannotWrite where this node has another folder of results, ConfigError where it has other code."""
-        node, deadline = f"node {socket.gethostname()}", time.monotonic() + SECONDS_TO_SEE
-        while not (self.results / self.token).exists():
+        node, results, deadline = socket.gethostname(), self.token.parent, time.monotonic() + SECONDS_TO_SEE
+        while not self.token.exists():
             if time.monotonic() > deadline:
-                raise CannotWrite(f"{node} does not see {self.results}: all nodes have to share the folder of results")
+                raise CannotWrite(f"node {node} does not see {results}: all nodes have to share the folder of results")
             time.sleep(0.2)
         if (here := commit()) != self.code:
-            raise ConfigError(f"{node} has other code ({here}); check out {self.code} there")
+            raise ConfigError(f"node {node} has other code ({here}); check out {self.code} there")
 
 
 def train(data: dict[str, Any], orders: Orders) -> FsslError | None:
     """The task: train one run, given as JSON. Returns the run's error; raises what is wrong with the node."""
     orders.check_node()
-    if orders.fssl_data is not None:
+    if orders.fssl_data:
         os.environ.setdefault("FSSL_DATA", orders.fssl_data)
-    return attempt(from_json(data), orders.results, orders.data_root, orders.patience, orders.device)
+    return attempt(from_json(data), *orders.arguments)
 
 
 class RayWorkers:
-    """Tasks on the cluster that this process has joined; each takes `cpus` and `gpus` of a node.
+    """Tasks on the cluster that this process has joined. `share`: CPUs and GPUs of a node that a run takes.
 
     Raises ConfigError where no node has room for a run, CannotWrite where `results` cannot be written.
     """
 
+    seconds_without_nodes = SECONDS_WITHOUT_NODES
+
     def __init__(
-        self,
-        results: Path,
-        data_root: Path | None,
-        patience: float,
-        *,
-        cpus: float = 1.0,
-        gpus: float = 0.0,
-        at_most: int | None = None,
-        seconds_without_nodes: float = SECONDS_WITHOUT_NODES,
+        self, results: Path, data_root: Path | None, patience: float, share: Share = (1.0, 0.0), at_most: int = 10**6
     ) -> None:
         import ray
 
-        self._share, self._at_most, self._seconds_without_nodes = (cpus, gpus), at_most, seconds_without_nodes
+        self._ray, self._share, self._at_most = ray, share, at_most
         self._tasks: dict[Any, Experiment] = {}  # reference to the task's answer -> its run
         self._stopping = False
         self._last_room = time.monotonic()
         if not self.size:
-            raise ConfigError(f"no node of the cluster has {cpus:g} CPUs and {gpus:g} GPUs; see `ray status`")
+            raise ConfigError(f"no node of the cluster has {share[0]:g} CPUs and {share[1]:g} GPUs; see `ray status`")
+        results, data_root = results.resolve(), data_root and data_root.resolve()
+        device = "cuda:0" if share[1] else CPU  # Ray hides all other GPUs from a task
         self._orders = Orders(
-            results=results.resolve(),
-            token=f".launched-{secrets.token_hex(8)}",
+            token=results / f".launched-{secrets.token_hex(8)}",
             code=commit(),
-            data_root=None if data_root is None else data_root.resolve(),
-            fssl_data=os.environ.get("FSSL_DATA"),
-            patience=patience,
-            device="cuda:0" if gpus else CPU,  # Ray hides all other GPUs from a task
+            fssl_data=os.environ.get("FSSL_DATA", ""),
+            arguments=(results, data_root, patience, device),
         )
         try:
             results.mkdir(parents=True, exist_ok=True)
-            (self._orders.results / self._orders.token).touch(exist_ok=False)
+            self._orders.token.touch(exist_ok=False)
         except OSError as error:
             raise CannotWrite(f"{results}: cannot be written ({error.strerror}); name another by --results") from None
-        self._train = ray.remote(max_retries=0, num_cpus=cpus, num_gpus=gpus)(train)
+        self._train = ray.remote(max_retries=0, num_cpus=share[0], num_gpus=share[1])(train)
 
     @property
     def size(self) -> int:
-        import ray
-
-        room = sum(fit_in(node["Resources"], *self._share) for node in ray.nodes() if node["Alive"])
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        room = min(self._at_most, sum(fit_in(node, *self._share) for node in nodes))
         if room:
             self._last_room = time.monotonic()
-        return min(room, self._at_most or room)
+        return room
 
     @property
     def running(self) -> set[Experiment]:
@@ -153,55 +131,47 @@ class RayWorkers:
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
         """Raises what is wrong with a node, and Stopped where none is left."""
-        import ray
-
-        if not self.size and time.monotonic() - self._last_room > self._seconds_without_nodes:
+        if not self.size and time.monotonic() - self._last_room > self.seconds_without_nodes:
             raise Stopped("no node of the cluster has room for a run any more; with nodes, the same command goes on")
         if not self._tasks:
             time.sleep(timeout)
             return
-        for task in ray.wait(list(self._tasks), num_returns=1, timeout=timeout)[0]:
+        for task in self._ray.wait(list(self._tasks), timeout=timeout)[0]:
             run = self._tasks.pop(task)
             yield run, self._error_of(task, run)
 
     def _error_of(self, task: Any, run: Experiment) -> FsslError | None:
-        import ray
-        from ray.exceptions import NodeDiedError, RayError, RayTaskError, TaskCancelledError
-
+        failures = self._ray.exceptions
         try:
-            error: FsslError | None = ray.get(task)
-        except RayTaskError as failed:
+            error: FsslError | None = self._ray.get(task)
+        except failures.RayTaskError as failed:
             raise failed.cause from None
-        except TaskCancelledError as cancelled:  # before the run began
+        except failures.TaskCancelledError as cancelled:  # before the run began
             error = Stopped(str(cancelled))
-        except NodeDiedError:
+        except failures.NodeDiedError:
             return RunningElsewhere(f"{named(run)}: its node is lost")
-        except RayError as failed:  # its process is, or Ray ended it for want of memory
+        except failures.RayError as failed:  # its process was killed, by Ray itself for want of memory
             return RunDied(f"Ray's {type(failed).__name__}")
         if isinstance(error, Stopped) and not self._stopping:  # by a node that is being taken away
             return RunningElsewhere(str(error))
         return error
 
     def stop(self) -> None:
-        import ray
-
         self._stopping = True
         for task in self._tasks:
-            ray.cancel(task, force=False)
+            self._ray.cancel(task, force=False)
 
     def close(self) -> None:
-        import ray
-
         try:
             if self._tasks:
-                ray.wait(list(self._tasks), num_returns=len(self._tasks))
+                self._ray.wait(list(self._tasks), num_returns=len(self._tasks))
         except BaseException:
             for task in self._tasks:
-                ray.cancel(task, force=True)
+                self._ray.cancel(task, force=True)
             raise
         finally:
             with contextlib.suppress(OSError):
-                (self._orders.results / self._orders.token).unlink()
+                self._orders.token.unlink()
 
 
 def fit_in(resources: dict[str, float], cpus: float, gpus: float) -> int:

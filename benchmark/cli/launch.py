@@ -132,14 +132,9 @@ def workers_for(options: argparse.Namespace, runs: int) -> Iterator[Workers]:
     address = options.address or os.environ.get("RAY_ADDRESS") or LOCAL
     # Ray prints messages about its workers on standard output, which is for results.
     with contextlib.redirect_stdout(sys.stderr), joined(address):
-        yield RayWorkers(
-            options.results,
-            options.data_root,
-            options.takeover_after,
-            cpus=options.cpus_per_run or 1.0,
-            gpus=options.gpus_per_run or 0.0,
-            at_most=options.jobs,
-        )
+        share = (options.cpus_per_run or 1.0, options.gpus_per_run or 0.0)
+        at_most = options.jobs or runs
+        yield RayWorkers(options.results, options.data_root, options.takeover_after, share, at_most)
 
 
 def _runs_at_a_time(options: argparse.Namespace) -> int:

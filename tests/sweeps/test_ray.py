@@ -144,7 +144,8 @@ def test_a_launch_without_any_node_left_ends_with_76(cluster, tmp_path):
                 cluster.remove(node)
 
     with joined(cluster.address):
-        workers = RayWorkers(results, None, PATIENCE, seconds_without_nodes=1.0)
+        workers = RayWorkers(results, None, PATIENCE)
+        workers.seconds_without_nodes = 1.0
         with pytest.raises(Stopped, match="no node of the cluster has room for a run any more"):
             launch(workers, [experiment], results, watch=watch)
     assert not list(results.glob(".*"))
@@ -153,9 +154,8 @@ def test_a_launch_without_any_node_left_ends_with_76(cluster, tmp_path):
 def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
     """It does not see the launch's folder of results, or has other code."""
     monkeypatch.setattr("sweeps.ray_launcher.SECONDS_TO_SEE", 0.0)
-    orders = Orders(
-        results=tmp_path, token="t", code=commit(), data_root=None, fssl_data=None, patience=PATIENCE, device="cpu"
-    )
+    arguments = (tmp_path, None, PATIENCE, "cpu")
+    orders = Orders(token=tmp_path / "t", code=commit(), fssl_data="", arguments=arguments)
     with pytest.raises(CannotWrite, match="does not see"):
         orders.check_node()
     (tmp_path / "t").touch()
@@ -167,18 +167,13 @@ def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
 def test_a_share_that_no_node_has_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}])
     with pytest.raises(ConfigError, match="no node of the cluster has 64 CPUs"):
-        RayWorkers(tmp_path, None, PATIENCE, cpus=64)
+        RayWorkers(tmp_path, None, PATIENCE, (64.0, 0.0))
 
 
-@pytest.mark.parametrize(
-    ("address", "seconds", "reason"),
-    [("127.0.0.1:1", 3.0, "no answer within 3 seconds"), ("nonsense", 60.0, "nonsense")],
-)
-def test_an_address_without_a_cluster_is_refused_in_bounded_time(address, seconds, reason):
-    with (
-        pytest.raises(ConfigError, match=f"no Ray cluster at '{address}' .*{reason}.*; local starts one"),
-        joined(address, seconds=seconds),
-    ):
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:6379", "nonsense", "auto"])
+def test_an_address_without_a_cluster_is_refused(address, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # no cluster is noted there
+    with pytest.raises(ConfigError, match=f"no Ray cluster at '{address}' .*local starts one"), joined(address):
         pass
 
 
