@@ -56,7 +56,7 @@ def act(options: argparse.Namespace) -> int:
     storage = checked_place(options.storage or str(options.results / "tuning" / f"{study.slug}.journal"))
     load(study.experiment.data.name, options.data_root)  # a missing data set ends the command before it writes
     jobs = min(options.jobs or usable_cores(), study.trials)
-    print(f"fssl: {study.trials} trials of {study.seeds} seeds, {jobs} workers, {shown(storage)}", file=sys.stderr)
+    print(f"fssl: {study.trials} trials of {study.seeds} seeds, {jobs} at a time, {shown(storage)}", file=sys.stderr)
     worker = Worker(study=study, storage=storage, results=options.results.absolute(), data_root=options.data_root)
     summary = summary_of(study, tune(worker, jobs=jobs))
     path = options.results / "studies" / f"{study.slug}.json"
