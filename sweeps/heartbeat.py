@@ -14,15 +14,14 @@ from collections.abc import Iterator
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages import RetryHeartbeatStaleTrialCallback
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from benchmark.records.claim import is_working, this_process
 from sweeps.launcher import MOST_DEATHS
 
 BEAT = 10.0  # seconds between beats
 PATIENCE = 120.0  # seconds without a new beat; longer than a network folder holds writes back
-ATTRIBUTE = "worker"  # of the trial, in the storage: the process and its beat
+WORKER, DEATHS = "worker", "deaths"  # attributes of a trial: its process with the beat; workers that died before
 
 
 @contextlib.contextmanager
@@ -33,7 +32,7 @@ def beating(trial: Trial) -> Iterator[None]:
     def beat() -> None:
         for count in itertools.count():
             with contextlib.suppress(Exception):
-                trial.set_user_attr(ATTRIBUTE, {**this_process(), "beat": count})
+                trial.set_user_attr(WORKER, {**this_process(), "beat": count})
             if ended.wait(BEAT):
                 return
 
@@ -53,14 +52,28 @@ class DeadTrials:
         self._first_seen: dict[tuple[int, int], float] = {}  # (trial, beat) -> by the monotonic clock
 
     def requeue(self, study: optuna.Study) -> None:
-        """Fail the trials whose worker is dead, and queue their values again, each at most `MOST_DEATHS` times."""
+        """Fail the trials of dead workers and queue their values again, until `MOST_DEATHS` workers died of them."""
         now, seen_before, self._first_seen = time.monotonic(), self._first_seen, {}
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            worker = trial.user_attrs.get(ATTRIBUTE, {})
+            worker = trial.user_attrs.get(WORKER, {})
             beat = (trial.number, worker.get("beat", -1))
             self._first_seen[beat] = seen_before.get(beat, now)
             if now - self._first_seen[beat] < PATIENCE and is_working(worker) is not False:
                 continue
             with contextlib.suppress(UpdateFinishedTrialError, ValueError):  # another worker was faster
                 study.tell(trial.number, state=TrialState.FAIL)
-                RetryHeartbeatStaleTrialCallback(max_retry=MOST_DEATHS)(study, trial)
+                deaths = trial.user_attrs.get(DEATHS, 0) + 1
+                if deaths < MOST_DEATHS:
+                    queue_again(study, trial, deaths)
+
+
+def queue_again(study: optuna.Study, trial: Trial | FrozenTrial, deaths: int) -> None:
+    """Queue the trial's values for the next worker. The process of the last one is left out: it may be dead."""
+    study.add_trial(
+        optuna.create_trial(
+            state=TrialState.WAITING,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs={DEATHS: deaths},
+        )
+    )

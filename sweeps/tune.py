@@ -26,7 +26,7 @@ from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import starting
 from benchmark.records.run import run
-from sweeps.heartbeat import DeadTrials, beating
+from sweeps.heartbeat import DEATHS, DeadTrials, beating, queue_again
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS, sigterm_as_interrupt
 from sweeps.processes import begin_worker
 from sweeps.storage import open_storage, storage_errors
@@ -102,7 +102,7 @@ class Worker:
         except BaseException as error:
             trials.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
             if isinstance(error, Stopped | KeyboardInterrupt):
-                trials.enqueue_trial(trial.params)  # the next worker goes on with these values, where the runs stopped
+                queue_again(trials, trial, trial.user_attrs.get(DEATHS, 0))  # its runs go on where they stopped
             raise
 
     def _sampler(self, number: int, *, is_first: bool) -> optuna.samplers.BaseSampler:

@@ -161,13 +161,21 @@ def test_a_dead_worker_s_values_are_queued_again_once_whatever_the_time_of_day(s
 
 
 def test_a_worker_whose_process_is_gone_from_this_machine_is_not_waited_for(tmp_path):
-    study = open_study(TOY, str(tmp_path / "s"))
+    """Its values are queued again, until three workers have died of them. Who has just begun with them is not dead."""
+    study, dead = open_study(TOY, str(tmp_path / "s")), DeadTrials()
     with beating(study.ask()), subprocess.Popen(["true"]) as ended:
         ended.wait()
-        study.ask().set_user_attr("worker", {**this_process(), "pid": ended.pid, "beat": 0})
-        DeadTrials().requeue(study)
-    states = [trial.state for trial in study.trials]
-    assert states == [TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING]
+        for deaths in (1, 2, 3):
+            trial = study.ask()
+            lr = TOY.space[0].suggested(trial)
+            dead.requeue(study)
+            assert study.trials[trial.number].state == TrialState.RUNNING
+            trial.set_user_attr("worker", {**this_process(), "pid": ended.pid, "beat": 0})
+            dead.requeue(study)
+            states = [each.state for each in study.trials]
+            queued = [TrialState.WAITING] if deaths < 3 else []
+            assert states == [TrialState.RUNNING, *[TrialState.FAIL] * deaths, *queued]
+    assert [TOY.space[0].value(each.params["optimizer.lr"]) for each in study.trials[1:]] == [lr] * 3
 
 
 def test_a_worker_that_was_held_for_dead_and_wakes_leaves_its_trial_to_another(tmp_path, monkeypatch, impatient):
