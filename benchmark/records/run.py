@@ -89,7 +89,7 @@ def run(
                     if finished is not None:
                         return finished
                     recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
-                    chosen = _engine_of(recorder, environment, workers, like, name=engine, device=device)
+                    chosen = _engine_of(recorder, environment, workers, like, device=device)
                     if chosen is None:
                         chosen = build_engine(engine, environment, workers, threads, device=device)
                     entries = {**manifest(environment, chosen), **begun_under()}
@@ -116,16 +116,15 @@ def _engine_of(
     workers: int | None,
     like: Mapping[str, Any] | None,
     *,
-    name: str,
     device: str | None,
 ) -> Engine | None:
     """The engine that the run began with; else one of the settings `like`, where it is still there; else None."""
     began_with = (read_json(recorder.folder / "manifest.json") or {}).get("engine") if recorder.checkpoint else None
     if began_with:
-        return engine_again(began_with, environment, workers, name=name, device=device)
+        return engine_again(began_with, environment, workers, device=device)
     if like:
         with contextlib.suppress(ConfigError):
-            return engine_again(like, environment, workers, name=name, device=device)
+            return engine_again(like, environment, workers, device=device)
     return None
 
 
