@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import os
 import sys
 from collections.abc import Iterator
 from functools import cache
