@@ -27,6 +27,7 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.start import hear, starting, usable_cores
+from benchmark.federated.stopping import check
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 FAST = {"bit_equal": True, "plain": False, "confident_only": True}  # how records name the fast local step
@@ -133,7 +134,8 @@ class ProcessPool:
                 worker.forget()
 
     def _wait(self) -> None:
-        """Wait a moment for a job to end, of whichever call. Raises WorkerEnded."""
+        """Wait a moment for a job to end, of whichever call. Raises WorkerEnded, and Preempted after a signal."""
+        check()
         if not self._workers:
             raise FsslError("the pool was closed while outcomes were still asked of it")
         submitted = [future for worker in self._workers for future in worker.futures]

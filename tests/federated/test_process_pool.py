@@ -281,7 +281,7 @@ def job(index: int, keeper: str) -> Job:
 def test_any_jobs_come_to_an_end_and_a_keeper_s_run_one_after_another(keepers, most, luck):
     """Jobs begin whenever they may, and are handed out in list order: nothing waits for itself."""
     jobs = [job(index, keeper) for index, keeper in enumerate(keepers)]
-    waiting, under_way = list(range(len(jobs))), set()
+    waiting, under_way = list(range(len(jobs))), set[int]()
     for due in range(len(jobs)):
         while (due not in under_way or luck.random() < 0.5) and (
             index := next_job(jobs, waiting, under_way, most)
