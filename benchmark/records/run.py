@@ -77,7 +77,7 @@ def run(
                 resumed = _resumed(folder, experiment)
                 settings = (read_json(folder / "manifest.json") or {}).get("engine") if resumed else like
                 if settings:
-                    chosen = engine_again(settings, environment, workers, name=engine, device=device)
+                    chosen = engine_again(settings, environment, workers, device=device)
                 else:
                     chosen = build_engine(engine, environment, workers, threads, device=device)
                 recorder = Recorder(claim, experiment, resumed, clock)
