@@ -1,4 +1,4 @@
-"""The folder of a run while it is trained: what it was begun with, a save now and then, and the result, once."""
+"""Writes a run's folder: what it began with, saves, and the result, once."""
 
 import json
 import math
@@ -34,7 +34,7 @@ UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # which a finished run
 
 
 class Recorder(pl.Callback):
-    """Saves after the first round and then by the clock, and publishes the result.
+    """Saves a run after its first round and then by the clock, and publishes its result.
 
     It looks for its claim before it writes, and raises ClaimLost. Any method that writes raises CannotWrite.
     """
@@ -135,9 +135,10 @@ class Recorder(pl.Callback):
     def publish(
         self, status: str, models: Mapping[str, Weights] | None = None, error: str | None = None
     ) -> dict[str, Any]:
-        """Put the weights, `rounds.jsonl` and `result.json` in place; the result that is there then.
+        """Put the weights, `rounds.jsonl` and `result.json` in place, and return the result.
 
-        The first process's rounds and result stay. What only an unfinished run needs is removed after them.
+        Where another process was faster, its rounds and its result stay, and are returned. What only an unfinished run
+        needs is removed.
         """
         self._claim.check()
         export(self.folder, models or {})

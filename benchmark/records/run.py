@@ -50,7 +50,7 @@ def run(
     workers there are moves no bit; the rest does, so a run that goes on keeps what it began with. `patience`: seconds
     without a heartbeat after which a run is taken over from a process that may still be there. `like`: an engine's
     settings in a manifest, which take precedence over `engine`. `begun_under`: gives entries of the manifest, such as
-    the claims that the run is to judge; asked when it begins.
+    the claims that the run is to judge; called when it begins.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
@@ -92,7 +92,7 @@ def run(
 
 
 def _finished(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run, whose state a process that was killed may have left."""
+    """The result of a finished run; None where it is not finished. Removes a state that a killed process left."""
     result = read_result(folder)
     if result is not None:
         with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _resumed(folder: Path, experiment: Experiment) -> RunState | None:
-    """The state to go on from; None where there is none, or none that can be used, which is said in a line."""
+    """The state to go on from; None, with a warning, where there is none that can be used."""
     measured = measurements(experiment.evaluation)
     try:
         saved = state.load(folder, run_name(experiment))
@@ -129,7 +129,7 @@ def _train(
         recorder.publish("diverged", error=str(error))
         raise
     except BaseException:
-        signal = stopping.asked()
+        signal = stopping.received()
         if signal is None:
             with contextlib.suppress(CannotWrite, ClaimLost):  # the first reason counts
                 recorder.save()
