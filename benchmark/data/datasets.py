@@ -187,7 +187,9 @@ def find(name: str, root: Path | None = None) -> Path | None:
 
 
 def at_hand(name: str, root: Path | None = None) -> bool:
-    """Whether `load` finds a set of `DATASETS` without a download."""
+    """Whether `load` finds the data without a download."""
+    if name.startswith("folder:"):
+        return Path(canonical_name(name).removeprefix("folder:").partition("?")[0]).is_dir()
     return name == "digits" or find(name, root) is not None  # scikit-learn brings the digits
 
 

@@ -17,8 +17,8 @@ from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles, variant_of
 from benchmark.papers.item import CONFIRMING, Claim, Family, Item
 from benchmark.papers.scale import profile_of
+from benchmark.records.copies import read_copy
 from benchmark.records.files import read_json
-from benchmark.records.record import read_copy
 from benchmark.verdicts.rule import SEEDS, rule
 
 

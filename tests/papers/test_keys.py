@@ -11,7 +11,7 @@ import pytest
 from benchmark.experiment import from_json, from_record
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.scale import PROFILES
-from benchmark.records.record import read_copy
+from benchmark.records.copies import read_copy
 from tests.conftest import ROOT
 
 # demo, laptop, gpu, paper. Those with self-training moved when its slots began to keep their statistics. Stand-ins of

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmark.papers.catalogue import items
-from benchmark.records.record import RunRecord, pack, unpack
+from benchmark.records.copies import pack, unpack
+from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import is_private, is_smoothed, is_stateless, value_of
 from benchmark.verdicts.results import cell_result
 
