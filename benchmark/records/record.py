@@ -142,9 +142,9 @@ def _type_faults(record: RunRecord) -> Iterator[str]:
         yield f"cell_key {shown(record.cell_key)} is not 16 hexadecimal digits"
     if not isinstance(record.seed, int) or isinstance(record.seed, bool):
         yield f"seed {shown(record.seed)} is not a whole number"
-    for name, part in (("manifest", record.manifest), ("summaries", record.summaries)):
-        if not isinstance(part, dict):
-            yield f"{name} is {shown(part)}, not a JSON object"
+    for name in ("experiment", "manifest", "result", "summaries"):
+        if not isinstance(getattr(record, name), dict):
+            yield f"{name} is {shown(getattr(record, name))}, not a JSON object"
     if record.manifest or record.result:
         yield from _schema_faults("manifest.json", record.manifest, MANIFEST)
     if record.result:
@@ -220,7 +220,7 @@ def read_run(folder: Path) -> RunRecord | None:
     whole = digest is not None and not edited  # then rounds are read when they are looked at
     seed = experiment.get("seed")
     if not isinstance(seed, int) or folder.name != f"seed={seed}":
-        raise DataError(f"{folder}: holds a run of seed {shown(seed)}; {ANEW}")
+        raise DataError(f"{folder / 'experiment.json'}: is of seed {shown(seed)}; {ANEW}")
     url = (read_json(folder / MIRROR_FILE) or {}).get("url")
     record = RunRecord(
         cell_key=folder.parent.name,

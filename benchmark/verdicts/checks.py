@@ -77,6 +77,6 @@ def notes_of_item(item: Item, records: Records) -> list[str]:
 def decided_cells(item: Item, records: Records) -> set[str]:
     """Keys of the cells on which a claim of the item is decided by runs."""
     labels = {
-        label for judged in judge(item, counted(item, records)) if judged.decided for label in judged.claim.labels
+        label for judged in judge(item, counted(item, records)) if judged.is_decided for label in judged.claim.labels
     }
     return {cell.cell_key for cell in item.cells if cell.label in labels}

@@ -15,11 +15,12 @@ from benchmark.errors import Stopped
 from benchmark.experiment import to_json
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Cell, Item
+from benchmark.records.collect import read_records
 from benchmark.records.copies import copy_digest, write_reference
 from benchmark.records.files import read_json, write_json
 from benchmark.records.record import RunRecord, run_digest, run_folder
 from benchmark.records.run import run
-from benchmark.verdicts.checks import notes_of_item, notes_of_rules, troubles_of_claims
+from benchmark.verdicts.checks import decided_cells, notes_of_item, notes_of_rules, troubles_of_claims
 from tests.conftest import ROOT, record_of, tiny_experiment
 
 
@@ -81,7 +82,7 @@ def test_the_committed_records_have_no_trouble(capsys):
     ("file", "keys", "to", "says"),
     [
         ("result.json", ("last", "test/accuracy"), 0.5, "result.json: last.test/accuracy is 0.5, the rounds end with"),
-        ("result.json", ("last", "test/accuracy"), 1.5, "last.test/accuracy is 1.5, no fraction"),
+        ("result.json", ("last", "test/accuracy"), 1.5, "last.test/accuracy is 1.5, not a fraction"),
         ("result.json", ("best", "test/accuracy"), 0.0, "result.json: best.test/accuracy is 0.0, round"),
         ("result.json", ("cost", "bytes_up"), 1, "result.json: cost.bytes_up is 1, the rounds make"),
         ("result.json", ("status",), "fine", "result.json: status 'fine'; there are done, diverged, failed"),
@@ -91,11 +92,11 @@ def test_the_committed_records_have_no_trouble(capsys):
         ("result.json", ("measured", "every"), 2, "result.json: measured {"),
         ("manifest.json", ("data", "partition"), None, "manifest.json: data.partition is None; str is wanted"),
         ("manifest.json", ("data", "name"), "mnist", "data.name 'mnist', but experiment.json has 'digits'"),
-        ("manifest.json", ("data", "partition"), "0" * 64, "manifest.json: data.partition is another one than"),
-        ("manifest.json", ("data", "hash"), "0" * 64, "manifest.json: data.hash is another one than"),
+        ("manifest.json", ("data", "partition"), "0" * 64, "; computed again "),
+        ("manifest.json", ("data", "hash"), "0" * 64, "; computed again "),
         ("experiment.json", ("federation", "T"), 3, "`fssl reproduce` trains it again"),
         ("experiment.json", ("federation", "T"), "three", "experiment.json: federation.T"),
-        ("experiment.json", ("seed",), 1, "seed=0: holds a run of seed 1"),
+        ("experiment.json", ("seed",), 1, "seed=0/experiment.json: is of seed 1"),
     ],
 )
 def test_a_wrong_value_is_named_even_where_the_digest_fits(capsys, results, file, keys, to, says):
@@ -124,8 +125,8 @@ def test_an_edit_that_adds_up_is_found_by_the_digest(capsys, results, file, keys
     [
         (lambda lines: [lines[0], lines[2]], "rounds.jsonl: rounds [1, 3]... are not 1 to 2, each once"),
         (lambda lines: [*lines, lines[2]], "are not 1 to 4, each once"),
-        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: line 2 is no JSON object"),
-        (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: line 2 is no JSON object (it is a list)"),
+        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: line 2 is not a JSON object"),
+        (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: line 2 is not a JSON object (it is a list)"),
         (lambda lines: [lines[0], lines[1].replace('"seed": 0', '"seed": 4'), lines[2]], "round 2 is of seed 4, not 0"),
         (lambda lines: [lines[0].replace('"client/loss": ', '"client/loss": NaN, "x": '), *lines[1:]], "loss is nan"),
         # The time of a round is in no sum that is compared.
@@ -405,6 +406,31 @@ def test_runs_of_a_hundred_that_several_versions_of_the_rule_began_are_noted(cap
         "claims of ssfl demo, seeds from 100: runs were begun at several versions of the rule: "
         "before the rule had a version (1, such as seed=100), under version 4 (2, such as seed=101)"
     ]
+
+
+def test_the_cells_of_decided_claims_are_trained_again(capsys, results, item, monkeypatch):
+    """One confirming run of each cell on which a claim is decided, and no run of another cell."""
+    for seed in (0, 1):
+        shutil.rmtree(folder_of(results, seed))
+    confirming = tiny_experiment().with_seed(100)
+    run(confirming, results, seconds_between=0.0)
+    for decided, retrained in (({confirming.cell_key}, 1), (set(), 0)):
+        monkeypatch.setattr("benchmark.cli.verify.decided_cells", lambda *_, decided=decided: decided)
+        code, out = verify(capsys, results, "ssfl/tab2", "--profile", "demo", "--claims")
+        again = out.count(f"{run_folder(results, confirming)}: trained again, equal bit by bit")
+        assert (code, again) == (0, retrained)
+    assert verify(capsys, results, "--claims") == (65, "")
+
+
+def test_decided_cells_are_those_of_the_boards_claims():
+    """The committed records of SSFL Table 2 at laptop decide claims on FedAvg and grouping."""
+    (table,) = items(["ssfl/tab2"], "laptop")
+    records = read_records(ROOT / "results", [cell.cell_key for cell in table.cells], with_reference=True)
+    keys = {cell.label: cell.cell_key for cell in table.cells}
+    decided = decided_cells(table, records)
+    assert {keys["FedAvg/small"], keys["FedAvg/full"], keys["Grouping/full"]} <= decided
+    assert keys["FedAvg/middle"] not in decided  # it has pilots alone
+    assert decided_cells(table, {}) == set()
 
 
 @pytest.mark.parametrize("words", [["--retrain", "-1"], ["ssfl/tab99"], ["--retrain", "many"]])
