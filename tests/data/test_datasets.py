@@ -1,6 +1,6 @@
 """What a loaded set is: the embedded digits, the real packed sets' figures, channel statistics, names, checks.
 
-Real packed sets are found through FSSL_DATA or ../shared/data beside the project; their tests skip without them.
+Real packed sets are actual through FSSL_DATA or ../shared/data beside the project; their tests skip without them.
 Shapes: N images, C channels, H x W pixels.
 """
 

@@ -173,7 +173,7 @@ def test_clients_are_as_unequal_as_in_the_released_code(n_d, K, limited, plain):
     """Means over 200 seeds, each with the standard error of its draws; four of them leave 1 in 16,000. The numbers are
     means over 60 draws of the released code and of the rule without the limit, so that they have errors of their own,
     sqrt(200 / 60) times as large."""
-    found = {
+    actual = {
         rule: np.array(
             [spread(Dirichlet(alpha=0.8, rule=rule).shares(n_d, K, seed).sum(axis=1)) for seed in range(200)]
         )
@@ -181,12 +181,12 @@ def test_clients_are_as_unequal_as_in_the_released_code(n_d, K, limited, plain):
     }
     streams = (np.random.default_rng(seed) for seed in range(200))
     released = np.array([spread(released_sizes(n_d, K, stream)) for stream in streams])
-    error = {rule: values.std(ddof=1) / np.sqrt(200) for rule, values in found.items()}
-    gap = found["limited"].mean() - released.mean()
+    error = {rule: values.std(ddof=1) / np.sqrt(200) for rule, values in actual.items()}
+    gap = actual["limited"].mean() - released.mean()
     assert abs(gap) < 4 * np.hypot(error["limited"], released.std(ddof=1) / np.sqrt(200))
     for rule, expected in (("limited", limited), ("plain", plain)):
-        assert abs(found[rule].mean() - expected) < 4 * error[rule] * np.sqrt(1 + 200 / 60)
-    assert found["plain"].mean() - found["limited"].mean() > 10 * np.hypot(*error.values())
+        assert abs(actual[rule].mean() - expected) < 4 * error[rule] * np.sqrt(1 + 200 / 60)
+    assert actual["plain"].mean() - actual["limited"].mean() > 10 * np.hypot(*error.values())
 
 
 def test_names_of_old_are_read_and_hashed():

@@ -26,8 +26,8 @@ def test_it_is_partitioned(own_images, capsys):
     """A fifth of each class, 6 of 30, is the test set; of the other 24 the server labels 4, and 2 clients share 20."""
     words = ["data", "partition", "--data", own_images, "--K", "2", "--iid", "--N_s", "12", "--json"]
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["server_counts"] == [4, 4, 4] and found["counts"] == [[10, 10, 10], [10, 10, 10]]
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["server_counts"] == [4, 4, 4] and actual["counts"] == [[10, 10, 10], [10, 10, 10]]
 
 
 def test_it_is_trained_on(own_images, tmp_path, capsys):

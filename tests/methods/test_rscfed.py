@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.special import softmax
 from torch import nn
 
 from benchmark.experiment import from_json, to_json
@@ -17,7 +14,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
 from benchmark.methods.protocol import Job, Outcome, Training
-from benchmark.methods.rscfed import RSCFed, norm_of_all, reweighted, sum_of_norms
+from benchmark.methods.rscfed import RSCFed, norm_of_all, sum_of_norms
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
@@ -65,8 +62,8 @@ def weights_in(environment, states, share, beta):
         plain = {k: share if labelled[k] else (1 - share) * sizes[k] / others for k in clients}
     flat = {k: torch.cat([w.double().flatten() for w in states[k].values()]) for k in clients}
     average = sum(plain[k] * flat[k] for k in clients)
-    found = {k: plain[k] * math.exp(-beta * float((flat[k] - average).norm()) / sizes[k]) for k in clients}
-    return {k: weight / sum(found.values()) for k, weight in found.items()}
+    actual = {k: plain[k] * math.exp(-beta * float((flat[k] - average).norm()) / sizes[k]) for k in clients}
+    return {k: weight / sum(actual.values()) for k, weight in actual.items()}
 
 
 SAME: dict[str, Any] = {"batch_size": 8, "alpha": ALPHA, "unlabelled_weight": LAMBDA_U}
@@ -248,9 +245,9 @@ def model(t):
 MODELS = [model(0), model(10), model(30)]
 
 
-def check(found, expected):
+def check(actual, expected):
     """Weights in these proportions, and the model that they give."""
-    theta, weights = found
+    theta, weights = actual
     share = [value / sum(expected) for value in expected]
     assert weights == pytest.approx(share, rel=1e-6)
     t = 10 * share[1] + 30 * share[2]
@@ -319,23 +316,6 @@ def test_statistics_count_for_the_released_distance_alone():
 def test_a_model_that_diverged_is_not_hidden():
     theta, _ = rscfed(beta=1.0).consensus([model(0), model(math.nan)], [A, B])
     assert theta["one.weight"].isnan().all()
-
-
-clients = st.lists(
-    st.tuples(st.floats(0.01, 1.0), st.floats(0.0, 100.0), st.integers(1, 10_000)), min_size=1, max_size=6
-)
-
-
-@given(clients, st.floats(0.0, 1e5))
-def test_weights_are_a_softmax(members, beta):
-    """Sum 1 and finite for any numbers; the same as SciPy's softmax of ln f - beta d / N; nearer is never less."""
-    frequencies, distances, sizes = (list(column) for column in zip(*members, strict=True))
-    weights = reweighted(frequencies, distances, sizes, beta)
-    logs = [math.log(f) - beta * d / n for f, d, n in members]
-    assert sum(weights) == pytest.approx(1.0)
-    assert weights == pytest.approx(list(softmax(logs)), rel=1e-9, abs=1e-300)
-    nearer = reweighted(frequencies, [distances[0] / 2, *distances[1:]], sizes, beta)
-    assert nearer[0] >= weights[0] - 1e-12
 
 
 # The mean teacher of RSCFed and Fed-Consist by hand: sharpening, both losses, the moving average.

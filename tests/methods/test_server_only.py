@@ -26,8 +26,8 @@ def test_with_everyones_images_it_has_all_and_nobody_else_has():
 def test_everyones_images_are_those_whose_labels_are_visible(setting):
     environment = prepare(tiny_with(ServerOnly() if setting == "server" else SupervisedFL(), setting))
     visible = np.concatenate([environment.split.server_N, *environment.held.labelled])
-    found = environment.part(CENTRAL, "everyones").positions_N
-    assert sorted(found.tolist()) == sorted(visible.tolist())
+    actual = environment.part(CENTRAL, "everyones").positions_N
+    assert sorted(actual.tolist()) == sorted(visible.tolist())
 
 
 def test_clients_labels_count_where_they_are_asked_for():

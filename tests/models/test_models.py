@@ -134,9 +134,9 @@ def test_forward_and_gradient_are_those_of_the_function_written_out(model, image
                 weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.2)
     weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in module.named_parameters()}
     images_NCHW = images_of(image_shape)
-    found_ND, expected_ND = module(images_NCHW), written_out(weights, images_NCHW)
-    torch.testing.assert_close(found_ND, expected_ND, rtol=1e-4, atol=1e-4)
-    found_ND.logsumexp(dim=1).sum().backward()
+    actual_ND, expected_ND = module(images_NCHW), written_out(weights, images_NCHW)
+    torch.testing.assert_close(actual_ND, expected_ND, rtol=1e-4, atol=1e-4)
+    actual_ND.logsumexp(dim=1).sum().backward()
     expected_ND.logsumexp(dim=1).sum().backward()
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(parameter.grad, weights[name].grad, rtol=1e-3, atol=1e-3)

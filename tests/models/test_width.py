@@ -4,8 +4,6 @@ import hashlib
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmark.errors import ConfigError
@@ -36,26 +34,6 @@ def test_the_full_network_starts_as_before_there_were_widths(network, shape: Ima
         digest.update(name.encode())
         digest.update(tensor.numpy().tobytes())
     assert digest.hexdigest()[:16] == checksum
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    network=st.sampled_from(sorted(SHAPES)),
-    norm=st.sampled_from(["gn", "bn", "sbn", "none"]),
-    groups=st.sampled_from([1, 2, 4, 8, 16]),
-    widths=st.tuples(*[st.floats(0, 1, exclude_min=True)] * 2),
-)
-def test_a_narrower_network_is_a_leading_slice_of_a_wider(
-    network, norm, groups: int, widths: tuple[float, ...]
-) -> None:
-    narrow, wide, full = (
-        build(Model(network=network, norm=norm, norm_groups=groups, width=width), SHAPES[network], 10, 0).state_dict()
-        for width in (*sorted(widths), 1.0)
-    )
-    assert narrow.keys() == wide.keys() == full.keys()
-    for name, tensor in narrow.items():
-        assert wide[name][leading(wide[name], tensor.shape)].shape == tensor.shape
-        assert full[name][leading(full[name], wide[name].shape)].shape == wide[name].shape
 
 
 @pytest.mark.parametrize("network", sorted(SHAPES))
