@@ -1,4 +1,4 @@
-"""Views: weak geometry against a direct indexing, the gentle policy against Pillow, draws per image, normalisation.
+"""Views: weak geometry by indexing, the gentle policy against Pillow, normalisation.
 
 Shapes: N images, C channels, H height, W width, D draws per image.
 """

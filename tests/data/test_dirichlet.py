@@ -1,5 +1,4 @@
-"""The Dirichlet rules: the plain one unmoved, RSCFed's and SemiFL's limit, FedSwitch's equal clients, and what they
-share.
+"""The Dirichlet rules: plain, RSCFed's and SemiFL's limit, FedSwitch's equal clients.
 
 Shapes: K clients, d classes; n_d images of each class.
 """

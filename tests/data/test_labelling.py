@@ -1,4 +1,4 @@
-"""Who holds labels under each setting: nothing lost, nothing twice, and the settings' own rules by hand.
+"""Label settings: every image once, and the rules of each setting by hand.
 
 Shapes: N images, K clients, d classes.
 """

@@ -1,4 +1,4 @@
-"""A user's own images, one folder a class: partitioned and trained by the command line as any other data set."""
+"""A user's own images: partitioned and trained by the command line."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Packed files: whole, damaged, known by hash; the cache of decoded pixels; where sets are looked for.
+"""Packed files: complete, damaged, known by hash; the cache of decoded pixels.
 
-Real packed sets are actual through FSSL_DATA or ../shared/data beside the project; their tests skip without them.
+Real packed sets are in FSSL_DATA or in ../shared/data next to the project; their tests skip without them.
 Shapes: N images, C channels, H x W pixels.
 """
 

@@ -1,4 +1,4 @@
-"""The two pools, operation by operation, against Pillow and torchvision themselves.
+"""The RandAugment pools, operation by operation, against Pillow and torchvision.
 
 Shapes: N images, C channels, H height, W width. An "image" array is (H, W) or (H, W, 3) uint8 for Pillow.
 Exact equality is demanded everywhere but in torchvision's rotations and shears: its float32 sampling grid and its

@@ -1,4 +1,4 @@
-"""Pseudo-labels and the losses on them, against hand-computed numbers, SciPy, and their limit cases."""
+"""Pseudo-labels and the losses on them, against SciPy and by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Supervised and proximal loss, sharpening and mixing: by hand, against NumPy, and their limit cases."""
+"""Supervised and proximal loss, sharpening and mixing, by hand and in NumPy."""
 
 import numpy as np
 import pytest

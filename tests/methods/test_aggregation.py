@@ -1,4 +1,4 @@
-"""The server's average, written out from what the clients sent: by size, in equal weights, or by shares."""
+"""The server's average, computed again from what the clients sent."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Central methods: each loss in NumPy on a linear network, the average of weights, the ramp, and their limit cases."""
+"""Central methods: each loss in NumPy, the average of weights, and the ramp."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""FedIRM: its loss by NumPy, whole rounds against plain torch, the passes with dropout, who sends and keeps what."""
+"""FedIRM: whole rounds against plain torch, passes with dropout, what is sent."""
 
 import functools
 import math
@@ -196,7 +196,7 @@ def test_two_rounds_after_one_on_labels_by_plain_torch(way):
 
 def test_labelled_clients_send_their_relations_first():
     """A matrix of 10 x 10 floats up from the labelled client, and down to each of the three others, who use it in the
-    same round; nobody keeps the trained model."""
+    same round; no client keeps the trained model."""
     module, watch = watched(experiment_of(METHOD), 1)
     jobs, outcomes = zip(*watch.seen[1], strict=True)
     labelled = next(k for k in range(4) if module.environment.labelled[k])

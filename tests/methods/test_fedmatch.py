@@ -1,4 +1,4 @@
-"""FedMatch: who moves which weights, who helps whom and when, what crosses the network."""
+"""FedMatch: both losses in NumPy, helpers, and weights sent as changes."""
 
 import math
 from dataclasses import dataclass, replace

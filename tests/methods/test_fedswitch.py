@@ -1,4 +1,4 @@
-"""FedSwitch and its baselines: limit cases in which two methods are one, a local step by hand, and what is sent."""
+"""FedSwitch and its baselines: a local step by hand, Eqs. 2 and 3, warm starts."""
 
 from dataclasses import replace
 from typing import Any

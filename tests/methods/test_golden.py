@@ -1,4 +1,4 @@
-"""The golden traces, and beside each one number derived without any of the suite's training code."""
+"""Golden traces, and one number of each without the suite's training code."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""HeteroFL: slices and means by hand, its limit FedAvg, scaler and mask, and what nobody held stays."""
+"""HeteroFL: slices and means by hand, scaler and mask, and entries that nobody trained."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Shapes of local work: the same in two workers; who sits out, comes twice, only reads, or has a smaller network."""
+"""Kinds of local work: the same in two workers; sitting out, twice, only reading."""
 
 from dataclasses import dataclass, replace
 

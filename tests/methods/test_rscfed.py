@@ -1,4 +1,4 @@
-"""RSCFed and Fed-Consist: whole rounds against plain torch, subsets, warm start, who is sent and keeps what."""
+"""RSCFed and Fed-Consist: whole rounds against plain torch, subsets, aggregation."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""SemiFL against Algorithm 1: by hand on a linear model, and the sets, the labels and the order that it fixes."""
+"""SemiFL against Algorithm 1: a step by hand, its two sets, labels, statistics."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def test_one_step_on_a_linear_model_by_hand():
     error_ND = softmax(logits_ND, axis=1) - np.eye(10)[logits_ND.argmax(axis=1)]
     assert np.allclose(after["1.weight"], before["1.weight"] - 0.1 / len(x_NP) * error_ND.T @ x_NP, atol=1e-6)
     assert np.allclose(after["1.bias"], before["1.bias"] - 0.1 * error_ND.mean(axis=0), atol=1e-6)
-    assert np.abs(error_ND.T @ x_NP).max() > 1  # the step is no nothing
+    assert np.abs(error_ND.T @ x_NP).max() > 1  # the step changes something
 
 
 class Told:

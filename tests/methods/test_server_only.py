@@ -1,4 +1,4 @@
-"""The bounds: whose images and labels they learn from, and static batch norms with statistics of these images."""
+"""The bounds: whose images and labels they learn from."""
 
 import numpy as np
 import pytest

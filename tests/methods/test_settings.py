@@ -1,4 +1,4 @@
-"""What holds for every method: settings survive being written, local work travels, bad values are refused."""
+"""Settings of every method: written and read again, and refused where impossible."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The fast group norm by hand, against PyTorch's in float64, and where it stays out of the way.
+"""The fast group norm against PyTorch's in float64, and where PyTorch's is used.
 
 Legend: N images, C channels, H rows, W columns.
 """

@@ -1,4 +1,4 @@
-"""Networks: their size by hand, their function against independent writings of it, their reproducible start."""
+"""Networks: parameters by hand, independent forward passes, reproducible weights."""
 
 from dataclasses import replace
 

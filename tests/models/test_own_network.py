@@ -1,4 +1,4 @@
-"""A network in a user's own file: trained by `fssl run`, and refused in one line where it is wrong."""
+"""A network in a user's own file: trained by `fssl run`, or refused in one line."""
 
 import json
 import sys
@@ -90,6 +90,6 @@ def test_what_is_wrong_with_it_is_one_line(own_file, network, message):
     assert "\n" not in str(actual.value)
 
 
-def test_groups_that_do_not_divide_its_channels_are_told_when_it_is_built(own_file):
+def test_groups_that_do_not_divide_its_channels_are_named_when_it_is_built(own_file):
     with pytest.raises(ConfigError, match="norm_groups: 32 does not divide 8 channels; choose 1, 2, 4 or 8"):
         build(Model(network="my_net:MyNet"), (1, 8, 8), 10, seed=0)

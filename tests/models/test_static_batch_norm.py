@@ -1,4 +1,4 @@
-"""Static batch norm: torch's batch norm in training, and nn.BatchNorm2d(momentum=None) after a pass of its own."""
+"""Static batch norm against torch's, in training and after a pass for statistics."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""HeteroFL's sub-networks: leading slices of the full network, which itself did not change."""
+"""HeteroFL's sub-networks: leading slices of the unchanged full network."""
 
 import hashlib
 

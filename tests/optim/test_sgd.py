@@ -1,4 +1,4 @@
-"""Learning-rate schedules against Eq. 11 by hand, and the released schedule against what its code does."""
+"""Learning-rate schedules: Eq. 11 by hand, and the released ones."""
 
 import math
 
