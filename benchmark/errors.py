@@ -41,6 +41,6 @@ class RunningElsewhere(FsslError):
 
 
 class Stopped(FsslError):
-    """The run was stopped and left a checkpoint to continue from (exit 76)."""
+    """The run was asked to stop; its last finished round is saved (exit 76)."""
 
     exit_code = 76

@@ -6,7 +6,6 @@ approximation are.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -144,17 +143,6 @@ class Experiment(Checked):
         plain = {key: value for key, value in resolved.items() if key not in ("seed", "profile")}
         canonical = json.dumps({"numerics": NUMERICS, **plain}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-    def measuring_also(self, other: "Experiment") -> "Experiment":
-        """This experiment with the measurements of another one of its cell. It is evaluated in all rounds of both."""
-        rounds, mine, theirs = self.federation.rounds, self.evaluation, other.evaluation
-        every = [each.every for each in (mine, theirs) if each.every < rounds] or [mine.every]
-        both = replace(
-            mine,
-            every=math.gcd(*every),
-            gradient_diversity_every=math.gcd(mine.gradient_diversity_every, theirs.gradient_diversity_every),
-        )
-        return replace(self, evaluation=both)
 
     def with_seed(self, seed: int) -> "Experiment":
         """The same cell with another seed; its key is not computed again."""

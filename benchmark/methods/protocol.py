@@ -208,7 +208,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Everything that a run carries from round to round. The saved state of a run is this and the round's number."""
+    """Everything a run carries from round to round, and that is saved."""
 
     server: Tree
     # Private state by keeper, created on first use. The engine fills it in; what a method returns here is not read.
