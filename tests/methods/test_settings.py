@@ -85,7 +85,7 @@ def crl(**changes):
             {},
             "client_labels: 'released_code' does nothing",
         ),
-        (crl(bn_statistics="slot"), "server", {}, "'slot' moves nothing but self-training"),
+        (crl(bn_statistics="slot"), "server", {}, "'slot' has no effect but with self-training"),
         (FedIRM(), "share", {}, "does not suit method 'fedirm'"),
         (FedIRM(passes=5), "some_clients", {}, "passes: 5 does nothing with a network without dropout"),
         (LGFedAvg(private_layers=9), "everywhere", {}, "private_layers: 9 of"),
