@@ -79,17 +79,6 @@ def test_all_take_at_once_by_hand():
             assert (counts_Kd[0, 0] == 3) == (alone == 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_huge_alpha_is_nearly_iid(name):
-    """A share's deviation is below sqrt(1 / alpha) = 1e-4, so each of 25 entries is the i.i.d. count within 2 images.
-
-    n = (400, 100, 1000, 700, 300) over 5 clients: 80, 20, 200, 140 and 60 each.
-    """
-    n_d = np.array([400, 100, 1000, 700, 300])
-    counts_Kd = Dirichlet(alpha=1e8, rule=name).shares(n_d, 5, 0)
-    assert abs(counts_Kd - n_d / 5).max() <= 2
-
-
 def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
     """A client's share of class c has mean p_c and variance p_c (1 - p_c) / (alpha + 1).
 
