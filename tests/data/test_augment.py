@@ -230,12 +230,8 @@ def test_wrong_images_and_views_are_named() -> None:
         make_views(noise(2, 1, 8), ["week"], Augmentation(), (0.0,), (1.0,), generator)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [(Weak, "flip", 1.1), (Weak, "crop_padding", -0.1), (Gentle, "rotation", -1),
-     (Gentle, "brightness", (1.0, 0.5)), (Gentle, "contrast", (0.5, 11.0)), (Gentle, "cutout", math.nan)],
-    ids=str,
-)  # fmt: skip
-def test_wrong_fields_are_named(kind: type, name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        kind(**{name: value})
+def test_wrong_factors_are_named() -> None:
+    with pytest.raises(ConfigError, match="brightness: 1.0 to 0.5"):
+        Gentle(brightness=(1.0, 0.5))
+    with pytest.raises(ConfigError, match="contrast: 0.5 to 11.0"):
+        Gentle(contrast=(0.5, 11.0))
