@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.config import nearest, shown
+from benchmark.config import nearest, quoted
 from benchmark.data.packed import cache_folder, is_packed, read_split
 from benchmark.data.sources import READERS, Original, Raw, download, read_digits, read_folder, read_original
 from benchmark.errors import ConfigError, DataError
@@ -170,7 +170,7 @@ def known(name: str) -> Known:
     """The entry of `DATASETS`. Raises ConfigError for a name that it does not have."""
     if name not in DATASETS:
         hint = nearest(name, DATASETS)
-        raise ConfigError(f"data.name: unknown data set {shown(name)}; {hint} (your own images: folder:PATH)")
+        raise ConfigError(f"data.name: unknown data set {quoted(name)}; {hint} (your own images: folder:PATH)")
     return DATASETS[name]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmark.config import shown
+from benchmark.config import quoted
 from benchmark.errors import DataError, FsslError
 from benchmark.experiment import NUMERICS, Evaluation, Experiment
 from benchmark.records.files import ANEW, bytes_of, json_bytes, json_object, one_line, read_json, write_atomically
@@ -186,7 +186,7 @@ def read_run(folder: Path) -> RunRecord | None:
         _check_result(result, folder / "result.json")
     seed = experiment.get("seed")
     if not isinstance(seed, int) or isinstance(seed, bool):
-        raise DataError(f"{folder / 'experiment.json'}: seed is {shown(seed)}, not a whole number")
+        raise DataError(f"{folder / 'experiment.json'}: seed is {quoted(seed)}, not a whole number")
     unfinished = raw[RESULT] is None and (folder / PROGRESS).exists()
     lines = (bytes_of(folder / PROGRESS) if unfinished else raw[ROUNDS]) or b""
     digest = digest_of(raw["experiment.json"], lines, manifest, result) if "digest" in result else None
@@ -227,7 +227,7 @@ def result_if_whole(folder: Path) -> dict[str, Any]:
 
 def _check_result(result: Mapping[str, Any], path: Path) -> None:
     if result.get("status") not in STATUSES:
-        raise DataError(f"{path}: status {shown(result.get('status'))}; there are {', '.join(STATUSES)}; {ANEW}")
+        raise DataError(f"{path}: status {quoted(result.get('status'))}; there are {', '.join(STATUSES)}; {ANEW}")
 
 
 def read_rounds(folder: Path) -> tuple[dict[str, Any], ...]:
