@@ -103,7 +103,7 @@ def read_method(raw: Any, path: str) -> Any:
     table = {"kind": raw} if isinstance(raw, str) else raw
     if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
         raise ConfigError(
-            f"{path}: {quoted(raw)} names no method; choose {path}.kind from {', '.join(sorted(METHODS))}"
+            f"{path}: {quoted(raw)} is not a method; choose {path}.kind from {', '.join(sorted(METHODS))}"
         )
     cls = method_class(table["kind"])
     return from_plain(cls, {key: value for key, value in table.items() if key != "kind"}, path)
