@@ -60,7 +60,7 @@ def quoted(value: object) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A hint for an unknown word: the nearest name, or all names where they are few."""
+    """A hint for an unknown word: the nearest name. Or all names, where they are few."""
     names, word = list(known), word if isinstance(word, str) else quoted(word)
     if SYMBOLS.get(word) in names:
         return f"did you mean {SYMBOLS[word]!r}?"
@@ -165,7 +165,8 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _canonical(hint: Any, value: Any) -> Any:
-    """A number in a field of floats as a float, and -0.0 as 0.0: equal settings must have equal keys."""
+    """The number in its one form: a float in a field of floats, and 0.0 for -0.0. Equal settings must have equal
+    keys."""
     args = typing.get_args(hint)
     if isinstance(value, tuple) and args:
         kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args

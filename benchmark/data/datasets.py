@@ -150,10 +150,8 @@ def public_name(name: str) -> str:
 
 
 def canonical_name(name: str) -> str:
-    """One spelling for each data set: of a folder, its absolute path without links, and its size.
-
-    What cannot be such a name is returned as it is; `load` refuses it.
-    """
+    """One spelling for each data set. Of a folder: its absolute path without links, and its size. A name that cannot
+    be one is returned as it is; `load` refuses it."""
     if not name.startswith("folder:"):
         return name
     path, mark, option = name.removeprefix("folder:").partition("?")

@@ -99,7 +99,7 @@ def method_name(method: object) -> str:
 
 
 def read_method(raw: Any, path: str) -> Any:
-    """A method from plain values: its name, or a table with "kind" and its fields."""
+    """A method from plain values: its name, or its table. The table has "kind" and the fields."""
     table = {"kind": raw} if isinstance(raw, str) else raw
     if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
         raise ConfigError(

@@ -1,20 +1,20 @@
-"""SSFL: server and clients train, and the server averages both, in groups or not.
+"""SSFL: server and clients train, and the server averages both.
 
-The server trains on its labels, clients on pseudo-labels. Zhang, Yang, Yao, Yan, Gonzalez, Mahoney. Improving
-Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models. arXiv:2008.11364. Sections 2.1 and 3;
-Eqs. 3-8. Released code: jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
+In groups or not: the server trains on its labels, clients on pseudo-labels. Zhang, Yang, Yao, Yan, Gonzalez, Mahoney.
+Improving Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models. arXiv:2008.11364. Sections
+2.1 and 3; Eqs. 3-8. Released code: jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
 
 A round: the server takes T steps on its labels from its model. Each client of the cohort takes T steps from the model
 that it received: it labels a weak view, and where it is at least tau sure, learns that label on a strong view (CRL).
 FedAvg: the mean of the server's and all clients' models is the next model of everybody. Grouping: the cohort is split
-into S groups by chance; each group's next model is the mean of its clients' models and the server's; the server's next
+into S random groups; each group's next model is the mean of its clients' models and the server's; the server's next
 model is the mean of all groups'.
 
 Departures: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. Besides:
 1. A training pass over a holder's images reshuffles and leaves out the incomplete last batch.
-2. Labels at the clients (appendix H): batch-norm statistics are averaged, since the server trains nothing.
-   Labelled batches are as large as the server's would be (64, a client's 50 images all at once), in weak views; the two
-   losses add up without a factor.
+2. Labels at the clients (appendix H): batch-norm statistics are averaged, since the server trains nothing. Labelled
+   batches are as large as the server's would be (64, a client's 50 images all at once), in weak views; the two losses
+   add up without a factor.
 
 Legend: N images of a batch, M = 2 N views, D classes.
 """
