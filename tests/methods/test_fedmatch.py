@@ -23,7 +23,6 @@ from benchmark.methods.fedmatch import (
     Lambdas,
     applied,
     changes,
-    hard_threshold,
     summed,
 )
 from benchmark.methods.protocol import Batch, Job, Key, Limit
@@ -270,8 +269,3 @@ def test_what_is_not_finite_is_sent():
     before, after = {"w": torch.zeros(3)}, {"w": torch.tensor([0.0, math.nan, math.inf])}
     got = applied(before, changes(before, after, 1e9))["w"]
     assert got[0] == 0 and got[1].isnan() and got[2].isinf()
-
-
-def test_hard_threshold_by_hand():
-    kept = hard_threshold({"w": torch.tensor([-0.5, -0.2, 0.0, 0.2, 0.3])}, 0.2)
-    assert torch.equal(kept["w"], torch.tensor([-0.5, 0.0, 0.0, 0.0, 0.3]))

@@ -179,11 +179,3 @@ def test_divergences_of_sure_images_alone_by_hand():
             "client/kl_teacher_batches": 0.0,
         }
     )
-
-
-def test_where_no_image_is_sure_nothing_is_measured():
-    """tau = 1: clients send the student alone, and every round is like the first."""
-    method = FedSwitch(**{**SHARED, "threshold": 1.0}, counted="kept", ratio=0.5)
-    module, watch = after_rounds(method, 2)
-    assert all(set(outcome.sends) == {"student"} for _, outcome in watch.clients())
-    assert module.state.server["kl_teacher"] is None and module.metrics["fedswitch/sent_teacher"] == 1.0

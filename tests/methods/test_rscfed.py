@@ -98,15 +98,6 @@ def test_four_rounds_by_plain_torch(method, share, beta):
 # --- subsets, and a client drawn twice ---
 
 
-def test_subsets_are_drawn_without_replacement_and_anew():
-    module, logs = rounds_of(experiment_of(rscfed(M=3, subset=3, batch_size=8)), rounds=2)
-    draws = [[job.key.client for job in log.jobs] for log in logs]
-    for clients in draws:
-        assert all(len(set(clients[first : first + 3])) == 3 for first in (0, 3, 6)) and len(clients) == 9
-    assert draws[0] != draws[1]
-    assert all(len({job.key for job in log.jobs}) == 9 for log in logs)
-
-
 def test_a_client_drawn_twice_trains_twice_from_the_global_model():
     """Both subsets are everyone. The second job is sent nothing, and yet equals a fresh job that is sent the model; the
     teacher goes on from what the first left, with 2 steps each."""
@@ -179,17 +170,6 @@ def test_a_labelled_client_of_few_images_keeps_its_share():
     assert few[0].metrics["aggregation/labelled_share"] == 0.5
     assert subset[0].metrics["aggregation/labelled_share"] < 1e-300
     assert all(torch.isfinite(value).all() for value in few[0].models()["student"].values())
-
-
-def test_a_round_without_labelled_clients_is_by_size():
-    experiment = experiment_of(rscfed(M=1, subset=2, batch_size=8, beta=0.0, labelled_weight="per_round"))
-    module, logs = rounds_of(experiment, rounds=6)
-    drawn = [any(module.environment.labelled[job.key.client] for job in log.jobs) for log in logs]
-    module, logs = rounds_of(experiment, rounds=drawn.index(False) + 1)
-    (n1, _, w1), (n2, _, w2) = sent_in(logs[-1], module)
-    after = module.models()["student"]["fc2.bias"].double()
-    assert torch.allclose(after, (n1 * w1 + n2 * w2) / (n1 + n2), atol=1e-6)
-    assert module.metrics["aggregation/labelled_share"] == 0.0
 
 
 def test_former_names_and_defaults_keep_their_cells():
@@ -277,13 +257,6 @@ def test_three_clients(rule, distance, stretch):
     check(method.consensus(MODELS, [A, B, C]), expected)
 
 
-def test_the_share_of_labelled_clients():
-    """beta = 0 and a share of .2: A weighs .2, B and C .4 each; two labelled clients share by size: 100 and 300."""
-    method = rscfed(labelled_share=0.2, beta=0.0)
-    check(method.consensus(MODELS, [A, B, C]), [0.2, 0.4, 0.4])
-    check(method.consensus(MODELS, [A, replace(A, size=300), C]), [0.05, 0.15, 0.8])
-
-
 def test_the_beta_rules():
     """Both subsets by hand; only the released rule has two betas.
 
@@ -311,11 +284,6 @@ def test_statistics_count_for_the_released_distance_alone():
     left, right = ({**model(t), **more} for t, more in zip((0, 10), extra, strict=True))
     assert norm_of_all(left, right) == pytest.approx(10.0)
     assert sum_of_norms(left, right) == pytest.approx(16.0)
-
-
-def test_a_model_that_diverged_is_not_hidden():
-    theta, _ = rscfed(beta=1.0).consensus([model(0), model(math.nan)], [A, B])
-    assert theta["one.weight"].isnan().all()
 
 
 # The mean teacher of RSCFed and Fed-Consist by hand: sharpening, both losses, the moving average.
