@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmark.config import shown
+from benchmark.config import quoted
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.records.files import ANEW, bytes_of, json_object, read_json
@@ -139,12 +139,12 @@ def check_types(record: RunRecord, path: Path) -> None:
 
 def _type_faults(record: RunRecord) -> Iterator[str]:
     if not isinstance(record.cell_key, str) or not re.fullmatch("[0-9a-f]{16}", record.cell_key):
-        yield f"cell_key {shown(record.cell_key)} is not 16 hexadecimal digits"
+        yield f"cell_key {quoted(record.cell_key)} is not 16 hexadecimal digits"
     if not isinstance(record.seed, int) or isinstance(record.seed, bool):
-        yield f"seed {shown(record.seed)} is not a whole number"
+        yield f"seed {quoted(record.seed)} is not a whole number"
     for name in ("experiment", "manifest", "result", "summaries"):
         if not isinstance(getattr(record, name), dict):
-            yield f"{name} is {shown(getattr(record, name))}, not a JSON object"
+            yield f"{name} is {quoted(getattr(record, name))}, not a JSON object"
     if record.manifest or record.result:
         yield from _schema_faults("manifest.json", record.manifest, MANIFEST)
     if record.result:
@@ -161,34 +161,34 @@ def _schema_faults(file: str, part: Mapping[str, Any], wanted: Mapping[str, tupl
             value = value.get(key) if isinstance(value, Mapping) else None
         if not isinstance(value, kinds) or isinstance(value, bool):
             names = " or ".join(kind.__name__ for kind in kinds)
-            yield f"{file}: {name} is {shown(value)}; {names} is wanted"
+            yield f"{file}: {name} is {quoted(value)}; {names} is wanted"
 
 
 def _result_faults(record: RunRecord) -> Iterator[str]:
     result = record.result
     yield from _schema_faults(RESULT, result, OF_RESULT)
     if result["status"] not in STATUSES:
-        yield f"{RESULT}: status {shown(result['status'])}; there are {', '.join(STATUSES)}"
+        yield f"{RESULT}: status {quoted(result['status'])}; there are {', '.join(STATUSES)}"
     for name, right in (("cell_key", record.cell_key), ("seed", record.seed)):
         if result[name] != right:
-            yield f"{RESULT}: {name} {shown(result[name])}, but the record has {right!r}"
+            yield f"{RESULT}: {name} {quoted(result[name])}, but the record has {right!r}"
     if result["status"] in FINISHED and not len(record.rounds) and result["status"] == "done":
         yield f"{RESULT}: done, but there are no rounds"
     for name in ("best", "measured", "exchange", "fall"):
         if not isinstance(result.get(name), Mapping | None):
-            yield f"{RESULT}: {name} is {shown(result[name])}, not a JSON object"
+            yield f"{RESULT}: {name} is {quoted(result[name])}, not a JSON object"
     for name in ("last", "best", "cost"):
         for metric, value in (result.get(name) or {}).items():
             if not is_number(value):
-                yield f"{RESULT}: {name}.{metric} is {shown(value)}, not a number"
+                yield f"{RESULT}: {name}.{metric} is {quoted(value)}, not a number"
 
 
 def _round_faults(line: Round) -> Iterator[str]:
     if not isinstance(line.get("round"), int) or isinstance(line["round"], bool):
-        yield f"round is {shown(line.get('round'))}, not a whole number"
+        yield f"round is {quoted(line.get('round'))}, not a whole number"
     for name, value in line.items():
         if name not in ("cell_key", "seed", "round") and not is_number(value):
-            yield f"{name} is {shown(value)}, not a number"
+            yield f"{name} is {quoted(value)}, not a number"
 
 
 def is_number(value: object) -> bool:
@@ -220,7 +220,7 @@ def read_run(folder: Path) -> RunRecord | None:
     whole = digest is not None and not edited  # then rounds are read when they are looked at
     seed = experiment.get("seed")
     if not isinstance(seed, int) or folder.name != f"seed={seed}":
-        raise DataError(f"{folder / 'experiment.json'}: is of seed {shown(seed)}; {ANEW}")
+        raise DataError(f"{folder / 'experiment.json'}: is of seed {quoted(seed)}; {ANEW}")
     url = (read_json(folder / MIRROR_FILE) or {}).get("url")
     record = RunRecord(
         cell_key=folder.parent.name,
@@ -240,7 +240,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """`result.json` of a run; None where it is not finished. Raises DataError."""
     result: dict[str, Any] | None = read_json(folder / RESULT)
     if result is not None and result.get("status") not in STATUSES:
-        status = shown(result.get("status"))
+        status = quoted(result.get("status"))
         raise DataError(f"{folder / RESULT}: status {status}; there are {', '.join(STATUSES)}; {ANEW}")
     return result
 
