@@ -38,7 +38,7 @@ def item(paper: Paper, name: str, profile: str, variant: Variant | None = None) 
         return variant.rename(item(paper.built_by(variant), name, profile))
     full_name = f"{paper.name}/{name}"
     file = read_published(full_name)
-    lines = [{**line, "measured": file.get("measured", False)} for line in file["cells"]]
+    lines = [{"measured": file.get("measured", False), **line} for line in file["cells"]]
     _check_keys(paper, file, lines)
     entries = [Entry(paper=paper, file=file, line=line, profile=profile) for line in lines if "not_yet" not in line]
     printed: dict[str, Cell] = {}  # entries that are printed twice, or that a stand-in makes equal, are there once

@@ -72,6 +72,7 @@ class Judged:
     runs_fall: bool = False  # so many runs of a cell collapsed that the sign test had to agree
     waits_for: str = ""  # an open main claim before it; this one is undecided until that is decided
     could_decide: int = 0  # seeds of the next look that can decide; 0: it is decided, or none can
+    evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
 
     @property
     def estimate(self) -> float | None:
@@ -109,13 +110,13 @@ def judge(item: Item, records: Records) -> list[Judged]:
     families: dict[tuple[int, Family], dict[int, Evidence]] = {}
     for number, claim in enumerate(item.claims):
         place, owned = owner(item, claim)
+        seen = evidence(item, records, claim)
         if (place.name, owned.name) != (item.name, claim.name):
             reason = f"the same contrast is judged in {place.name}: {owned.name}"
-            judged[number] = Judged(claim=claim, verdict="not judged yet", reason=reason)
+            judged[number] = Judged(claim=claim, verdict="not judged yet", reason=reason, evidence=seen)
         elif claim.endpoint == "arithmetic":
-            judged[number] = _counted(item, records, claim)
+            judged[number] = replace(_counted(item, records, claim), evidence=seen)
         else:
-            seen = evidence(item, records, claim)
             families.setdefault((seen.hundred, seen.family), {})[number] = seen
     for (hundred, family), members in families.items():
         decisions = decide(list(members.values()), family, hundred)
@@ -342,7 +343,7 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
 def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
     """The decision with its estimates, and what a reader has to know before it."""
     if seen.unjudged:
-        return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged)
+        return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged, evidence=seen)
     if seen.confirming:
         judged = _judged_at_looks(seen, decision, error)
     elif seen.pilots:
@@ -355,7 +356,7 @@ def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
         reason += f"; diverged and {counts}: {', '.join(seen.diverged)}"
     next_look = smallest_look(error, judged.looks, alike=seen.claim.form == "comparable")
     could_decide = 0 if judged.is_decided else next_look
-    return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide)
+    return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide, evidence=seen)
 
 
 def _judged_at_looks(seen: Evidence, decision: Decision, error: float) -> Judged:

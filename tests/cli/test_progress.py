@@ -9,7 +9,7 @@ from rich.console import Console
 from benchmark.cli.progress import TableProgress
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.launcher import Standing
+from sweeps.launcher import LaunchStatus
 
 
 def test_plain_lines_in_a_pipe_count_local_steps_of_a_warm_start_as_they_are(tiny, tmp_path, monkeypatch):
@@ -22,9 +22,9 @@ def test_plain_lines_in_a_pipe_count_local_steps_of_a_warm_start_as_they_are(tin
     monkeypatch.setattr("benchmark.cli.progress.SECONDS_BETWEEN_LINES", -1.0)
     text = io.StringIO()
     with TableProgress([warm], tmp_path, Console(file=text, width=200), {warm.cell_key: "FedAvg"}) as progress:
-        progress.watch(Standing(running={warm}, finished=(), failed=0, trained=0))
+        progress.watch(LaunchStatus(running={warm}, finished=(), failed=0, trained=0))
         assert progress._progress.tasks[0].completed == 12 and progress._progress.tasks[0].total == 22
-        progress.watch(Standing(running=set(), finished=(warm,), failed=0, trained=1))
+        progress.watch(LaunchStatus(running=set(), finished=(warm,), failed=0, trained=1))
     lines = text.getvalue().splitlines()
     newest = 100 * json.loads(path.read_text().splitlines()[-1])["test/accuracy"]
     told = f"newest accuracy {newest:.2f} %"

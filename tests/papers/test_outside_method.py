@@ -9,8 +9,9 @@ from benchmark.papers.item import Choice, Item
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from reports.exports import item_result
-from sweeps.launcher import LocalWorkers, launch
+from sweeps.launcher import launch
 from sweeps.plan import plan
+from sweeps.processes import LocalWorkers
 from tests.conftest import record_of
 
 NAME = "tests.methods.outside:ServerLast"
