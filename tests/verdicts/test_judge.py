@@ -357,10 +357,10 @@ def test_a_bound_inside_the_contrast_is_an_arm_like_any_other():
 def test_above_a_tenth_of_collapsed_runs_the_sign_test_has_to_agree():
     """The sign test errs at .0039 where nine of nine differences have one sign, and at .039 where eight have: .0197
     lies between. So a loss at one seed, and nine signed ranks of which the loss has the first (p = .0078), is a verdict
-    of signed ranks that the sign test does not share: it stands while no run falls."""
+    of signed ranks that the sign test does not share: it is the verdict while no run collapses."""
     gains = [0.55 + d for d in GOOD[:8]]
-    standing = with_bound([*gains, 0.499], [0.5] * 9)
-    assert judge(*standing)[0].verdict == "holds" and not judge(*standing)[0].runs_fall
+    (whole,) = judge(*with_bound([*gains, 0.499], [0.5] * 9))
+    assert whole.verdict == "holds" and not whole.runs_fall
     (fallen,) = judge(*with_bound([*gains, 0.499], [0.5] * 8 + [0.55]))  # one of nine runs is more than a tenth
     assert (fallen.verdict, fallen.runs_fall, fallen.collapsed) == ("undecided", True, {"a": 1, "b": 0})
     assert fallen.reason.startswith("runs fall (a: 1 of 9, 0 to 48 %), and the sign test disagrees")
