@@ -13,7 +13,7 @@ from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers import published
 from benchmark.papers.bounds import bound_of, is_bound
-from benchmark.papers.catalogue import ITEMS, VARIANTS, items, profiles, variant_of
+from benchmark.papers.catalogue import ITEMS, VARIANTS, WITH_SWITCHES, items, profiles, variant_of
 from benchmark.papers.item import ACCURACY, Printed
 from benchmark.papers.paper import Paper
 from benchmark.papers.published import read_published
@@ -128,6 +128,14 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
 def test_what_is_misspelt_is_refused(toy, old, new, message):
     with pytest.raises(ConfigError, match=message):
         item(toy(FILE.replace(old, new)), "tab1", "paper")
+
+
+@pytest.mark.parametrize("paper", WITH_SWITCHES, ids=lambda paper: paper.name)
+def test_a_method_that_a_paper_does_not_have_is_refused(paper):
+    name = next(name for name in ITEMS if name.startswith(f"{paper.name}/"))
+    line = read_published(name)["cells"][0]
+    with pytest.raises(ConfigError, match="method: 'FedMix'"):
+        paper.experiment(paper.setting_of({**line, "method": "FedMix"}))
 
 
 def test_a_missing_file_is_named(toy):
