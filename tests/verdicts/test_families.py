@@ -36,8 +36,8 @@ def begin(results: Path, item: Item, seed: int, claims: Family) -> None:
     """The manifest of a run of the item's first cell."""
     folder = run_folder(results, item.cells[0].experiment.with_seed(seed))
     folder.mkdir(parents=True)
-    told = {"ssfl demo": {"main": list(claims.main), "others": list(claims.others)}}
-    (folder / "manifest.json").write_text(json.dumps({"claims": told}))
+    noted = {"ssfl demo": {"main": list(claims.main), "others": list(claims.others)}}
+    (folder / "manifest.json").write_text(json.dumps({"claims": noted}))
 
 
 def test_a_family_is_closed_by_its_first_confirming_run(tmp_path: Path, tab2: Item):
