@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.experiment import NUMERICS, Experiment
-from benchmark.records.record import Round, fall_of, measurements
+from benchmark.records.fall import fall_of
+from benchmark.records.record import Round, measurements
 
 NO_METRICS = ("cell_key", "seed", "round")  # of a line in rounds.jsonl
 

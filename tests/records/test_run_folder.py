@@ -16,7 +16,7 @@ from benchmark.experiment import Evaluation, Federation
 from benchmark.methods.catalogue import METHODS, method_name
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from benchmark.records.verify import troubles_of
+from benchmark.records.verify import record_faults
 from tests.conftest import record_of, tiny_experiment
 from tests.methods.golden import TRACES
 from tests.records.equality import differences, saved
@@ -92,7 +92,7 @@ def test_the_record_is_that_of_an_unbroken_run(request, forks, whole, tmp_path, 
         assert again["said"] == ""
     assert differences(results, whole[engine], EXPERIMENT) == []
     record = record_of(folder)
-    assert troubles_of(record, folder) == []
+    assert record_faults(record, folder) == []
     starts = [attempt["from_round"] for attempt in record.manifest["attempts"]]
     assert starts == ([0] if fault == "stopped" and end["code"] == 0 else [0, expected_round(fault, place)])
 
