@@ -265,6 +265,8 @@ class Method(Checked):
     # Whether it asks for the statistics of static batch norms (`with_static_statistics`). Any other method is refused
     # such a network, which would be tested with the means 0 and variances 1 that it began with.
     asks_for_statistics: ClassVar[bool] = False
+    # Whether what the server sends depends on what clients reported: bytes are then known after training alone.
+    sends_by_reports: ClassVar[bool] = False
 
     @property
     def needs(self) -> frozenset[str]:
