@@ -22,7 +22,7 @@ from benchmark.records.provenance import hardware
 from benchmark.records.record import result_if_whole, run_folder
 from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, CountingEngine
 
-RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, checkpoints, weights on disk, as measured
+RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, saves, weights on disk, as measured
 SAMPLED, ALIKE = 8, 3  # rounds played where they differ, and where the first of them are equal
 ENGINE = "pool"  # what launchers train with, in one process
 

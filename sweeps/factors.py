@@ -1,4 +1,4 @@
-"""Environmental factors by the papers' letters, from a few words to an experiment.
+"""From a few factors, by the papers' letters, to an experiment.
 
     {"R": 0.4, "T": 8, "method": "grouping"}     free factors, in the arena's environment of that data set
     {"cell": "ssfl/tab2:Grouping/full"}          a paper's cell
@@ -22,7 +22,7 @@ from benchmark.papers.scale import PROFILES
 
 DEFAULT_PROFILE = "laptop"
 ENVIRONMENTS: Mapping[str, str] = {"digits": "arena/digits", "mnist": "arena/mnist", "cifar10": "arena/cifar10"}
-# How the arena's methods are called in a grid; each untuned.
+# Method in a grid -> method of the arena; each untuned.
 METHODS: Mapping[str, str] = {
     "crl": "SSFL, FedAvg",
     "grouping": "SSFL, grouping",
@@ -41,7 +41,7 @@ METHODS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """What a value has to be, and where it goes."""
+    """The type of its values, and the function that puts one into an experiment."""
 
     kind: type
     put: Callable[[Experiment, Any], Experiment]
@@ -72,7 +72,7 @@ def _groups(experiment: Experiment, value: int) -> Experiment:
     return replace(experiment, method=replace(method, averaging=replace(method.averaging, S=value)))
 
 
-# K and C are put at once (`_sizes`): one after the other, a cohort could be larger than the clients in between.
+# K and C are put together (`_sizes`): one after the other, the cohort could exceed the clients in between.
 FACTORS: Mapping[str, Factor] = {
     "R": Factor(kind=float, put=_class_skew),
     "alpha": Factor(kind=float, put=_dirichlet),
@@ -86,16 +86,16 @@ NAMES = (*FACTORS, *SIZES, *CHOICES, "seed", "profile", "cell")
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
-    """The experiment of these words. Raises ConfigError that names the word, the value and what to write."""
+    """The experiment of these factors. Raises ConfigError that names the factor, its value and what to write."""
     for name, value in values.items():
         check(name, value)
     profile, seed = values.get("profile", DEFAULT_PROFILE), values.get("seed", 0)
     if "cell" in values:
-        if others := values.keys() - {"cell", "profile", "seed"}:
-            raise ConfigError(f"{min(others)}: a cell has all its factors; without cell, factors can be set")
+        if factors := values.keys() - {"cell", "profile", "seed"}:
+            raise ConfigError(f"{min(factors)}: a cell fixes all factors; leave out cell, or this factor")
         return cell_named(values["cell"], profile).with_seed(seed)
     if {"R", "alpha"} <= values.keys():
-        raise ConfigError("R and alpha: images are parted by one rule; give one of the two")
+        raise ConfigError("R and alpha: images are divided by one rule; give one of the two")
     experiment = _sizes(_environment(values, profile), values)
     for name, factor in FACTORS.items():
         if name in values:
@@ -104,7 +104,7 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
 
 
 def check(name: str, value: Any) -> None:
-    """Raises ConfigError where no factor has this name, or where it cannot have this value."""
+    """Raises ConfigError where no factor has this name, or it cannot have this value."""
     if name not in NAMES:
         raise ConfigError(f"unknown factor {name!r}; {nearest(name, NAMES)}")
     words = {**CHOICES, "profile": PROFILES}.get(name)
@@ -112,11 +112,11 @@ def check(name: str, value: Any) -> None:
         raise ConfigError(f"unknown {name} {value!r}; {nearest(str(value), words)}")
     whole = name in (*SIZES, "seed") or (name in FACTORS and FACTORS[name].kind is int)
     if whole and (not isinstance(value, int) or isinstance(value, bool)):
-        raise ConfigError(f"{name}: {value!r} is no whole number")
+        raise ConfigError(f"{name}: {value!r} is not a whole number")
     if name in FACTORS and (not isinstance(value, int | float) or isinstance(value, bool)):
-        raise ConfigError(f"{name}: {value!r} is no number")
+        raise ConfigError(f"{name}: {value!r} is not a number")
     if name == "cell" and not isinstance(value, str):
-        raise ConfigError(f"{name}: {value!r} is no text")
+        raise ConfigError(f"{name}: {value!r} is not a text")
 
 
 def cell_named(name: str, profile: str) -> Experiment:
@@ -127,11 +127,11 @@ def cell_named(name: str, profile: str) -> Experiment:
 
 @cache
 def _item(name: str, profile: str) -> Item:
-    """Built once, since a grid asks for it at every combination. Raises ConfigError."""
-    found = items([name], profile)
-    if len(found) != 1:
+    """The item, built once for all combinations of a grid. Raises ConfigError."""
+    named = items([name], profile)
+    if len(named) != 1:
         raise ConfigError(f"cell: {name!r} is more than one item; write ITEM:LABEL")
-    return found[0]
+    return named[0]
 
 
 def _cell(item: Item, label: str) -> Experiment:

@@ -13,7 +13,7 @@ from sweeps.factors import check, experiment_of
 
 Grid: TypeAlias = Mapping[str, Sequence[Any]]  # factor -> its values, in order
 
-MOST_RUNS = 10_000  # without being asked twice
+MOST_RUNS = 10_000  # without --yes
 
 
 def grid_of_words(words: str) -> dict[str, list[Any]]:
@@ -25,19 +25,19 @@ def grid_of_words(words: str) -> dict[str, list[Any]]:
         if not equals or not values:
             raise ConfigError(f"--grid: {word!r} has no values; write {name}=VALUE,VALUE")
         if name in grid:
-            raise ConfigError(f"--grid: {name} is there twice; give it once, with all its values")
+            raise ConfigError(f"--grid: {name} is given twice; give it once, with all its values")
         if len(set(map(repr, values))) < len(values):
             raise ConfigError(f"--grid: {word!r} has a value twice; give each once")
         for value in values:
             check(name, value)
         grid[name] = values
     if not grid:
-        raise ConfigError("--grid: is empty; give factors, such as R=0,0.2,0.4")
+        raise ConfigError("--grid: no factors; give some, such as R=0,0.2,0.4")
     return grid
 
 
 def grid_of_item(item: Item, seeds: Sequence[int] | None = None) -> dict[str, list[Any]]:
-    """The item's cells with every seed (default: its pilots). Cells that wait for their trials are not in it."""
+    """The item's cells with every seed (default: its pilots). Cells that trials still have to choose are left out."""
     return {
         "cell": [f"{item.name}:{cell.label}" for cell in item.trained],
         "profile": [item.profile],
@@ -56,7 +56,7 @@ def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
 
 def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
     """Every run of the grid, each once. Raises ConfigError for an empty grid, one of more than MOST_RUNS runs (unless
-    `many` are wanted), and the first combination that is no experiment."""
+    `many` are wanted), and the first combination that is not an experiment."""
     count = size(grid)
     if not count:
         raise ConfigError("the grid is empty: a factor has no values; give each at least one")
@@ -73,7 +73,7 @@ def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
 
 
 def _value(text: str) -> Any:
-    """A number where it is one, else the text."""
+    """The number that the text is, else the text."""
     try:
         value = json.loads(text)
     except ValueError:

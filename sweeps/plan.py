@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmark.experiment import Experiment
-from benchmark.papers.beside import bound_of
+from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
-from benchmark.records.record import Records, covers, read_records
+from benchmark.records.record import FINISHED, Records, read_records
 from benchmark.verdicts.families import closed, family_of
 
 
@@ -62,7 +62,7 @@ def wanted(items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, *, shown: bool 
             confirming = (first + n for first in firsts.get(cell.cell_key, ()) for n in range(seeds.confirming or 0))
             for seed in (*range(seeds.pilots_of(item)), *confirming):
                 run, place = cell.experiment.with_seed(seed), (seed, cell.cell_key)
-                runs[place] = runs[place].measuring_also(run) if place in runs else run
+                runs.setdefault(place, run)
     return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
 
 
@@ -143,7 +143,7 @@ def _score(records: Records, trial: Experiment) -> float | None:
 
 def _finished(records: Records, run: Experiment) -> bool:
     record = records.get(run.cell_key, {}).get(run.seed)
-    return record is not None and covers(record, run)
+    return record is not None and record.status in FINISHED
 
 
 def restricted(records: Records, runs: Iterable[Experiment]) -> Records:

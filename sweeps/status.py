@@ -8,13 +8,12 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from benchmark.errors import FsslError
+from benchmark.records.claim import PATIENCE, is_held, why_dead
 from benchmark.records.files import one_line, read_json
-from benchmark.records.lease import GIVEN_UP, PATIENCE, Found, newest
 from benchmark.records.record import Round, RunRecord, read_result, read_rounds
 
-# stopped: on purpose, with a checkpoint. dead: its process is gone, or silent for too long; the next worker takes over.
-# given up: it died again and again, and no launcher tries any more; the same command does.
-State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "given up", "damaged", "missing"]
+# stopped: on purpose, and saved. dead: its process is gone, or silent for too long; the next worker takes over.
+State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "damaged", "missing"]
 FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
 
 
@@ -41,7 +40,7 @@ class RunStatus:
     seconds_per_round: float | None = None  # None: no round is recorded
     work: float = 0.0  # its planned CPU seconds; its rounds where no time left is asked for
     share_done: float = 0.0  # of its work
-    trouble: str | None = None  # what is wrong with a damaged one
+    trouble: str | None = None  # what is wrong with a damaged, a dead or a failed one
 
     @property
     def pace(self) -> float | None:
@@ -97,20 +96,21 @@ def status_of(
     }
     try:
         state = _state(folder, patience) if finished is None else _known(finished.status)
-        lines = read_rounds(folder / "rounds.jsonl") if finished is None else finished.rounds
+        lines = read_rounds(folder) if finished is None else finished.rounds
+        attempt = 0 if finished is not None else len((read_json(folder / "manifest.json") or {}).get("attempts", ()))
     except (FsslError, OSError) as error:
         return RunStatus(**known, state="damaged", trouble=one_line(error))
     done = int(lines[-1]["round"]) if lines else 0
-    lease = newest(folder)
     return RunStatus(
         **known,
         state=state,
         round=done,
-        attempt=_attempts(lease),
+        attempt=attempt,
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=_seconds_per_round(lines, finished),
         work=float(rounds),
         share_done=done / rounds,
+        trouble=_trouble(folder, state, patience),
     )
 
 
@@ -122,22 +122,23 @@ def _seconds_per_round(lines: Sequence[Round], finished: RunRecord | None) -> fl
     return fmean(timed) if timed else None
 
 
-def _attempts(lease: Found | None) -> int:
-    return 0 if lease is None else lease.attempt - (lease.abandoned is not None)
+def _trouble(folder: Path, state: State, patience: float) -> str | None:
+    if state == "dead":
+        return f"{folder}: dead: {why_dead(folder, patience)}; the same command goes on from the last save"
+    if state == "failed":
+        return f"{folder}: failed: {(read_result(folder) or {}).get('error', 'the record does not say why')}"
+    return None
 
 
 def _state(folder: Path, patience: float) -> State:
     result = read_result(folder)
     if result is not None:
         return _known(result["status"])
-    lease = newest(folder)
-    if lease is None:
-        return "stopped" if (folder / "experiment.json").exists() else "missing"
-    if lease.held(patience):
+    if is_held(folder, patience):
         return "running"
-    if lease.abandoned:
-        return "given up"
-    return "stopped" if lease.beat == GIVEN_UP else "dead"
+    if why_dead(folder, patience):
+        return "dead"
+    return "stopped" if (folder / "experiment.json").exists() else "missing"
 
 
 def _known(status: str) -> State:

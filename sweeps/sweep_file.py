@@ -1,4 +1,4 @@
-"""W&B sweep files: written from a grid, read back strictly. W&B itself checks a file only on its server."""
+"""W&B sweep files: written from a grid, and read strictly, since W&B checks a file only on its server."""
 
 import re
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from sweeps.factors import NAMES, check
 from sweeps.grid import Grid
 
 COMMAND = ("${env}", "${interpreter}", "-m", "benchmark.cli.main", "run", "--sweep", "${args_json_file}")
-PROGRAM = "benchmark/cli/main.py"  # the agent wants one, though the command does not use it
+PROGRAM = "benchmark/cli/main.py"  # the agent needs one, though the command does not use it
 METRIC = {"name": "test/accuracy", "goal": "maximize"}
 FIELDS = ("name", "description", "project", "program", "method", "metric", "run_cap", "command", "parameters")
-# What a text looks like that was meant as something else: YAML 1.1 wants 1.0e-3, and knows null, not None.
+# A text that was meant as a number: YAML 1.1 reads 1e-3 as a text, and 1.0e-3 as a number.
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def written(grid: Grid, *, name: str, made_by: str) -> str:
-    """The sweep file of a grid; `made_by` is the command that makes it again."""
+    """The text of a grid's sweep file; `made_by` is the command that prints it."""
     parameters = {
         factor: {"value": values[0]} if len(values) == 1 else {"values": list(values)}
         for factor, values in grid.items()
@@ -46,23 +46,23 @@ def read(path: Path) -> dict[str, list[Any]]:
 
 
 def config(path: Path) -> dict[str, Any]:
-    """The file's content as the server is given it. Raises ConfigError."""
+    """The file's content, as `wandb sweep` sends it to the server. Raises ConfigError."""
     try:
         content = yaml.safe_load(path.read_text())
         _check(content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: is no plain YAML ({error})") from None
+        raise ConfigError(f"{path}: is not plain YAML ({error})") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return dict(content)
 
 
 def _check(content: Any) -> None:
-    """Raises ConfigError for the first thing that is wrong with a sweep file of a grid of factors."""
+    """Raises ConfigError for the first error in a sweep file of a grid of factors."""
     if not isinstance(content, dict):
-        raise ConfigError("holds no table of fields")
+        raise ConfigError("does not hold a table of fields")
     for name in content:
         if name not in FIELDS:
             raise ConfigError(f"unknown field {name!r}; {nearest(name, FIELDS)}")
@@ -72,7 +72,7 @@ def _check(content: Any) -> None:
     if content["method"] != "grid":
         raise ConfigError(f"method: {content['method']!r}; write grid")
     if content["command"] != list(COMMAND):
-        raise ConfigError(f"command: is not ours; write {' '.join(COMMAND)}")
+        raise ConfigError(f"command: is not that of this suite; write {' '.join(COMMAND)}")
     if not isinstance(content["parameters"], dict) or not content["parameters"]:
         raise ConfigError("parameters: the grid is empty")
     for name, entry in content["parameters"].items():
@@ -86,7 +86,7 @@ def _check_parameter(name: Any, entry: Any) -> None:
         raise ConfigError(f"parameters.{name}: write value: or values: [...]; a grid has no ranges")
     values = entry.get("values", [entry.get("value")])
     if not isinstance(values, list) or not values:
-        raise ConfigError(f"parameters.{name}.values: is no list of values; give at least one")
+        raise ConfigError(f"parameters.{name}.values: is not a list of values; give at least one")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ConfigError(f"parameters.{name}: YAML reads a {type(value).__name__}; give a number or a name")
@@ -98,10 +98,10 @@ def _check_parameter(name: Any, entry: Any) -> None:
             raise ConfigError(f"parameters.{error}") from None
 
 
-def same(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """What a server's configuration of a sweep and a file's differ in, of what decides what is run here."""
+def differences(on_server: Mapping[str, Any], in_file: Mapping[str, Any]) -> list[str]:
+    """One line for each field that decides what is run and differs between the server's sweep and the file's."""
     return [
-        f"{name}: the server has {theirs.get(name)!r}, the file {ours.get(name)!r}"
+        f"{name}: the server has {on_server.get(name)!r}, the file {in_file.get(name)!r}"
         for name in ("method", "program", "command", "parameters")
-        if theirs.get(name) != ours.get(name)
+        if on_server.get(name) != in_file.get(name)
     ]

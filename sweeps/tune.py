@@ -36,10 +36,11 @@ from benchmark.errors import CannotWrite, ConfigError, Diverged, FsslError, Runn
 from benchmark.experiment import Evaluation, Experiment, from_json, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import starting
-from benchmark.records.lease import BEAT, PATIENCE, is_held
+from benchmark.records.claim import BEAT, PATIENCE, is_held
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.launcher import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, begin_worker, sigterm_as_interrupt
+from sweeps.launcher import MOST_DEATHS, SECONDS_BETWEEN_LOOKS, sigterm_as_interrupt
+from sweeps.processes import begin_worker
 
 METRIC = "validation/accuracy"  # of the last round, on labels held out at the server
 FIRST_SEED = 1000  # apart from a table's seeds
@@ -332,7 +333,7 @@ class Worker:
                     return 0.0
             return sum(scores) / len(scores)
         except (Stopped, KeyboardInterrupt):
-            trial.study.enqueue_trial(trial.params)  # the next worker goes on with these values, from the checkpoint
+            trial.study.enqueue_trial(trial.params)  # the next worker goes on with these values, from the last save
             raise
 
     def _score(self, experiment: Experiment, trial: Trial, step: int) -> float:
@@ -380,7 +381,7 @@ def tune(worker: Worker, *, jobs: int, watch: Watch = lambda study: None) -> opt
         try:
             _side_by_side(worker, jobs, watch)
         except KeyboardInterrupt:
-            raise Stopped("stopped; the same command goes on from the checkpoints") from None
+            raise Stopped("stopped; the same command goes on from the last saves") from None
         if finished(study) < plan.trials:
             raise Stopped(f"{finished(study)} of {plan.trials} trials have ended; the same command goes on")
         return study

@@ -1,8 +1,8 @@
-"""`fssl agent`: a W&B agent that runs only this repository's sweep, stops with its children, and is not believed.
+"""`fssl agent`: W&B's own agent, limited to this repository's sweep, with an exit code from the records.
 
-The real `wandb agent` does the work. It runs whatever command the server has for a sweep, leaves its children behind
-when it is stopped, and ends with 0 where cells are missing: hence the comparison with the sweep file before it is
-started, signals that it always passes on, and an exit code that comes from the records.
+`wandb agent` runs whatever command the server has for a sweep, leaves its children running when it is stopped, and ends
+with 0 while runs are missing. So the server's sweep is compared with the file before the agent starts, signals are
+passed on, and the exit code is that of the records.
 """
 
 import argparse
@@ -17,28 +17,28 @@ from pathlib import Path
 from benchmark.cli.main import ROOT, add_places, number
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.records.lease import is_held
+from benchmark.records.claim import is_held
 from benchmark.records.record import result_if_whole, run_folder
 from benchmark.records.wandb_mirror import unreachable
 from sweeps.grid import checked
-from sweeps.sweep_file import config, read, same
+from sweeps.sweep_file import config, differences, read
 
-SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for a checkpoint
+SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for saving the last round
 
 
 class Missing(FsslError):
-    """The agent has ended, and cells of the sweep have no record."""
+    """The agent ended, and runs of the sweep have no record (exit 1)."""
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made, after comparing the server's sweep "
-        "with FILE. Exit code by the records: 0 all done, 70 some diverged, 75 others are at what is left, 76 stopped, "
-        "1 runs are missing."
+        "Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made, if the server has the sweep of FILE. "
+        "The exit code comes from the records: 0 all done, 70 some diverged, 75 other workers train the rest, "
+        "76 stopped, 1 runs are missing."
     )
     command.add_argument("file", type=Path, metavar="FILE", help="the sweep file, such as sweeps/wandb/ssfl/tab2.yaml")
     command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="as `wandb sweep` printed it")
-    command.add_argument("--count", type=number(1), help="so many runs, then end")
+    command.add_argument("--count", type=number(1), help="end after N runs", metavar="N")
     command.add_argument("--yes", action="store_true", help="take a sweep file of more than 10,000 runs")
     command.add_argument("--offline", action="store_true", help="the agent online, its runs' histories offline")
     add_places(command)
@@ -47,78 +47,83 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):
-        raise ConfigError(f"{options.sweep!r} is no sweep; write ENTITY/PROJECT/ID, as `wandb sweep` printed it")
+        raise ConfigError(f"{options.sweep!r} is not a sweep; write ENTITY/PROJECT/ID, as `wandb sweep` printed it")
     runs = checked(read(options.file), many=options.yes)
     if (why := unreachable()) is not None:
         raise ConfigError(f"W&B: {why}; `fssl work` runs a sweep's cells without it")
-    if told := same(_of_server(options.sweep), config(options.file)):
-        raise ConfigError(f"{options.sweep} is not the sweep of {options.file}, nothing was run: {'; '.join(told)}")
-    stopped = _agent(options)
-    return _from_records(runs, options, stopped)
+    if lines := differences(_config_on_server(options.sweep), config(options.file)):
+        raise ConfigError(f"{options.sweep} is not the sweep of {options.file}, nothing was run: {'; '.join(lines)}")
+    stopped = _run_agent(options)
+    return _exit_code(runs, options.results, stopped)
 
 
-def _of_server(sweep: str) -> dict[str, object]:
+def _config_on_server(sweep: str) -> dict[str, object]:
+    """Raises ConfigError."""
     import wandb
 
     try:
         return dict(wandb.Api(timeout=20).sweep(sweep).config)
     except Exception as error:  # whatever W&B raises
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"{sweep}: W&B does not tell this sweep ({said})") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"{sweep}: W&B does not answer for this sweep ({reason})") from None
 
 
-def _agent(options: argparse.Namespace) -> bool:
-    """Run the agent to its end; whether it was told to stop."""
-    place = options.results / "wandb"
-    place.mkdir(parents=True, exist_ok=True)
+def _run_agent(options: argparse.Namespace) -> bool:
+    """Run the agent to its end. Returns whether it was stopped by a signal."""
+    folder = options.results / "wandb"
+    folder.mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),  # it starts `python`
+        # The agent starts `python`.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "FSSL_RESULTS": str(options.results.resolve()),
-        "WANDB_DIR": str(place.resolve()),
+        "WANDB_DIR": str(folder.resolve()),
         **({"FSSL_DATA": str(options.data_root.resolve())} if options.data_root else {}),
         **({"FSSL_WANDB": "offline"} if options.offline else {}),
     }
-    words = ["--forward-signals", "--term-timeout", str(SECONDS_TO_STOP)]
     count = ["--count", str(options.count)] if options.count else []
-    command = [sys.executable, "-m", "benchmark.cli.wandb_agent", "agent", *words, *count, options.sweep]
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
-    with _passed_on(process) as signals:
+    words = ["agent", "--forward-signals", "--term-timeout", str(SECONDS_TO_STOP), *count, options.sweep]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmark.cli.wandb_agent", *words], env=environment, start_new_session=True
+    )
+    with _forwarded_signals(process) as received:
         process.wait()
-    return bool(signals)
+    return bool(received)
 
 
 @contextlib.contextmanager
-def _passed_on(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
-    """SIGINT and SIGTERM go to the agent, which passes them on to its run; the signals that came."""
-    came: list[int] = []
+def _forwarded_signals(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
+    """Send SIGINT and SIGTERM to the agent, which sends them to its run. Gives the list of signals received."""
+    received: list[int] = []
 
-    def send(number: int, frame: object) -> None:
-        came.append(number)
+    def forward(number: int, frame: object) -> None:
+        received.append(number)
         process.send_signal(number)
 
-    before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _from_records(runs: Sequence[Experiment], options: argparse.Namespace, stopped: bool) -> int:
-    folders = {run: run_folder(options.results, run) for run in runs}
-    results = {run: result_if_whole(folder) for run, folder in folders.items()}
-    missing = [run for run in runs if not results[run]]
+def _exit_code(runs: Sequence[Experiment], results: Path, stopped: bool) -> int:
+    """That of the sweep's records. Raises Stopped, RunningElsewhere or Missing where runs are left."""
+    folders = {run: run_folder(results, run) for run in runs}
+    recorded = {run: result_if_whole(folder) for run, folder in folders.items()}
+    missing = [run for run in runs if not recorded[run]]
     print(f"{len(runs) - len(missing)} of {len(runs)} runs have their record")
     for run in missing:
         print(f"missing: cell {run.cell_key}, seed {run.seed}", file=sys.stderr)
     if missing and stopped:
-        raise Stopped(f"stopped; {len(missing)} runs are left, and go on from their checkpoints")
+        raise Stopped(f"stopped; {len(missing)} runs are left, and go on from their last saves")
     if missing and all(is_held(folders[run]) for run in missing):
-        raise RunningElsewhere(f"{len(missing)} runs are left, and others are at them")
+        raise RunningElsewhere(f"{len(missing)} runs are left; other workers train them")
     if missing:
         raise Missing(f"{len(missing)} runs are missing; the same command, or `fssl work`, runs them")
-    if any(result["status"] == "diverged" for result in results.values()):
+    statuses = {result["status"] for result in recorded.values()}
+    if "diverged" in statuses:
         return Diverged.exit_code
-    return DataError.exit_code if any(result["status"] != "done" for result in results.values()) else 0
+    return 0 if statuses <= {"done"} else DataError.exit_code

@@ -1,4 +1,4 @@
-"""`fssl data partition`: who would hold which images of a data set, with the realised heterogeneity."""
+"""`fssl data partition`: which client would hold which images of a data set."""
 
 import argparse
 import json
@@ -17,7 +17,9 @@ from benchmark.errors import ConfigError
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    partition = actions.add_parser("partition", help="who would hold which images", description=act_partition.__doc__)
+    partition = actions.add_parser(
+        "partition", help="which client would hold which images", description=act_partition.__doc__
+    )
     partition.add_argument("--data", default="digits", help="a data set, or folder:PATH (default: digits)")
     partition.add_argument("--K", type=number(1), default=10, help="clients (default: 10)")
     kind = partition.add_mutually_exclusive_group()
@@ -40,8 +42,8 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     partition.set_defaults(act=act_partition)
 
 
-def _wanted(options: argparse.Namespace) -> Partition:
-    """The rule that the options name. Raises ConfigError for an option that belongs to another one."""
+def _rule(options: argparse.Namespace) -> Partition:
+    """The partition that the options name. Raises ConfigError for an option of another partition."""
     if options.rule and options.alpha is None:
         raise ConfigError(f"--rule: {options.rule!r} does nothing without --alpha; add --alpha 0.3, say")
     if options.repeats and options.shards is None:
@@ -60,7 +62,7 @@ def _wanted(options: argparse.Namespace) -> Partition:
 
 
 def act_partition(options: argparse.Namespace) -> int:
-    """Counts of every client and the server, realised R (SSFL Eq. 2) and a hash that is the same everywhere."""
+    """Counts of every client and the server, the realised R (SSFL Eq. 2), and a hash of who holds what."""
     data = load(options.data, options.data_root)
     labels_N = data.train_labels_N.numpy()
     divided = split(
@@ -68,24 +70,26 @@ def act_partition(options: argparse.Namespace) -> int:
         num_classes=data.num_classes,
         N_s=10 * data.num_classes if options.N_s is None else options.N_s,
         K=options.K,
-        partition=_wanted(options),
+        partition=_rule(options),
         seed=options.seed,
         N_validation=options.N_validation,
         labels_per_client=options.labels_per_client,
         images=options.images,
     )
-    found = describe(divided, labels_N)
+    description = describe(divided, labels_N)
     if options.plot:
         plot(divided, labels_N, data.classes, options.plot)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(description))
         return 0
-    table = Table("holder", *data.classes, "all", title=f"{data.name}: R = {found['R_realised']:.4f} (realised)")
-    for client, counts in enumerate(found["counts"]):
+    table = Table("holder", *data.classes, "all", title=f"{data.name}: R = {description['R_realised']:.4f} (realised)")
+    for client, counts in enumerate(description["counts"]):
         table.add_row(f"client {client}", *map(str, counts), str(sum(counts)))
-    for client, counts in enumerate(found.get("labelled_counts", ())):
+    for client, counts in enumerate(description.get("labelled_counts", ())):
         table.add_row(f"client {client}, labelled", *map(str, counts), str(sum(counts)))
-    table.add_row("server", *map(str, found["server_counts"]), str(sum(found["server_counts"])))
-    Console(width=10_000, soft_wrap=True).print(table)  # as wide as it needs: a cut number would be another number
-    print(f"hash {found['hash']}")
+    table.add_row("server", *map(str, description["server_counts"]), str(sum(description["server_counts"])))
+    Console(width=10_000, soft_wrap=True).print(
+        table
+    )  # wide enough for any table: a cut number would be another number
+    print(f"hash {description['hash']}")
     return 0

@@ -1,6 +1,6 @@
-"""`fssl doctor`: whether versions, device, data and the results folder are as runs need them, and what to do.
+"""`fssl doctor`: check versions, device, data and the results folder, and say what to do.
 
-Nothing that a broken machine breaks is imported before it was looked at.
+Imports nothing that fails on a broken installation before it is checked.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from pathlib import Path
 from benchmark.cli.main import add_places
 from benchmark.records.provenance import PACKAGES
 
-PYTHONS = ((3, 11), (3, 13))  # the first and the last that are supported
+PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest supported
 NVIDIA = Path("/proc/driver/nvidia/version")
 
 
-class Trouble(Exception):
+class Problem(Exception):
     """What is wrong, and what to do."""
 
 
@@ -30,38 +30,38 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    """Exit 1 where anything is wrong. Without the right versions nothing else can be checked."""
+    """Return 1 where anything is wrong. With wrong versions nothing else can be checked."""
     code = 0
     checks = {"versions": versions, "device": device, "data": data, "results": results}
     for name, check in checks.items():
         try:
             print(f"ok  {name}: {check(options)}")
-        except Trouble as trouble:
+        except Problem as problem:
             code = 1
-            print(f"!!  {name}: {trouble}")
+            print(f"!!  {name}: {problem}")
             if name == "versions":
                 break
     return code
 
 
 def versions(options: argparse.Namespace) -> str:
-    """By importing torch and torchvision: a pair that does not match breaks Lightning without naming either."""
+    """Import torch and torchvision: where they do not match, Lightning fails and names neither."""
     first, last = (".".join(map(str, version)) for version in PYTHONS)
     if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
-        raise Trouble(f"Python {platform.python_version()}; install {first} to {last}")
-    found = {"Python": platform.python_version()}
+        raise Problem(f"Python {platform.python_version()}; install {first} to {last}")
+    installed = {"Python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            raise Trouble(f"{package} is not installed; `make setup` installs it") from None
-    text = ", ".join(f"{name} {version}" for name, version in found.items())
+            raise Problem(f"{package} is not installed; `make setup` installs it") from None
+    text = ", ".join(f"{name} {version}" for name, version in installed.items())
     try:
         importlib.import_module("torch")
         importlib.import_module("torchvision")
     except (ImportError, RuntimeError, AttributeError, OSError) as error:
-        said = " ".join(str(error).split())
-        raise Trouble(f"{text}: torch and torchvision do not match ({said}); `make setup` installs both") from error
+        reason = " ".join(str(error).split())
+        raise Problem(f"{text}: torch and torchvision do not match ({reason}); `make setup` installs both") from error
     return text
 
 
@@ -74,7 +74,7 @@ def device(options: argparse.Namespace) -> str:
         return ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
     if NVIDIA.exists():
         driver = NVIDIA.read_text().splitlines()[0]
-        raise Trouble(f"torch with CUDA {torch.version.cuda} cannot use the driver ({driver}); install a newer driver")
+        raise Problem(f"torch with CUDA {torch.version.cuda} cannot use the driver ({driver}); install a newer driver")
     return f"the CPU, {usable_cores()} cores"
 
 
@@ -84,21 +84,21 @@ def data(options: argparse.Namespace) -> str:
     root = options.data_root
     given = root or os.environ.get("FSSL_DATA")
     if given and not Path(given).expanduser().is_dir():
-        raise Trouble(f"{given} is not a folder; --data-root or $FSSL_DATA has to name one")
+        raise Problem(f"{given} is not a folder; --data-root or $FSSL_DATA has to name one")
     here = [name for name in DATASETS if at_hand(name, root)]
-    lacking = [name for name in DATASETS if name not in here]
-    return ", ".join(here) + (f"; not here: {', '.join(lacking)} (see `fssl list data`)" if lacking else "")
+    missing = [name for name in DATASETS if name not in here]
+    return ", ".join(here) + (f"; not here: {', '.join(missing)} (see `fssl list data`)" if missing else "")
 
 
 def results(options: argparse.Namespace) -> str:
-    """By writing a file there, or where it would be made."""
+    """Write a file there, or in the folder in which it would be made."""
     folder: Path = options.results
     path = folder.absolute()
-    place = next(place for place in (path, *path.parents) if place.exists())
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
     try:
-        with tempfile.TemporaryFile(dir=place) as file:
+        with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"x")
     except OSError as error:
-        said = f"{folder} cannot be written ({error.strerror})"
-        raise Trouble(f"{said}; name a folder of yours by --results or $FSSL_RESULTS") from error
+        text = f"{folder} cannot be written ({error.strerror})"
+        raise Problem(f"{text}; name a folder of yours by --results or $FSSL_RESULTS") from error
     return f"{folder} can be written"

@@ -1,4 +1,4 @@
-"""The fields of an experiment for `fssl run --help`: name and default, and what the source says beside each."""
+"""The fields of an experiment for `fssl run --help`: name, default, and the comment in its source."""
 
 import inspect
 import json
@@ -16,37 +16,37 @@ _FIELD = re.compile(r"    (\w+): [^#]*?(?:#\s*(.*))?$")
 
 
 def comments(cls: type) -> dict[str, str]:
-    """Field -> the comment at its end, or above it."""
-    found: dict[str, str] = {}
+    """Field -> the comment at the end of its line, or above it."""
+    texts: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(cls).splitlines():
         if line.startswith("    # "):
             above.append(line[6:].strip())
             continue
         if match := _FIELD.match(line):
-            found.setdefault(match[1], " ".join((match[2] or " ".join(above)).split()))
+            texts.setdefault(match[1], " ".join((match[2] or " ".join(above)).split()))
         above = []
-    return found
+    return texts
 
 
-def listed(experiment: Experiment) -> str:
-    """All fields, a group after the other, with the values that they have here."""
+def list_fields(experiment: Experiment) -> str:
+    """All fields with their values in this experiment, group by group."""
     return "\n".join(_group("", experiment))
 
 
 def _group(path: str, value: Any) -> Iterator[str]:
-    """Its own fields before the groups in it."""
-    said, hints = comments(type(value)), get_type_hints(type(value))
+    """The lines of a group: its own fields first, then the groups in it."""
+    texts, hints = comments(type(value)), get_type_hints(type(value))
     inner = [f.name for f in fields(value) if is_dataclass(getattr(value, f.name))]
     for f in fields(value):
         if f.name not in inner:
-            now = getattr(value, f.name)
-            shown = json.dumps(now) if now is None or isinstance(now, bool) else now
+            current = getattr(value, f.name)
+            shown = json.dumps(current) if current is None or isinstance(current, bool) else current
             choices = f"one of {', '.join(get_args(hints[f.name]))}. " if get_origin(hints[f.name]) is Literal else ""
-            line = f"--{path}{f.name}={shown}  {choices}{said.get(f.name, '')}".rstrip()
+            line = f"--{path}{f.name}={shown}  {choices}{texts.get(f.name, '')}".rstrip()
             yield textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
     for name in inner:
-        now = getattr(value, name)
-        what = " ".join((inspect.getdoc(type(now)) or "").split("\n\n")[0].split())
-        yield "\n" + textwrap.fill(f"{path}{name} ({kind_of(type(now))}): {what}", WIDTH)
-        yield from _group(f"{path}{name}.", now)
+        group = getattr(value, name)
+        summary = " ".join((inspect.getdoc(type(group)) or "").split("\n\n")[0].split())
+        yield "\n" + textwrap.fill(f"{path}{name} ({kind_of(type(group))}): {summary}", WIDTH)
+        yield from _group(f"{path}{name}.", group)

@@ -1,4 +1,4 @@
-"""`fssl list`: items, methods, data sets and networks: what there is, what is here, how long the rest takes."""
+"""`fssl list`: items, methods, data sets and networks, and what of them is on this machine."""
 
 import argparse
 import json
@@ -25,8 +25,8 @@ YOURS = {
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "What there is and what is here; nothing is downloaded or trained. Hours are those that the missing runs of an "
-        "item would take if each took as long as its finished ones did; empty where none is finished."
+        "Downloads and trains nothing. The hours assume that each missing run of an item takes as long as its finished "
+        "ones did; empty where none is finished."
     )
     command.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"{', '.join(KINDS)} (default: all)")
     command.add_argument("--profile", default="laptop", help="of the items: demo, laptop (default), gpu or paper")
@@ -49,17 +49,17 @@ def act(options: argparse.Namespace) -> int:
         "data": lambda: data_sets(options.data_root),
         "networks": lambda: [{"network": name, "what": _summary(network)} for name, network in NETWORKS.items()],
     }
-    found = {kind: lists[kind]() for kind in KINDS if options.kind in (None, kind)}
+    chosen = {kind: lists[kind]() for kind in KINDS if options.kind in (None, kind)}
     if options.json:
-        print(json.dumps({"profile": options.profile, **found}))
+        print(json.dumps({"profile": options.profile, **chosen}))
         return 0
-    for kind, rows in found.items():
+    for kind, rows in chosen.items():
         show(kind, rows)
     return 0
 
 
 def all_items(results: Path, profile: str) -> list[Row]:
-    """Every table and figure under this profile, with its finished runs. A damaged record counts as missing."""
+    """One row a table or figure under this profile. A damaged record counts as missing."""
     built = items(ITEMS, profile)
     keys = [cell.cell_key for item in built for cell in item.trained]
     records = read_records(results, keys, with_reference=True, troubles=[])
@@ -83,13 +83,13 @@ def _item(item: Item, records: Records) -> Row:
 
 
 def data_sets(root: Path | None) -> list[Row]:
-    """The known sets and where they are: nothing is read."""
-    found = []
+    """One row a known set, with its folder on this machine. Reads no images."""
+    rows = []
     for name, known in DATASETS.items():
         folder = find(name, root)
         missing = "no; torchvision downloads it when it is used" if known.original else "no; set FSSL_DATA"
         packed = folder is not None and not (known.original and (folder / known.original.marker).exists())
-        found.append(
+        rows.append(
             {
                 "data set": name,
                 "train": known.train,
@@ -100,16 +100,16 @@ def data_sets(root: Path | None) -> list[Row]:
                 "note": known.packed_note if packed else "",
             }
         )
-    return found
+    return rows
 
 
-def _summary(what: object) -> str:
-    """The first sentence of its documentation."""
-    return " ".join((what.__doc__ or "").split("\n\n")[0].split())
+def _summary(documented: object) -> str:
+    """The first paragraph of its documentation."""
+    return " ".join((documented.__doc__ or "").split("\n\n")[0].split())
 
 
 def show(kind: str, rows: list[Row]) -> None:
-    """One line a row, with texts last: longer than a terminal is wide rather than cut or folded."""
+    """Print one line a row. A long line is neither cut nor folded, so that other programs can read it."""
     lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     signs = [">" if isinstance(value, int | float | None) else "<" for value in rows[0].values()]

@@ -1,4 +1,4 @@
-"""`fssl`: one command, its verbs, and the exit codes that scripts and sweep agents rely on."""
+"""`fssl`: its commands, and the exit codes that scripts and sweep agents rely on."""
 
 import argparse
 import dataclasses
@@ -17,21 +17,21 @@ from benchmark import __version__
 from benchmark.config import nearest
 from benchmark.errors import ConfigError, FsslError, Stopped
 
-ROOT = Path(__file__).resolve().parents[2]  # the checkout; of an installed package, the folder that it lies in
-HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # where records and pages go: else the working folder
+ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
+HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # records and pages go here; else the working folder
 DEFAULT_SITE = HOME / "reports" / "site"
 
 EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged, 70 diverged, 73 cannot write,
-75 being run elsewhere, 76 stopped with a checkpoint"""
+75 being run elsewhere, 76 stopped and saved"""
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one line with exit code 65, and no shortened options. Subcommands are made of it, too."""
+    """Errors in one line with exit code 65; options cannot be shortened. Subcommands are of this class, too."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "allow_abbrev": False})
-        self.more: Callable[[], str] | None = None  # makes what stands below the help, where that takes time
-        self.set_defaults(parser=self)  # of the innermost command, once the words are read
+        self.more: Callable[[], str] | None = None  # makes the text below the help, where that takes time
+        self.set_defaults(parser=self)  # after parsing: the innermost command's
 
     def format_help(self) -> str:
         return super().format_help() + ("" if self.more is None else f"\n{self.more()}\n")
@@ -40,13 +40,13 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Choices: commands, and options that list theirs."""
+        """Commands, and options that list their choices."""
         if action.choices is not None and value not in action.choices:
             name = action.option_strings[-1].lstrip("-") if action.option_strings else str(action.metavar).lower()
             raise ConfigError(f"unknown {name} {value!r}; {nearest(value, map(str, action.choices))}")
 
     def refuse(self, words: Sequence[str], fields: Sequence[str] = ()) -> None:
-        """Raise ConfigError for the first word that is not understood. `fields`: further names that may be set."""
+        """Raise ConfigError for the first word, all of them unknown. `fields`: further names that may be set."""
         for word in words:
             if not word.startswith("-"):
                 raise ConfigError(f"{word!r} is not understood; see `{self.prog} --help`")
@@ -57,25 +57,25 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"unknown option {option!r}; {hint}")
 
 
-# Importing torch takes seconds: only the module of the command that was asked for is imported.
+# Importing torch takes seconds: only the module of the command in use is imported.
 VERBS = {
     "run": ("run", "one experiment: --config FILE and --a.b=c"),
-    "reproduce": ("reproduce", "run a table or figure and print it beside the published one"),
-    "work": ("reproduce", "one more worker at the missing runs of tables and figures"),
-    "status": ("status", "how far everything is, from another shell"),
+    "reproduce": ("reproduce", "run a table or figure and print it next to the published one"),
+    "work": ("reproduce", "train missing runs of tables and figures, as one of any number of workers"),
+    "status": ("status", "how far the runs are, from another shell"),
     "plan": ("plan", "what reproducing would run and cost"),
     "sweep": ("sweep", "write or check a W&B sweep file for an item or a grid of factors"),
-    "tune": ("tune", "search what a paper does not report, on held-out labels"),
-    "agent": ("agent", "run a W&B agent on a sweep, safely"),
+    "tune": ("tune", "search for settings that a paper does not report, on held-out labels"),
+    "agent": ("agent", "run a W&B agent on a sweep; its exit code comes from the records"),
     "wandb-rebuild": ("wandb_rebuild", "make the runs in W&B again from the records"),
     "report": ("report", "build the site from the records"),
-    "list": ("list", "items, methods, data sets and networks: what there is and what is here"),
+    "list": ("list", "items, methods, data sets and networks, and what of them is on this machine"),
     "data": ("data", "partitions of a data set among clients (`fssl list data`: the data sets)"),
-    "doctor": ("doctor", "whether versions, device, data and the results folder are as runs need them"),
-    "verify": ("verify", "whether the records are whole"),
+    "doctor": ("doctor", "check versions, device, data and the results folder"),
+    "verify": ("verify", "check that the records are complete and unchanged"),
 }
 
-# Commands and options that are no more, as they are typed, and what to type instead.
+# Withdrawn commands and options, as they were typed -> what to type instead.
 WITHDRAWN = {
     "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
     "migrate": "`fssl reproduce ITEM` trains again what an older version recorded under another key",
@@ -85,47 +85,52 @@ WITHDRAWN = {
     "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command goes on",
     "run --dense": "`--engine reference` passes images below the threshold, too",
     "verify --replay": "`fssl verify --retrain N` trains N runs again",
-    "work --no-wait": "leave it out: what others are at is waited for",
+    "work --no-wait": "leave it out: runs that other workers train are waited for",
 }
 
 
 def parser(verb: str | None = None) -> Parser:
-    """The command line; of the commands, only `verb` with its own options."""
+    """The command line. Only the command `verb` gets its options."""
     top = Parser(prog="fssl", description="Federated semi-supervised learning, reproduced.", epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"fssl {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
     for name, (module, text) in VERBS.items():
         command = verbs.add_parser(name, help=text)
         if name == verb:
-            gc.disable()  # all that is imported stays: to look through it for garbage takes a seventh of the time
+            gc.disable()  # imported modules stay, so that a search for garbage only costs a seventh of the time
             imported = importlib.import_module(f"benchmark.cli.{module}")
             gc.enable()
             imported.add(name, command)
     return top
 
 
+def folder(text: str) -> Path:
+    """The type of an option that names a folder or file; in `--results=~/x` no shell has replaced the `~`."""
+    return Path(text).expanduser()
+
+
 def add_places(command: argparse.ArgumentParser) -> None:
     """Where data and results are: the same for every command that needs them."""
     command.add_argument(
         "--results",
-        type=Path,
-        default=Path(os.environ.get("FSSL_RESULTS") or HOME / "results"),
+        type=folder,
+        default=os.environ.get("FSSL_RESULTS") or str(HOME / "results"),
         help="folder of records (default: $FSSL_RESULTS, then results/)",
     )
     command.add_argument(
-        "--data-root", type=Path, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
+        "--data-root", type=folder, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
     )
 
 
 def number(least: float, most: float = math.inf, kind: type[int] | type[float] = int) -> Callable[[str], float]:
-    """The type of an option that takes a number, both ends included."""
+    """The type of an option that takes a number between two bounds, both included."""
 
     def read(text: str) -> float:
         try:
             value = kind(text)
         except ValueError:
             what = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"{text!r} is no {what}") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {what}") from None
         if not least <= value <= most:
             wanted = f"at least {least:g} is needed" if most == math.inf else f"choose {least:g} to {most:g}"
             raise argparse.ArgumentTypeError(f"{text}; {wanted}")
@@ -134,18 +139,17 @@ def number(least: float, most: float = math.inf, kind: type[int] | type[float] =
     return read
 
 
-def clash() -> str | None:
-    """What is imported in the place of a package of ours, and what to type; None: nothing. W&B has a `sweeps`, too."""
+def check_packages() -> None:
+    """Raise ConfigError where another package would be imported in place of ours: W&B has a `sweeps`, too."""
     for name in ("sweeps", "reports"):
         spec = importlib.util.find_spec(name)
-        place = spec.origin if spec is not None else None
-        if place is None or Path(place).resolve() != ROOT / name / "__init__.py":
-            return f"{place} hides our {name}: `pip uninstall {name}`"
-    return None
+        path = spec.origin if spec is not None else None
+        if path is None or Path(path).resolve() != ROOT / name / "__init__.py":
+            raise ConfigError(f"{path} hides our {name}: `pip uninstall {name}`")
 
 
 def add_methods(command: argparse.ArgumentParser) -> None:
-    """Methods of a user's own that records may name: reading a record runs no other file."""
+    """A user's own methods that records may name: no other file is run to read a record."""
     command.add_argument(
         "--method", dest="methods", action="append", default=[], metavar="MODULE:CLASS", help="a method that you trust"
     )
@@ -153,50 +157,48 @@ def add_methods(command: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Errors a user can act on become one line and an exit code."""
-    if os.getcwd() not in sys.path:  # a user's own module:Class lies there; behind all else, so that it hides nothing
+    if os.getcwd() not in sys.path:  # for a user's own module:Class; last, so that it hides no package
         sys.path.append(os.getcwd())
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
-        if (trouble := clash()) is not None:
-            raise ConfigError(trouble)
+        check_packages()
         if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
             raise ConfigError(
                 f"unknown option {words[0].partition('=')[0]!r}; options follow a command, see `fssl --help`"
             )
-        _refuse_what_is_withdrawn(words)
+        _check_withdrawn(words)
         options, rest = parser(words[0] if words else None).parse_known_args(words)
         options.rest = rest
         if getattr(options, "takes_overrides", False):
-            _refuse_what_is_no_field(options)
+            _check_fields(options)
         else:
             options.parser.refuse(options.rest)
-        if methods := getattr(options, "methods", None):
+        for name in getattr(options, "methods", ()):
             from benchmark.methods.catalogue import method_class
 
-            for name in methods:
-                method_class(name)
+            method_class(name)  # imported: from here on, records that name it can be read
         return int(options.act(options) or 0)
     except FsslError as error:
         print(f"fssl: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("fssl: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("fssl: stopped; the same command goes on from the last save", file=sys.stderr)
         return Stopped.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has closed it
         return 0
 
 
-def _refuse_what_is_withdrawn(words: Sequence[str]) -> None:
-    """Raise ConfigError with the successor of a withdrawn command, or of one of its options."""
+def _check_withdrawn(words: Sequence[str]) -> None:
+    """Raise ConfigError for a withdrawn command or option, with its successor."""
     verb, *rest = words or [""]
     for typed in (verb, *(f"{verb} {word.partition('=')[0]}" for word in rest)):
         if typed in WITHDRAWN:
             raise ConfigError(f"`fssl {typed}` is withdrawn; {WITHDRAWN[typed]}")
 
 
-def _refuse_what_is_no_field(options: argparse.Namespace) -> None:
-    """Of the words that set fields of an experiment, --a.b=c, those that begin with no field: misspelt options."""
+def _check_fields(options: argparse.Namespace) -> None:
+    """Raise ConfigError for a word that neither is an option nor sets a field of the experiment (--a.b=c)."""
     from benchmark.experiment import Experiment
 
     fields = [field.name for field in dataclasses.fields(Experiment)]

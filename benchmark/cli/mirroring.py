@@ -1,4 +1,4 @@
-"""`--wandb` of the commands that train: a mirror beside the run, begun with it and ended with its exit code."""
+"""`fssl run --wandb`: mirror a run in W&B from its first round to its exit code."""
 
 import argparse
 import contextlib
@@ -11,13 +11,13 @@ import pytorch_lightning as pl
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.stopping import Preempted
 from benchmark.records.record import read_run, run_folder
-from benchmark.records.signals import Preempted
 from benchmark.records.wandb_mirror import WandbMirror, labels_of, mode_asked
 
 
 class Mirroring(pl.Callback):
-    """Shows each round to W&B when it is recorded."""
+    """Sends each round to W&B once it is recorded."""
 
     def __init__(self, mirror: WandbMirror) -> None:
         self._mirror = mirror
@@ -38,7 +38,7 @@ class Mirroring(pl.Callback):
 def mirrored(
     options: argparse.Namespace, experiment: Experiment, words: Mapping[str, Any]
 ) -> Iterator[list[pl.Callback]]:
-    """The callbacks that mirror the run, none where no mirror is wanted; `words`: what it was asked for with.
+    """The callbacks that mirror the run; none where no mirror is wanted. `words`: see `labels_of`.
 
     A run that another process has finished is mirrored from its record. Raises ConfigError.
     """
@@ -46,14 +46,19 @@ def mirrored(
     if mode is None:
         yield []
         return
-    folder, place = run_folder(options.results, experiment), Path(options.results) / "wandb"
+    folder = run_folder(options.results, experiment)
     mirror = WandbMirror(
-        experiment, lambda: read_run(folder), labels=labels_of(experiment, words), mode=mode, place=place, folder=folder
+        experiment,
+        lambda: read_run(folder),
+        labels=labels_of(experiment, words),
+        mode=mode,
+        wandb_folder=Path(options.results) / "wandb",
+        run_folder=folder,
     )
     try:
         yield [Mirroring(mirror)]
     except FsslError as error:
-        if mirror.begun:  # a run that was never begun here has nothing to show
+        if mirror.started:  # a run that did not start here has nothing to show
             mirror.finish(error.exit_code)
         raise
     mirror.finish(0)

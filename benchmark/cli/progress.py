@@ -13,7 +13,7 @@ from rich.table import Column
 
 from benchmark.experiment import Experiment
 from benchmark.records.record import last_round, run_folder
-from sweeps.launcher import Standing
+from sweeps.launcher import LaunchStatus
 from sweeps.status import in_words
 
 SECONDS_BETWEEN_LINES = 15.0
@@ -68,10 +68,10 @@ class TableProgress:
     def __exit__(self, *args: object) -> None:
         stop(self._progress)
 
-    def watch(self, standing: Standing) -> None:
+    def watch(self, status: LaunchStatus) -> None:
         from sweeps.cost import seconds_of_first
 
-        running, finished = standing.running, standing.finished
+        running, finished = status.running, status.finished
         if self._progress.tasks[0].total is None:
             seconds = sum(seconds_of_first(run, run.federation.rounds) for run in self._runs)
             self._progress.update(self._task, total=seconds)
@@ -84,7 +84,7 @@ class TableProgress:
         for run in set(self._lines) - running:
             self._progress.remove_task(self._lines.pop(run))
         text = f"{rounds}/{sum(run.federation.rounds for run in self._runs)}"
-        failed = f", {standing.failed} failed" if standing.failed else ""
+        failed = f", {status.failed} failed" if status.failed else ""
         name = f"{len(finished)}/{len(self._runs)} runs, {len(running)} running{failed}"
         self._progress.update(self._task, completed=done, description=name, rounds=text)
         if not self._console.is_terminal and time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:

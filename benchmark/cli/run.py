@@ -69,9 +69,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def _fields() -> str:
-    from benchmark.cli.fields import listed
+    from benchmark.cli.fields import list_fields
 
-    return f"fields of an experiment and their defaults (of another method: --print-config):\n{listed(DEFAULT)}"
+    return f"fields of an experiment and their defaults (of another method: --print-config):\n{list_fields(DEFAULT)}"
 
 
 def act(options: argparse.Namespace) -> int:

@@ -24,8 +24,7 @@ WIDTH = 100  # columns where there is no terminal
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Reads the folder of results and changes nothing. Without ITEMs: every run that was ever begun here. A dead "
-        "run's process is gone: the next worker takes it over and goes on from its checkpoint. One that died three "
-        "times is given up, until the command that trained it is called again."
+        "run's process is gone: the next worker takes it over and goes on from its last save."
     )
     add_scope(command, items="*")
     add_reference(command)
@@ -86,7 +85,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
 
 
 def _left(runs: list[RunStatus]) -> bool:
-    return any(run.state not in FINISHED | {"given up", "damaged"} for run in runs)
+    return any(run.state not in FINISHED | {"damaged"} for run in runs)
 
 
 def _live(options: argparse.Namespace, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`fssl sweep`: W&B sweep files for items and for grids of factors; and the check of one."""
+"""`fssl sweep`: write or check a W&B sweep file, for an item or a grid of factors."""
 
 import argparse
 import sys
@@ -25,9 +25,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "C, S, alpha, method, data, seed, profile."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
-    command.add_argument("--grid", metavar="WORDS", help="factors with their values, in place of an ITEM")
+    command.add_argument("--grid", metavar="WORDS", help="factors and their values, in place of an ITEM")
     command.add_argument("--profile", default=DEFAULT_PROFILE, help="demo, laptop (default), gpu or paper")
-    add_seeds(command, "the item's number of pilots, of a grid seed 0")
+    add_seeds(command, "the item's number of pilots, or seed 0 for a grid")
     command.add_argument("--yes", action="store_true", help="take more than 10,000 runs")
     command.add_argument("--check", type=Path, metavar="FILE", help="only check this sweep file")
     command.add_argument("--write", type=Path, metavar="FOLDER", help="write a file for each ITEM instead of printing")
@@ -40,15 +40,15 @@ def act(options: argparse.Namespace) -> int:
         raise ConfigError("give one of ITEM, --grid and --check; see `fssl sweep --help`")
     if options.check is not None:
         runs = checked(read(options.check), many=options.yes)
-        print(f"{options.check}: {len(runs)} runs of {len({run.cell_key for run in runs})} cells, all in order")
+        print(f"{options.check}: {len(runs)} runs of {len({run.cell_key for run in runs})} cells, no error")
     elif options.grid is not None:
-        print(of_grid(options, seeds), end="")
+        print(file_of_grid(options, seeds), end="")
     else:
-        _items(options, seeds)
+        _write_items(options, seeds)
     return 0
 
 
-def of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
+def file_of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
     """The sweep file of --grid."""
     if options.write is not None:
         raise ConfigError("--write: a grid is one sweep and is printed; type fssl sweep --grid ... > grid.yaml")
@@ -56,35 +56,35 @@ def of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
     grid = grid_of_words(words)
     grid.setdefault("profile", [options.profile])
     if seeds and "seed" in grid:
-        raise ConfigError("--seeds, --pilots: the grid has its seeds; give one of the two")
+        raise ConfigError("--seeds, --pilots: the grid names its seeds already; leave out one of the two")
     grid.setdefault("seed", list(seeds or [0]))
     checked(grid, many=options.yes)
-    made_by = f'fssl sweep --grid "{words}" --profile {options.profile}{asked(options)}'
+    made_by = f'fssl sweep --grid "{words}" --profile {options.profile}{_seed_words(options)}'
     return written(grid, name=words, made_by=made_by)
 
 
-def asked(options: argparse.Namespace) -> str:
-    """The words of the command that name seeds."""
+def _seed_words(options: argparse.Namespace) -> str:
+    """The seeds as options of the command, with a leading blank."""
     numbers = {"seeds": options.seeds, "pilots": options.pilots}
     return "".join(f" --{name} {number}" for name, number in numbers.items() if number is not None)
 
 
-def of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many: bool = False) -> str:
-    """The sweep file of an item: its cells and their seeds (default: its pilots), asked for by these words."""
+def file_of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many: bool = False) -> str:
+    """The sweep file of an item: its cells and these seeds (default: its pilots). `words`: the options for seeds."""
     grid = grid_of_item(item, seeds)
     checked(grid, many=many)
     made_by = f"fssl sweep {item.name} --profile {item.profile}{words}"
     return written(grid, name=f"{item.name} {item.profile}", made_by=made_by)
 
 
-def _items(options: argparse.Namespace, seeds: Sequence[int]) -> None:
+def _write_items(options: argparse.Namespace, seeds: Sequence[int]) -> None:
     chosen = [item for item in items(options.items, options.profile) if item.trained]
     if not chosen:
-        raise ConfigError(f"{', '.join(options.items)}: nothing is trained; choose another item (`fssl list items`)")
+        raise ConfigError(f"{', '.join(options.items)}: has nothing to train; choose another item (`fssl list items`)")
     if len(chosen) > 1 and options.write is None:
         raise ConfigError(f"{len(chosen)} items are {len(chosen)} sweeps; give --write FOLDER, or one item")
     for item in chosen:
-        text = of_item(item, seeds, asked(options), many=options.yes)
+        text = file_of_item(item, seeds, _seed_words(options), many=options.yes)
         if item.choices:
             waiting = f"{len(item.choices)} cells wait for their trials, which `fssl reproduce` and `fssl work` run"
             print(f"fssl: {item.name}: {waiting}", file=sys.stderr)

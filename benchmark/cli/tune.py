@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmark.cli.launch import add_takeover
 from benchmark.cli.main import add_places, number
-from benchmark.cli.scope import add_takeover
 from benchmark.errors import ConfigError
 from benchmark.federated.start import usable_cores
 from benchmark.records.files import write_atomically

@@ -1,13 +1,13 @@
-"""`wandb agent` in a process of its own, as `fssl agent` starts it: W&B's, without one traceback that says nothing.
+"""W&B's command line in a process of its own, as `fssl agent` starts it, without one useless traceback.
 
-After each run W&B's agent closes its connection to its own service. What is collected as garbage later wants to be told
-there, in a thread, which ends with a traceback of AlreadyJoinedError; no data is in it.
+After each run W&B's agent closes the connection to its own service. Objects that are collected as garbage later use it
+in a thread, which ends with AlreadyJoinedError. No data is lost.
 """
 
 import threading
 
 
-def _told(error: threading.ExceptHookArgs) -> None:
+def _print_traceback(error: threading.ExceptHookArgs) -> None:
     if error.exc_type.__name__ != "AlreadyJoinedError":
         threading.__excepthook__(error)
 
@@ -15,5 +15,5 @@ def _told(error: threading.ExceptHookArgs) -> None:
 if __name__ == "__main__":
     from wandb.cli import cli
 
-    threading.excepthook = _told
+    threading.excepthook = _print_traceback
     cli.cli(prog_name="wandb")

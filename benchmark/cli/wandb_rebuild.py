@@ -1,4 +1,4 @@
-"""`fssl wandb-rebuild`: the runs in W&B made again from the records."""
+"""`fssl wandb-rebuild`: make the runs in W&B again from the records."""
 
 import argparse
 import sys
@@ -15,13 +15,13 @@ from sweeps.plan import plan
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Sends every recorded round that W&B lacks, under the id that a sweep's agent gave the run, else under its own "
-        "(cell_key-seed): a second call sends nothing. Without ITEMs: all runs of this folder; with ITEMs also the "
-        "committed copies of theirs."
+        "Sends every recorded round that W&B lacks, under the id that a sweep's agent gave the run, else under "
+        "cell_key-seed: a second call sends nothing. Without ITEMs: all runs of the results folder. With ITEMs: their "
+        "runs and committed copies."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
-    command.add_argument("--offline", action="store_true", help="into files for `wandb sync`, without a network")
+    command.add_argument("--offline", action="store_true", help="write files for `wandb sync`, without a network")
     add_methods(command)
     add_places(command)
     command.set_defaults(act=act)
@@ -29,29 +29,29 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     troubles: list[str] = []
-    found = _of_items(options) if options.items else _on_disk(options, troubles)
+    records = _records_of_items(options) if options.items else _records_on_disk(options, troubles)
     for trouble in troubles:
         print(f"fssl: {trouble}", file=sys.stderr)
-    if not found:
-        raise ConfigError(f"{options.results}: there is no record of these; `fssl status` tells what there is")
-    lost = sum(not _mirrored(record, words, options) for record, words in found)
-    print(f"{len(found) - lost} of {len(found)} runs mirrored")
-    return DataError.exit_code if lost or troubles else 0
+    if not records:
+        raise ConfigError(f"{options.results}: holds no such record; `fssl status` lists its runs")
+    failed = sum(not _mirror(record, words, options) for record, words in records)
+    print(f"{len(records) - failed} of {len(records)} runs mirrored")
+    return DataError.exit_code if failed or troubles else 0
 
 
-def _of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict[str, str]]]:
+def _records_of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict[str, str]]]:
     planned = plan(items(options.items, options.profile), options.results, with_reference=options.profile != "demo")
-    names = {cell.cell_key: {"cell": f"{item.name}:{cell.label}"} for item in planned.items for cell in item.cells}
+    words = {cell.cell_key: {"cell": f"{item.name}:{cell.label}"} for item in planned.items for cell in item.cells}
     recorded = [planned.records.get(run.cell_key, {}).get(run.seed) for run in planned.runs]
-    return [(record, names.get(record.cell_key, {})) for record in recorded if record is not None]
+    return [(record, words.get(record.cell_key, {})) for record in recorded if record is not None]
 
 
-def _on_disk(options: argparse.Namespace, troubles: list[str]) -> list[tuple[RunRecord, dict[str, str]]]:
+def _records_on_disk(options: argparse.Namespace, troubles: list[str]) -> list[tuple[RunRecord, dict[str, str]]]:
     return [(record, {}) for record, path in records_in(options.results, troubles) if not is_copy(path)]
 
 
-def _mirrored(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:
-    """Whether W&B, or its files, took all of the run; if not, the reason is told."""
+def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:
+    """Whether W&B, or its files, took the whole run; else the reason is printed."""
     try:
         experiment = from_record(record.experiment)
     except ConfigError as error:
@@ -62,9 +62,9 @@ def _mirrored(record: RunRecord, words: dict[str, str], options: argparse.Namesp
         lambda: record,
         labels=labels_of(experiment, words),
         mode="offline" if options.offline else "online",
-        place=options.results / "wandb",
-        folder=run_folder(options.results, experiment),
-        known_as=made_by_agent(record),
+        wandb_folder=options.results / "wandb",
+        run_folder=run_folder(options.results, experiment),
+        agents_run=made_by_agent(record),
     )
     mirror.finish(0 if record.status in ("done", "unfinished") else 1)
-    return mirror.whole
+    return mirror.complete

@@ -13,6 +13,7 @@ from torch import Tensor
 from benchmark.data.augment import make_views
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import Environment, Part
+from benchmark.federated.stopping import check
 from benchmark.federated.trees import moved
 from benchmark.methods.protocol import Batch, Job, Key, Selected, Stream
 from benchmark.streams import numpy_stream, torch_stream
@@ -108,6 +109,7 @@ class JobBatches:
         """Every batch comes once for each phase."""
         streams = {name: self._stream(name) for name in self._job.data}
         for _ in range(self.steps // self._phases):
+            check()
             drawn = {name: next(stream) for name, stream in streams.items()}
             truth_N = drawn["unlabelled"][1] if "unlabelled" in drawn else None
             batches = {name: batch for name, (batch, _) in drawn.items()}

@@ -14,6 +14,7 @@ from benchmark.federated.jobs import JobRunner, keeper_of
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.sharing import FAST
 from benchmark.federated.start import usable_cores
+from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 ENGINES = ("auto", "reference", "pool", "ray")
@@ -79,9 +80,11 @@ class ReferenceEngine:
         Private state is read from `kept` when the job starts and written back when it ends.
         """
         for job in jobs:
-            result = self._work.run(job, round_number, kept.get(keeper_of(job)))
+            keeper = keeper_of(job)
+            private = copied(kept.get(keeper))  # local work may change it in place
+            result = self._work.run(job, round_number, private)
             if result.private is not None:
-                kept[keeper_of(job)] = result.private
+                kept[keeper] = result.private
             yield result
 
     def gradients(
@@ -92,7 +95,7 @@ class ReferenceEngine:
         Private state is read from `kept`. A job that would sit out has none: an empty dict stands in its place.
         """
         for job in jobs:
-            yield self._work.gradient(job, round_number, kept.get(keeper_of(job)))
+            yield self._work.gradient(job, round_number, copied(kept.get(keeper_of(job))))
 
 
 def device_named(name: str) -> torch.device:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from benchmark.data.augment import make_views
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.local import load
+from benchmark.federated.stopping import check
 from benchmark.losses.terms import supervised_loss
 from benchmark.methods.protocol import SERVER, Weights
 from benchmark.models.norms import statistics_over
@@ -55,6 +56,7 @@ def _chunks(
     for at_N in part.positions_N.split(size):
         if not len(at_N):
             return
+        check()
         yield make_views(part.images_NCHW[at_N], (view,), environment.augmentation, data.mean, data.std, draw)[view]
 
 

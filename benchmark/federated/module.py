@@ -1,5 +1,6 @@
 """`FederatedModule`: the orchestrator. One `training_step` is one communication round."""
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -13,7 +14,7 @@ from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
 from benchmark.federated.ledger import Ledger
-from benchmark.federated.store import ClientStore, Draft
+from benchmark.federated.stopping import check
 from benchmark.methods.calls import first_state, jobs_given, models_of, play_round
 from benchmark.methods.protocol import Job, Outcome, State, Tree, World
 
@@ -29,8 +30,7 @@ class Observer(Protocol):
 class FederatedModule(pl.LightningModule):
     """Drives a method's rounds over an engine.
 
-    `metrics` holds the current round's numbers, by the names of design section 7; callbacks add theirs to it. What
-    clients keep goes into `store` (where it is None, it all stays in memory).
+    `metrics` holds the current round's numbers, by the names of design section 7; callbacks add theirs to it.
     """
 
     def __init__(
@@ -39,18 +39,14 @@ class FederatedModule(pl.LightningModule):
         engine: Engine,
         state: State | None = None,
         rounds_done: int = 0,
-        store: ClientStore | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.environment, self.engine = environment, engine
         self.experiment = environment.experiment
-        began = first_state(self.experiment.method, environment.setup()) if state is None else state
-        kept = began.clients
-        self._store = kept if isinstance(kept, ClientStore) else (ClientStore() if store is None else store).after(kept)
-        self.state = replace(began, clients=self._store)
+        self.state = first_state(self.experiment.method, environment.setup()) if state is None else state
         self.rounds_done = rounds_done
-        self._kept = Draft(self._store)
+        self._kept: ChainMap[str, Tree] = ChainMap()
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
         self.evaluator = Evaluator(environment, getattr(engine, "device", None))
@@ -67,11 +63,10 @@ class FederatedModule(pl.LightningModule):
         round_number = int(batch)
         self._ledger = Ledger(self.environment.data.num_classes)
         world = self._world(round_number)
-        self._kept = Draft(self._store)  # a round that is abandoned leaves the state as it was
+        self._kept = ChainMap({}, dict(self.state.clients))  # a round that is abandoned leaves the state as it was
         state, reported = play_round(self.experiment.method, self.state, world)
         self._check_finite(state, round_number)
-        self._store = self._store.after(self._kept)
-        self.state, self.rounds_done = replace(state, clients=self._store), round_number
+        self.state, self.rounds_done = replace(state, clients=dict(self._kept)), round_number
         self.metrics = {**reported, **self._ledger.metrics()}
         if self.evaluation_due(round_number):
             self.metrics.update(self.evaluator.measure(self.tested()))
@@ -81,8 +76,8 @@ class FederatedModule(pl.LightningModule):
 
     @property
     def kept_before(self) -> Mapping[str, Tree]:
-        """What clients had kept before the last round, by keeper; its `get` gives copies."""
-        return Draft(self._kept.store)
+        """What clients had kept before the last round, by keeper."""
+        return self._kept.parents
 
     def models(self) -> Mapping[str, dict[str, Tensor]]:
         return models_of(self.experiment.method, self.state)
@@ -103,6 +98,7 @@ class FederatedModule(pl.LightningModule):
                 observer.on_job(job, round_number)
         sent = [job if job.begins is None else replace(job, begins=None) for job in jobs]
         for job, outcome in zip(jobs, self.engine.fit(sent, round_number, self._kept), strict=True):
+            check()
             self._ledger.enter(job, outcome)
             for observer in self.observers:
                 observer.on_outcome(job, outcome)

@@ -36,7 +36,7 @@ from benchmark.methods.protocol import Tree
 
 Sent = dict[int, tuple[int, Tensor]]  # id -> number and tensor (held, since the id of a freed one may come again)
 
-# A worker computes for seconds without looking at its pipe: how often, in seconds, it looks for its parent meanwhile.
+# A job takes seconds: how often, in seconds, a worker looks for its parent meanwhile, and that for a signal to stop.
 PARENT_WATCH = 0.5
 
 
@@ -101,7 +101,7 @@ class ProcessPool(SharingEngine[Worker]):
         busy = {worker.connection: worker for worker, given in self._jobs_of.items() if given}
         if not busy:
             raise FsslError("the engine was closed while outcomes were still asked of it")
-        for connection in wait(list(busy)):
+        for connection in wait(list(busy), PARENT_WATCH):
             worker = busy[connection]  # type: ignore[index]  # `wait` gives what it was given
             with self._alive(worker):
                 number, index, result = worker.connection.recv()

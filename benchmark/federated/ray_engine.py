@@ -85,9 +85,9 @@ class RayEngine(SharingEngine[Any]):
         self._waiting[worker.run.remote(*arguments)] = (worker, call.number, index)
 
     def _take_in(self) -> None:
-        done: list[Any] = []
-        while not done:
-            done, _ = self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK)
+        done, _ = self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK)
+        if not done:
+            return
         worker, number, index = self._waiting.pop(done[0])
         try:
             result = self._ray.get(done[0])

@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 from benchmark.errors import ConfigError, FsslError
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, cost_of, keeper_of, name_of
+from benchmark.federated.stopping import check
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 AHEAD = 1  # jobs that a worker has beside the one it runs
@@ -151,7 +152,7 @@ class SharingEngine(ABC, Generic[WorkerT]):
 
     @abstractmethod
     def _take_in(self) -> None:
-        """Wait for results, of whichever call, and `_enter` them. Raises FsslError where a worker has ended."""
+        """Wait a moment for results of any call, and `_enter` them. Raises FsslError where a worker has ended."""
 
     def _forget(self, call: Call) -> None:
         """Let the workers drop what they hold for the call."""
@@ -186,6 +187,7 @@ class SharingEngine(ABC, Generic[WorkerT]):
                 self._hand_out(call)  # before the consumer works on this outcome, so that no worker waits for it
                 while not call.is_due:
                     self._take_in()
+                    check()
                     self._hand_out(call)
                 yield call.take()
         finally:

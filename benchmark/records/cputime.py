@@ -5,7 +5,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmark.records.lease import PROC
+from benchmark.records.claim import PROC
 
 _TICKS = os.sysconf("SC_CLK_TCK")  # a second
 

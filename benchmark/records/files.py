@@ -1,11 +1,13 @@
 """Files that are whole or absent: atomic writes, checked reads."""
 
+import contextlib
 import errno
 import json
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from benchmark.errors import CannotWrite, DataError
 
@@ -13,38 +15,68 @@ ANEW = "without this run's folder it is trained anew"
 TEMPORARY = ".tmp"  # the end of the name of a file that is being written
 
 
-def write_atomically(path: Path, content: bytes | memoryview, *, anew: bool = False) -> None:
-    """Write beside, flush to disk, rename, flush the folder: a reader sees the old file or the new one, also after the
-    machine has lost its power. A file that has this content already is left alone, unless it has to be `anew`: who has
-    the old one open then writes to a file that has no name any more. Raises CannotWrite."""
-    try:
-        if not anew and path.is_file() and path.read_bytes() == content:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write `content` in place of the file; one that has it already is left alone. Raises CannotWrite."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == content:
             return
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, check: Callable[[], object] = lambda: None) -> Iterator[BinaryIO]:
+    """A file to write into, which takes the place of the one at `path` in the end.
+
+    It is flushed to the disk, renamed, and the folder flushed: a reader sees the old file or the new one, also after
+    the machine has lost its power. `check` is called just before the rename. Raises CannotWrite.
+    """
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = written_beside(path, content)
-        try:
+        with _beside(path) as (temporary, file):
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            check()
             os.replace(temporary, path)
             flush(path.parent)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise cannot_write(path, error) from None
 
 
-def written_beside(path: Path, content: bytes | memoryview) -> Path:
-    """A temporary file in the folder of `path` with this content, flushed to the disk. Raises OSError."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
+def put_once(path: Path, content: bytes) -> bytes:
+    """Link the content into place where no file is there yet; the content that stands. Raises CannotWrite."""
     try:
-        with os.fdopen(handle, "wb") as file:
+        with _beside(path) as (temporary, file):
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return path.read_bytes()
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                    raise
+                if not path.exists():  # a file system without links: only as good as this look
+                    os.replace(temporary, path)
+            flush(path.parent)
+            return path.read_bytes()
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A temporary file in the same folder, gone in the end unless it was renamed."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
+    try:
         os.chmod(name, 0o644)
-    except BaseException:
-        os.unlink(name)
-        raise
-    return Path(name)
+        with open(handle, "wb") as file:
+            yield Path(name), file
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
 
 
 def cannot_write(path: Path, error: OSError) -> CannotWrite:

@@ -1,6 +1,6 @@
 """Records of runs: what one is, where it lies, how it is read, and the compact copies that are committed.
 
-results/runs/<cell_key>/seed=<n>/             a run: experiment, manifest, rounds, result, checkpoints
+results/runs/<cell_key>/seed=<n>/             a run: experiment, manifest, rounds, result, weights
 results/reference/<cell_key>/seed=<n>.json.gz the committed compact copy of a finished run
 results/reference/index.json                  the digest of every committed copy
 """
@@ -24,7 +24,9 @@ from benchmark.experiment import NUMERICS, Evaluation, Experiment
 from benchmark.records.files import ANEW, bytes_of, json_bytes, json_object, one_line, read_json, write_atomically
 
 LONGEST_LINE = 1 << 20  # bytes of a round's line in rounds.jsonl
-FILES = ("experiment.json", "manifest.json", "rounds.jsonl", "result.json")  # of a run; all that its digest is made of
+ROUNDS, RESULT = "rounds.jsonl", "result.json"  # put in place once, when a run has ended
+PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
+FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
 MIRROR_FILE = "wandb.json"  # in a run's folder: {"url": its page on W&B}; no part of the record
 INDEX = "index.json"  # in results/reference
 FINISHED = ("done", "diverged")
@@ -141,29 +143,6 @@ def measurements(evaluation: Evaluation) -> dict[str, int]:
     return {"every": evaluation.every, "gradient_diversity_every": evaluation.gradient_diversity_every}
 
 
-def covers(record: RunRecord, experiment: Experiment) -> bool:
-    """Whether the record of a run of this cell and seed is finished, and has all that the experiment measures: an
-    evaluation in each of its evaluated rounds, and gradient diversity in each of those that it asks for."""
-    if record.status not in FINISHED:
-        return False
-    return _measures(record.measured, measurements(experiment.evaluation), experiment.federation.rounds)
-
-
-def _measures(there: Mapping[str, Any], asked: Mapping[str, Any], rounds: int) -> bool:
-    """Whether a run of so many rounds that measured what is `there` has all that is asked for."""
-    (every, diversity), (wanted, wanted_diversity) = _how_often(there), _how_often(asked)
-    # The last round is always evaluated, and no other is wanted where `every` is as long as the run.
-    evaluated = wanted >= rounds or (every > 0 and wanted % every == 0)
-    return evaluated and (not wanted_diversity or (diversity > 0 and wanted_diversity % diversity == 0))
-
-
-def _how_often(measured: Mapping[str, Any]) -> tuple[int, int]:
-    """Rounds between evaluations and between gradient diversities; 0, never, for what is no number."""
-    found = (measured.get(name) for name in ("every", "gradient_diversity_every"))
-    every, diversity = (number if isinstance(number, int) and number > 0 else 0 for number in found)
-    return every, diversity
-
-
 def disagreement(old: RunRecord, new: RunRecord, *, exact: bool) -> str | None:
     """The first number that two records of one run both have and that differs, in words; None where there is none.
 
@@ -208,14 +187,15 @@ def read_run(folder: Path) -> RunRecord | None:
     seed = experiment.get("seed")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise DataError(f"{folder / 'experiment.json'}: seed is {shown(seed)}, not a whole number")
-    lines = raw["rounds.jsonl"] or b""
+    unfinished = raw[RESULT] is None and (folder / PROGRESS).exists()
+    lines = (bytes_of(folder / PROGRESS) if unfinished else raw[ROUNDS]) or b""
     digest = digest_of(raw["experiment.json"], lines, manifest, result) if "digest" in result else None
     edited = digest is not None and bool(manifest) and result["digest"] != digest
     if folder.name != f"seed={seed}":
         raise DataError(f"{folder}: holds a run of seed {seed}; {ANEW}")
-    path = folder / "rounds.jsonl"
+    path = folder / (PROGRESS if unfinished else ROUNDS)
     whole = digest is not None and not edited  # then rounds are read when they are looked at
-    rounds = RoundsOnDisk(path, str(digest), lines.count(b"\n")) if whole else _parsed(lines, path)
+    rounds = RoundsOnDisk(path, str(digest), lines.count(b"\n")) if whole else json_lines(lines, path)
     url = mirror.get("url")
     return RunRecord(
         cell_key=folder.parent.name,
@@ -250,15 +230,16 @@ def _check_result(result: Mapping[str, Any], path: Path) -> None:
         raise DataError(f"{path}: status {shown(result.get('status'))}; there are {', '.join(STATUSES)}; {ANEW}")
 
 
-def read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
-    """The whole lines of `rounds.jsonl`; a last line still being written is left out. Raises DataError."""
-    return _parsed(bytes_of(path) or b"", path)
+def read_rounds(folder: Path) -> tuple[dict[str, Any], ...]:
+    """The rounds of a run: of a finished one all, of an unfinished one those that are saved. Raises DataError."""
+    path = _rounds_of(folder)
+    return json_lines(bytes_of(path) or b"", path)
 
 
 def last_round(folder: Path) -> dict[str, Any] | None:
-    """The newest finished round of a run, read from the end of the file alone: it is asked for twice a second. None
-    where there is none, or its line is damaged, which whoever goes on with the run mends or tells."""
-    path = folder / "rounds.jsonl"
+    """The newest saved round of a run, read from the end of the file alone: it is asked for twice a second. None where
+    there is none, or its line is damaged."""
+    path = _rounds_of(folder)
     try:
         with open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
@@ -268,7 +249,12 @@ def last_round(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _parsed(content: bytes, path: Path) -> tuple[dict[str, Any], ...]:
+def _rounds_of(folder: Path) -> Path:
+    return folder / (ROUNDS if (folder / RESULT).exists() else PROGRESS)
+
+
+def json_lines(content: bytes, path: Path) -> tuple[dict[str, Any], ...]:
+    """The objects in the whole lines of the file at `path`. Raises DataError."""
     lines = content.splitlines(keepends=True)
     return tuple(_round(line, path, number) for number, line in enumerate(lines, 1) if line.endswith(b"\n"))
 
@@ -286,7 +272,7 @@ def _round(line: bytes, path: Path, number: int) -> dict[str, Any]:
 @functools.lru_cache(maxsize=CACHED_RUNS)
 def _cached_rounds(path: Path, digest: str) -> tuple[Round, ...]:
     """`digest` is in the cache's key, so that a file that has changed is read again."""
-    return read_rounds(path)
+    return json_lines(bytes_of(path) or b"", path)
 
 
 class RoundsOnDisk(Sequence[Round]):
@@ -330,12 +316,12 @@ def _canonical(value: Any) -> bytes:
 
 
 def is_recorded(results: Path, experiment: Experiment) -> bool:
-    """Whether the run's own folder has a record that covers the experiment; one that cannot be read covers nothing."""
+    """Whether the run is finished; one that cannot be read is not."""
     try:
         record = read_run(run_folder(results, experiment))
     except DataError:
         return False
-    return record is not None and covers(record, experiment)
+    return record is not None and record.status in FINISHED
 
 
 # Committed copies
@@ -483,8 +469,8 @@ def read_records(
     with_runs: bool = True,
     troubles: list[str] | None = None,
 ) -> Records:
-    """All records of these cells. A run of this machine goes before a committed copy of the same seed, unless it is not
-    finished, or the copy has measured more.
+    """All records of these cells. A run of this machine takes precedence over a committed copy of the same seed, unless
+    it is not finished.
 
     `with_reference`: committed copies count; `with_runs`: this machine's runs do. With a list as `troubles`, a damaged
     record is left out and told there in one line. Raises DataError without one.
@@ -497,16 +483,10 @@ def read_records(
         folders = (results / "runs" / cell_key).glob("seed=*") if with_runs else ()
         for folder in sorted(folders):
             run = _tried(read_run, folder, troubles)
-            if run is not None and (run.seed not in seeds or _goes_before(run, seeds[run.seed])):
+            if run is not None and (run.seed not in seeds or run.result):
                 seeds[run.seed] = run
         records[cell_key] = dict(sorted(seeds.items()))
     return records
-
-
-def _goes_before(run: RunRecord, copy: RunRecord) -> bool:
-    rounds = len(copy.rounds)
-    more = _measures(copy.measured, run.measured, rounds) and not _measures(run.measured, copy.measured, rounds)
-    return bool(run.result) and not more
 
 
 def _tried(read: Any, path: Path, troubles: list[str] | None) -> RunRecord | None:

@@ -1,8 +1,6 @@
 """One run from an `Experiment` to its record: claimed, resumed, trained, written."""
 
 import contextlib
-import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,25 +9,24 @@ from typing import Any
 import pytorch_lightning as pl
 
 from benchmark.diagnostics.diversity import GradientDiversity
-from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_record, to_json
+from benchmark.federated import stopping
 from benchmark.federated.engines import Engine, build_engine, check_engine, engine_again, processes_of
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import load_ahead
-from benchmark.federated.store import MEMORY
 from benchmark.federated.trainer import build_trainer, fit
+from benchmark.records import state as states
+from benchmark.records.claim import PATIENCE, claimed, holder_of
 from benchmark.records.cputime import CpuClock
 from benchmark.records.export import export
 from benchmark.records.files import read_json
-from benchmark.records.lease import PATIENCE, claimed, is_held
-from benchmark.records.provenance import equal_bits_expected, manifest
-from benchmark.records.record import FINISHED, RunRecord, covers, disagreement, read_result, read_run, run_folder
-from benchmark.records.recorder import SECONDS_BETWEEN_CHECKPOINTS, Recorder
-from benchmark.records.signals import Preempted, StopOnSignal
-
-AGAIN = "again"  # in results: runs that are trained again to measure more
+from benchmark.records.provenance import manifest
+from benchmark.records.record import measurements, read_result, run_folder
+from benchmark.records.recorder import Recorder
+from benchmark.records.state import RunState
 
 
 def run(
@@ -42,85 +39,72 @@ def run(
     engine: str = "reference",
     workers: int | None = None,
     device: str | None = None,
-    seconds_between: float = SECONDS_BETWEEN_CHECKPOINTS,
+    seconds_between: float | None = None,
     patience: float = PATIENCE,
-    client_memory: int = MEMORY,
     like: Mapping[str, Any] | None = None,
     begun_under: Callable[[], Mapping[str, Any]] = dict,
 ) -> dict[str, Any]:
-    """Train the experiment, or go on where its last checkpoint is, and return the content of `result.json`.
+    """Train the experiment, or go on where it was saved last, and return the content of `result.json`.
 
-    A finished run is not trained again, unless more is to be measured than it has (`record.covers`): then it is trained
-    beside its record, with the measurements of both, and replaces it where all numbers that both have are equal: bit by
-    bit on an equal engine and machine, else to six digits. An unfinished one that measured less begins anew.
+    A finished run is finished, and one that goes on measures as it began, whatever the experiment asks to be measured.
 
-    `engine`, `workers`, `threads` and `device`: see `build_engine`. How many workers there are moves
-    no bit; the rest does, so a run that goes on keeps what it began with. `seconds_between` checkpoints: a run that is
-    killed does so much again. `patience`: seconds without a sign of life after which a run that another machine, or a
-    stopped process, is at is taken over. `client_memory`: bytes of what clients keep between rounds that stay in
-    memory, beside the state of the round's clients; the rest lies in files beside the checkpoints. It moves no bit.
-    `like`: an engine's settings in a manifest; where that engine is still there, it goes before `engine`.
-    `begun_under`: gives entries of the manifest, such as the claims that the run is to judge; asked when it begins.
+    `engine`, `workers`, `threads` and `device`: see `build_engine`. How many workers there are moves no bit; the rest
+    does, so a run that goes on keeps what it began with. `seconds_between` saves: a run that is killed does so much
+    again. `patience`: seconds without a sign of life after which a run that another machine, or a stopped process, is
+    at is taken over. `like`: an engine's settings in a manifest; where that engine is still there, it takes precedence
+    over `engine`. `begun_under`: gives entries of the manifest, such as the claims that the run is to judge; asked when
+    it begins.
 
-    Raises ConfigError and DataError before anything is written, DataError for a run that was trained again and gave
-    other numbers (both records are kept), CannotWrite, RunningElsewhere (also where another
+    Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
     last finished round is on disk).
     """
     check_engine(engine, workers, threads, device)
-
-    def train(experiment: Experiment, folder: Path, like: Mapping[str, Any] | None = like) -> dict[str, Any]:
-        """The run in this folder; a finished one is left as it is, whatever it measures."""
-        finished = read_result(folder)
-        if finished is not None:
-            return finished
-        experiment = _as_begun(experiment, folder)
-        stop, clock = StopOnSignal(), CpuClock()
-        try:
-            with stop.listening():
-                keep_freed_memory()
-                if is_held(folder, patience):  # told before time goes into data; `claimed` is what decides
-                    raise RunningElsewhere(f"{folder}: another process is at this run; wait for it or stop it")
-                if processes_of(engine, experiment, workers, threads, device) > 1:
-                    load_ahead()  # beside the preparing of data
-                environment = prepare(experiment, data_root)
-                with claimed(folder, patience=patience) as lease:
-                    finished = read_result(folder)  # another process may have been at it until now
-                    if finished is not None:
-                        return finished
-                    recorder = Recorder(lease, experiment, seconds_between, clock, client_memory)
-                    chosen = _engine_of(recorder, environment, workers, like, name=engine, device=device)
-                    if chosen is None:
-                        chosen = build_engine(engine, environment, workers, threads, device=device)
-                    entries = {**manifest(environment, chosen), **begun_under()}
-                    with contextlib.closing(chosen), recorder.opened(entries):
-                        return _train(recorder, environment, chosen, [*callbacks], stop)
-        except Preempted as preempted:
-            raise Stopped(
-                f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
-            ) from None
-
-    folder, beside = run_folder(results, experiment), run_folder(results / AGAIN, experiment)
-    if not folder.exists() and (beside / "result.json").exists():  # killed between the two renames of `_measured_again`
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(beside, folder)
-    record = read_run(folder) if (folder / "result.json").exists() else None
-    if record is None or record.status not in FINISHED or covers(record, experiment):
-        return train(experiment, folder)
-    return _measured_again(record, experiment, folder, beside, train)
+    folder, stop, clock = run_folder(results, experiment), stopping.StopOnSignal(), CpuClock()
+    finished = read_result(folder)
+    if finished is not None:
+        _say_if_other(finished.get("measured"), experiment, folder)
+        return finished
+    experiment = _as_begun(experiment, folder)
+    try:
+        with stop.listening():
+            keep_freed_memory()
+            if who := holder_of(folder, patience):  # before time goes into data; `claimed` is what decides
+                raise RunningElsewhere(f"{folder}: {who}; wait for it or stop it")
+            if processes_of(engine, experiment, workers, threads, device) > 1:
+                load_ahead()  # while data are prepared
+            environment = prepare(experiment, data_root)
+            with claimed(folder, patience=patience) as claim:
+                finished = read_result(folder)  # another process may have been at it until now
+                if finished is not None:
+                    return finished
+                found, warning = states.load(folder, f"{experiment.cell_key}/seed={experiment.seed}")
+                if warning is not None:
+                    print(f"fssl: warning: {warning}", file=sys.stderr)
+                settings = (read_json(folder / "manifest.json") or {}).get("engine") if found else None
+                chosen = _engine_again(settings, like, environment, workers, name=engine, device=device)
+                if chosen is None:
+                    chosen = build_engine(engine, environment, workers, threads, device=device)
+                recorder = Recorder(claim, experiment, found, seconds_between, clock)
+                with contextlib.closing(chosen):
+                    recorder.begin({**manifest(environment, chosen), **begun_under()})
+                    return _train(recorder, found, environment, chosen, [*callbacks], stop)
+    except stopping.Preempted as preempted:
+        raise Stopped(
+            f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
+        ) from None
 
 
-def _engine_of(
-    recorder: Recorder,
+def _engine_again(
+    began_with: Mapping[str, Any] | None,
+    like: Mapping[str, Any] | None,
     environment: Environment,
     workers: int | None,
-    like: Mapping[str, Any] | None,
     *,
     name: str,
     device: str | None,
 ) -> Engine | None:
     """The engine that the run began with; else one of the settings `like`, where it is still there; else None."""
-    began_with = (read_json(recorder.folder / "manifest.json") or {}).get("engine") if recorder.checkpoint else None
     if began_with:
         return engine_again(began_with, environment, workers, name=name, device=device)
     if like:
@@ -129,82 +113,63 @@ def _engine_of(
     return None
 
 
-def _measured_again(
-    record: RunRecord, experiment: Experiment, folder: Path, beside: Path, train: Callable[..., dict[str, Any]]
-) -> dict[str, Any]:
-    """Train a finished run once more in the folder `beside`, and put that in its place. Raises DataError."""
-    more = experiment.measuring_also(from_record(record.experiment))
-    earlier = read_run(beside)
-    if earlier is not None and earlier.result and not covers(earlier, more):
-        shutil.rmtree(beside)  # of an earlier call that asked for less
-    print(f"fssl: {folder}: more is to be measured than it has; it is trained again beside it", file=sys.stderr)
-    with contextlib.suppress(Diverged):  # its record says so, too
-        train(more, beside, like=record.manifest.get("engine"))
-    with claimed(folder):
-        before, now = read_run(folder), read_run(beside)
-        if before is None or now is None:
-            raise RunningElsewhere(f"{folder}: another process has just replaced this record; call the command again")
-        exact = equal_bits_expected(before.manifest, now.manifest)
-        why = disagreement(before, now, exact=exact)
-        if why is not None:
-            to = "bit by bit" if exact else "to six digits"
-            raise DataError(
-                f"{folder}: trained again to measure more, and not equal {to} ({why}); both are kept, the new one in "
-                f"{beside}: remove the one that is wrong"
-            )
-        replaced = beside.with_name(f"{beside.name}.replaced")
-        shutil.rmtree(replaced, ignore_errors=True)
-        os.rename(folder, replaced)
-        with contextlib.suppress(FileNotFoundError):  # who saw no folder in that moment has moved it there
-            os.rename(beside, folder)
-        shutil.rmtree(replaced, ignore_errors=True)
-    return dict(now.result)
-
-
 def _as_begun(experiment: Experiment, folder: Path) -> Experiment:
-    """With the measurements that the unfinished run in the folder began with, too."""
+    """The experiment as the unfinished run in the folder began with it: all of its rounds measure the same."""
+    if not (folder / states.NAME).exists():
+        return experiment
     try:
-        return experiment.measuring_also(from_record(read_json(folder / "experiment.json") or to_json(experiment)))
+        begun = from_record(read_json(folder / "experiment.json") or to_json(experiment))
     except FsslError:  # damaged: it is written anew
         return experiment
+    if begun.cell_key != experiment.cell_key or begun.seed != experiment.seed:
+        return experiment
+    _say_if_other(measurements(begun.evaluation), experiment, folder)
+    return begun
+
+
+def _say_if_other(measured: object, experiment: Experiment, folder: Path) -> None:
+    if isinstance(measured, Mapping) and measured != (asked := measurements(experiment.evaluation)):
+        words = [
+            f"evaluation.{name} {measured[name]}, not {asked[name]}"
+            for name in asked
+            if measured.get(name, asked[name]) != asked[name]
+        ]
+        print(
+            f"fssl: {folder}: measured with {', '.join(words)}; without this folder it is trained anew", file=sys.stderr
+        )
 
 
 def _train(
     recorder: Recorder,
+    found: RunState | None,
     environment: Environment,
     engine: Engine,
     callbacks: Sequence[pl.Callback],
-    stop: StopOnSignal,
+    stop: stopping.StopOnSignal,
 ) -> dict[str, Any]:
-    """Rounds from the checkpoint, or from the first, to the end."""
-    experiment, start = environment.experiment, recorder.checkpoint
+    """Rounds from the saved state, or from the first, to the end."""
+    experiment = environment.experiment
     module = FederatedModule(
-        environment,
-        engine,
-        state=start.state if start else None,
-        rounds_done=start.round if start else 0,
-        store=recorder.store,
+        environment, engine, state=found.state if found else None, rounds_done=found.round if found else 0
     )
     diversity = GradientDiversity(every=experiment.evaluation.gradient_diversity_every)
     trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
     try:
         fit(module, trainer)
     except Diverged as error:
-        recorder.close("diverged", str(error))
+        recorder.publish("diverged", str(error))
         raise
     except BaseException:
-        # Also a worker's end, where the signal went to the whole process group.
-        if stop.asked is None:
+        signal = stopping.asked()
+        if signal is None:
             raise
-        with stop.waiting():
-            recorder.save()  # a signal may have cut Lightning's own report of the exception short
-            recorder.preempted(stop.asked.signal)
-        where = f"{recorder.folder}: stopped by {stop.asked.signal} after round {recorder.rounds_done}"
+        recorder.stopped_by(signal)  # also where a worker's end came first: the signal went to the whole group
+        where = f"{recorder.folder}: stopped by {signal} after round {recorder.rounds_done}"
         raise Stopped(f"{where}; the same command goes on from there") from None
-    with stop.waiting():
-        if module.rounds_done < experiment.federation.rounds:
-            where = f"{recorder.folder}: stopped after round {module.rounds_done}"
-            raise Stopped(f"{where}; the same command goes on from there")
-        recorder.check()
-        export(recorder.folder, module)
-        return recorder.close("done")
+    if module.rounds_done < experiment.federation.rounds:
+        raise Stopped(
+            f"{recorder.folder}: stopped after round {module.rounds_done}; the same command goes on from there"
+        )
+    recorder.save()  # also a look at the claim
+    export(recorder.folder, module)
+    return recorder.publish("done")

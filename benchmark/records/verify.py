@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmark.data.datasets import public_name
-from benchmark.errors import DataError, FsslError
+from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import NUMERICS, from_record, to_json
-from benchmark.records.client_files import FOLDER as CLIENTS
-from benchmark.records.client_files import is_whole
+from benchmark.records import state as states
+from benchmark.records.claim import read
 from benchmark.records.files import one_line
-from benchmark.records.lease import newest
 from benchmark.records.record import (
     INDEX,
     ROUNDING,
@@ -86,9 +85,7 @@ def troubles_of(record: RunRecord, path: Path) -> list[str]:
         schema = list(_of_schema("result.json", record.result, RESULT))
         found += schema or _of_result(record, is_copy(path))
     if not is_copy(path):
-        found += _of_checkpoints(path)
-        if (lease := newest(path)) is not None and lease.damaged:
-            found.append(f"leases/{lease.path.name}: is damaged; its heartbeat counts")
+        found += _of_unfinished(path, f"{record.cell_key}/seed={record.seed}")
     if record.edited:
         found.append("its digest is of other content: experiment, manifest, rounds or result was edited afterwards")
     return [f"{path}: {trouble}" for trouble in found]
@@ -238,11 +235,15 @@ def _numbers(name: str, rounds: Iterable[Mapping[str, Any]]) -> list[float]:
     return [line[name] for line in rounds if isinstance(line.get(name), int | float)]
 
 
-def _of_checkpoints(folder: Path) -> Iterator[str]:
-    place = folder / "checkpoints"
-    for path in sorted([*place.glob("round-??????-*.pt"), *(place / CLIENTS).glob("*.pt")]):
-        if not is_whole(path):
-            yield f"checkpoints/{path.relative_to(place)}: is damaged, its content has another hash"
+def _of_unfinished(folder: Path, run: str) -> Iterator[str]:
+    if read(folder) == {}:
+        yield "claim: is damaged; its heartbeat counts"
+    try:
+        warning = states.load(folder, run)[1]
+    except ConfigError as error:
+        warning = one_line(error)
+    if warning is not None:
+        yield warning.removeprefix(f"{folder}/")
 
 
 def disagreements(records: Iterable[Pair]) -> list[str]:

@@ -1,9 +1,9 @@
-"""A run's history in Weights & Biases: a mirror of the record, never more than that.
+"""A run's history in Weights & Biases, mirrored from its record.
 
-What W&B lacks of the recorded rounds is sent first, so that a killed run, or an agent that went without a network, has
-no gap and no round twice (W&B's step is the round). Nothing that W&B does or fails to do ends a run or moves a number:
-the first failure is told in one line, and the mirror is left. Offline, W&B keeps nothing that a kill is sure to spare;
-`fssl wandb-rebuild` makes its runs again from the records.
+The recorded rounds that W&B lacks are sent first, so that a killed run, or an agent without a network, leaves no gap
+and no round twice (W&B's step is the round). W&B never ends a run or moves a number: after its first failure, which is
+printed in one line, nothing more is sent. Offline, a kill may lose what W&B has not written; `fssl wandb-rebuild` makes
+its runs again from the records.
 """
 
 import json
@@ -20,7 +20,7 @@ from benchmark.errors import ConfigError
 from benchmark.records.files import write_atomically
 from benchmark.records.provenance import commit
 
-if TYPE_CHECKING:  # an agent asks `unreachable`, and loads nothing that trains
+if TYPE_CHECKING:  # `fssl agent` imports this module, and nothing that trains
     from benchmark.experiment import Experiment
     from benchmark.records.record import RunRecord
 
@@ -29,12 +29,14 @@ LONGEST_TAG = 64  # characters that W&B takes
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 3.0
 Mode = Literal["online", "offline"]
-_BESIDE = ("cell_key", "seed", "round")  # of a line in rounds.jsonl: no metrics
+_KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
 
 
 def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> dict[str, Any]:
-    """How people find the run: {"group": the item or "grid", "name", "tags"}. `words`: what the run was asked for with:
-    {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing."""
+    """How people find the run: {"group": the item or "grid", "name", "tags"}.
+
+    `words`: what the user named the run by: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing.
+    """
     from benchmark.data.datasets import public_name
     from benchmark.experiment import to_json
     from benchmark.methods.catalogue import method_name
@@ -52,22 +54,22 @@ def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> dict[str, A
 
 
 def mode_asked(word: str) -> Mode | None:
-    """ "auto": online under a W&B agent, else not at all. WANDB_MODE goes before "auto" and "online". None: no mirror.
+    """The mode of --wandb `word`; None: no mirror. "auto" is online under a W&B agent, else no mirror.
 
-    Raises ConfigError.
+    WANDB_MODE takes precedence over "auto" and "online". Raises ConfigError.
     """
     if word not in ("auto", "online", "offline", "off"):
         raise ConfigError(f"--wandb: unknown mode {word!r}; choose auto, online, offline or off")
     if word == "off" or (word == "auto" and "WANDB_SWEEP_ID" not in os.environ):
         return None
-    said = os.environ.get("WANDB_MODE", "online")
-    if said == "disabled":
+    mode = os.environ.get("WANDB_MODE", "online")
+    if mode == "disabled":
         return None
-    return "offline" if "offline" in (word, said) else "online"
+    return "offline" if "offline" in (word, mode) else "online"
 
 
 class WandbMirror:
-    """What W&B has of one run. `finish` comes after the run, whatever became of it."""
+    """One run in W&B. Call `finish` after the run, whatever its outcome."""
 
     def __init__(
         self,
@@ -76,37 +78,37 @@ class WandbMirror:
         *,
         labels: Mapping[str, Any],
         mode: Mode,
-        place: Path,
-        folder: Path | None = None,
-        known_as: Mapping[str, str] | None = None,
+        wandb_folder: Path,
+        run_folder: Path,
+        agents_run: Mapping[str, str] | None = None,
     ) -> None:
-        """`record`: what is recorded at that moment; `place`: where W&B puts its files; `folder`: the run's, where its
-        address on W&B is noted. `known_as`: the id, and maybe the project, that the run has in W&B already
-        (`made_by_agent`)."""
+        """`record`: reads the run's record as it is at that moment. `wandb_folder`: for W&B's own files. `run_folder`:
+        the run's, where its address on W&B is noted. `agents_run`: the id, and maybe the project, under which an
+        agent's W&B has the run already (`made_by_agent`)."""
         self._experiment, self._record, self._labels = experiment, record, labels
-        self._mode, self._place, self._folder = mode, place, folder
-        own_id = f"{experiment.cell_key}-{experiment.seed}"  # one and the same however often the run is begun
-        self._known_as = {"project": PROJECT, "id": own_id, **(known_as or {})}
+        self._mode, self._wandb_folder, self._run_folder = mode, wandb_folder, run_folder
+        own_id = f"{experiment.cell_key}-{experiment.seed}"  # the same however often the run is begun
+        self._id = {"project": PROJECT, "id": own_id, **(agents_run or {})}
         self._run: Any = None  # wandb is imported only where it is wanted
-        self._next = 1  # the round that W&B lacks
-        self._left = False
+        self._next = 1  # the first round that W&B lacks
+        self._failed = False
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Whether W&B has the run."""
         return self._run is not None
 
     @property
-    def whole(self) -> bool:
-        """Whether nothing went wrong so far."""
-        return not self._left
+    def complete(self) -> bool:
+        """Whether nothing has failed so far."""
+        return not self._failed
 
     def start(self) -> None:
-        """Begin or resume the run in W&B, and send what is recorded already."""
+        """Begin or resume the run in W&B, and send the recorded rounds that it lacks."""
         self._try(self._start)
 
     def finish(self, exit_code: int) -> None:
-        """Send the record's last state, and end. Under a code other than 0, W&B shows the run as failed."""
+        """Send what is still missing, and end. With a code other than 0, W&B shows the run as failed."""
         if self._run is None:
             self.start()
         self._try(self._send_recorded)
@@ -114,11 +116,11 @@ class WandbMirror:
         self._run = None
 
     def show(self, round_number: int, metrics: Mapping[str, Any]) -> None:
-        """Send a round that has just been recorded."""
+        """Send a round that was just recorded."""
         self._try(lambda: self._send([{"round": round_number, **metrics}]))
 
     def mark_preempting(self) -> None:
-        """Say that the run was asked to stop: W&B's server hands it out again."""
+        """Tell W&B that the run was asked to stop, so that its server hands it out again."""
         if self._run is not None:
             self._try(lambda: self._run.mark_preempting())
 
@@ -132,14 +134,14 @@ class WandbMirror:
             print(f"fssl: W&B: {why}; this run is kept offline, and in its record", file=sys.stderr)
             mode = "offline"
         under_agent = "WANDB_SWEEP_ID" in os.environ  # then the run's id and project are the agent's
-        self._place.mkdir(parents=True, exist_ok=True)
+        self._wandb_folder.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
-            project=None if under_agent else self._known_as["project"],
-            id=None if under_agent else self._known_as["id"],
+            project=None if under_agent else self._id["project"],
+            id=None if under_agent else self._id["id"],
             resume="allow",
             **self._labels,
             config={"cell_key": self._experiment.cell_key, **to_json(self._experiment)},
-            dir=str(self._place),
+            dir=str(self._wandb_folder),
             mode=mode,
             settings=wandb.Settings(
                 init_timeout=SECONDS_TO_START,
@@ -157,10 +159,10 @@ class WandbMirror:
         self._send_recorded()
 
     def _note_address(self) -> None:
-        """Where the run is found, beside its record, for the report; offline it is nowhere."""
+        """Write the run's address into its folder, for the report; an offline run has none."""
         url = self._run.url
-        if self._folder is not None and self._folder.is_dir() and isinstance(url, str) and url:
-            write_atomically(self._folder / "wandb.json", (json.dumps({"url": url}) + "\n").encode())
+        if self._run_folder.is_dir() and isinstance(url, str) and url:
+            write_atomically(self._run_folder / "wandb.json", (json.dumps({"url": url}) + "\n").encode())
 
     def _send_recorded(self) -> None:
         record = self._record()
@@ -178,30 +180,32 @@ class WandbMirror:
                 self._next = line["round"] + 1
 
     def _try(self, act: Callable[[], object]) -> None:
-        if self._left:
+        if self._failed:
             return
         try:
             act()
         except Exception as error:  # whatever W&B raises, the run goes on
-            self._left = True
-            said = " ".join(str(error).split()) or type(error).__name__
-            print(f"fssl: W&B: {said}; the run goes on, `fssl wandb-rebuild` mirrors its record", file=sys.stderr)
+            self._failed = True
+            reason = " ".join(str(error).split()) or type(error).__name__
+            print(f"fssl: W&B: {reason}; the run goes on, `fssl wandb-rebuild` mirrors its record", file=sys.stderr)
 
 
 def made_by_agent(record: "RunRecord") -> Mapping[str, str] | None:
-    """The W&B run of the last sweep agent that was at this run: {"id", "project"}; None where there was none."""
+    """The W&B run of the last sweep agent that trained this run: {"id", "project"}; None without one."""
     attempts = record.manifest.get("attempts", [])
     return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
 
 
 def measured(name: str) -> bool:
     """Whether a field of a recorded round is a metric that W&B is shown; clocks are W&B's own."""
-    return name not in _BESIDE and not name.startswith("time/")
+    return name not in _KEYS and not name.startswith("time/")
 
 
 def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:
-    """The W&B run that a sweep's agent has made for this process: {"id", "project"}; None without an agent. The entity
-    may be a person's name, and is not told."""
+    """The W&B run that a sweep's agent made for this process: {"id", "project"}; None without an agent.
+
+    The entity is left out: it may be a person's name.
+    """
     if "WANDB_SWEEP_ID" not in environ or not environ.get("WANDB_RUN_ID"):
         return None
     project = environ.get("WANDB_PROJECT")

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.cli.reproduce import tell_of_few_seeds
+from benchmark.cli.reproduce import warn_of_few_seeds
 from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
-from benchmark.records.lease import PATIENCE
+from benchmark.records.claim import PATIENCE
 from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under, owner
 from benchmark.verdicts.open_claims import could_decide
 from benchmark.verdicts.rule import rule
-from sweeps.launcher import attempted
 from sweeps.plan import Seeds, plan
+from sweeps.processes import attempt
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
 
@@ -134,7 +134,7 @@ def test_plan_of_the_main_claims_leaves_out_what_they_do_not_speak_of(capsys, tm
     code, out, _ = fssl(capsys, "plan", "ssfl/tab2", "--profile", "demo", *words)
     planned = json.loads(out)
     assert (code, planned["cells"], planned["runs"]) == (0, 5, 45)
-    main_only = items(["ssfl/tab2"], "demo")[0].of_main_claims()
+    main_only = items(["ssfl/tab2"], "demo")[0].main_claims_only()
     labels = ["FedAvg/small", "FedAvg/full", "Grouping/full", "Control/full", "Server only"]
     assert [cell.label for cell in main_only.cells] == labels
     assert all(set(claim.labels) <= set(labels) for claim in main_only.claims) and len(main_only.claims) == 8
@@ -157,12 +157,12 @@ def test_plan_says_at_how_many_seeds_open_claims_can_be_decided(capsys, tmp_path
 def test_reproduce_says_before_training_where_seeds_are_too_few(capsys, tmp_path):
     (item,) = items(["ssfl/tab2"], "demo")
     planned = plan([item], tmp_path, seeds=Seeds(confirming=9))
-    tell_of_few_seeds(planned, 9)
+    warn_of_few_seeds(planned, 9)
     looks = could_decide([item], {})
     err = capsys.readouterr().err
     assert err.startswith(f"fssl: ssfl/tab2: --seeds 9 can decide {looks[9]} of {sum(looks.values())} open claims; ")
     assert err.endswith(f"--seeds {max(looks)} can decide all\n") and err.count("\n") == 1
-    tell_of_few_seeds(planned, 24)
+    warn_of_few_seeds(planned, 24)
     assert capsys.readouterr().err == ""
 
 
@@ -185,7 +185,7 @@ def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys
             words = ("--cell", "ssfl/tab2:Server only", "--profile", "demo", "--results", tmp_path)
             assert fssl(capsys, "run", *words, f"--seed={seed}")[0] == 76
         else:
-            _, error = attempted(experiment.with_seed(seed), tmp_path, None, PATIENCE, "cpu")
+            error = attempt(experiment.with_seed(seed), tmp_path, None, PATIENCE, "cpu")
             assert isinstance(error, Stopped)
         return json.loads(path.read_text())
 

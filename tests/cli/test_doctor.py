@@ -75,7 +75,7 @@ def test_a_data_folder_that_is_not_there(capsys, tmp_path):
 @pytest.mark.parametrize("place", ["a file", "a file/below", "/proc/results"])
 def test_results_that_cannot_be_written(tmp_path, place):
     (tmp_path / "a file").touch()
-    with pytest.raises(doctor.Trouble, match=r"cannot be written.*--results or \$FSSL_RESULTS") as raised:
+    with pytest.raises(doctor.Problem, match=r"cannot be written.*--results or \$FSSL_RESULTS") as raised:
         doctor.results(argparse.Namespace(results=tmp_path / place))
     assert str(tmp_path / place) in str(raised.value)
     later = argparse.Namespace(results=Path(tmp_path, "made", "later"))

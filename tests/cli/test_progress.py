@@ -10,7 +10,7 @@ from benchmark.cli.progress import TableProgress
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.cost import seconds_of_first
-from sweeps.launcher import Standing
+from sweeps.launcher import LaunchStatus
 
 
 def test_plain_lines_in_a_pipe_count_a_warm_start_by_its_planned_seconds(tiny, tmp_path, monkeypatch):
@@ -23,11 +23,11 @@ def test_plain_lines_in_a_pipe_count_a_warm_start_by_its_planned_seconds(tiny, t
     monkeypatch.setattr("benchmark.cli.progress.SECONDS_BETWEEN_LINES", -1.0)
     text = io.StringIO()
     with TableProgress([warm], tmp_path, Console(file=text, width=200), {warm.cell_key: "FedAvg"}) as progress:
-        progress.watch(Standing(running={warm}, finished=(), failed=0, trained=0))
+        progress.watch(LaunchStatus(running={warm}, finished=(), failed=0, trained=0))
         bar = progress._progress.tasks[0]
         assert bar.total == seconds_of_first(warm, 3)
         assert bar.completed == seconds_of_first(warm, 2) < 2 / 3 * bar.total
-        progress.watch(Standing(running=set(), finished=(warm,), failed=0, trained=1))
+        progress.watch(LaunchStatus(running=set(), finished=(warm,), failed=0, trained=1))
     lines = text.getvalue().splitlines()
     newest = 100 * json.loads(path.read_text().splitlines()[-1])["test/accuracy"]
     told = f"newest accuracy {newest:.2f} %"

@@ -158,13 +158,10 @@ def test_a_damaged_file_is_named(capsys, results, file, content):
     assert code == 66 and f"{path}: is " in out
 
 
-def test_a_flipped_byte_in_a_checkpoint(capsys, results):
-    checkpoint = max((folder_of(results) / "checkpoints").glob("*.pt"))
-    content = bytearray(checkpoint.read_bytes())
-    content[len(content) // 2] ^= 1
-    checkpoint.write_bytes(content)
+def test_the_state_of_an_unfinished_run_that_cannot_be_read(capsys, results):
+    (folder_of(results) / "state.pt").write_bytes(b"half")
     code, out = verify(capsys, results)
-    assert code == 66 and f"checkpoints/{checkpoint.name}: is damaged" in out
+    assert code == 66 and f"{folder_of(results)}: state.pt: is damaged" in out
 
 
 def test_runs_without_a_digest_are_counted_and_no_trouble(capsys, results):

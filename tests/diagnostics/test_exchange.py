@@ -7,16 +7,17 @@ import pytest
 import torch
 
 from benchmark.diagnostics.exchange import Exchange
-from benchmark.errors import DataError, Stopped
+from benchmark.errors import Stopped
 from benchmark.methods.central import FixMatch
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Outcome, Stream
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.shared import ServerUpdate
-from benchmark.records.checkpoints import newest, save
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from benchmark.records.state import save
 from tests.conftest import record_of, tiny_experiment
+from tests.records.equality import saved
 from tests.records.test_run import Interrupt
 
 BASE = tiny_experiment()
@@ -122,30 +123,16 @@ def test_the_largest_bytes_count_and_what_was_seen_before_stays():
     assert holders["client"]["kept"] == {"n": 8} and not holders["client"]["trains"]
 
 
-@pytest.mark.parametrize("older", [False, True], ids=["in the checkpoint", "in a file, as older versions had it"])
-def test_a_run_that_goes_on_has_the_summary_of_an_unbroken_one(tmp_path, older):
+def test_a_run_that_goes_on_has_the_summary_of_an_unbroken_one(tmp_path):
     """What only the first rounds saw (here a name put into their notes) is there in the end; the rest is the same."""
     experiment = replace(BASE, method=SemiFL(threshold=0.0, order="released_code"))
     whole = seen(experiment, tmp_path / "whole")
     with pytest.raises(Stopped):
         run(experiment, tmp_path / "broken", callbacks=[Interrupt(2)])
     folder = run_folder(tmp_path / "broken", experiment)
-    run_name = f"{experiment.cell_key}/seed={experiment.seed}"
-    found = newest(folder / "checkpoints", run_name).checkpoint
-    assert found is not None and found.exchange is not None
+    found = saved(folder, experiment)
     found.exchange["holders"]["client"]["kept"]["of the first rounds"] = 5
-    if older:
-        (folder / "exchange.json").write_text(json.dumps(found.exchange))
-        found = replace(found, exchange=None)
-    for path in (folder / "checkpoints").glob("*.pt"):
-        path.unlink()
-    save(folder / "checkpoints", found, run_name, attempt=1)
-    if older:
-        noted = (folder / "exchange.json").read_bytes()
-        (folder / "exchange.json").write_text("[1]")
-        with pytest.raises(DataError, match="exchange.json: is a list"):
-            run(experiment, tmp_path / "broken")
-        (folder / "exchange.json").write_bytes(noted)
+    save(folder, found, f"{experiment.cell_key}/seed={experiment.seed}")
     resumed = seen(experiment, tmp_path / "broken")
     assert resumed["holders"]["client"]["kept"].pop("of the first rounds") == 5
     assert resumed == whole

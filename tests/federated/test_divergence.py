@@ -19,6 +19,7 @@ from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, State, World
 from benchmark.methods.ssfl import SSFL
+from benchmark.records import state
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 from tests.federated.poison import LeavingOut, Spoiling, spoiled
@@ -143,18 +144,23 @@ def test_an_infinite_aggregate_that_is_not_evaluated_stops_the_round():
 
 
 def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, monkeypatch):
-    """Round 2 diverges: status, one line, a checkpoint of round 1, all of it finite; asked again, nothing runs."""
+    """Round 2 diverges: status, one line, a save of round 1, all of it finite; asked again, nothing runs."""
     tiny = tiny_experiment()
     monkeypatch.setattr(
         "benchmark.records.run.build_engine", lambda name, environment, *rest, **more: Spoiling(environment, (1,), 2)
     )
+    saved, save = [], state.save
+
+    def noted(folder, run_state, *rest):
+        saved.append(run_state)
+        save(folder, run_state, *rest)
+
+    monkeypatch.setattr(state, "save", noted)
     with pytest.raises(Diverged, match="round 2, client 1"):
         run(tiny, tmp_path)
     (folder,) = tmp_path.glob("runs/*/seed=0")
     assert (folder / "rounds.jsonl").read_text().count("\n") == 1
-    (checkpoint,) = (folder / "checkpoints").glob("round-*.pt")
-    content = torch.load(checkpoint, weights_only=True)
-    assert content["round"] == 1 and first_not_finite(content["server"]) is None
+    assert [found.round for found in saved] == [1] and first_not_finite(saved[0].state.server) is None
     monkeypatch.setattr("benchmark.records.run.prepare", None)  # nothing may be prepared, let alone trained
     found = run(tiny, tmp_path)
     assert found["status"] == "diverged" and "round 2, client 1: student." in found["error"]

@@ -16,7 +16,8 @@ from benchmark.experiment import Experiment
 from benchmark.papers.ssfl import ITEMS
 from benchmark.records.record import run_folder
 from benchmark.verdicts.statistics import paired
-from sweeps.launcher import LocalWorkers, launch
+from sweeps.launcher import launch
+from sweeps.processes import LocalWorkers
 
 CELL, SEEDS, LEVEL, MARGIN = "Grouping/full", range(5), 0.90, 0.005
 

@@ -48,7 +48,7 @@ TIMED: dict[str, list[tuple[Any, str]]] = {
     "jobs": [(jobs.JobRunner, "run")],
     "averages": [(module, "play_round")],
     "evaluation": [(evaluate.Evaluator, "measure")],
-    "records": [(recorder.Recorder, "on_train_batch_end"), (recorder.Recorder, "save"), (recorder.Recorder, "close")],
+    "records": [(recorder.Recorder, "on_train_batch_end"), (recorder.Recorder, "save"), (recorder.Recorder, "publish")],
 }
 EVERY = 3  # one job in so many is trained once more, bare
 

@@ -10,48 +10,48 @@ import torch
 from torch import Tensor
 
 from benchmark.experiment import Experiment
-from benchmark.records.checkpoints import Checkpoint, newest
-from benchmark.records.record import run_folder
+from benchmark.records.record import read_rounds, run_folder
+from benchmark.records.state import RunState, load
+
+FINISHED = {"experiment.json", "manifest.json", "rounds.jsonl", "result.json", "weights"}  # a finished run's folder
 
 
 def untimed(folder: Path) -> list[str]:
-    """The lines of rounds.jsonl without what a clock said."""
+    """The lines of a run's rounds without what a clock said."""
     return [json.dumps(line) for line in _rounds(folder)]
 
 
 def _rounds(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
+    return [
+        {name: value for name, value in line.items() if not name.startswith("time/")} for line in read_rounds(folder)
+    ]
 
 
-def last_checkpoint(folder: Path, experiment: Experiment) -> Checkpoint:
-    found = newest(folder / "checkpoints", f"{experiment.cell_key}/seed={experiment.seed}").checkpoint
-    assert found is not None
-    return found
+def saved(folder: Path, experiment: Experiment) -> RunState:
+    """The state of an unfinished run."""
+    state, warning = load(folder, f"{experiment.cell_key}/seed={experiment.seed}")
+    assert state is not None and warning is None, warning
+    return state
 
 
 def differences(broken: Path, whole: Path, experiment: Experiment, *, within: float = 0.0) -> list[str]:
     """What the records of one experiment under two folders of results differ in; nothing: bit-equal.
 
-    Weights as files, the whole state (what clients keep, too), every round's line, the result, and no file left over.
-    `within` a share: numbers may differ by so much of their size, or of 1 where they are smaller.
+    Weights as files, every round's line, the result, and no file left over. `within` a share: numbers may differ by so
+    much of their size, or of 1 where they are smaller.
     """
     mine, theirs = run_folder(broken, experiment), run_folder(whole, experiment)
-    states = [last_checkpoint(folder, experiment) for folder in (mine, theirs)]
     checks = {
         "rounds.jsonl": agree({"rounds": _rounds(mine)}, {"rounds": _rounds(theirs)}, within),
         "number of rounds": len(untimed(mine)) == experiment.federation.rounds,
         "weights": bool(_weights(mine)) and (within > 0 or _weights(mine) == _weights(theirs)),
-        "state at the server": agree(states[0].state.server, states[1].state.server, within),
-        "state at clients": agree(states[0].state.clients, states[1].state.clients, within),
         "result.json": agree(_result(mine), _result(theirs), within),
-        "files left over": not list(mine.rglob(".*")),
-        "checkpoints kept": len(list((mine / "checkpoints").glob("round-*.pt"))) <= 2,
+        "files left over": {path.name for path in mine.iterdir()} == FINISHED,
     }
     return [name for name, holds in checks.items() if not holds]
 
 
-def agree(left: Any, right: Any, within: float) -> bool:
+def agree(left: Any, right: Any, within: float = 0.0) -> bool:
     """Trees of tensors, numbers and words, at any depth; tensors of one type."""
     if isinstance(left, Mapping):
         return left.keys() == right.keys() and all(agree(value, right[name], within) for name, value in left.items())

@@ -4,23 +4,24 @@ import io
 import os
 import signal
 import time
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any
 
-from benchmark.federated import jobs, process_pool, start
+from benchmark.federated import evaluate, jobs, local, process_pool, start
+from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import Job, Outcome, Tree
-from benchmark.records import checkpoints, client_files, files, recorder
+from benchmark.records import recorder, state
 
-# What writing a file takes, in order; "write" twice: half of the content, then the rest.
-STEPS = ("mkstemp", "fdopen", "write", "write", "fsync", "chmod", "replace", "open", "fsync", "close")
+PLACES = ("before a save", "in a save", "after a save", "in a job", "in an evaluation", "at publishing")
+FAULTS = ("killed", "stopped", "woken", "disk full")
 
 
-def checkpoint_every_round() -> None:
+def save_every_round() -> None:
     """However long saving takes, compared with these tiny rounds."""
     recorder.MOST_OF_A_RUN = float("inf")
 
@@ -41,115 +42,151 @@ def forked_workers() -> None:
     process_pool.Pipe = pipe
 
 
-def die_in_write(where: list[int]) -> None:
-    """SIGKILL in the checkpoint number `where[0]` that this process writes, after step `where[1]` of STEPS."""
-    _die_in_write_of(checkpoints, where)
+def happens(what: Sequence[Any]) -> None:
+    """`what`: one of FAULTS, one of PLACES, the round in which it does, and the folder of results.
+
+    It comes to the process that runs, also where a worker is at the place, and once.
+    """
+    fault, place, number, results = what
+    pid = os.getpid()
+    signals = {"killed": signal.SIGKILL, "stopped": signal.SIGTERM, "woken": signal.SIGSTOP}
+
+    def strike() -> None:
+        with suppress(FileExistsError):
+            os.close(os.open(f"{results}.struck", os.O_CREAT | os.O_EXCL))
+            if fault == "disk full":
+                fill(Path(results) / "filler")
+            else:
+                os.kill(pid, signals[fault])
+
+    _PUT[place](strike, number)
 
 
-def die_in_client_write(where: list[int]) -> None:
-    """The same in the file of what a client keeps."""
-    _die_in_write_of(client_files, where)
+def fill(file: Path) -> None:
+    """Leave no byte of the file's disk free."""
+    with open(file, "wb", buffering=0) as filler:
+        for size in (1 << 16, 1 << 12, 1):
+            with suppress(OSError):
+                while filler.write(b"\0" * size):
+                    pass
 
 
-def _die_in_write_of(module: types.ModuleType, where: list[int]) -> None:
-    number, last = where
-    written = 0
+def _around_a_save(before: Callable[[], None], after: Callable[[], None], number: int) -> None:
+    save = state.save
 
-    def write(path: Path, content: Any) -> None:
-        nonlocal written
-        written += 1
-        if written == number:
-            countdown = Countdown(last)
-            files.os = countdown.around(os)
-            files.tempfile = countdown.around(files.tempfile)
-        files.write_atomically(path, content)
+    def watched(folder: Path, run_state: state.RunState, *rest: Any) -> None:
+        struck = run_state.round == number
+        if struck:
+            before()
+        save(folder, run_state, *rest)
+        if struck:
+            after()
 
-    vars(module)["write_atomically"] = write
+    vars(state)["save"] = watched
 
 
-def stop_in_save(where: list[int]) -> None:
-    """SIGSTOP after step `where[1]` of writing what round `where[0]` leaves: the steps of STEPS in each client's file
-    and in the checkpoint, and each removal of a file."""
-    number, steps = where
-    save, unlink = recorder.Recorder.save, Path.unlink
+def _in_a_save(strike: Callable[[], None], number: int) -> None:
+    """When half of the file is on the disk."""
+    torch_save = state.torch.save
 
-    def watched(self: recorder.Recorder) -> None:
-        save(self)
-        if self.rounds_done == number - 1:
-            countdown = Countdown(steps, signal.SIGSTOP)
-            files.os, files.tempfile = countdown.around(os), countdown.around(files.tempfile)
-            Path.unlink = countdown._counted(unlink)  # type: ignore[method-assign]
+    def halved(content: Any, file: Any) -> None:
+        torch_save(content, buffer := io.BytesIO())
+        data = buffer.getvalue()
+        file.write(data[: len(data) // 2])
+        file.flush()
+        if content["lines"].count("\n") == number:
+            strike()
+        file.write(data[len(data) // 2 :])
 
-    recorder.Recorder.save = watched  # type: ignore[method-assign]
-
-
-class Countdown:
-    """Ends this process after so many steps, or sends it another signal."""
-
-    def __init__(self, steps: int, number: int = signal.SIGKILL) -> None:
-        self._left, self._number = steps, number
-
-    def step(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            os.kill(os.getpid(), self._number)
-
-    def around(self, module: types.ModuleType) -> Any:
-        """The module, with a step after each call of a function that STEPS names."""
-        copy = types.SimpleNamespace(**vars(module))
-        for name in set(STEPS) & set(vars(module)):
-            setattr(copy, name, self._counted(getattr(module, name)))
-        return copy
-
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            found = function(*arguments, **named)
-            self.step()
-            return Halved(found, self) if isinstance(found, io.IOBase) else found
-
-        return call
+    vars(state.torch)["save"] = halved
 
 
-class Halved:
-    """A file that is written in two halves, each on disk before the next step."""
+def _in_a_job(strike: Callable[[], None], number: int) -> None:
+    """Before its second local step."""
+    run, step = jobs.JobRunner.run, local.LocalModule.training_step
+    now = 0
 
-    def __init__(self, file: Any, countdown: Countdown) -> None:
-        self._file, self._countdown = file, countdown
-        self.flush, self.fileno = file.flush, file.fileno
+    def in_round(self: jobs.JobRunner, job: Job, round_number: int, private: Tree | None) -> Outcome:
+        nonlocal now
+        now = round_number
+        return run(self, job, round_number, private)
 
-    def __enter__(self) -> "Halved":
-        return self
+    def watched(self: local.LocalModule, batch: Any, index: int) -> Any:
+        if now == number and index == 1:
+            strike()
+        return step(self, batch, index)
 
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+    jobs.JobRunner.run = in_round  # type: ignore[method-assign]
+    local.LocalModule.training_step = watched  # type: ignore[method-assign, assignment]
 
-    def write(self, content: Any) -> None:
-        middle = len(content) // 2
-        for half in (content[:middle], content[middle:]):
-            self._file.write(half)
-            self._file.flush()
-            self._countdown.step()
+
+def _in_an_evaluation(strike: Callable[[], None], number: int) -> None:
+    chunks, round_step = evaluate._chunks, FederatedModule.training_step
+    now = 0
+
+    def in_round(self: FederatedModule, batch: int, index: int) -> None:
+        nonlocal now
+        now = int(batch)
+        round_step(self, batch, index)
+
+    def watched(*arguments: Any) -> Any:
+        for images_NCHW in chunks(*arguments):
+            if now == number:
+                strike()
+            yield images_NCHW
+
+    FederatedModule.training_step = in_round  # type: ignore[method-assign, assignment]
+    vars(evaluate)["_chunks"] = watched
+
+
+def _at_publishing(strike: Callable[[], None], number: int) -> None:
+    """When `rounds.jsonl` is in place and `result.json` is not."""
+    put_once = recorder.put_once
+
+    def watched(path: Path, content: bytes) -> bytes:
+        if path.name == "result.json":
+            strike()
+        return put_once(path, content)
+
+    recorder.put_once = watched
+
+
+_PUT: dict[str, Callable[[Callable[[], None], int], None]] = {
+    "before a save": lambda strike, number: _around_a_save(strike, lambda: None, number),
+    "in a save": _in_a_save,
+    "after a save": lambda strike, number: _around_a_save(lambda: None, strike, number),
+    "in a job": _in_a_job,
+    "in an evaluation": _in_an_evaluation,
+    "at publishing": _at_publishing,
+}
 
 
 def sleep_in_round(number: int) -> None:
-    """In that round every client but the first sleeps for a minute before its job."""
-    run = jobs.JobRunner.run
+    """In that round every local step of a client but the first one's takes half a second."""
+    run, step = jobs.JobRunner.run, local.LocalModule.training_step
+    slow = False
 
-    def slow(self: jobs.JobRunner, job: Job, round_number: int, private: Tree | None) -> Outcome:
-        if round_number == number and job.key.client > 0:
-            time.sleep(60)
+    def watched(self: jobs.JobRunner, job: Job, round_number: int, private: Tree | None) -> Outcome:
+        nonlocal slow
+        slow = round_number == number and job.key.client > 0
         return run(self, job, round_number, private)
 
-    jobs.JobRunner.run = slow  # type: ignore[method-assign]
+    def slept(self: local.LocalModule, batch: Any, index: int) -> Any:
+        if slow:
+            time.sleep(0.5)
+        return step(self, batch, index)
+
+    jobs.JobRunner.run = watched  # type: ignore[method-assign]
+    local.LocalModule.training_step = slept  # type: ignore[method-assign, assignment]
 
 
 def sleep_before_rounds(seconds: float) -> None:
     """Rounds as long as a real run's."""
-    start = recorder.Recorder.on_train_batch_start
+    begin = recorder.Recorder.on_train_batch_start
 
     def slow(*arguments: Any) -> None:
         time.sleep(seconds)
-        start(*arguments)
+        begin(*arguments)
 
     recorder.Recorder.on_train_batch_start = slow  # type: ignore[method-assign, assignment]
 

@@ -52,12 +52,12 @@ class Forks:
         successor: dict[str, Any] | None = None,
         every_round: bool = True,
     ) -> dict[str, Any]:
-        """Run in a child, with a checkpoint after `every_round`, or at the default interval; its end.
+        """Run in a child, with a save after `every_round`, or at the default interval; its end.
 
-        The `signals` are sent, `apart` seconds, when rounds.jsonl has `lines` lines and `delay` seconds have passed;
+        The `signals` are sent, `apart` seconds, when `lines` rounds are saved and `delay` seconds have passed;
         to the whole `group` where so asked. `options` are further ones of `records.run`. `faults` are functions of
         `tests.records.faults` and their argument.
-        With a `successor` (options of `records.run`), the run stops itself (`faults.stop_in_save`); another child then
+        With a `successor` (options of `records.run`), the run stops itself (`faults.happens`); another child then
         does the same run to its end, and the first one is woken. "successor" in the answer is the other's end.
         Workers are forked, too, unless they are to be `spawned` as in production, which takes seconds.
         The answer: "code" (as `subprocess` has it), "said" (standard error), "seconds" from the first signal to the
@@ -116,7 +116,7 @@ def succeed(pid: int, request: dict[str, Any]) -> dict[str, Any]:
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     engine = {**request["engine"], **request["successor"]}
     time.sleep(engine.get("patience", 0.0))  # it may have begun, and beaten, less than that ago
-    other = {**request, "engine": engine, "faults": {}, "said": "said by the successor"}
+    other = {**request, "engine": engine, "faults": {}, "said": "said_by_the_successor"}
     if (second := os.fork()) == 0:
         child(other)
     try:
@@ -132,7 +132,7 @@ def child(request: dict[str, Any]) -> None:
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
         Path(request["results"]).mkdir(parents=True, exist_ok=True)
-        said = os.open(Path(request["results"], request.get("said", "said")), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        said = os.open(said_in(request), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(said, 1)
         os.dup2(said, 2)
         code = run_with(request)
@@ -151,7 +151,7 @@ def run_with(request: dict[str, Any]) -> int:
 
     experiment, results = from_json(request["experiment"]), Path(request["results"])
     if request["every_round"]:
-        faults.checkpoint_every_round()
+        faults.save_every_round()
         request["engine"]["seconds_between"] = 0.0
     if not request["spawned"]:
         faults.forked_workers()
@@ -182,7 +182,7 @@ def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.001)
     seconds = time.monotonic() - sent
     _, status = os.waitpid(pid, 0)
-    said = Path(request["results"], request.get("said", "said"))
+    said = said_in(request)
     return {
         "code": os.waitstatus_to_exitcode(status),
         "seconds": seconds,
@@ -191,13 +191,27 @@ def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def said_in(request: dict[str, Any]) -> Path:
+    """Outside the results, whose disk may be full."""
+    return Path(f"{request['results']}.{request.get('said', 'said')}")
+
+
 def ended(pid: int) -> bool:
     """Whether the process has ended; it stays a zombie, so that its number is not given to another."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def lines_of(results: str) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in Path(results).glob("runs/*/*/rounds.jsonl"))
+    """Saved rounds of all runs under this folder of results."""
+    files = [*Path(results).glob("runs/*/*/rounds.jsonl"), *Path(results).glob("runs/*/*/progress.jsonl")]
+    return sum(bytes_of(path).count(b"\n") for path in files)
+
+
+def bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # a run that ends in this moment
+        return b""
 
 
 def survivors(session: int, seconds: float = 30.0) -> list[int]:

@@ -1,7 +1,7 @@
 """Broken, wrong and hostile content of everything that reads a file: a value or an error of ours, whatever it is.
 
 EXAMPLES in the environment is how many of each test; then they are other ones at every run, or by seed. hypothesis
-keeps something of every example (more than 2 GB after ten thousand checkpoints), so a fuzz of 112,000 in 2 GB is
+keeps something of every example (more than 2 GB after ten thousand states), so a fuzz of 112,000 in 2 GB is
 
     ulimit -d 2000000
     for n in {1..8}; do EXAMPLES=2000 python -m pytest --hypothesis-seed=$n tests/records/test_damaged_files.py; done
@@ -24,14 +24,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmark.cli.run import resolve
-from benchmark.errors import ConfigError, FsslError
+from benchmark.errors import FsslError, Stopped
 from benchmark.experiment import to_json
-from benchmark.records.checkpoints import newest
-from benchmark.records.client_files import ClientFiles, digest_of
 from benchmark.records.record import FILES, pack, read_copy, read_run, run_folder
 from benchmark.records.run import run
+from benchmark.records.state import NAME, load
 from benchmark.records.verify import disagreements, troubles_of
 from tests.conftest import record_of, tiny_experiment
+from tests.records.test_run import Interrupt
+from tests.records.test_state import in_torch_s_format
 
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 2**63, -(2**70), 1e308, float("nan"), float("inf"), "", "x" * 5000, "\0", "\u202e", "../../x",
@@ -91,12 +92,6 @@ def text_of(tree: Any) -> st.SearchStrategy[bytes]:
     )
 
 
-def saved(content: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> SimpleNamespace:
     """A sound run, and an empty folder of its name to put changed files into."""
@@ -105,8 +100,10 @@ def whole(tmp_path_factory) -> SimpleNamespace:
     folder, place = run_folder(results, tiny), run_folder(results / "changed", tiny)
     place.mkdir(parents=True)
     files = {name: (folder / name).read_bytes() for name in FILES}
-    (checkpoint,) = (folder / "checkpoints").glob("*.pt")
-    return SimpleNamespace(record=record_of(folder), files=files, place=place, checkpoint=checkpoint.read_bytes())
+    with pytest.raises(Stopped):
+        run(tiny, results / "stopped", callbacks=[Interrupt(2)])
+    state = (run_folder(results / "stopped", tiny) / NAME).read_bytes()
+    return SimpleNamespace(record=record_of(folder), files=files, place=place, state=state)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
@@ -156,33 +153,16 @@ def test_committed_copies(whole: SimpleNamespace, data: st.DataObject) -> None:
 
 
 def test_a_client_that_keeps_no_tree(tmp_path: Path, whole: SimpleNamespace) -> None:
-    content = torch.load(io.BytesIO(whole.checkpoint), weights_only=True)
-    torch.save({**content, "clients": {"3": "ssfl"}}, buffer := io.BytesIO())
-    (tmp_path / f"round-000003-{digest_of(buffer.getvalue())}.pt").write_bytes(buffer.getvalue())
-    with pytest.raises(ConfigError, match="no checkpoint of a run .*client 3 keeps is a str"):
-        newest(tmp_path, f"{whole.record.cell_key}/seed=0")
+    content = torch.load(io.BytesIO(whole.state), weights_only=True)
+    torch.save({**content, "clients": {"3": "ssfl"}}, tmp_path / NAME)
+    assert "what client 3 keeps is a str" in str(load(tmp_path, content["run"])[1])
 
 
 @given(data=st.data())
 @many
-def test_checkpoints_whose_checksum_fits(tmp_path: Path, whole: SimpleNamespace, data: st.DataObject) -> None:
-    content = torch.load(io.BytesIO(whole.checkpoint), weights_only=True)
-    written = data.draw(broken(whole.checkpoint) | changed(content).map(saved))
-    for old in tmp_path.glob("*.pt"):
-        old.unlink()
-    (tmp_path / f"round-000003-{digest_of(written)}.pt").write_bytes(written)
+def test_states(tmp_path: Path, whole: SimpleNamespace, data: st.DataObject) -> None:
+    content = torch.load(io.BytesIO(whole.state), weights_only=True)
+    (tmp_path / NAME).write_bytes(data.draw(broken(whole.state) | changed(content).map(in_torch_s_format)))
     with warnings.catch_warnings(), contextlib.suppress(FsslError):
         warnings.simplefilter("ignore")  # torch's, on what is in the file
-        newest(tmp_path, f"{whole.record.cell_key}/seed=0")
-
-
-@given(data=st.data())
-@many
-def test_clients_files_whose_checksum_fits(tmp_path: Path, data: st.DataObject) -> None:
-    content = {"run": "cell/seed=0", "keeper": "7", "tree": {"w": torch.ones(3)}}
-    written = data.draw(broken(saved(content)) | changed(content).map(saved))
-    name = f"7-{digest_of(written)}.pt"
-    (tmp_path / name).write_bytes(written)
-    with warnings.catch_warnings(), contextlib.suppress(FsslError):
-        warnings.simplefilter("ignore")
-        ClientFiles(folder=tmp_path, run="cell/seed=0").get("7", name)
+        load(tmp_path, content["run"])

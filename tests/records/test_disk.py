@@ -1,11 +1,11 @@
-"""Disks that are full, read-only or damaged: nothing half-written, and the same numbers after.
+"""Disks that are read-only or damaged: nothing half-written, and the same numbers after (full ones: test_run_folder).
 
-Full and read-only disks are real ones: small file systems in memory, which only root can mount.
+A read-only disk is a real one: a small file system in memory, which only root can mount.
 """
 
+import errno
 import json
 import os
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -14,17 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import pytorch_lightning as pl
 
-from benchmark.errors import CannotWrite
+from benchmark.errors import CannotWrite, Stopped
 from benchmark.experiment import Experiment
-from benchmark.records import recorder
-from benchmark.records.checkpoints import newest
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from reports.site import build
-from tests.conftest import tiny_experiment
+from tests.conftest import record_of, tiny_experiment
 from tests.records.equality import differences
+from tests.records.test_run import Interrupt
 from tests.reports.fakes import table2
 
 # State at the slots, so that a resumed run needs more than the weights.
@@ -57,63 +55,6 @@ def unbroken(tmp_path_factory) -> Path:
     return results
 
 
-class Fills(pl.Callback):
-    """Leaves no byte of the disk free once a round is recorded."""
-
-    def __init__(self, disk: Path, after_round: int) -> None:
-        self.file, self.after_round = disk / "filler", after_round
-
-    def on_train_batch_end(self, trainer, pl_module, *args) -> None:
-        if pl_module.rounds_done == self.after_round:
-            with open(self.file, "wb", buffering=0) as file:
-                for size in (1 << 16, 1 << 12, 1):
-                    try:
-                        while file.write(b"\0" * size):
-                            pass
-                    except OSError:
-                        continue
-
-
-@pytest.mark.parametrize("after_round", [1, 2])
-def test_a_full_disk_ends_the_run_with_its_checkpoint_whole_and_it_goes_on_when_there_is_room(
-    disk, unbroken, after_round
-):
-    folder = run_folder(disk, EXPERIMENT)
-    with pytest.raises(CannotWrite, match="No space left on device") as found:
-        run(EXPERIMENT, disk, callbacks=[Fills(disk, after_round)], seconds_between=0.0)
-    assert found.value.exit_code == 73 and str(disk) in str(found.value)
-    assert not (folder / "result.json").exists()
-    whole = newest(folder / "checkpoints", f"{EXPERIMENT.cell_key}/seed=0", after_round)
-    assert whole.warnings == ()  # no checkpoint is damaged
-    with pytest.raises(CannotWrite):  # and again, as long as there is no room
-        run(EXPERIMENT, disk, seconds_between=0.0)
-    (disk / "filler").unlink()
-    assert run(EXPERIMENT, disk)["status"] == "done"
-    assert differences(disk, unbroken, EXPERIMENT) == []
-
-
-def test_half_a_line_is_cut_back(tmp_path, unbroken):
-    """A round's line finds room for its first hundred bytes only: the journal stays whole, and the run goes on."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    folder = run_folder(tmp_path, EXPERIMENT)
-
-    class Narrow(pl.Callback):
-        def on_train_batch_end(self, trainer, pl_module, *args) -> None:
-            if pl_module.rounds_done == 2:
-                size = (folder / "rounds.jsonl").stat().st_size
-                resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limit[1]))
-
-    try:
-        with pytest.raises(CannotWrite, match="File too large"):
-            run(EXPERIMENT, tmp_path, callbacks=[Narrow()], seconds_between=0.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
-    assert [json.loads(line)["round"] for line in lines] == [1, 2] and lines[-1].endswith("\n")
-    assert run(EXPERIMENT, tmp_path)["status"] == "done"
-    assert differences(tmp_path, unbroken, EXPERIMENT) == []
-
-
 def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):
     run(EXPERIMENT, disk)
     mount("-o", "remount,ro", str(disk))
@@ -143,53 +84,49 @@ def cut(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    return sorted((folder / "checkpoints").glob("*.pt"))
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "newest checkpoint flipped": lambda folder: flip(checkpoints(folder)[-1], 0.5),
-    "newest checkpoint cut": lambda folder: cut(checkpoints(folder)[-1], 1000),
-    "newest checkpoint empty": lambda folder: cut(checkpoints(folder)[-1], 0),
-    "all checkpoints flipped": lambda folder: list(map(flip, checkpoints(folder))),
-    "no checkpoints": lambda folder: list(map(Path.unlink, checkpoints(folder))),
-    "journal without its last byte": lambda folder: cut(folder / "rounds.jsonl", -1),
-    "journal of one line and a half": lambda folder: cut(folder / "rounds.jsonl", 1200),
-    "journal empty": lambda folder: cut(folder / "rounds.jsonl", 0),
-    "journal flipped": lambda folder: flip(folder / "rounds.jsonl", 0.0),  # its first brace
-    "no journal": lambda folder: (folder / "rounds.jsonl").unlink(),
+    "state flipped": lambda folder: flip(folder / "state.pt"),
+    "state cut": lambda folder: cut(folder / "state.pt", 1000),
+    "state empty": lambda folder: cut(folder / "state.pt", 0),
+    "no state": lambda folder: (folder / "state.pt").unlink(),
+    "progress flipped": lambda folder: flip(folder / "progress.jsonl", 0.0),
+    "progress cut": lambda folder: cut(folder / "progress.jsonl", 100),
+    "no progress": lambda folder: (folder / "progress.jsonl").unlink(),
+    "experiment cut": lambda folder: cut(folder / "experiment.json", 10),
 }
 
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(what, tmp_path, unbroken, capsys):
-    """Killed before its result, then damaged: from the older checkpoint, or from the start; never from half a file."""
+    """From the state, or from the start; never from half a file. What is only for people is written anew."""
     folder = run_folder(tmp_path, EXPERIMENT)
-    shutil.copytree(run_folder(unbroken, EXPERIMENT), folder)
-    (folder / "result.json").unlink()
+    with pytest.raises(Stopped):
+        run(EXPERIMENT, tmp_path, callbacks=[Interrupt(2)])
     DAMAGE[what](folder)
-    capsys.readouterr()
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
     assert differences(tmp_path, unbroken, EXPERIMENT) == []
-    told = capsys.readouterr().err
-    assert ("is damaged" in told) == what.startswith(("newest", "all"))
-    assert ("is ahead of rounds.jsonl" in told) == ("journal" in what)
-    if what == "all checkpoints flipped":
-        assert "no checkpoint is left: the run starts from round 1" in told
-        assert json.loads((folder / "manifest.json").read_text())["attempts"][-1]["from_round"] == 0
+    damaged = what.startswith("state")
+    assert ("state.pt: is damaged" in (told := capsys.readouterr().err)) == damaged
+    assert ("the run starts from round 1" in told) == damaged
+    attempts = json.loads((folder / "manifest.json").read_text())["attempts"]
+    assert attempts[-1]["from_round"] == (0 if "state" in what else 2)
 
 
-@pytest.mark.parametrize(("line", "from_round"), [(2, 0), (3, 2)])
-def test_a_broken_line_costs_the_rounds_after_the_last_checkpoint_before_it(tmp_path, monkeypatch, line, from_round):
-    """Checkpoints are there of rounds 2 and 3; none of these is before the second round's line."""
-    monkeypatch.setattr(recorder, "MOST_OF_A_RUN", float("inf"))
-    run(EXPERIMENT, tmp_path / "whole", seconds_between=0.0)
+def test_killed_between_the_rounds_and_the_result_of_another_machine(tmp_path, unbroken):
+    """`rounds.jsonl` stands, and what stands is what the result is made of: clocks are those of the first."""
     folder = run_folder(tmp_path, EXPERIMENT)
-    shutil.copytree(run_folder(tmp_path / "whole", EXPERIMENT), folder)
-    (folder / "result.json").unlink()
-    lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
-    lines[line - 1] = lines[line - 1].replace(b":", b"", 1)
-    (folder / "rounds.jsonl").write_bytes(b"".join(lines))
-    assert run(EXPERIMENT, tmp_path, seconds_between=0.0)["status"] == "done"
-    assert json.loads((folder / "manifest.json").read_text())["attempts"][-1]["from_round"] == from_round
-    assert differences(tmp_path, tmp_path / "whole", EXPERIMENT) == []
+    with pytest.raises(Stopped):
+        run(EXPERIMENT, tmp_path, callbacks=[Interrupt(2)])
+    shutil.copy(run_folder(unbroken, EXPERIMENT) / "rounds.jsonl", folder)
+    result = run(EXPERIMENT, tmp_path)
+    assert differences(tmp_path, unbroken, EXPERIMENT) == [] and not record_of(folder).edited
+    assert result["wall_seconds"] == record_of(run_folder(unbroken, EXPERIMENT)).result["wall_seconds"]
+
+
+def test_a_file_system_without_links(tmp_path, unbroken, monkeypatch):
+    def refused(*words: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    assert run(EXPERIMENT, tmp_path)["status"] == "done"
+    assert differences(tmp_path, unbroken, EXPERIMENT) == []

@@ -23,17 +23,17 @@ from tests.conftest import tiny_experiment
 
 TINY = replace(tiny_experiment(), federation=Federation(K=4, C=4, T=1, rounds=2))
 SOUND, MISSING = 0, 10  # seeds
-# Seed, file, its content, what is said of it. Runs with a broken lease are not finished.
+# Seed, file, its content, what is said of it. Runs with a broken claim or state are not finished.
 BROKEN = [
-    (1, "leases/000001", b"\xff\xfe", "is damaged"),
-    (2, "leases/000001", b'{"process": 5}', "is damaged"),
+    (1, "claim", b"\xff\xfe", "is damaged"),
+    (2, "claim", b"", "is damaged"),
     (3, "result.json", b"null", "not a JSON object"),
     (4, "result.json", b"[]", "not a JSON object"),
     (5, "result.json", b"{}", "status None"),
-    (6, "checkpoints/round-000002-000001-0123456789abcdef.pt", None, "is damaged"),  # a folder
-    (7, "experiment.json", b"name_error:Mine", "no method of this suite"),
-    (8, "experiment.json", b"syntax_error:Mine", "no method of this suite"),
-    (9, "experiment.json", b"leaves:Mine", "no method of this suite"),
+    (6, "state.pt", b"PK", "is damaged"),
+    (7, "experiment.json", b"name_error:Mine", "not a method of this suite"),
+    (8, "experiment.json", b"syntax_error:Mine", "not a method of this suite"),
+    (9, "experiment.json", b"leaves:Mine", "not a method of this suite"),
 ]
 FILES = {"name_error": "nothing_of_this_name", "syntax_error": "def (", "leaves": "import sys; sys.exit(3)"}
 
@@ -51,16 +51,14 @@ def broken(tmp_path_factory):
     for seed, name, content, _ in BROKEN:
         folder = run_folder(results, experiment.with_seed(seed))
         run(experiment.with_seed(seed), results, seconds_between=0.0)
-        if content is None:
-            (folder / name).mkdir()
-        elif name == "experiment.json":
+        if name == "experiment.json":
             plain = json.loads((folder / name).read_text())
             (folder / name).write_text(json.dumps({**plain, "method": {"kind": content.decode()}}))
             result = read_json(folder / "result.json")
             write_json(folder / "result.json", {**result, "digest": run_digest(folder, result)})
         else:
             (folder / name).write_bytes(content)
-        if name.startswith("leases"):
+        if name in ("claim", "state.pt"):
             (folder / "result.json").unlink()
             os.utime(folder / name, (1000.0, 1000.0))  # no heartbeat
     return results
@@ -100,7 +98,7 @@ def test_verify_names_each_once(results):
 
 def test_status_shows_the_others(results):
     code, lines = lines_of("status", "ssfl/tab2", "--profile", "demo", "--results", results)
-    assert code == 0 and lines[0].startswith("11 runs: 5 done, ")
+    assert code == 0 and lines[0].startswith("11 runs: 4 done, ")
     assert all(any(f"seed={seed}/result.json" in line for line in lines) for seed in (3, 4, 5))
     assert lines_of("status", "--results", results)[0] == 0
 
@@ -124,7 +122,7 @@ def test_wandb_rebuild_mirrors_the_others(results, monkeypatch):
 class Mirror:
     """W&B itself takes seconds a run."""
 
-    whole = True
+    complete = True
 
     def __init__(self, *words: object, **options: object) -> None: ...
 
@@ -132,11 +130,11 @@ class Mirror:
 
 
 def test_work_goes_on_with_the_others(results):
-    """Three cannot be begun before somebody looks at them; two go on from their checkpoints, and one begins."""
+    """Three cannot be begun before somebody looks at them; three begin anew, and one begins."""
     code, lines = lines_of("work", "ssfl/tab2", "--profile", "demo", "--jobs", "1", "--results", results)
     assert code == 66, lines
     folders = {seed: run_folder(results, TINY.with_seed(seed)) for seed in range(MISSING + 1)}
-    for seed in (1, 2, MISSING):
+    for seed in (1, 2, 6, MISSING):
         assert json.loads((folders[seed] / "result.json").read_text())["status"] == "done"
     assert all(any(f"seed={seed}/result.json" in line for line in lines) for seed in (3, 4, 5)), lines
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 
 from benchmark.errors import CannotWrite, Diverged, RunningElsewhere, Stopped
-from benchmark.records.lease import Lease, claimed
+from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
@@ -81,17 +82,64 @@ def test_a_run_that_goes_on_keeps_its_number_of_threads(tiny, tmp_path):
     torch.set_num_threads(1)
 
 
-def test_lines_after_the_checkpoint_move_aside(tiny, tmp_path, unbroken):
-    """A killed run has more lines than its checkpoint has rounds, and may have half a line."""
-    experiment = tiny
+def test_an_unfinished_run_of_an_older_version_begins_anew_once(tiny, tmp_path, unbroken, capsys):
+    """With its lease silent; all that it left is gone after it."""
+    folder = run_folder(tmp_path, tiny)
+    for name in ("checkpoints/round-000001-000001-0123456789abcdef.pt", "leases/000001", "attempts/1.jsonl"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("x")
+    (folder / "rounds.jsonl").write_text('{"round": 1, "old": 1}\n{"round": 2, "ha')
+    (folder / ".result.json.abcd1234.tmp").write_text("half")
     with pytest.raises(Stopped):
-        run(experiment, tmp_path, callbacks=[Interrupt(1)])
-    folder = run_folder(tmp_path, experiment)
-    with open(folder / "rounds.jsonl", "a") as file:
-        file.write('{"round": 2, "lost": 1}\n{"round": 3, "ha')
-    run(experiment, tmp_path)
-    assert untimed(folder) == untimed(unbroken)
-    assert (folder / "attempts" / "1.jsonl").read_text() == '{"round": 2, "lost": 1}\n{"round": 3, "ha'
+        run(tiny, tmp_path, callbacks=[Interrupt(1)])
+    assert "an older version began this run; it starts from round 1" in capsys.readouterr().err
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"experiment.json", "manifest.json", "progress.jsonl", "state.pt"}
+    run(tiny, tmp_path)
+    assert capsys.readouterr().err == ""
+    assert differences(tmp_path, unbroken.parents[2], tiny) == []
+
+
+def test_a_finished_record_of_an_older_version_stays_as_it_is(tiny, tmp_path, unbroken):
+    """Its leases and checkpoints, too."""
+    folder = run_folder(tmp_path, tiny)
+    shutil.copytree(unbroken, folder)
+    for name in ("checkpoints/round-000003-000001-0123456789abcdef.pt", "leases/000001"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text('{"process": {}}')
+    before = sorted(folder.rglob("*"))
+    assert run(tiny, tmp_path)["status"] == "done" and sorted(folder.rglob("*")) == before
+
+
+def test_a_running_folder_holds_these_files(tiny, tmp_path):
+    seen = []
+
+    class Looks(pl.Callback):
+        def on_train_batch_start(self, trainer, pl_module, *args):
+            if pl_module.rounds_done == 1:
+                seen.extend(sorted(path.name for path in run_folder(tmp_path, tiny).iterdir()))
+
+    run(tiny, tmp_path, callbacks=[Looks()], seconds_between=0.0)
+    assert seen == ["claim", "experiment.json", "manifest.json", "progress.jsonl", "state.pt"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_folder_that_is_removed_under_its_process_ends_it_with_75(tiny, tmp_path, before):
+    """Also where it saves no more before the end, and where another process has begun the run again."""
+    folder = run_folder(tmp_path, tiny)
+
+    class Removes(pl.Callback):
+        def on_train_batch_start(self, trainer, pl_module, *args):
+            if pl_module.rounds_done == 1:
+                folder.rename(tmp_path / "elsewhere")
+                if before:
+                    folder.mkdir()
+                    (folder / "claim").write_text('{"token": "another"}')
+
+    with pytest.raises(RunningElsewhere, match="or its folder was removed") as error:
+        run(tiny, tmp_path, callbacks=[Removes()])
+    assert error.value.exit_code == 75
+    assert [path.name for path in folder.glob("*")] == ["claim"] * before
 
 
 def test_a_finished_run_is_not_trained_again(tiny, unbroken):
@@ -104,7 +152,7 @@ def test_a_run_in_work_elsewhere_is_left_alone(tiny, tmp_path):
     folder = run_folder(tmp_path, tiny)
     with claimed(folder), pytest.raises(RunningElsewhere, match="another process"):
         run(tiny, tmp_path)
-    assert [path.name for path in folder.iterdir()] == ["leases"]
+    assert list(folder.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written(tiny, tmp_path):
@@ -124,6 +172,5 @@ def test_divergence_is_a_result(tiny, tmp_path):
 
 
 def test_the_recorder_never_writes_nan(tiny, tmp_path):
-    recorder = Recorder(Lease(tmp_path, 1), tiny)
-    with recorder.opened({}), pytest.raises(ValueError):
-        recorder._append(1, {"test/loss": float("nan")})
+    with claimed(tmp_path) as claim, pytest.raises(ValueError):
+        Recorder(claim, tiny)._line(1, {"test/loss": float("nan")})

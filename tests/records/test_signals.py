@@ -13,14 +13,12 @@ import pytorch_lightning as pl
 
 from benchmark.errors import Stopped
 from benchmark.experiment import Experiment
-from benchmark.methods.protocol import Job, Key, Limit, Outcome
+from benchmark.federated.stopping import Preempted, StopOnSignal, asked, check
 from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
-from benchmark.records.signals import Preempted, StopOnSignal
 from tests.conftest import tiny_experiment
-from tests.methods.toys import ToConstant
-from tests.records.equality import differences, last_checkpoint, untimed
+from tests.records.equality import differences, saved, untimed
 
 ROUNDS = 5
 
@@ -59,9 +57,9 @@ def attempts(results: Path) -> list[dict]:
     ],
 )
 def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number, group):
-    """Round 3 would take 60 s a client, and its first client has been trained and has kept something: it is done again.
+    """Round 3 takes minutes, and its first client has been trained and has kept something: it is done again.
 
-    What is on disk is round 2, even though the newest checkpoint may have been older; the exit code is 76.
+    What is on disk is round 2; the exit code is 76.
     """
     end = forks.run(
         EXPERIMENT,
@@ -77,7 +75,7 @@ def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number,
     assert end["code"] == Stopped.exit_code and end["seconds"] < 20 and end["left"] == [], end
     assert f"stopped by {number.name} after round 2" in end["said"] and end["said"].count("\n") == 1
     folder = run_folder(tmp_path, EXPERIMENT)
-    assert last_checkpoint(folder, EXPERIMENT).round == len(untimed(folder)) == 2
+    assert saved(folder, EXPERIMENT).round == len(untimed(folder)) == 2
     (attempt,) = attempts(tmp_path)
     assert attempt["stopped"]["by"] == number.name and attempt["stopped"]["after_round"] == 2
     assert forks.run(EXPERIMENT, tmp_path, engine=engine, workers=1)["code"] == 0
@@ -86,7 +84,7 @@ def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number,
 
 
 def test_a_second_signal_ends_it_at_once(forks, whole, tmp_path, engine="pool"):
-    """Saving would take a minute: the second signal does not wait for it, and the checkpoint before is whole."""
+    """Saving would take a minute: the second signal does not wait for it, and what was saved before is whole."""
     end = forks.run(
         EXPERIMENT,
         tmp_path,
@@ -99,38 +97,38 @@ def test_a_second_signal_ends_it_at_once(forks, whole, tmp_path, engine="pool"):
     )
     assert end["code"] == Stopped.exit_code and end["seconds"] < 10 and end["left"] == [], end
     assert "stopped at once" in end["said"]
-    assert last_checkpoint(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
+    assert saved(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
     assert forks.run(EXPERIMENT, tmp_path)["code"] == 0
     assert differences(tmp_path, whole[engine], EXPERIMENT) == []
 
 
 def test_a_round_that_is_being_recorded_is_recorded_first(tmp_path, whole, monkeypatch):
-    """A signal in the midst of writing round 2's line: line and checkpoint of round 2 are there."""
-    append = Recorder._append
+    """A signal while round 2's line is made: round 2 is saved."""
+    line = Recorder._line
 
     def interrupted(self, round_number, metrics):
         if round_number == 2:
             os.kill(os.getpid(), SIGTERM)
-        append(self, round_number, metrics)
+        return line(self, round_number, metrics)
 
-    monkeypatch.setattr(Recorder, "_append", interrupted)
+    monkeypatch.setattr(Recorder, "_line", interrupted)
     with pytest.raises(Stopped, match="stopped by SIGTERM after round 2"):
         run(EXPERIMENT, tmp_path)
     monkeypatch.undo()
-    assert last_checkpoint(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
+    assert saved(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
     run(EXPERIMENT, tmp_path)
     assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole["reference"], EXPERIMENT))
 
 
 def test_a_signal_while_the_last_round_is_recorded_changes_nothing(tmp_path, monkeypatch, whole):
     """There is nothing left to stop: the result is written, and is `done`."""
-    close = Recorder.close
+    publish = Recorder.publish
 
     def interrupted(self, *arguments):
         os.kill(os.getpid(), SIGTERM)
-        return close(self, *arguments)
+        return publish(self, *arguments)
 
-    monkeypatch.setattr(Recorder, "close", interrupted)
+    monkeypatch.setattr(Recorder, "publish", interrupted)
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
     assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole["reference"], EXPERIMENT))
 
@@ -173,24 +171,23 @@ def test_an_ignored_signal_stays_ignored():
         with stop.listening():
             assert signal.getsignal(SIGINT) is signal.SIG_IGN and signal.getsignal(SIGTERM) == stop._ask
             os.kill(os.getpid(), SIGINT)
-        assert stop.asked is None
+            assert asked() is None
     finally:
         signal.signal(SIGINT, before)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_exception_that_was_lost_is_raised_at_the_next_outcome():
+def test_an_exception_that_was_lost_is_raised_at_the_next_look():
     """Python prints and drops what is raised while an object is freed."""
 
     class Freed:
         def __del__(self) -> None:
             signal.raise_signal(SIGTERM)
 
-    stop = StopOnSignal()
-    job = Job(key=Key(client=0), update=ToConstant(), receives={}, data={}, limit=Limit(steps=0))
-    with stop.listening():
-        stop.on_outcome(job, Outcome(key=job.key, sends={}))
+    with StopOnSignal().listening():
+        check()
         Freed()
-        assert stop.asked is not None, "the signal came, and its exception was lost"
+        assert asked() == "SIGTERM"
         with pytest.raises(Preempted):
-            stop.on_outcome(job, Outcome(key=job.key, sends={}))
+            check()
+    check()  # it counts for that run alone

@@ -3,11 +3,12 @@ numbers of the unbroken run, bit by bit.
 
     python -m tests.soak.kills [--kills-each 3] [--default-interval] [--seed 0] [--only METHOD or ENGINE] [--json FILE]
 
-A run is killed up to three times: at a random moment (also while it starts), inside the writing of a checkpoint, and at
-a random moment again. Workers of the pool are started as in production. Ends with 1 where a run differed, and names it.
+A run is killed up to three times: at a random moment (also while it starts), at one of the places of `faults.PLACES`,
+and at a random moment again. Workers of the pool are started as in production. Ends with 1 where a run differed, and
+names it.
 
-With --default-interval checkpoints are as far apart as in production, and rounds, which sleep, last long enough for
-two or three of them; runs are killed at random moments. Several runs go side by side.
+With --default-interval saves are as far apart as in production, and rounds sleep; runs are killed at random moments.
+Several runs go side by side.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from benchmark.records.files import write_json
 from benchmark.records.provenance import commit
 from tests.methods.golden import TRACES
 from tests.records.equality import differences
-from tests.records.faults import STEPS
+from tests.records.faults import PLACES
 from tests.records.forks import Forks, lines_of
 
 ENGINES: Mapping[str, Mapping[str, Any]] = {
@@ -40,7 +41,7 @@ ENGINES: Mapping[str, Mapping[str, Any]] = {
 START_UP = {"reference": 0.5, "pool": 6.0}  # seconds in which a run has begun
 ROUNDS = 12
 TURNS = 5  # how often a pair is tried whose kills came too late
-ASLEEP = 5.0  # seconds in each round, with the default interval (20 s)
+ASLEEP = 1.0  # seconds in each round, with the default interval
 SIDE_BY_SIDE = 6  # runs that sleep
 
 
@@ -49,7 +50,8 @@ def moment(draw: random.Random, kind: str, results: Path, engine: str) -> dict[s
     if kind == "asleep":
         return {"signals": [SIGKILL], "delay": START_UP[engine] + draw.uniform(0.0, 0.8 * ROUNDS * ASLEEP)}
     if kind == "write":
-        return {"faults": {"die_in_write": [draw.randint(1, 3), draw.randint(1, len(STEPS))]}}
+        number = min(lines_of(str(results)) + draw.randint(1, 3), ROUNDS)
+        return {"faults": {"happens": ["killed", draw.choice(PLACES), number, str(results)]}}
     if kind == "start":
         return {"signals": [SIGKILL], "delay": draw.uniform(0.0, START_UP[engine])}
     lines = lines_of(str(results)) + draw.randint(1, 3)
@@ -109,7 +111,7 @@ def soak(pairs: Sequence[tuple[str, str]], kills_each: int, seed: int, *, every_
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills-each", type=int, default=3, help="of every pair at least (default 3)")
-    parser.add_argument("--default-interval", action="store_true", help="of checkpoints; not one after every round")
+    parser.add_argument("--default-interval", action="store_true", help="of saves; not one after every round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="a method or an engine")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -22,10 +22,13 @@ from signal import SIGKILL
 from typing import Any
 
 from benchmark.experiment import Experiment, Federation
+from benchmark.records.claim import read
 from benchmark.records.record import read_run, run_folder
 from benchmark.records.verify import troubles_of
-from sweeps.launcher import LocalWorkers, Standing, launch
+from sweeps.launcher import LaunchStatus, launch
+from sweeps.processes import LocalWorkers
 from tests.conftest import tiny_experiment
+from tests.records.equality import FINISHED
 
 
 def cells(number: int, rounds: int) -> list[Experiment]:
@@ -39,7 +42,7 @@ def race(results: Path, *, workers: int, number: int, rounds: int = 3, kills: in
     began = time.monotonic()
     runs = cells(number, rounds)
 
-    def work() -> Standing:
+    def work() -> LaunchStatus:
         return launch(LocalWorkers(1, results), runs, results)
 
     with ThreadPoolExecutor(workers) as pool:
@@ -50,7 +53,7 @@ def race(results: Path, *, workers: int, number: int, rounds: int = 3, kills: in
     wrong = [trouble for run in runs for trouble in _troubles(run_folder(results, run))]
     if trained > number or (trained < number and not killed):  # killed after its last round, a run is only published
         wrong.append(f"{trained} runs were trained")
-    attempts = [len(list(path.iterdir())) for path in results.glob("runs/*/*/leases")]
+    attempts = [len(record.manifest["attempts"]) for run in runs if (record := read_run(run_folder(results, run)))]
     return {
         "workers": workers,
         "cells": number,
@@ -63,16 +66,17 @@ def race(results: Path, *, workers: int, number: int, rounds: int = 3, kills: in
     }
 
 
-def _kill(results: Path, started: Sequence[Future[Standing]], kills: int, draw: random.Random) -> int:
-    """SIGKILL to processes that hold a lease, one after another; how many there were."""
+def _kill(results: Path, started: Sequence[Future[LaunchStatus]], kills: int, draw: random.Random) -> int:
+    """SIGKILL to processes that hold a claim, one after another; how many there were."""
     killed = 0
     while killed < kills and not all(future.done() for future in started):
         time.sleep(draw.uniform(0.05, 0.5))
-        for path in sorted(results.glob("runs/*/*/leases/*"), key=lambda path: draw.random()):
-            if (path.parents[1] / "result.json").exists() or not path.read_text():
+        for path in sorted(results.glob("runs/*/*/claim"), key=lambda path: draw.random()):
+            holder = read(path.parent) or {}
+            if (path.parent / "result.json").exists() or "pid" not in holder:
                 continue
             try:
-                os.kill(json.loads(path.read_text())["process"]["pid"], SIGKILL)
+                os.kill(holder["pid"], SIGKILL)
             except ProcessLookupError:
                 continue  # it was killed before, and its run waits
             killed += 1
@@ -81,18 +85,13 @@ def _kill(results: Path, started: Sequence[Future[Standing]], kills: int, draw: 
 
 
 def _troubles(folder: Path) -> list[str]:
-    """What is wrong with a run that should have been trained once: a trouble of its record, a round done in vain."""
+    """What is wrong with a run that should have been trained once."""
     record = read_run(folder)
     if record is None or record.status != "done":
         return [f"{folder}: is not done"]
-    attempts = len(record.manifest["attempts"])
-    leases = len(list((folder / "leases").iterdir()))
     found = troubles_of(record, folder)
-    if attempts > leases:
-        found.append(f"{folder}: {attempts} attempts with {leases} leases")
-    if leases == 1 and (folder / "attempts").exists():
-        found.append(f"{folder}: rounds were done twice by one attempt")
-    return found
+    left = {path.name for path in folder.iterdir()} - FINISHED
+    return [*found, *(f"{folder}: {name} is left over" for name in sorted(left))]
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ def called(words: list[str], env: dict[str, str], seconds: float = 120) -> subpr
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
     """What W&B should have: the recorded rounds."""
-    lines = read_rounds(folder / "rounds.jsonl")
+    lines = read_rounds(folder)
     return [{"round": line["round"], **{k: v for k, v in line.items() if measured(k)}} for line in lines]
 
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from benchmark.experiment import Experiment
+from benchmark.records.claim import claimed
 from benchmark.records.files import read_json
-from benchmark.records.lease import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.verify import troubles_of
 from sweeps.factors import experiment_of
@@ -53,7 +53,7 @@ def test_a_cell_handed_to_two_agents_at_once_is_run_by_one(tmp_path):
         env = environment(server, tmp_path, WANDB_SWEEP_ID="s1", WANDB_RUN_ID="second")
         late = called(words, env, SECONDS)
         assert late.returncode == 75 and "another process is at this run" in late.stderr, late.stderr
-        assert not server.runs and [path.name for path in folder.iterdir()] == ["leases"]
+        assert not server.runs and [path.name for path in folder.iterdir()] == ["claim"]
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 import yaml
 
-from benchmark.records.lease import newest
-from benchmark.records.record import run_folder
+from benchmark.records.claim import read as read_claim
+from benchmark.records.record import read_rounds, run_folder
 from sweeps.grid import checked
 from sweeps.sweep_file import read
 from tests.conftest import record_of
@@ -31,11 +31,12 @@ def begun(server: Server, folder: Path) -> Iterator[tuple["subprocess.Popen[str]
     words, env = [*FSSL, "agent", str(path), SWEEP], environment(server, folder)
     server.begin(yaml.safe_load(path.read_text()))
     with subprocess.Popen(words, env=env, cwd=folder, stderr=subprocess.PIPE, text=True) as agent:
-        wait_for(lambda: (run / "rounds.jsonl").exists() and (run / "rounds.jsonl").read_bytes().count(b"\n") >= ROUNDS)
+        wait_for(lambda: len(read_rounds(run)) >= ROUNDS)
         try:
             yield agent, run, words
         finally:
-            for pid in (agent.pid, pid_of(run)):  # where the test has failed
+            left = read_claim(run) or {}  # where the test has failed
+            for pid in (agent.pid, *([left["pid"]] if "pid" in left else [])):
                 with suppress(ProcessLookupError):
                     os.kill(pid, SIGKILL)
 
@@ -48,10 +49,8 @@ def wait_for(condition, seconds: float = 400.0) -> None:
 
 
 def pid_of(run: Path) -> int:
-    """The process that has the run's newest lease."""
-    lease = newest(run)
-    assert lease is not None
-    return int(lease.content["process"]["pid"])
+    """The process that has claimed the run."""
+    return int((read_claim(run) or {})["pid"])
 
 
 def agent_under(pid: int) -> int:
@@ -80,9 +79,9 @@ def test_an_orphan_keeps_its_run_from_the_next_agents_child_and_finishes_it(tmp_
         assert agent.wait(200) == 75  # the orphan holds its standard error open: nothing to read to the end
         server.hand_out_again()
         second = called(words, environment(server, tmp_path), seconds=400)
-        assert second.returncode == 75 and "1 runs are left, and others are at them" in second.stderr, second.stderr
+        assert second.returncode == 75 and "1 runs are left; other workers train them" in second.stderr, second.stderr
         assert "another process is at this run" in second.stderr
-        assert pid_of(run) == orphan and len(list((run / "leases").iterdir())) == 1
+        assert pid_of(run) == orphan
         os.kill(orphan, SIGCONT)
         wait_for(lambda: (run / "result.json").exists())
         third = called(words, environment(server, tmp_path), seconds=400)

@@ -47,7 +47,7 @@ def preempted(tmp_path_factory):
         words = [*FSSL, "run", "--sweep", str(folder / "config.json")]
         with subprocess.Popen(words, env=env, cwd=folder, stderr=subprocess.PIPE, text=True) as first:
             deadline = time.monotonic() + 90
-            while sum(path.read_text().count("\n") for path in folder.glob("results/runs/*/*/rounds.jsonl")) < 8:
+            while sum(path.read_text().count("\n") for path in folder.glob("results/runs/*/*/progress.jsonl")) < 8:
                 assert time.monotonic() < deadline and first.poll() is None
                 time.sleep(0.01)
             first.send_signal(SIGTERM)

@@ -69,7 +69,7 @@ def test_sigterm_to_the_script_stops_the_worker_with_76_and_queues_the_job_again
         _, said = job.communicate(timeout=300)
     assert job.returncode == 76 and "fssl: stopped" in said, said
     assert called.read_text() == "requeue 42\n"
-    assert list(tmp_path.glob("results/runs/*/*/checkpoints/*"))
+    assert list(tmp_path.glob("results/runs/*/*/state.pt"))
 
 
 def wait_for_a_round(folder: Path, job: "subprocess.Popen[str]") -> None:

@@ -1,29 +1,53 @@
-"""The local launcher, with real processes."""
+"""The launcher with real processes: numbers, devices, deaths, other launches, full disks, its own end."""
 
 import json
-from dataclasses import replace
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmark.errors import DataError
+from benchmark.cli.reproduce import diverged
+from benchmark.errors import CannotWrite, FsslError, Stopped
+from benchmark.experiment import Experiment, Federation
+from benchmark.federated.start import starting
+from benchmark.methods.protocol import State
+from benchmark.methods.server_only import ServerOnly
+from benchmark.records.claim import PATIENCE, claimed, read
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.launcher import LocalWorkers, Standing, launch
-from tests.conftest import record_of
-from tests.sweeps.gates import Gated
+from sweeps import launcher
+from sweeps.grid import checked
+from sweeps.launcher import LaunchStatus, RunFailed, launch
+from sweeps.plan import Plan, plan_of_runs
+from sweeps.processes import LocalWorkers
+from sweeps.status import status_of
+from sweeps.sweep_file import read as read_sweep
+from sweeps.sweep_file import written
+from tests.conftest import ROOT, alive, record_of, tiny_experiment
+from tests.records.test_disk import disk  # noqa: F401 (a fixture)
+from tests.soak.once import race
+from tests.sweeps.gates import Gated, begun
 
 
 def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
-    """Two that wait for each other, three seeds and one that diverges in two workers: the records are as from this
-    process, and the rest went on."""
+    """Two gated runs are at the gate together. Then one that diverges and three seeds: as from this process."""
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
     gated = replace(tiny, method=Gated(folder=str(tmp_path), rounds="2"))
     runs = [gated, gated.with_seed(1), wild, *(tiny.with_seed(seed) for seed in range(3))]
     seen = []
 
-    def watch(standing: Standing) -> None:
-        seen.append((len(standing.running), len(standing.finished)))
-        if len(standing.running) == 2:
+    def watch(status: LaunchStatus) -> None:
+        seen.append((len(status.running), len(status.finished)))
+        if len(status.running) == 2:
             (tmp_path / "GATE.2").touch()
 
     launch(LocalWorkers(2, tmp_path / "workers"), runs, tmp_path / "workers", watch=watch)
@@ -35,8 +59,143 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
         assert json.loads(json.dumps(here["last"])) == there.result["last"]
 
 
-def test_an_error_of_one_run_is_raised_in_the_end(tiny, tmp_path):
-    missing = replace(tiny, data=replace(tiny.data, name="folder:" + str(tmp_path / "nowhere")))
-    with pytest.raises(DataError, match="nowhere"):
-        launch(LocalWorkers(1, tmp_path), [missing, tiny], tmp_path)
+@dataclass(frozen=True, kw_only=True)
+class EndsItsProcess(ServerOnly):
+    """As a run that the system kills for its memory, whenever it is tried."""
+
+    def round(self, state: State, world: Any) -> tuple[State, Mapping[str, float]]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_bad_run_stops_no_other(tiny, tmp_path, monkeypatch):
+    """One dies three times, one diverges, one has no data, one has a folder that cannot be read: the last is done."""
+    deadly = replace(tiny, method=EndsItsProcess())
+    wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
+    without_data = replace(tiny, data=replace(tiny.data, name=f"folder:{tmp_path}/nowhere"))
+    unreadable = tiny.with_seed(1)
+
+    def is_held(folder: Path, patience: float) -> bool:
+        if folder == run_folder(tmp_path, unreadable):
+            raise OSError("Stale file handle")
+        return False
+
+    monkeypatch.setattr(launcher, "is_held", is_held)
+    runs = [deadly, wild, without_data, unreadable, tiny]
+    with pytest.raises(RunFailed, match="seed 0: its process ended 3 times, last by SIGKILL.*; 2 more failed") as error:
+        launch(LocalWorkers(1, tmp_path), runs, tmp_path)
+    assert deadly.cell_key in str(error.value) and error.value.exit_code == 1
     assert record_of(run_folder(tmp_path, tiny)).status == "done"
+    planned = plan_of_runs(runs, tmp_path)
+    assert planned.missing == (deadly, without_data, unreadable) and diverged(planned) == [wild]
+    status = status_of(run_folder(tmp_path, deadly), name="", rounds=3)
+    assert (status.state, status.attempt) == ("dead", 3)
+
+
+def test_a_fork_server_that_dies_while_a_run_starts_costs_nothing(tiny, tmp_path):
+    """As where memory runs out: it stands still when it is asked for a process, and is killed."""
+    with starting():
+        pass
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    os.kill(server, signal.SIGSTOP)
+    threading.Timer(0.5, os.kill, (server, signal.SIGKILL)).start()
+    launch(LocalWorkers(1, tmp_path), [tiny], tmp_path)
+    assert record_of(run_folder(tmp_path, tiny)).status == "done"
+
+
+TWO = ("cpu", "cpu:0")  # one processor under two names, as two devices
+
+
+def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(tmp_path):
+    """Two runs wait on two devices; the process on the first is killed, and the run goes on there in a new one."""
+    method = Gated(**vars(tiny_experiment().method), folder=str(tmp_path), rounds="2")
+    one = replace(tiny_experiment(), method=method, federation=Federation(K=4, C=4, T=2, rounds=2))
+    other = one.with_seed(1)
+    workers = LocalWorkers(2, tmp_path, None, PATIENCE, TWO)
+
+    def ended(number: int) -> dict[Experiment, FsslError | None]:
+        ends: dict[Experiment, FsslError | None] = {}
+        while len(ends) < number:
+            ends |= workers.ended(timeout=60.0)
+        return ends
+
+    try:
+        workers.start(one)
+        workers.start(other)
+        first, second = workers.devices
+        assert workers.devices == {first: "cpu", second: "cpu:0"} and workers.running == {one, other}
+        os.kill(first, signal.SIGKILL)
+        assert str(ended(1)[one]) == "SIGKILL (too little memory?)" and workers.devices == {second: "cpu:0"}
+        workers.start(one)
+        assert sorted(workers.devices.values()) == sorted(TWO) and first not in workers.devices
+        (tmp_path / "GATE.2").touch()
+        assert ended(2) == {one: None, other: None}
+    finally:
+        (tmp_path / "GATE.2").touch()
+        workers.close()
+    engines = [record_of(run_folder(tmp_path, experiment)).manifest["engine"]["name"] for experiment in (one, other)]
+    assert engines == ["pool", "reference"]  # "cpu" is a pool of one
+
+
+def test_two_launches_share_eight_cells_and_a_killed_process_costs_no_cell(tmp_path):
+    """`python -m tests.soak.once` is the same at full size."""
+    figures = race(tmp_path, workers=2, number=8, rounds=6, kills=1)
+    assert figures["wrong"] == [], figures
+    assert figures["killed"] == 1 and figures["attempts"] <= 9  # one was taken over, no other was begun twice
+
+
+def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
+    """Until the launch is stopped, no process is started and nothing is written."""
+    folder, seen = run_folder(tmp_path, tiny), list[LaunchStatus]()
+
+    def watch(status: LaunchStatus) -> None:
+        seen.append(status)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with claimed(folder):
+        with pytest.raises(Stopped):
+            launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=watch)
+        assert (seen[-1].trained, list(seen[-1].finished)) == (0, [])
+        assert [path.name for path in folder.iterdir()] == ["claim"]
+    assert len(seen) == 3 and seen[-1].running == {tiny}
+
+
+def test_a_full_disk_is_73_and_with_room_again_nothing_is_in_the_way(tiny, disk):  # noqa: F811
+    runs, filler = [tiny, tiny.with_seed(1)], disk / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12):
+            try:
+                while file.write(b"\0" * size) == size:
+                    pass
+            except OSError:
+                continue
+    with pytest.raises(CannotWrite, match="No space left on device") as error:
+        launch(LocalWorkers(1, disk), runs, disk)
+    assert error.value.exit_code == 73
+    filler.unlink()
+    assert [run(experiment, disk)["status"] for experiment in runs] == ["done", "done"]
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_its_launcher_and_is_saved(tmp_path):
+    path, results = tmp_path / "sweep.yaml", tmp_path / "results"
+    path.write_text(written({"T": [8], "profile": ["demo"], "seed": [0]}, name="small", made_by="a test"))
+    folder = run_folder(results, checked(read_sweep(path))[0])
+    words = ["work", str(path), "--jobs", "1", "--results", str(results)]
+    with subprocess.Popen([sys.executable, "-m", "benchmark.cli.main", *words], cwd=ROOT) as process:
+        deadline = time.monotonic() + 200
+        while not begun(folder):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    worker = (read(folder) or {}).get("pid")
+    while worker is not None and alive(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (folder / "state.pt").exists() and not (folder / "result.json").exists()
+
+
+def test_what_is_missing_did_not_diverge(tiny):
+    """A launch that is stopped leaves runs without a record."""
+    assert diverged(Plan(items=(), runs=(tiny,), missing=(tiny,), records={})) == []

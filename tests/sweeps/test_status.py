@@ -12,7 +12,7 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
-from benchmark.records.lease import claimed
+from benchmark.records.claim import claimed
 from benchmark.records.record import pack, read_run, run_folder, unpack
 from benchmark.records.run import run
 from sweeps.cost import seconds_of_first
@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 HOLD = """
 import sys, time
 from pathlib import Path
-from benchmark.records.lease import claimed
+from benchmark.records.claim import claimed
 with claimed(Path(sys.argv[1])):
     print(flush=True)
     time.sleep(60)
@@ -31,12 +31,13 @@ with claimed(Path(sys.argv[1])):
 
 def test_each_state_a_run_can_be_in(tiny, tmp_path):
     folders = {name: tmp_path / "runs" / name / "seed=0" for name in ("missing", "running", "stopped", "dead")}
-    with claimed(folders["stopped"]):
-        pass
+    folders["stopped"].mkdir(parents=True)
+    (folders["stopped"] / "experiment.json").write_text("{}")
     with subprocess.Popen([sys.executable, "-c", HOLD, folders["dead"]], cwd=ROOT, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline()
         assert status_of(folders["dead"], name="", rounds=3).state == "running"
         other.send_signal(SIGKILL)
+    assert "dead: its process is gone" in str(status_of(folders["dead"], name="", rounds=3).trouble)
     with claimed(folders["running"]):
         for state, folder in folders.items():
             assert status_of(folder, name="", rounds=3).state == state
@@ -103,7 +104,7 @@ def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_pat
     folder = run_folder(tmp_path, tiny)
     (folder / "result.json").unlink()
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
-    (folder / "rounds.jsonl").write_text("".join(lines[:2]))
+    (folder / "progress.jsonl").write_text("".join(lines[:2]))
     status = status_of(folder, name="", rounds=3)
     assert status.share_done == pytest.approx(2 / 3)
     seconds = [seconds_of_first(warm, rounds) for rounds in range(4)]
@@ -140,7 +141,7 @@ def test_the_command_from_another_shell(tiny, tmp_path, capsys):
 
 
 def test_who_stops_watching_stops_nothing(tiny, tmp_path, capsys, monkeypatch):
-    """Ctrl-C at the first pause between two lines: what was seen so far, exit 0, and no word of checkpoints."""
+    """Ctrl-C at the first pause between two lines: what was seen so far, exit 0, and no word of saves."""
 
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.cli.main import main
-from benchmark.cli.sweep import COMMITTED, of_item
+from benchmark.cli.sweep import COMMITTED, file_of_item
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from sweeps.factors import experiment_of
 from sweeps.grid import Grid, checked, combinations, grid_of_words, size
-from sweeps.sweep_file import COMMAND, read, same, written
+from sweeps.sweep_file import COMMAND, differences, read, written
 
 GRIDS = sorted((COMMITTED / "grids").glob("*.yaml"))
 SMALL: Grid = {"R": [0, 0.2], "method": ["crl", "grouping"], "profile": ["demo"]}
@@ -29,7 +29,7 @@ def test_the_committed_file_of_an_item_is_what_the_generator_writes(name):
     """After a change: fssl sweep all --write sweeps/wandb"""
     (item,) = items([name], "laptop")
     path = COMMITTED / f"{name}.yaml"
-    assert path.read_text() == of_item(item)
+    assert path.read_text() == file_of_item(item)
     assert {run.cell_key for run in checked(read(path))} == {cell.cell_key for cell in item.trained}
 
 
@@ -78,15 +78,15 @@ def test_fewer_clients_than_the_cohort_are_all_in_it():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "is empty"),
+        ("", "no factors; give some"),
         ("r=0", "unknown factor 'r'"),
         ("alfa=1", "did you mean 'alpha'"),
         ("R=", "write R=VALUE,VALUE"),
         ("R", "has no values"),
         ("R=0 R=1", "twice"),
         ("T=2,2", "a value twice"),
-        ("T=1.5", "T: 1.5 is no whole number"),
-        ("R=high", "R: 'high' is no number"),
+        ("T=1.5", "T: 1.5 is not a whole number"),
+        ("R=high", "R: 'high' is not a number"),
         ("method=groping", "did you mean 'grouping'"),
         ("data=minst", "choose digits, mnist or cifar10"),
         ("R=0 alpha=1", "R and alpha"),
@@ -94,7 +94,7 @@ def test_fewer_clients_than_the_cohort_are_all_in_it():
         ("S=2 method=crl", "give method=grouping"),
         ("profile=desk", "unknown profile 'desk'"),
         ("cell=ssfl/tab2:FedAvg/smal", "did you mean 'FedAvg/small'"),
-        ("cell=ssfl/tab2:FedAvg/small T=2", "T: a cell has all its factors"),
+        ("cell=ssfl/tab2:FedAvg/small T=2", "T: a cell fixes all factors"),
         ("seed=-1", "seed: -1"),
     ],
 )
@@ -114,21 +114,21 @@ def test_more_than_ten_thousand_runs_are_taken_where_asked_twice():
         ("- 0.2", "- 2e-1", "YAML reads 2e-1 as a text; write 0.2"),
         ("- 0.2", "- 1e3", "YAML reads 1e3 as a text; write 1000.0"),
         ("- 0.2", "- no", "YAML reads a bool; give a number or a name"),
-        ("- 0.2", "- None", "R: 'None' is no number"),
+        ("- 0.2", "- None", "R: 'None' is not a number"),
         ("- 0.2", "- null", "YAML reads a NoneType"),
         ("- 0.2", "- [0.2]", "YAML reads a list"),
         ("- crl", "- clr", "did you mean 'crl'"),
         ("  R:", "  partition.R:", "unknown factor 'partition.R'"),
         ("    values:\n    - 0\n    - 0.2", "    min: 0.0\n    max: 0.2", "a grid has no ranges"),
         ("    values:\n    - 0\n    - 0.2", "    values: []", "give at least one"),
-        ("    values:\n    - 0\n    - 0.2", "    values: 0.2", "no list of values"),
+        ("    values:\n    - 0\n    - 0.2", "    values: 0.2", "is not a list of values"),
         ("    values:\n    - 0\n    - 0.2", "    vales: [0]", "write value: or values"),
         ("method: grid", "method: bayes", "write grid"),
         ("project: fssl", "projekt: fssl", "did you mean 'project'"),
-        ("- benchmark.cli.main", "- os", "command: is not ours"),
+        ("- benchmark.cli.main", "- os", "command: is not that of this suite"),
         ("parameters:", "parameter:", "did you mean 'parameters'?"),
-        ("project: fssl", "project: !!python/object/apply:os.system [id]", "is no plain YAML"),
-        ("project: fssl", "project: [", "is no plain YAML"),
+        ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not plain YAML"),
+        ("project: fssl", "project: [", "is not plain YAML"),
     ],
 )
 def test_every_trap_of_the_format_is_named(old, new, said, tmp_path):
@@ -167,12 +167,12 @@ def test_a_command_line_grid_gives_the_numbers_it_names():
     }
 
 
-def test_what_a_server_changed_is_told():
+def test_differences_to_the_server_s_sweep():
     ours = yaml.safe_load(written(SMALL, name="small", made_by="a test"))
-    assert same(ours, ours) == []
-    assert same({**ours, "name": "another"}, ours) == []
-    (told,) = same({**ours, "command": ["rm", "-rf", "~"]}, ours)
-    assert "rm" in told and list(COMMAND)[0] in told
+    assert differences(ours, ours) == []
+    assert differences({**ours, "name": "another"}, ours) == []
+    (line,) = differences({**ours, "command": ["rm", "-rf", "~"]}, ours)
+    assert "rm" in line and list(COMMAND)[0] in line
 
 
 def test_the_check_of_a_file(tmp_path, capsys):

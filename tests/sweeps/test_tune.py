@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json
-from benchmark.records.lease import PATIENCE
+from benchmark.records.claim import PATIENCE
 from benchmark.records.record import read_rounds, run_folder
 from sweeps.studies import FEDSWITCH, STUDIES, fedswitch
 from sweeps.tune import METRIC, GivesUp, Plan, Span, Worker, opened, requeue_dead, study_named, summary_of, tune
@@ -117,7 +117,7 @@ def command(results: Path, *words: str) -> "subprocess.Popen[str]":
 
 
 def begun(results: Path) -> list[Path]:
-    return [path for path in results.glob("runs/*/*/rounds.jsonl") if read_rounds(path)]
+    return [path for path in results.glob("runs/*/*") if read_rounds(path)]
 
 
 @pytest.mark.slow

@@ -1,0 +1,153 @@
+"""How the commands `reproduce` and `work` train runs: their options, and one launch.
+
+What trains is imported where it is needed: importing torch takes seconds.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmark.cli.main import number
+from benchmark.config import choose
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
+from benchmark.records.claim import BEAT, PATIENCE
+from benchmark.records.record import AGAINST_A_FALL, fall_in_words, result_if_whole, run_folder
+from sweeps.launcher import Workers, launch
+from sweeps.plan import Plan
+from sweeps.processes import CPU, LocalWorkers
+
+AUTO = "auto"
+
+
+def add_launch(command: argparse.ArgumentParser) -> None:
+    """Where runs are trained, and how many at a time. Call `check_launch` before anything else."""
+    command.add_argument(
+        "--launcher", choices=("local", "ray"), default="local", help="train on this machine (local) or on Ray"
+    )
+    command.add_argument(
+        "--jobs",
+        type=number(1),
+        help="runs side by side on each device (default: one a core on the CPU, 1 on others); with Ray, in all "
+        "(default: as many as its nodes have room for)",
+    )
+    command.add_argument(
+        "--devices",
+        metavar="LIST",
+        help=f"of this machine: cuda:0,cuda:1, or 0,1 for the same, {CPU}, or {AUTO} (default): all CUDA devices, or "
+        "else the CPU",
+    )
+    command.add_argument(
+        "--address",
+        help="of a Ray cluster: HOST:PORT, or auto for the one that this machine belongs to (default: $RAY_ADDRESS, "
+        "else a cluster on this machine for the time of the command)",
+    )
+    command.add_argument("--cpus-per-run", type=float, help="of a node of the Ray cluster (default: 1)")
+    command.add_argument("--gpus-per-run", type=float, help="such as 0.25: four runs share a GPU (default: 0)")
+    add_takeover(command)
+
+
+def add_takeover(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--takeover-after",
+        type=number(3 * BEAT, kind=float),
+        default=PATIENCE,
+        metavar="SECONDS",
+        help=f"without a heartbeat before a run of another machine is taken over (default: {PATIENCE:g}); a run whose "
+        "process ended on this machine is taken over at once",
+    )
+
+
+def check_launch(options: argparse.Namespace) -> None:
+    """Raise ConfigError for options that exclude each other; replace `options.devices` by a tuple of names."""
+    other_launchers = {"local": ("address", "cpus_per_run", "gpus_per_run"), "ray": ("devices",)}
+    for name in other_launchers[options.launcher]:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')}: not with --launcher {options.launcher}")
+    if options.cpus_per_run is not None and options.cpus_per_run <= 0:
+        raise ConfigError(f"--cpus-per-run: {options.cpus_per_run:g}; more than 0 is needed, such as 1")
+    gpus = options.gpus_per_run or 0.0
+    if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+        raise ConfigError(f"--gpus-per-run: {gpus:g}; give a share of one, such as 0.5, or a whole number")
+    if options.launcher == "local":
+        options.devices = devices_named(AUTO if options.devices is None else options.devices)
+
+
+def devices_named(text: str) -> tuple[str, ...]:
+    """The devices of "cuda:0,cuda:1", "0,1", "cpu" or "auto". Raises ConfigError for a device that is missing."""
+    import torch
+
+    available = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    if text == AUTO:
+        return tuple(available) or (CPU,)
+    words = [word.strip() for word in text.split(",")]
+    devices = tuple(f"cuda:{word}" if word.isdecimal() else word for word in words)
+    if devices == (CPU,):
+        return devices
+    for device in devices:
+        if device not in available:
+            hint = choose([*available, CPU]) if available else f"this machine has no CUDA device; choose {CPU}"
+            raise ConfigError(f"--devices: no device {device!r} in {text!r}; {hint}")
+    if len(set(devices)) < len(devices):
+        raise ConfigError(f"--devices: {text!r} names one twice; --jobs 2 trains two runs side by side on each")
+    return devices
+
+
+def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace) -> None:
+    """Train these runs of the plan, with their progress on standard error. Raises FsslError as `launch` does."""
+    from benchmark.cli.progress import TableProgress
+
+    console = Console(stderr=True)
+    labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
+    title = ", ".join(f"{item.name} ({item.profile})" for item in planned.items) or "sweep"
+    done = len(planned.runs) - len(planned.missing)
+    later = f", {len(planned.waiting)} more when the trials among them are done" if planned.waiting else ""
+    started = time.monotonic()
+    with workers_for(options, len(runs)) as workers:
+        size = min(workers.size, len(runs))
+        console.print(f"{title}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
+        with TableProgress(runs, options.results, console, labels) as progress:
+            end = launch(workers, runs, options.results, watch=progress.watch, patience=options.takeover_after)
+    _report_falls(runs, options.results, console)
+    others = len(end.finished) - end.trained
+    elsewhere = f", {others} by others" if others else ""
+    console.print(f"trained {end.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
+
+
+@contextlib.contextmanager
+def workers_for(options: argparse.Namespace, runs: int) -> Iterator[Workers]:
+    """Workers for at most so many runs at a time: processes of this machine, or a Ray cluster."""
+    if options.launcher == "local":
+        size = min(_runs_at_a_time(options), runs)
+        yield LocalWorkers(size, options.results, options.data_root, options.takeover_after, options.devices)
+        return
+    from sweeps.ray_launcher import LOCAL, RayWorkers, joined
+
+    address = options.address or os.environ.get("RAY_ADDRESS") or LOCAL
+    # Ray prints messages about its workers on standard output, which is for results.
+    with contextlib.redirect_stdout(sys.stderr), joined(address):
+        share = (options.cpus_per_run or 1.0, options.gpus_per_run or 0.0)
+        at_most = options.jobs or runs
+        yield RayWorkers(options.results, options.data_root, options.takeover_after, share, at_most)
+
+
+def _runs_at_a_time(options: argparse.Namespace) -> int:
+    from benchmark.federated.start import usable_cores
+
+    per_device: int = options.jobs or (usable_cores() if options.devices == (CPU,) else 1)
+    return per_device * len(options.devices)
+
+
+def _report_falls(runs: Sequence[Experiment], results: Path, console: Console) -> None:
+    """Print one line for all runs whose accuracy fell far during training."""
+    falls = [fall for run in runs if (fall := result_if_whole(run_folder(results, run)).get("fall"))]
+    if falls:
+        worst = fall_in_words(max(falls, key=lambda fall: float(fall["depth"])))
+        text = f"{len(falls)} of {len(runs)} runs fell while training, the worst: {worst}: {AGAINST_A_FALL}"
+        console.print(text, highlight=False, soft_wrap=True)

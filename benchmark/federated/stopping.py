@@ -1,0 +1,97 @@
+"""SIGTERM and Ctrl-C: a flag that training looks at between local steps, batches and jobs.
+
+The round in progress is abandoned, and the last finished one is what the run goes on from. A second signal ends the
+process at once.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import pytorch_lightning as pl
+
+from benchmark.errors import Stopped
+
+
+class Preempted(BaseException):
+    """The process was asked to stop. Callbacks that have to know of it have `on_exception`.
+
+    No `Exception`, so that nothing on the way takes it for an error of its own.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.signal = name  # such as "SIGTERM"
+        super().__init__(name)
+
+
+_asked: str | None = None  # the signal that came; there is one for the process, as there is one handler
+
+
+def asked() -> str | None:
+    """The signal that came since `StopOnSignal.listening`; None where none did."""
+    return _asked
+
+
+def check() -> None:
+    """Raises Preempted where a signal has come."""
+    if _asked is not None:
+        raise Preempted(_asked)
+
+
+class StopOnSignal(pl.Callback):
+    """Listens to signals, and stops a run between two rounds; `check` does it within one.
+
+    Before the first round, when nothing is under way that has to be finished, a signal raises Preempted at once.
+    """
+
+    def __init__(self) -> None:
+        self._training = False
+        self._before: dict[signal.Signals, object] = {}
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """From here on signals count. They reach the main thread only: in another one this does nothing.
+
+        A signal that is ignored (Ctrl-C in a process whose parent passes it on) stays so.
+        """
+        global _asked
+        _asked = None
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._ask)
+        try:
+            yield
+        finally:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
+            _asked = None
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        global _asked
+        if _asked is not None:
+            leave_at_once()
+        _asked = signal.Signals(number).name
+        if not self._training:
+            raise Preempted(_asked)
+
+    def on_train_start(self, *args: object) -> None:
+        """Lightning puts a handler of its own in place when fitting starts: ours comes after."""
+        self._training = True
+        for number in self._before:
+            signal.signal(number, self._ask)
+
+    def on_train_batch_start(self, *args: object) -> None:
+        check()
+
+
+def leave_at_once() -> None:
+    """End the process and its workers without another word to the disk: what is there is whole."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    os.write(2, b"fssl: stopped at once; the same command goes on from the last save\n")
+    os._exit(Stopped.exit_code)

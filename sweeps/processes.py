@@ -1,0 +1,179 @@
+"""The workers of a launch on this machine: processes of one thread each, on the cores or on given devices."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from benchmark.errors import ConfigError, DataError, FsslError
+from benchmark.experiment import Experiment
+from benchmark.federated.start import hear, starting
+from benchmark.records.claim import PATIENCE
+from sweeps.launcher import RunDied, RunFailed, named
+
+CPU = "cpu"  # any number of processes share it
+_starting = threading.Lock()  # `starting` changes the environment of this process for a moment
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    """A process that trains one run after another."""
+
+    device: str
+    process: BaseProcess
+    pipe: Connection  # takes runs, and gives the error of each, or None; closed where the process dies
+    run: Experiment | None = None
+
+
+class LocalWorkers:
+    """Up to `size` processes, started when there is work for them, and shared evenly among `devices`."""
+
+    def __init__(
+        self,
+        size: int,
+        results: Path,
+        data_root: Path | None = None,
+        patience: float = PATIENCE,
+        devices: Sequence[str] = (CPU,),
+    ) -> None:
+        self.size = size
+        self._arguments, self._devices = (results, data_root, patience), tuple(devices)
+        self._workers: list[_Worker] = []
+
+    @property
+    def running(self) -> set[Experiment]:
+        return {worker.run for worker in self._workers if worker.run is not None}
+
+    @property
+    def devices(self) -> dict[int, str]:
+        """Number of each process -> its device."""
+        return {worker.process.pid or 0: worker.device for worker in self._workers}
+
+    def start(self, run: Experiment) -> None:
+        idle = [worker for worker in self._workers if worker.run is None]
+        worker = idle[0] if idle else self._new_worker()
+        worker.run = run
+        try:
+            worker.pipe.send(run)
+        except OSError:
+            raise self._death_of(worker) from None
+
+    def _new_worker(self) -> _Worker:
+        """Raises RunDied."""
+        device = min(self._devices, key=[worker.device for worker in self._workers].count)  # with the fewest processes
+        with _starting, starting(fresh=device != CPU) as context:
+            pipe, end_of_worker = context.Pipe()
+            process = context.Process(target=_work, args=(end_of_worker, *self._arguments, device))
+            try:
+                process.start()
+            except (OSError, EOFError) as error:  # no memory for it, or the server that forks it was killed
+                raise RunDied(f"an error when it was started ({error})") from None
+            finally:
+                end_of_worker.close()
+        worker = _Worker(device=device, process=process, pipe=pipe)
+        self._workers.append(worker)
+        return worker
+
+    def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
+        pipes = {worker.pipe: worker for worker in self._workers if worker.run is not None}
+        if not pipes:
+            time.sleep(timeout)
+        for pipe in wait(list(pipes), timeout):
+            worker = pipes[pipe]  # type: ignore[index]
+            assert worker.run is not None
+            run, worker.run = worker.run, None
+            try:
+                error = worker.pipe.recv()
+            except (EOFError, OSError):
+                error = self._death_of(worker)
+            yield run, error
+
+    def _death_of(self, worker: _Worker) -> RunDied:
+        self._workers.remove(worker)
+        worker.process.join()
+        return RunDied(_in_words(worker.process.exitcode or 0))
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+
+    def close(self) -> None:
+        try:
+            for worker in self._workers:
+                worker.pipe.close()  # an idle process ends, the others after their runs
+            for worker in self._workers:
+                worker.process.join()
+        except BaseException:
+            for worker in self._workers:
+                worker.process.kill()
+            raise
+
+
+def _in_words(code: int) -> str:
+    """An exit code of `multiprocessing`."""
+    if code == -signal.SIGKILL:
+        return "SIGKILL (too little memory?)"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _work(pipe: Connection, results: Path, data_root: Path | None, patience: float, device: str) -> None:
+    """The whole life of a worker process."""
+    begin_worker()
+    with contextlib.suppress(EOFError, OSError):  # the launch is over, or was killed
+        while True:
+            pipe.send(attempt(pipe.recv(), results, data_root, patience, device))
+
+
+def begin_worker() -> None:
+    """Begin a worker process: SIGTERM stops its run, and so does the end of its parent."""
+    hear()
+
+    def leave_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+def attempt(
+    experiment: Experiment, results: Path, data_root: Path | None, patience: float, device: str
+) -> FsslError | None:
+    """Train a run in this process. Returns the error with which it ended; None where its record is written."""
+    import torch
+
+    from benchmark.records.run import run
+    from benchmark.verdicts.families import begun_under
+
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)  # otherwise operations that name no device open a context on the first one
+    try:
+        run(
+            experiment,
+            results,
+            data_root=data_root,
+            engine="pool" if device == CPU else "reference",
+            workers=1 if device == CPU else None,
+            device=None if device == CPU else device,
+            patience=patience,
+            begun_under=partial(begun_under, experiment, results),
+        )
+    except (ConfigError, DataError) as error:
+        return type(error)(f"{named(experiment)}: {error}")
+    except FsslError as error:
+        return error
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        return RunFailed(f"{named(experiment)}: failed with {error!r}")
+    return None

@@ -1,0 +1,79 @@
+"""`fssl reproduce` when something is wrong: what it shows, what it trains again, and how it ends."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmark.cli import reproduce
+from benchmark.cli.main import main
+from benchmark.errors import CannotWrite
+from benchmark.records.record import run_folder
+from benchmark.records.run import run
+from tests.cli.test_report import places, small_item  # noqa: F401 (a fixture)
+
+WORDS = ["reproduce", "ssfl/tab2", "--profile", "demo"]
+
+
+def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(places, tmp_path, capfd):  # noqa: F811
+    """SIGINT once a run is done, as by `timeout -s INT`: the table has that run, no page is built, exit code 76."""
+
+    def interrupt() -> None:
+        while not list(tmp_path.glob("runs/*/*/result.json")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    words = [*WORDS, "--pilots", "8", "--jobs", "1", *places]
+    assert main(words) == 76
+    out, err = capfd.readouterr()
+    assert "the same command goes on" in err and out.startswith("ssfl/tab2")
+    assert "report: not built" in out and not list(tmp_path.glob("**/*.html"))
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/result.json")}
+    assert 0 < len(done) < 16
+    assert main(words) == 0
+    out, err = capfd.readouterr()
+    assert f"{16 - len(done)} runs to train, {len(done)} done" in err and "report: not built" not in out
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+
+
+def test_the_table_is_printed_before_pages_are_built(places, capsys, monkeypatch):  # noqa: F811
+    """After hours of training, a site that cannot be written costs the pages alone."""
+
+    def fail(*arguments: object) -> None:
+        raise CannotWrite("no room for the site")
+
+    monkeypatch.setattr(reproduce, "build_pages", fail)
+    assert main([*WORDS, "--json", *places]) == 73
+    captured = capsys.readouterr()
+    assert [cell["n"] for cell in json.loads(captured.out)["cells"]] == [2, 2] and "no room" in captured.err
+
+
+@pytest.mark.parametrize("command", ["reproduce", "work"])
+def test_a_result_that_does_not_count_ends_the_command(command, places, tmp_path, capsys):  # noqa: F811
+    """It is neither finished nor to be trained; the other runs are done, and the message names it."""
+    experiment = small_item("demo").cells[0].experiment
+    run(experiment, tmp_path)
+    path = run_folder(tmp_path, experiment) / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
+    options = places if command == "reproduce" else places[:2]
+    assert main([command, *WORDS[1:], *options]) == 1
+    err = capsys.readouterr().err
+    assert f"such as cell {experiment.cell_key}, seed 0; `fssl verify`" in err
+    assert len(list(tmp_path.glob("runs/*/*/result.json"))) == 4
+
+
+def test_the_home_folder_in_an_option(tmp_path, monkeypatch, capsys):
+    """No shell replaces the ~ of `--results=~/x`, or of $FSSL_RESULTS."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "--json", "--federation.rounds=1", "--federation.T=1"]
+    assert main([*words, "--results=~/one"]) == 0
+    monkeypatch.setenv("FSSL_RESULTS", "~/two")
+    assert main(words) == 0
+    folders = [Path(json.loads(line)["folder"]) for line in capsys.readouterr().out.splitlines()]
+    assert [folder.relative_to(tmp_path).parts[0] for folder in folders] == ["one", "two"]

@@ -1,0 +1,235 @@
+"""Claims: who is at a run, whatever dies, stops or wakes up in between."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+import pytest
+
+from benchmark.errors import RunningElsewhere
+from benchmark.records.claim import NAME, ClaimLost, claimed, holder_of, is_held, is_working, this_process, why_dead
+from tests.conftest import ROOT
+
+# Claims the folder argv[1], says so, and when a line comes in whether the claim is still its own.
+HOLDER = """
+import sys
+from pathlib import Path
+from benchmark.records.claim import ClaimLost, claimed
+with claimed(Path(sys.argv[1]), beat=0.05) as claim:
+    print("claimed", flush=True)
+    sys.stdin.readline()
+    print("own" if claim.is_own() else "lost", flush=True)
+"""
+
+
+def process(code: str, *words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process of this machine that holds tmp_path."""
+    with process(HOLDER, tmp_path) as other:
+        assert other.stdout is not None and other.stdout.readline() == "claimed\n"
+        yield other
+        other.kill()
+
+
+def answer_of(other: subprocess.Popen[str]) -> str:
+    return other.communicate("\n", timeout=60)[0].strip()
+
+
+def of_another_machine(folder: Path) -> Path:
+    """The claim of a process there, whose heart has just beaten."""
+    path = folder / NAME
+    path.write_text(json.dumps({"token": "theirs", **this_process(), "machine": "elsewhere"}))
+    return path
+
+
+def test_one_process_at_a_time_and_nothing_is_left(tmp_path):
+    with claimed(tmp_path) as claim:
+        assert is_held(tmp_path) and claim.is_own() and claim.after is None
+        with pytest.raises(RunningElsewhere, match="another process is at this run"), claimed(tmp_path):
+            pass
+        assert claim.is_own()
+    assert not is_held(tmp_path) and not list(tmp_path.iterdir())
+
+
+def test_a_live_process_keeps_its_claim_and_a_dead_one_loses_it_at_once(tmp_path, holder):
+    """However silent the one and however short ago the other has beaten."""
+    with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=0.0):
+        pass
+    holder.send_signal(SIGKILL)
+    holder.wait()
+    assert why_dead(tmp_path, patience=1e6) == "its process is gone"
+    with claimed(tmp_path, patience=1e6) as claim:
+        assert claim.after == "its process is gone"
+
+
+def test_a_stopped_process_loses_it_when_it_is_silent_and_notices_when_it_wakes(tmp_path, holder):
+    holder.send_signal(SIGSTOP)
+    with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=60.0):
+        pass
+    deadline = time.monotonic() + 20
+    while is_held(tmp_path, patience=0.5):
+        assert time.monotonic() < deadline
+    with claimed(tmp_path, patience=0.5) as claim:
+        beat = (tmp_path / NAME).stat().st_mtime_ns
+        holder.send_signal(SIGCONT)
+        assert answer_of(holder) == "lost"
+        assert claim.is_own() and (tmp_path / NAME).stat().st_mtime_ns == beat  # it neither removed nor moved it
+    assert claim.after == "no heartbeat"
+
+
+def test_a_stopped_process_that_nobody_replaced_goes_on(tmp_path, holder):
+    holder.send_signal(SIGSTOP)
+    holder.send_signal(SIGCONT)
+    assert answer_of(holder) == "own"
+
+
+@pytest.mark.parametrize(("silence", "taken"), [(110.0, False), (130.0, True)])
+def test_of_another_machine_only_the_heartbeat_is_known(tmp_path, silence, taken):
+    """A live process number means nothing there. 120 s are the default patience."""
+    os.utime(of_another_machine(tmp_path), (time.time() - silence,) * 2)
+    with ExitStack() as stack:
+        if not taken:
+            stack.enter_context(pytest.raises(RunningElsewhere))
+        assert stack.enter_context(claimed(tmp_path)).after == "no heartbeat"
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_an_hour_off_moves_nothing(tmp_path, monkeypatch, hours):
+    """Ages are differences of file times, and never this machine's clock."""
+    path = of_another_machine(tmp_path)
+    monkeypatch.setattr(time, "time", lambda clock=time.time: clock() + 3600.0 * hours)
+    assert is_held(tmp_path)
+    now = path.stat().st_mtime
+    os.utime(path, (now - 130,) * 2)
+    assert not is_held(tmp_path)
+
+
+@pytest.mark.parametrize("ahead", [7200.0, 365 * 86400.0])
+def test_a_heartbeat_from_the_future_has_to_move_like_any_other(tmp_path, ahead):
+    """It is set to now by who reads it: a live process goes on from there, a dead one's silence counts from there."""
+    path = of_another_machine(tmp_path)
+    os.utime(path, (time.time() + ahead,) * 2)
+    assert is_held(tmp_path) and abs(path.stat().st_mtime - time.time()) < 60
+    deadline = time.monotonic() + 20
+    while is_held(tmp_path, patience=0.3):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b'{"machine": [], "pid": {}}', b"[" * 5000])
+def test_a_claim_that_is_empty_or_damaged_counts_by_its_heartbeat(tmp_path, content):
+    """Empty: between creating and writing, or after a loss of power in that moment."""
+    path = of_another_machine(tmp_path)
+    path.write_bytes(content)
+    assert is_held(tmp_path)
+    os.utime(path, (time.time() - 200,) * 2)
+    with claimed(tmp_path) as claim:
+        claim.check()
+
+
+def test_a_heart_beats_while_the_process_computes(tmp_path):
+    with claimed(tmp_path, beat=0.02):
+        path = tmp_path / NAME
+        os.utime(path, (1000.0, 1000.0))
+        deadline = time.monotonic() + 10
+        while path.stat().st_mtime == 1000.0:
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("gone", ["removed", "renamed", "taken over"])
+def test_a_holder_whose_claim_is_gone_is_told(tmp_path, gone):
+    folder = tmp_path / "run"
+    with pytest.raises(ClaimLost, match="took this run over, or its folder was removed") as error, claimed(folder):
+        if gone == "removed":
+            shutil.rmtree(folder)
+        elif gone == "renamed":
+            folder.rename(tmp_path / "other")
+        else:
+            of_another_machine(folder)
+        raise FileNotFoundError("whatever fails then")
+    assert error.value.exit_code == 75
+    assert (folder / NAME).exists() == (gone == "taken over")
+
+
+@pytest.mark.parametrize(
+    ("content", "silence", "held"),
+    [
+        ('{"process": {"machine": "x"}}', 10.0, True),
+        ('{"process": {"machine": "x"}}', 130.0, False),
+        ('{"abandoned": "SIGKILL"}', 10.0, False),  # a note of a launcher
+    ],
+)
+def test_a_process_of_an_older_version_is_respected_while_its_lease_beats(tmp_path, content, silence, held):
+    lease = tmp_path / "leases" / "000001"
+    lease.parent.mkdir()
+    lease.write_text(content)
+    os.utime(lease, (time.time() - silence,) * 2)
+    assert is_held(tmp_path) is held
+    if held:
+        assert "older version" in str(holder_of(tmp_path))
+        with pytest.raises(RunningElsewhere, match="a process of an older version is at this run"), claimed(tmp_path):
+            pass
+    else:
+        with claimed(tmp_path) as claim:
+            claim.check()
+
+
+def test_which_process_is_there():
+    mine = this_process()
+    assert is_working(mine) is True
+    assert is_working({**mine, "started": mine["started"] - 1}) is False  # a later process with the same number
+    assert is_working({**mine, "machine": "elsewhere"}) is None
+    assert is_working({**mine, "machine": None}) is None
+    assert is_working({}) is None
+
+
+# For every folder of argv[2:], in an order drawn from the seed argv[1]: claim it, and write if there is no result.
+RACER = """
+import random, sys
+from pathlib import Path
+from benchmark.errors import RunningElsewhere
+from benchmark.records.claim import claimed
+folders = list(map(Path, sys.argv[2:]))
+random.Random(sys.argv[1]).shuffle(folders)
+sys.stdin.readline()
+while folders:
+    folder = folders.pop()
+    try:
+        with claimed(folder, patience=1e6) as claim:
+            if not (folder / "result.json").exists():
+                claim.check()
+                (folder / "result.json").touch()
+                print(folder.name, flush=True)
+    except RunningElsewhere:
+        folders.insert(0, folder)
+"""
+
+
+def test_eight_processes_do_two_hundred_runs_once_each(tmp_path):
+    """They start together; every one tries every folder until it has a result. One of them is killed on its way."""
+    folders = [tmp_path / f"{number:03}" for number in range(200)]
+    racers = [process(RACER, seed, *folders) for seed in range(8)]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    assert racers[0].stdout is not None
+    said = racers[0].stdout.readline()
+    racers[0].kill()
+    done = Counter(line for racer in racers for line in (said + racer.communicate(timeout=60)[0]).split())
+    assert all(racer.returncode == 0 for racer in racers[1:])
+    done.subtract({said.strip(): 7})  # it was joined to each
+    assert max(done.values()) == 1
+    assert len(list(tmp_path.glob("*/result.json"))) == 200 and len(done) >= 199  # it may die before it has spoken

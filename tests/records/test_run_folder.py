@@ -1,0 +1,126 @@
+"""Whatever comes to a run, wherever it comes: the record is that of an unbroken run, bit by bit, clocks apart, and
+nothing is lost but the rounds since the last save."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+
+from benchmark.experiment import Evaluation, Federation
+from benchmark.records.record import run_folder
+from benchmark.records.verify import troubles_of
+from tests.conftest import record_of, tiny_experiment
+from tests.records.equality import differences, saved
+from tests.records.faults import FAULTS, PLACES
+
+ROUNDS, AT = 4, 3  # a run's rounds, and the one in which something happens
+TINY = tiny_experiment()
+# State at the clients, so that a run that goes on needs more than the weights.
+EXPERIMENT = replace(
+    TINY,
+    method=replace(TINY.method, momentum="released_code"),
+    federation=Federation(K=4, C=4, T=2, rounds=ROUNDS),
+    evaluation=Evaluation(every=1),
+)
+ENGINES: dict[str, dict[str, Any]] = {
+    "reference": {"engine": "reference"},
+    "pool of one": {"engine": "pool", "workers": 1},
+    "pool of two": {"engine": "pool", "workers": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(forks, tmp_path_factory) -> dict[str, Path]:
+    """The results of an unbroken run, by engine."""
+    found = {name: tmp_path_factory.mktemp("whole") for name in ENGINES}
+    for name, options in ENGINES.items():
+        assert forks.run(EXPERIMENT, found[name], **options)["code"] == 0
+    return found
+
+
+@pytest.fixture
+def results(request, tmp_path) -> Iterator[Path]:
+    """A folder of results; with "disk full" on a file system of its own of 20 MB, which only root can mount."""
+    place = tmp_path / "results"
+    place.mkdir()
+    if request.node.callspec.params["fault"] != "disk full":
+        yield place
+        return
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a file system of its own")
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", place], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def expected_code(fault: str, place: str) -> int:
+    """A run that has been published or is about to be has nothing left to stop, and adopts what stands."""
+    if place == "at publishing" and fault in ("stopped", "woken"):
+        return 0
+    return {"killed": -SIGKILL, "stopped": 76, "woken": 75, "disk full": 73}[fault]
+
+
+def expected_round(fault: str, place: str) -> int:
+    """The one that is gone on from. A signal lets a save come to its end; a round in progress is abandoned."""
+    if place == "at publishing":
+        return ROUNDS
+    done = place == "after a save" or (fault == "stopped" and place in ("before a save", "in a save"))
+    return AT if done else AT - 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("place", PLACES)
+def test_the_record_is_that_of_an_unbroken_run(forks, whole, results, engine, fault, place):
+    successor = {"patience": 0.2} if fault == "woken" else None
+    faults = {"happens": [fault, place, AT, str(results)]}
+    end = forks.run(EXPERIMENT, results, **ENGINES[engine], faults=faults, successor=successor)
+    assert end["code"] == expected_code(fault, place), end
+    assert end["left"] == []
+    folder = run_folder(results, EXPERIMENT)
+    if fault == "woken":
+        assert end["successor"]["code"] == 0, end["successor"]["said"]
+        assert end["code"] == 0 or "another process took this run over" in end["said"]
+    elif end["code"] != 0:
+        (results / "filler").unlink(missing_ok=True)
+        assert not (folder / "result.json").exists()
+        assert saved(folder, EXPERIMENT).round == expected_round(fault, place)
+        again = forks.run(EXPERIMENT, results, **ENGINES[engine])
+        assert again["code"] == 0, again["said"]
+        assert again["said"] == ""
+    assert differences(results, whole[engine], EXPERIMENT) == []
+    record = record_of(folder)
+    assert troubles_of(record, folder) == []
+    starts = [attempt["from_round"] for attempt in record.manifest["attempts"]]
+    assert starts == ([0] if fault == "stopped" and end["code"] == 0 else [0, expected_round(fault, place)])
+
+
+def test_it_goes_on_with_other_workers(forks, whole, tmp_path):
+    """Killed with a pool of two, taken up by a pool of one: equal bits, since both are one engine."""
+    faults = {"happens": ["killed", "in a job", AT, str(tmp_path)]}
+    assert forks.run(EXPERIMENT, tmp_path, **ENGINES["pool of two"], faults=faults)["code"] == -SIGKILL
+    assert forks.run(EXPERIMENT, tmp_path, workers=1)["code"] == 0
+    assert differences(tmp_path, whole["pool of two"], EXPERIMENT) == []
+
+
+def test_each_attempt_has_its_code_packages_and_processor(forks, whole, tmp_path):
+    faults = {"happens": ["killed", "after a save", AT, str(tmp_path)]}
+    forks.run(EXPERIMENT, tmp_path, faults=faults)
+    path = run_folder(tmp_path, EXPERIMENT) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["attempts"][0]["packages"]["torch"] = "1.0"
+    path.write_text(json.dumps(manifest))
+    forks.run(EXPERIMENT, tmp_path)
+    first, second = json.loads(path.read_text())["attempts"]
+    assert (first["packages"]["torch"], first.get("after")) == ("1.0", None)
+    assert second["packages"] == manifest["packages"] != first["packages"]
+    assert second["after"] == "its process is gone" and second["hardware"] and second["code"]

@@ -1,0 +1,151 @@
+"""`state.pt`: of another run, of another form, damaged, hostile; how often it is written, and what that needs."""
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.errors import ConfigError
+from benchmark.methods.protocol import State
+from benchmark.records import recorder
+from benchmark.records.claim import claimed
+from benchmark.records.state import FORMAT, NAME, RunState, load, save
+from tests.conftest import ROOT, tiny_experiment
+from tests.records.equality import agree
+
+RUN = "x/seed=0"
+
+
+def state_after(number: int) -> RunState:
+    state = State(server={"w": torch.full((2,), float(number)), "n": 3}, clients={"3": {"v": torch.ones(1)}, "4": {}})
+    lines = tuple(f'{{"round": {n}}}\n' for n in range(1, number + 1))
+    return RunState(state=state, lines=lines, last={"a": 0.5}, best={"round": 1}, exchange={"together": True})
+
+
+def test_what_is_saved_is_read(tmp_path):
+    save(tmp_path, state_after(2), RUN)
+    save(tmp_path, state_after(3), RUN)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    found, warning = load(tmp_path, RUN)
+    assert found is not None and warning is None and found.round == 3
+    assert agree(vars(found.state), vars(state_after(3).state))
+    assert (found.lines, found.last, found.best, found.exchange) == tuple(
+        getattr(state_after(3), name) for name in ("lines", "last", "best", "exchange")
+    )
+    assert load(tmp_path / "nowhere", RUN) == (None, None)
+
+
+def test_a_state_of_another_run_is_refused_with_both_named(tmp_path):
+    save(tmp_path, state_after(1), "x/seed=5")
+    with pytest.raises(ConfigError, match=f"belongs to run x/seed=5, not to {RUN}"):
+        load(tmp_path, RUN)
+
+
+def test_a_newer_format_is_refused_with_both_numbers(tmp_path):
+    torch.save({"format": FORMAT + 6, "run": RUN}, tmp_path / NAME)
+    with pytest.raises(ConfigError, match=f"has format {FORMAT + 6}, this version reads {FORMAT}"):
+        load(tmp_path, RUN)
+
+
+def test_hostile_files_run_no_code(tmp_path):
+    """A pickle that calls something, in torch's format and by itself."""
+
+    class Evil:
+        def __reduce__(self):
+            return (os.system, (f"touch {tmp_path / 'canary'}",))
+
+    for data in (in_torch_s_format(Evil()), in_torch_s_format({"run": Evil()}), pickle.dumps(Evil())):
+        (tmp_path / NAME).write_bytes(data)
+        state, warning = load(tmp_path, RUN)
+        assert state is None and "is damaged" in str(warning)
+    assert not (tmp_path / "canary").exists()
+
+
+def in_torch_s_format(content: object) -> bytes:
+    torch.save(content, buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("content", [{}, [1], torch.ones(1), {"format": FORMAT}, {"format": FORMAT, "run": RUN}])
+def test_what_only_looks_like_a_state_is_damaged(tmp_path, content):
+    torch.save(content, tmp_path / NAME)
+    state, warning = load(tmp_path, RUN)
+    assert state is None and str(warning).endswith("the run starts from round 1")
+
+
+def test_a_flipped_bit_is_noticed_wherever_a_number_lies(tmp_path):
+    """torch's files have checksums."""
+    large = State(server={"w": torch.arange(10_000.0)}, clients={})
+    save(tmp_path, RunState(state=large, lines=("{}\n",), last={}), RUN)
+    whole = (tmp_path / NAME).read_bytes()
+    first = whole.index(torch.arange(100.0, 110.0).numpy().tobytes())
+    for at in range(first, first + 30_000, 997):
+        (tmp_path / NAME).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert load(tmp_path, RUN)[0] is None
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=30))
+def test_the_size_is_that_of_the_tensors_and_little_more(tmp_path_factory, sizes):
+    """300 bytes a tensor and 8 kB at most; a view of a large storage counts as what it shows."""
+    folder = tmp_path_factory.mktemp("sizes")
+    large = torch.zeros(100_000)
+    server = {f"tensor.{number}.weight": large[:size] for number, size in enumerate(sizes)}
+    state = State(server=server, clients={"0": {"momentum": {"w": torch.zeros(5, 5)}}})
+    save(folder, RunState(state=state, lines=("{}\n",), last={}), RUN)
+    size = (folder / NAME).stat().st_size
+    tensors = 4 * (sum(sizes) + 25)
+    assert tensors <= size <= tensors + 300 * (len(sizes) + 1) + 8000
+
+
+# Saves and loads a state of argv[2] clients, 44 MB each, in the folder argv[1]; says how many MB the peak grew by.
+HEAVY = """
+import resource, sys
+from pathlib import Path
+import torch
+from benchmark.methods.protocol import State
+from benchmark.records.state import RunState, load, save
+clients = {str(n): {"v": {str(k): torch.ones(1024, 1024) for k in range(11)}} for n in range(int(sys.argv[2]))}
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+before = peak()
+save(Path(sys.argv[1]), RunState(state=State(server={}, clients=clients), lines=("{}\\n",), last={}), "x")
+print(peak() - before)
+del clients
+load(Path(sys.argv[1]), "x")
+print(peak() - before)
+"""
+
+
+def test_saving_and_going_on_need_no_second_copy_in_memory(tmp_path):
+    words = [sys.executable, "-c", HEAVY, str(tmp_path), "8"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert max(map(int, done.stdout.split())) < 100  # of 352 MB
+
+
+def test_saves_are_further_apart_where_one_takes_long(tmp_path, monkeypatch):
+    """A clock that shows 100 s more a round, and 10 s for saving: 5 % of a run is one in every 200 s, so after rounds
+    1 (nothing was known yet), 3, 5; the last round's in any case."""
+    clock, saved = [0.0], []
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: clock[0])
+
+    def slow(folder: Path, run_state: RunState, *rest: object) -> None:
+        clock[0] += 10.0
+        saved.append(run_state.round)
+
+    monkeypatch.setattr(recorder.states, "save", slow)
+    monkeypatch.setattr(recorder, "MOST_OF_A_RUN", 0.05)
+    with claimed(tmp_path) as claim:
+        written = recorder.Recorder(claim, tiny_experiment())
+        for number in range(1, 7):
+            clock[0] += 100.0
+            written._state = state_after(number)
+            written.save_when_due()
+        written.save()
+        written.save()  # there already
+    assert saved == [1, 3, 5, 6]
