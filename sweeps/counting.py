@@ -266,14 +266,12 @@ def kind_of(job: Job, local: Local) -> Hashable:
 
 
 def alike(value: Any) -> Hashable:
-    """What of a setting decides how much work a step is: whether a number is 0, and the length of a tuple.
-
-    Batch sizes and weight sets are told apart by `kind_of`.
-    """
+    """What of a setting decides how much work a step is: whether a rate or threshold is 0, and how many of something."""
     if is_dataclass(value):
-        return type(value), *(alike(getattr(value, f.name)) for f in fields(value))
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value == 0
+        at_server = getattr(value, "server_settings", ())
+        return type(value), *(alike(getattr(value, f.name)) for f in fields(value) if f.name not in at_server)
+    if isinstance(value, float):
+        return value == 0.0
     return len(value) if isinstance(value, tuple) else repr(value)
 
 
