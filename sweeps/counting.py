@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.data.datasets import DATASETS, DataSet, load
 from benchmark.data.partition import Iid
+from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.batches import sources_of, steps_of
 from benchmark.federated.environment import Environment, Part, prepare, weights_of
@@ -85,11 +86,13 @@ def stand_in(experiment: Experiment, data_root: Path | None = None) -> Environme
 
     A user's own folder of images is loaded for its size. Raises ConfigError where method and setting do not fit.
     """
-    return prepare(replace(experiment, partition=Iid()), data=_stand_in_set(experiment.data.name, data_root))
+    settings = experiment.data
+    split = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
+    return prepare(split, data=_stand_in_set(settings.name, settings.pooled_test, data_root))
 
 
 @cache
-def _stand_in_set(name: str, data_root: Path | None) -> DataSet:
+def _stand_in_set(name: str, pooled_test: int, data_root: Path | None) -> DataSet:
     if name in DATASETS:
         known = DATASETS[name]
         shape, num_classes = known.image_shape, known.num_classes
@@ -98,6 +101,10 @@ def _stand_in_set(name: str, data_root: Path | None) -> DataSet:
         own = load(name, data_root)
         shape, num_classes = own.image_shape, own.num_classes
         N_train, N_test, N_extra = len(own.train_labels_N), len(own.test_labels_N), 0
+    if pooled_test:  # no image is moved for it
+        if pooled_test >= N_train + N_test:
+            raise ConfigError(f"pooled_test: {pooled_test} of the {N_train + N_test:,} images of {name}; choose fewer")
+        N_train, N_test = N_train + N_test - pooled_test, pooled_test
     image_CHW = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return DataSet(
         name=name,
@@ -266,7 +273,7 @@ def kind_of(job: Job, local: Local) -> Hashable:
 
 
 def alike(value: Any) -> Hashable:
-    """What of a setting decides how much work a step is: whether a rate or threshold is 0, and how many of something."""
+    """What of a setting decides a step's work: whether a rate or threshold is 0, and how many of something."""
     if is_dataclass(value):
         at_server = getattr(value, "server_settings", ())
         return type(value), *(alike(getattr(value, f.name)) for f in fields(value) if f.name not in at_server)

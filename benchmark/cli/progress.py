@@ -73,8 +73,8 @@ class TableProgress:
 
         running, finished = status.running, status.finished
         if self._progress.tasks[0].total is None:
-            seconds = sum(seconds_of_first(run, run.federation.rounds) for run in self._runs)
-            self._progress.update(self._task, total=seconds)
+            planned = sum(seconds_of_first(run, run.federation.rounds) for run in self._runs)
+            self._progress.update(self._task, total=planned)
         done = sum(seconds_of_first(run, run.federation.rounds) for run in finished)
         rounds = sum(run.federation.rounds for run in finished)
         for run in sorted(running, key=lambda run: (run.seed, run.cell_key)):

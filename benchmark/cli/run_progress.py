@@ -26,13 +26,9 @@ class RunProgress(pl.Callback):
         if self._console.is_terminal:
             self._progress.start()
         done = pl_module.rounds_done
-        self._task = self._progress.add_task(
-            "training",
-            total=self._seconds_of_first(self._rounds),
-            completed=self._seconds_of_first(done),
-            note="",
-            rounds=f"{done}/{self._rounds}",
-        )
+        total = self._seconds_of_first(self._rounds)
+        self._task = self._progress.add_task("training", total=total, note="", rounds=f"{done}/{self._rounds}")
+        self._progress.update(self._task, completed=self._seconds_of_first(done))
 
     def _seconds_of_first(self, rounds: int) -> float:
         """What the bar goes by: planned CPU seconds; rounds where there is no terminal, and so no bar."""
