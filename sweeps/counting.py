@@ -1,9 +1,10 @@
-"""What a round costs: it is played over an engine that counts, and trains one local step of each kind of job.
+"""Counts what a round costs, by playing it without data.
 
-The method's own `round` gives out its jobs. Each is started, and its local steps are counted by `steps_of`. The first
-job of a kind is trained for one real step of at most 32 images; what it leaves stands for all of its kind. Between jobs
-a weight is thin: one number in place of the whole tensor, so that averages cost nothing and methods still find numbers
-in them. Images are those of a stand-in for the data set: its size, equally large classes and clients, one picture.
+The method's own `round` gives out its jobs. Each job is started, and `steps_of` counts its local steps. The first job
+of a kind is trained for one real step of at most 32 images; its outcome stands for all jobs of the kind. Between jobs
+weights are thin: one number in place of each tensor. Averages then cost nothing, and methods that compute with weights
+still find numbers. A stand-in replaces the data set: of its size, with equally large classes and clients, and the same
+picture for all images.
 
 Legend: N images, D classes.
 """

@@ -1,4 +1,4 @@
-"""How far runs are, told from their folders alone: for whoever looks from another shell or another machine."""
+"""Reads from their folders how far runs are, from any shell or machine."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +148,7 @@ def _known(status: str) -> State:
 
 def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
     """Every run that was ever begun under this folder of results."""
-    found = []
+    statuses = []
     for folder in sorted(results.glob("runs/*/seed=*")):
         if not folder.name.removeprefix("seed=").isdecimal():
             continue  # `fssl verify` tells of it
@@ -159,10 +159,10 @@ def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
         except (FsslError, OSError) as error:
             key, seed = folder.parent.name, int(folder.name.removeprefix("seed="))
             trouble = one_line(error)
-            found.append(RunStatus(cell_key=key, seed=seed, name=key, rounds=0, state="damaged", trouble=trouble))
+            statuses.append(RunStatus(cell_key=key, seed=seed, name=key, rounds=0, state="damaged", trouble=trouble))
             continue
-        found.append(status_of(folder, name=folder.parent.name, rounds=rounds, patience=patience))
-    return found
+        statuses.append(status_of(folder, name=folder.parent.name, rounds=rounds, patience=patience))
+    return statuses
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:
