@@ -148,8 +148,8 @@ class CountingEngine:
         setup = replace(self._environment.setup(), initial_weights=self._initial_weights)
         self._state = first_state(experiment.method, setup)
         self._kept: dict[str, Tree] = dict(self._state.clients)
-        self._plain = JobRunner(self._environment)
-        self._fast = _AllPass(self._environment, fast=True)  # as launchers train
+        self._plain = _Runner(self._environment)
+        self._fast = _Runner(self._environment, fast=True)  # as launchers train
         self._cost = Cost()
 
     def _initial_weights(self, model: Model | None = None) -> Weights:
@@ -310,13 +310,22 @@ def whole(tree: Mapping[str, Any], initial: Weights) -> Tree:
 # --- one local step -----------------------------------------------------------------------------------------------
 
 
-class _AllPass(JobRunner):
-    """Passes every image through the network, whatever its pseudo-label: on an untrained network none is confident."""
+_networks: dict[Hashable, nn.Module] = {}  # a job trains copies of them
+
+
+class _Runner(JobRunner):
+    """Passes every image through the network, whatever its pseudo-label: an untrained network is sure of none.
+
+    A network is built once for all cells; its weights are loaded for each job.
+    """
 
     def _network(self, model: Model | None) -> nn.Module:
-        network = super()._network(model)
-        pass_all_images(network)
-        return network
+        run, data = self._environment.experiment, self._environment.data
+        key = (model or run.model, data.image_shape, data.num_classes, self._fast)
+        if key not in _networks:
+            _networks[key] = super()._network(model)
+            pass_all_images(_networks[key])
+        return _networks[key]
 
 
 def with_images(job: Job, environment: Environment, most: int) -> Job:
