@@ -113,7 +113,7 @@ def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
     """All that the records hold by round: a row a seed and round, a column a metric; compressed."""
     rows = [{"seed": run.seed, **line} for run in runs for line in run.rounds]
     frame = pd.DataFrame(rows or None, columns=None if rows else ["seed", "round"])
-    return gzip.compress(csv_text(frame).encode(), mtime=0)
+    return gzip.compress(csv_text(frame).encode(), compresslevel=6, mtime=0)
 
 
 def cell_pictures(result: CellResult) -> list[Picture]:

@@ -49,7 +49,7 @@ def forest(judged: Judged, *, seeds: bool) -> Picture | None:
         rows += [_row(f"seed {s}", claim, [values[s]], None, hollow=s not in seen.confirming) for s in every]
     unit = unit_text(claim)
     title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
-    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8, again=seeds)
+    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8)
 
 
 def _scaled(found: tuple[float, float] | None, scale: float) -> tuple[float, float] | None:

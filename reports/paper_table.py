@@ -1,4 +1,4 @@
-"""An item as a table: published and reproduced numbers side by side, a block of columns a metric, differences.
+"""An item as a table: published and reproduced numbers side by side, a block of columns a metric.
 
 Columns are what `item.columns` names (as a rule the method), rows what `item.rows` names, else all other keys. Where
 two entries fall on one place, or there are too many columns to read, the table is a list with one row an entry.
@@ -11,15 +11,13 @@ from typing import Any, TypeAlias
 
 from benchmark.papers.item import Cell, Choice, Item, Shown
 from benchmark.verdicts.results import ACCURACY, CellResult
-from benchmark.verdicts.statistics import Paired, Summary, paired
+from benchmark.verdicts.statistics import Paired, Summary
 from reports.agreement import agreement
 from reports.formatting import (
     NONE,
     axis_title,
     cell_address,
     difference,
-    difference_interval,
-    interval_text,
     is_fraction,
     number,
     percent,
@@ -35,7 +33,6 @@ from reports.tables import Column, Entry, Row, Table, table_of
 QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 WIDEST = 8  # columns of one metric beside each other; a list reads better than a wider table
-MOST_COLUMNS = 10  # with the differences; where there are more, they are a table of their own
 ALL_LABELS = "sees all labels"
 LABELS = {
     "server": "the server has the labels",
@@ -120,25 +117,17 @@ def setting_text(setting: Mapping[str, object]) -> str:
     return ", ".join(str(value) if key in alone else f"{key} = {value}" for key, value in setting.items())
 
 
-def item_tables(one: Reported, widest: int = WIDEST, most: int = MOST_COLUMNS) -> list[Table]:
-    """The item's table and, where it would be too wide with them, the table of its differences."""
+def item_tables(one: Reported, widest: int = WIDEST) -> list[Table]:
+    """The item's table and, of entries that have no column in it, a list."""
     item, data, notes = one.item, item_rows(one), notes_of(one)
     results = {metric: one.by_metric[metric] for metric in metrics_of(item)}
-    found = grid(item)
-    if found is None or len(found.columns) > widest:
+    placed = grid(item)
+    if placed is None or len(placed.columns) > widest:
         return [_table(item, _listed(entries_of(item)), results, data=data, notes=notes)]
-    differences = _differences(item, found, item.metrics[0], results[item.metrics[0]])
-    table = _table(item, found, results, data=data, notes=notes)
-    if len(table.columns) - 1 + len(differences) <= most:
-        tables = [_table(item, found, results, differences, data=data, notes=notes)]
-    else:
-        title = f"Differences to {found.trained[0]}"
-        caption = f"{title}, paired by seed, with 95 % intervals; {item.name}, profile {item.profile}"
-        alone = _table(item, found, {}, differences, data=data)
-        tables = [table, *([replace(alone, title=title, caption=caption)] if differences else [])]
-    beside = [entry for entry in entries_of(item) if not _has_column(item, entry)]
-    if beside:
-        tables.append(replace(_table(item, _listed(beside), results, data=data), title="Beside the table"))
+    tables = [_table(item, placed, results, data=data, notes=notes)]
+    others = [entry for entry in entries_of(item) if not _has_column(item, entry)]
+    if others:
+        tables.append(replace(_table(item, _listed(others), results, data=data), title="Beside the table"))
     return tables
 
 
@@ -155,14 +144,13 @@ def _table(
     item: Item,
     found: Grid,
     results: Mapping[str, Mapping[str, CellResult]],
-    more: Sequence[Drawn] = (),
     *,
     data: Sequence[Mapping[str, Any]],
     notes: Sequence[str] = (),
 ) -> Table:
-    """A block of columns for each metric of `results`, what is computed without runs, and `more`."""
+    """A block of columns for each metric of `results`, and what is computed without runs."""
     drawn = [column for metric in results for column in _block(item, found, metric, results[metric], len(results) == 1)]
-    drawn += [*(_computed(found) if results else []), *more]
+    drawn += _computed(found)
     rows, mixed = [], not all(_sees_every_label(entry) for _, row in found.rows for entry in row.values())
     for name, row in found.rows:
         listed = {key: str(value) for key, value in row[""].setting.items()} if "" in row else {}
@@ -260,15 +248,9 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
     )
 
 
-def mean_entry(seen: Summary, metric: str = ACCURACY, *, detail: Sequence[str] = (), **more: Any) -> Entry:
-    """Mean and spread; on pages the interval as well. `more`: the entry's other fields."""
-    return Entry(
-        text=shown(metric, seen.mean),
-        spread=spread_text(metric, seen),
-        detail=tuple(text for text in (interval_text(metric, seen), *detail) if text),
-        sort=seen.mean,
-        **more,
-    )
+def mean_entry(seen: Summary, metric: str = ACCURACY, **more: Any) -> Entry:
+    """Mean and spread. `more`: the entry's other fields."""
+    return Entry(text=shown(metric, seen.mean), spread=spread_text(metric, seen), sort=seen.mean, **more)
 
 
 def _computed(found: Grid) -> Iterator[Drawn]:
@@ -297,32 +279,11 @@ def _plain(value: object) -> str:
     return NONE if value is None else str(value)
 
 
-def _differences(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult]) -> list[Drawn]:
-    """Each trained column that has a row with the first one, less that, paired by seed. None where columns are no
-    methods."""
-    if "method" not in item.columns or not found.trained:
-        return []
-    first, *others = found.trained
-    others = [name for name in others if any(first in row and name in row for _, row in found.rows)]
-    unit = "points" if is_fraction(metric) else unit_of(metric)
-
-    def entry(row: Mapping[str, Shown], name: str) -> Entry:
-        one, other = (results.get(row[column].label) if column in row else None for column in (name, first))
-        seen = paired(one.values, other.values) if one and other else None
-        return Entry() if seen is None else paired_entry(seen, metric)
-
-    group = f"Difference to {first}" + (f", {unit}" if unit else "")
-    every = _see_every_label(found)
-    group += f", which {ALL_LABELS}" if first in every else ""
-    heads = [Column(name=name, group=group, below=ALL_LABELS if name in every else "") for name in others]
-    return [(head, partial(entry, name=head.name)) for head in heads]
-
-
-def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
-    """A difference with its interval; green above zero, red below, where the interval says so."""
-    look = "" if seen.told is None else "up" if seen.told[0] > 0 else "down" if seen.told[1] < 0 else ""
-    text = difference_interval(metric, seen.told) or "no interval"
-    return Entry(text=difference(metric, seen.mean), below=(text, f"n={seen.n}"), look=look, sort=seen.mean)
+def difference_entry(seen: Paired | None, metric: str = ACCURACY) -> Entry:
+    """A mean difference over common seeds. Whether it is more than chance, claims alone say."""
+    if seen is None:
+        return Entry()
+    return Entry(text=difference(metric, seen.mean), below=(f"n={seen.n}",), sort=seen.mean)
 
 
 def item_rows(one: Reported) -> list[dict[str, Any]]:

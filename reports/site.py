@@ -8,14 +8,15 @@ import functools
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmark.errors import CannotWrite
-from benchmark.papers.item import Item
+from benchmark.papers.item import Cell, Item
 from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.articles import article, departures, performance
@@ -45,6 +46,7 @@ from reports.interval_figures import forest
 from reports.methods import by_kind, listed, method_page, method_values, overview
 from reports.pages import MARKS, analysis_of, front_values, item_values, paper_values, papers
 from reports.paper_table import LABELS, method_of
+from reports.processes import run_all
 from reports.provenance import made_from
 from reports.reported import Reported
 from reports.results import csv_text, runs_frame
@@ -58,6 +60,7 @@ RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
 SUMMARY = "summary.csv.gz"  # every run and metric of the items that have a page: `pandas.read_csv` reads it
 ARENA = "arena"  # has a page as papers have
+Task: TypeAlias = Callable[[], set[str]]  # writes files, and returns their names
 
 
 def build(
@@ -84,9 +87,6 @@ def build(
     also = [one for one in more if one not in every]
     names = list(dict.fromkeys((*papers(), ARENA, *(one.paper for one in every))))
     texts = {name: _text(written / slug(name) / "departures.md") for name in names}
-    for one in mine:
-        site.item(one, texts[one.paper])
-    site.cells(mine, every)
     for name, text in texts.items():
         site.paper(name, [one for one in every if one.paper == name], text)
     site.methods(every)
@@ -108,6 +108,8 @@ def build(
         troubles=[*troubles, *unread],
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
     )
+    for names_of_files in run_all([*site.item_tasks(mine, texts), *site.cell_tasks(mine, every)]):
+        site.files |= names_of_files
     site.put(Path(SUMMARY), gzip.compress(csv_text(runs_frame(every)).encode(), mtime=0))
     site.put(Path("site.css"), style_sheet().encode())
     site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
@@ -156,8 +158,11 @@ class _Site:
         page = Path(path)
         self.put(page, render(template, root="../" * (len(page.parts) - 1), **values).encode())
 
-    def item(self, one: Reported, departures: str) -> None:
-        """The item's page, and those of its claims."""
+    def item_tasks(self, mine: Sequence[Reported], departures: Mapping[str, str]) -> list[Task]:
+        return [partial(_Site(self.out, self.known).item, one, departures[one.paper]) for one in mine]
+
+    def item(self, one: Reported, departures: str) -> set[str]:
+        """The item's page, and those of its claims. Returns the names of the files."""
         folder, tables, pictures = one.page.parent, tables_of(one), item_pictures(one)
         for name, content in item_files(one, tables, pictures, self.out / folder).items():
             self.put(folder / name, content)
@@ -173,21 +178,22 @@ class _Site:
         for judged in one.judged:
             values = {**claim_page_values(one, judged, self.known), "picture": forest(judged, seeds=True)}
             self.page(claim_page(one.item, judged.claim), "claim.html", **values)
+        return self.files
 
-    def cells(self, mine: Sequence[Reported], every: Sequence[Reported]) -> None:
-        """A page for each cell with a run of `mine`, wherever it stands in `every`; of the others the experiment."""
+    def cell_tasks(self, mine: Sequence[Reported], every: Sequence[Reported]) -> list[Task]:
+        """To write each cell of `mine`, wherever it stands in `every`."""
         cells = {cell.cell_key: cell for one in mine for cell in one.item.cells}
         pages = {page.first.cell_key: page for page in cell_pages(every)}
-        for key, cell in cells.items():
-            page = pages.get(key)
-            self.put(cell_page(cell).with_suffix(".json"), config_json(cell, page.runs if page else ()))
-            if page:
-                self.cell(page)
+        return [partial(_Site(self.out, self.known).cell, cell, pages.get(key)) for key, cell in cells.items()]
 
-    def cell(self, page: CellPage) -> None:
-        path = cell_page(page.first)
-        self.put(path.with_suffix(".csv.gz"), rounds_csv(page.runs))
-        self.page(path, "cell.html", **cell_values(page), name=path.stem)
+    def cell(self, cell: Cell, page: CellPage | None) -> set[str]:
+        """Its experiment and, where it has a run, its page and all rounds. Returns the names of the files."""
+        path, runs = cell_page(cell), page.runs if page else ()
+        self.put(path.with_suffix(".json"), config_json(cell, runs))
+        if page:
+            self.put(path.with_suffix(".csv.gz"), rounds_csv(runs))
+            self.page(path, "cell.html", **cell_values(page), name=path.stem)
+        return self.files
 
     def paper(self, name: str, mine: Sequence[Reported], text: str) -> None:
         """Its page, its departures, and its own analysis."""

@@ -24,8 +24,6 @@ TERMINAL_STYLES = {
     "holds": "bold green",
     "contradicted": "bold red",
     "undecided": "bold yellow",
-    "up": "green",
-    "down": "red",
     "diverged": "red",
 }
 
@@ -37,8 +35,8 @@ class Entry:
     text: str = NONE
     spread: str = ""  # beside it: "±0.41"
     below: tuple[str, ...] = ()  # further lines: "n=5"
-    detail: tuple[str, ...] = ()  # further lines for pages alone: "[95.1, 96.4]"
-    look: str = ""  # published, up, down, missing, partial, diverged, a verdict: how it is coloured
+    detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
+    look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
     href: str = ""  # from the site's root
     sort: float | None = None  # None: by its text
 

@@ -19,7 +19,7 @@ from reports.scope import lines_beside, scope_text
 from reports.tables import TERMINAL_STYLES, WIDTH, Table, plain, print_table, say, width_of
 
 MOST_DECIDED = 6  # of the other claims, at the end of what is printed
-LAYOUTS = ((8, 12), (8, 0), (0, 0))  # most methods, and most columns with the differences: the first that fits
+LAYOUTS = (8, 0)  # most methods as columns: the first that fits; 0 is a list
 
 
 def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
@@ -49,8 +49,8 @@ def _tables(one: Reported, console: Console) -> list[Table]:
     item = one.item
     if is_arena(item):
         return arena_tables(one)
-    for layout in LAYOUTS:
-        tables = item_tables(one, *layout)
+    for widest in LAYOUTS:
+        tables = item_tables(one, widest)
         if all(width_of(table, console) <= min(WIDTH, console.width) for table in tables):
             return tables
     if len(item.metrics) == 1:
