@@ -364,7 +364,7 @@ def arena_rows(one: Reported) -> list[dict[str, Any]]:
     placed = {method.result.cell.label: (arena, method) for arena in arenas(one) for method in arena.compared}
     rows = []
     for label, result in one.results.items():
-        values = entry_values(item, result.cell, ACCURACY, result)
+        values = entry_values(one, result.cell, ACCURACY)
         arena, compared = placed.get(label, (None, None))
         for basis in BASES:
             placed_at = _place_values(compared.places.get(basis) if compared else None)

@@ -59,7 +59,7 @@ def _measured(path: Path) -> dict[str, Any]:
         }
     except (OSError, ValueError, AttributeError, KeyError) as error:
         tables, facts = [], {"cannot be read": str(error)}
-    return {"name": path.stem, "tables": tables, "facts": [(name, value, False) for name, value in facts.items()]}
+    return {"name": path.stem, "tables": tables, "facts": [(name, [(value, "")]) for name, value in facts.items()]}
 
 
 def _work_table(name: str, work: Mapping[str, Any]) -> Table:

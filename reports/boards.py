@@ -3,7 +3,6 @@
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
@@ -13,35 +12,13 @@ from benchmark.papers.published import check_keys
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.judge import DECIDED, Judged
-from reports.claims import judged_in_brief
+from reports.claims import STATUSES, BoardRow, judged_in_brief
 from reports.formatting import count
 from reports.reported import Reported
 from reports.scope import against_lines, scope_text, so_far_lines, verdict_text
 
-STATUSES = (*DECIDED, "undecided", "pilots only", "not run")
 MAIN = Path(__file__).with_name("findings.toml")  # of each paper its main sentences
 MOST_FINDINGS, MOST_IN_README = 8, 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoardRow:
-    """A declared claim, and where most is known of it."""
-
-    item: Item
-    claim: Claim
-    one: Reported | None = None  # None: its item has no run
-    judged: Judged | None = None
-
-    @property
-    def paper(self) -> str:
-        return self.item.name.partition("/")[0]
-
-    @property
-    def status(self) -> str:
-        """One of STATUSES."""
-        if self.judged is None or self.judged.estimate is None:
-            return STATUSES[-1]
-        return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
 
 
 def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], tuple[Reported, Judged]]:
@@ -96,7 +73,7 @@ def questions(rows: Iterable[BoardRow]) -> list[BoardRow]:
 def of_the_paper(one: Reported) -> list[Judged]:
     """The item's sentences of the paper that are judged in it."""
     sentences = [judged for judged in one.judged if judged.claim.quote and not judged.claim.withdrawn]
-    return [judged for judged in sentences if _is_owner(one.item, judged.claim)]
+    return [judged for judged in sentences if not judged.judged_in]
 
 
 def of_variants(every: Sequence[Reported], paper: str = "") -> dict[str, list[BoardRow]]:

@@ -18,7 +18,6 @@ from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord, fall_in_words
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result
 from benchmark.verdicts.statistics import summary
-from reports.agreement import agreement
 from reports.figures import Panel, Picture, curves
 from reports.formatting import (
     NONE,
@@ -87,7 +86,8 @@ def cell_values(page: CellPage) -> dict[str, Any]:
         "items": list(dict.fromkeys(one.item.name for one, _ in page.places)),
         "places": _places_table(page),
         "interval": interval_text(ACCURACY, result.summary),
-        "entry": ours_entry(page.places[0][0].item, result, ACCURACY),
+        "result": result,
+        "collapsed": any(result.collapsed for _, result in page.places),
         "method": method_page(kind_of(cell)),
         "notes": _notes(page),
         "pictures": cell_pictures(result),
@@ -141,9 +141,9 @@ def _places_table(page: CellPage) -> Table:
     for one, result in page.places:
         item, cell = one.item, result.cell
         metric = item.metrics[0]
-        ours = ours_entry(item, one.by_metric[metric][cell.label], metric)
+        ours = ours_entry(one, cell.label, metric)
         printed = [f"{metric_name(name)} {value.value:g}" for name, value in cell.published.items()]
-        agreed = agreement(item, result)
+        agreed = one.agreements.get(cell.label)
         rows.append(
             (
                 Entry(text=f"{item.name}, {item.profile}", href=one.page.as_posix()),

@@ -1,16 +1,18 @@
 """Claims for readers: what a verdict says in words, a row of a table each, and a page each with its seeds and looks."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts
-from benchmark.verdicts.judge import Judged, share_text
+from benchmark.verdicts.judge import DECIDED, Judged, share_text
 from reports.formatting import (
     NONE,
+    amount,
     cell_address,
     claim_page,
     count,
@@ -21,13 +23,12 @@ from reports.formatting import (
     metric_name,
     plain_quote,
     shown,
-    slug,
     unit_of,
 )
 from reports.provenance import pre_registration
 from reports.reported import Reported
 from reports.scope import (
-    amount,
+    against_lines,
     collapse_lines,
     lines_beside,
     over_all_lines,
@@ -55,6 +56,7 @@ ENDPOINTS = {
     "spread": "standard deviation over the last third of a run",
     "arithmetic": "counted",
 }
+STATUSES = (*DECIDED, "undecided", "pilots only", "not run")  # of a claim on a board
 BELOW_END = 0.01  # of accuracy: below the end by so much is a target that runs of the cell come to
 
 
@@ -77,10 +79,6 @@ def rule_text(claim: Claim) -> str:
         "every": "each of them above zero",
         "order": "each of them above zero, one after another",
     }[claim.form]
-
-
-def unit_text(claim: Claim) -> str:
-    return "points" if is_fraction(claim.metric) else unit_of(claim.metric)
 
 
 def estimate_text(judged: Judged) -> str:
@@ -184,28 +182,34 @@ def claim_values(item: Item, judged: Judged) -> dict[str, Any]:
     }
 
 
-Line: TypeAlias = tuple[Item, Claim, Judged | None]  # None: its item has no run, and the claim no page
+@dataclass(frozen=True, kw_only=True)
+class BoardRow:
+    """A declared claim, and where most is known of it."""
+
+    item: Item
+    claim: Claim
+    one: Reported | None = None  # None: its item has no run, and the claim no page
+    judged: Judged | None = None
+
+    @property
+    def paper(self) -> str:
+        return self.item.name.partition("/")[0]
+
+    @property
+    def status(self) -> str:
+        """One of STATUSES."""
+        if self.judged is None or self.judged.estimate is None:
+            return STATUSES[-1]
+        return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
 
 
-def lines_of(item: Item, judged: Iterable[Judged]) -> list[Line]:
-    return [(item, one.claim, one) for one in judged]
+def rows_of(one: Reported) -> list[BoardRow]:
+    return [BoardRow(item=one.item, claim=judged.claim, one=one, judged=judged) for judged in one.judged]
 
 
-def claims_table(
-    lines: Iterable[Line],
-    beside: Callable[[Item, Judged], Iterable[str]] = lambda item, judged: (),
-    *,
-    fold: bool = False,
-) -> Table:
-    """A row a claim, which leads to its page. `beside`: what else stands below its name. `fold`: of an item's claims
-    on gradient diversity the others stand below the first."""
-    lines = list(lines)
-    rows = []
-    for (item, claim, judged), others in folded(lines) if fold else [(line, ()) for line in lines]:
-        below = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
-        below += beside(item, judged) if judged else []
-        below += [f"also {other.name}: {also.verdict if also else 'not run'}" for _, other, also in others]
-        rows.append(_claim_row(item, claim, judged, claim_page(item, claim) if judged else "", below))
+def claims_table(rows: Iterable[BoardRow], every: Sequence[Reported] = ()) -> Table:
+    """A row a claim, which leads to its page. `every`: items whose runs may speak of a claim's sentence, for pages."""
+    rows = list(rows)
     return Table(
         name="claims",
         caption="Claims; differences are paired by seed, their intervals at the level of the look",
@@ -214,39 +218,29 @@ def claims_table(
             *(Column(name=name) for name in ("Typical difference", "n")),
             *(Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic")),
         ),
-        rows=tuple(rows),
-        data=[row for item, _, judged in lines if judged for row in claim_rows(item, [judged])],
-        notes=tuple(f"{claim.name}: {quote_text(claim)}" for _, claim, judged in lines if judged),
+        rows=tuple(_claim_row(row, every) for row in rows),
+        data=[values for row in rows if row.judged for values in claim_rows(row.item, [row.judged])],
+        notes=tuple(f"{row.claim.name}: {quote_text(row.claim)}" for row in rows if row.judged),
     )
 
 
-def folded(lines: Iterable[Line]) -> list[tuple[Line, list[Line]]]:
-    """Each line with those below it: of an item's claims on gradient diversity all but the first."""
-    found: dict[object, tuple[Line, list[Line]]] = {}
-    for number, line in enumerate(lines):
-        key = line[0].name if topic_of(line[1]) == TOPICS["diversity"] else number
-        if key in found:
-            found[key][1].append(line)
-        else:
-            found[key] = line, []
-    return list(found.values())
-
-
-def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str, below: Sequence[str]) -> Row:
-    verdict = judged.verdict if judged else "not run"
-    profile = item.profile if judged else NONE
+def _claim_row(row: BoardRow, every: Sequence[Reported]) -> Row:
+    item, claim, judged = row.item, row.claim, row.judged
+    verdict, profile = (judged.verdict, item.profile) if judged else ("not run", NONE)
+    below = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
+    if row.one and judged and every:
+        below += [*against_lines(row.one, judged, every), *so_far_lines(row.one, judged)]
     entries = (
-        Entry(text=claim.name, href=href, below=tuple(below)),
-        Entry(text=verdict, look=slug(verdict)),
+        Entry(text=claim.name, href=claim_page(item, claim) if judged else "", below=tuple(below)),
+        Entry(text=verdict, look=verdict),
         _typical_entry(judged) if judged else Entry(text=NONE),
         Entry(text=str(judged.n) if judged else "0"),
         _collapsed_entry(judged) if judged else Entry(text=NONE),
         Entry(text=item.name, below=(scope_text(item, claim),) if judged else ()),
         *(Entry(text=text) for text in (profile, topic_of(claim))),
     )
-    paper = item.name.split("/")[0]
     return Row(
-        entries=entries, values={"paper": paper, "profile": profile, "verdict": verdict, "topic": topic_of(claim)}
+        entries=entries, values={"paper": row.paper, "profile": profile, "verdict": verdict, "topic": topic_of(claim)}
     )
 
 

@@ -10,7 +10,7 @@ from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import CellResult, Records
 from reports.arena import arena_object, arena_tables, arenas, is_arena
 from reports.boards import papers_table
-from reports.claims import claim_values, claims_table, lines_of
+from reports.claims import claim_values, claims_table, rows_of
 from reports.figures import Picture
 from reports.formatting import slug
 from reports.interval_figures import dots
@@ -88,7 +88,7 @@ def item_files(
     `before`: the folder of the last build. Where a picture's SVG is what it was, so is its PDF, which is not drawn
     again: a PDF takes more time than all else of a picture.
     """
-    files = files_of([*tables, *([claims_table(lines_of(one.item, one.judged))] if one.item.claims else [])])
+    files = files_of([*tables, *([claims_table(rows_of(one))] if one.item.claims else [])])
     for name, picture in pictures.items():
         files[f"{name}.svg"] = svg = picture.svg().encode()
         files[f"{name}.pdf"] = _pdf_before(name, svg, before) or picture.pdf()

@@ -10,7 +10,6 @@ from benchmark.papers.item import Item
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import Judged, share_text
 from benchmark.verdicts.results import ACCURACY, Records
-from reports.agreement import agreement
 from reports.boards import BoardRow, board, furthest, main_sentences, of_variants, questions, sentences, state_text
 from reports.claims import estimate_text, finding_text, judged_by, quote_text
 from reports.formatting import (
@@ -83,9 +82,9 @@ def _beside_the_print(every: Sequence[Reported]) -> list[str]:
     """The cells at profile `paper` beside their printed accuracy; a cell that two tables print alike once."""
     rows: dict[tuple[str, float | None], str] = {}
     for one in every:
-        for result in one.results.values():
-            agreed, printed = agreement(one.item, result), result.cell.printed()
-            if agreed is None or result.summary is None or printed is None:
+        for label, agreed in one.agreements.items():
+            result, printed = one.results[label], one.item.cell(label).printed()
+            if result.summary is None or printed is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
             gap = f"{points(agreed.difference)} points {points_interval(agreed.interval)}".rstrip()

@@ -99,6 +99,17 @@ def difference(metric: str, value: float | None) -> str:
     return f"{100 * value + 0.0:+.2f}" if is_fraction(metric) else f"{value + 0.0:+.4g}"
 
 
+def unit_text(claim: Claim) -> str:
+    """Of a claim's differences: "points" for fractions."""
+    return "points" if is_fraction(claim.metric) else unit_of(claim.metric)
+
+
+def amount(claim: Claim, value: float | None) -> str:
+    """A difference with its unit: "+1.20 points"."""
+    text = difference(claim.metric, value)
+    return text if value is None else f"{text} {unit_text(claim)}".rstrip()
+
+
 def points(fraction: float | None) -> str:
     return difference("test/accuracy", fraction)
 

@@ -13,9 +13,8 @@ from benchmark.verdicts.rule import LOOKS
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import summary
 from reports.arena import Arena, methods
-from reports.claims import unit_text
 from reports.figures import IntervalRow, Picture, intervals
-from reports.formatting import count, is_fraction, metric_name
+from reports.formatting import count, is_fraction, metric_name, unit_text
 from reports.paper_table import method_of
 from reports.style import Look, looks
 

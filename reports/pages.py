@@ -15,11 +15,10 @@ from benchmark.experiment import to_json
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
-from benchmark.verdicts.judge import Judged
-from reports.agreement import agreement, largest_gap, of_other_data
+from reports.agreement import largest_gap, of_other_data
 from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
 from reports.boards import board, findings, of_the_paper, of_variants, questions, sentences, state_text
-from reports.claims import claims_table, finding_text, folded, lines_of
+from reports.claims import claims_table, finding_text, rows_of
 from reports.formatting import (
     NONE,
     count,
@@ -31,7 +30,7 @@ from reports.paper_table import is_printed, ladder_table, method_of, notes_of
 from reports.properties import property_tables
 from reports.provenance import flat, provenance, remarks
 from reports.reported import Reported
-from reports.scope import against_lines, lines_beside, so_far_lines, verdict_text
+from reports.scope import lines_beside, verdict_text
 from reports.tables import Column, Entry, Row, Table
 
 PROFILES = {
@@ -71,7 +70,7 @@ def of_paper(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 def progress(one: Reported) -> dict[str, Any]:
     """Cells with a run and runs done of an item, and its verdicts on sentences of the paper."""
     results = [result for result in one.results.values() if result.awaited]
-    agreed = [seen.verdict for result in results if (seen := agreement(one.item, result)) and seen.verdict]
+    agreed = [seen.verdict for seen in one.agreements.values() if seen.verdict]
     total = len(results) + len(one.item.choices)
     return {
         "cells_run": sum(result.n > 0 for result in results),
@@ -94,7 +93,7 @@ def items_table(shown: Sequence[Reported]) -> Table:
     rows = []
     for one in shown:
         seen, item = progress(one), one.item
-        gap = largest_gap(item, [result for result in one.results.values() if result.awaited])
+        gap = largest_gap(one.agreements)
         broken = (count(seen["diverged"], "run") + " diverged",) if seen["diverged"] else ()
         entries = (
             Entry(
@@ -108,7 +107,7 @@ def items_table(shown: Sequence[Reported]) -> Table:
             Entry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
             Entry(
                 text=", ".join(f"{n} {verdict}" for verdict, n in seen["verdicts"].items()) or NONE,
-                below=(f"largest gap to print: {points(gap[1].difference)} ({gap[0].cell.label})",) if gap else (),
+                below=(f"largest gap to print: {points(gap[1].difference)} ({gap[0]})",) if gap else (),
                 sort=seen["verdicts"].get("holds", 0),
             ),
         )
@@ -161,21 +160,7 @@ def boards(every: Sequence[Reported], known: Sequence[Reported], paper: str = ""
         f"Of a withdrawn setting, counted for no paper ({title})": own
         for title, own in of_variants(every, paper).items()
     }
-    reported = {id(one.item): one for one in every}
-
-    def beside(item: Item, judged: Judged) -> list[str]:
-        return _below(reported[id(item)], judged, known)
-
-    return [
-        (title, claims_table(((p.item, p.claim, p.judged) for p in own), beside, fold=True))
-        for title, own in kinds.items()
-        if own
-    ]
-
-
-def _below(one: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
-    """What a table has below a claim's name; all seeds and collapse have columns."""
-    return [*against_lines(one, judged, every), *so_far_lines(one, judged)]
+    return [(title, claims_table(own, known)) for title, own in kinds.items() if own]
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
@@ -224,7 +209,7 @@ def _ranking(one: Reported) -> Table:
 
 def item_values(one: Reported, departures: str, every: Sequence[Reported]) -> dict[str, Any]:
     """`departures`: the paper's handwritten ones. `every`: items whose runs may speak of a claim's sentence, too."""
-    item, lines = one.item, lines_of(one.item, one.judged)
+    item = one.item
     return {
         **progress(one),
         "item": item,
@@ -237,9 +222,8 @@ def item_values(one: Reported, departures: str, every: Sequence[Reported]) -> di
         "properties": property_tables(one) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": notes_of(one),
         "ladder": ladder_table(one),
-        "claims": claims_table(lines, beside=lambda item, judged: _below(one, judged, every), fold=True),
-        "more_claims": claims_table(line for _, others in folded(lines) for line in others),
-        "forests": claims_pictures([judged for (_, _, judged), _ in folded(lines) if judged]),
+        "claims": claims_table(rows_of(one), every),
+        "forests": claims_pictures(one.judged),
         "margin": _margin(item),
         "caption": caption_of(item),
         "ambiguities": ambiguities(item, departures),

@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import Cell, Choice, Item, Shown
-from benchmark.verdicts.results import ACCURACY, CellResult
+from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import Paired, Summary
-from reports.agreement import agreement
 from reports.formatting import (
     NONE,
     axis_title,
@@ -119,16 +118,11 @@ def setting_text(setting: Mapping[str, object]) -> str:
 
 def item_tables(one: Reported, widest: int = WIDEST) -> list[Table]:
     """The item's table and, of entries that have no column in it, a list."""
-    item, data, notes = one.item, item_rows(one), notes_of(one)
-    results = {metric: one.by_metric[metric] for metric in metrics_of(item)}
-    placed = grid(item)
+    item, placed = one.item, grid(one.item)
     if placed is None or len(placed.columns) > widest:
-        return [_table(item, _listed(entries_of(item)), results, data=data, notes=notes)]
-    tables = [_table(item, placed, results, data=data, notes=notes)]
+        return [_table(one, _listed(entries_of(item)))]
     others = [entry for entry in entries_of(item) if not _has_column(item, entry)]
-    if others:
-        tables.append(replace(_table(item, _listed(others), results, data=data), title="Beside the table"))
-    return tables
+    return [_table(one, placed), *([replace(_table(one, _listed(others)), title="Other entries")] if others else [])]
 
 
 # A column's head, and its entry in a row.
@@ -140,23 +134,17 @@ def _listed(entries: Sequence[Shown]) -> Grid:
     return Grid(columns=("",), rows=tuple((entry.label, {"": entry}) for entry in entries), corner="Cell")
 
 
-def _table(
-    item: Item,
-    found: Grid,
-    results: Mapping[str, Mapping[str, CellResult]],
-    *,
-    data: Sequence[Mapping[str, Any]],
-    notes: Sequence[str] = (),
-) -> Table:
-    """A block of columns for each metric of `results`, and what is computed without runs."""
-    drawn = [column for metric in results for column in _block(item, found, metric, results[metric], len(results) == 1)]
+def _table(one: Reported, found: Grid) -> Table:
+    """A block of columns for each metric, and what is computed without runs."""
+    item, metrics = one.item, metrics_of(one.item)
+    drawn = [column for metric in metrics for column in _block(one, found, metric, alone=len(metrics) == 1)]
     drawn += _computed(found)
     rows, mixed = [], not all(_sees_every_label(entry) for _, row in found.rows for entry in row.values())
     for name, row in found.rows:
         listed = {key: str(value) for key, value in row[""].setting.items()} if "" in row else {}
         below = (ALL_LABELS,) if "" in row and mixed and _sees_every_label(row[""]) else ()
         rows.append(Row(entries=(Entry(text=name, below=below), *(entry(row) for _, entry in drawn)), values=listed))
-    what = ", ".join(axis_title(metric) for metric in metrics_of(item))
+    what = ", ".join(map(axis_title, metrics))
     what = f"; {what}, mean ± standard deviation over seeds" if found.trained else ""
     grey = "; published numbers are for orientation only" if item.profile != "paper" and is_printed(item) else ""
     shared = f"; all rows: {found.constant}" if found.constant else ""
@@ -165,8 +153,8 @@ def _table(
         caption=f"{item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})",
         columns=(Column(name=found.corner or "setting", left=True), *(column for column, _ in drawn)),
         rows=tuple(rows),
-        notes=tuple(notes),
-        data=data,
+        notes=notes_of(one),
+        data=item_rows(one),
     )
 
 
@@ -175,14 +163,14 @@ def is_printed(item: Item) -> bool:
     return any(entry.published for entry in (*item.cells, *item.shown))
 
 
-def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult], alone: bool) -> Iterator[Drawn]:
+def _block(one: Reported, found: Grid, metric: str, *, alone: bool) -> Iterator[Drawn]:
     """Ours, then published, of one metric: a narrow window shows what stands first."""
 
     def published(row: Mapping[str, Shown], name: str) -> Entry:
-        return published_entry(item, row.get(name), metric)
+        return published_entry(one.item, row.get(name), metric)
 
     def ours(row: Mapping[str, Shown], name: str) -> Entry:
-        return ours_entry(item, results.get(row[name].label) if name in row else None, metric)
+        return ours_entry(one, row[name].label, metric) if name in row else Entry()
 
     title, every = axis_title(metric), _see_every_label(found)
     printed = found.columns_with(lambda entry: metric in entry.published)
@@ -222,15 +210,16 @@ def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
     )
 
 
-def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
+def ours_entry(one: Reported, label: str, metric: str) -> Entry:
     """Mean and spread with the number of runs; on profile paper the difference to the published number as well."""
+    result = one.by_metric[metric].get(label)
     if result is None:
         return Entry()
     seen, href = result.summary, cell_address(result.cell, bool(result.runs))
     if seen is None:
         status = "quoted" if not result.awaited else result.status
         return Entry(below=(result.counts,), look=status, href=href, sort=-1.0)
-    agreed = agreement(item, result) if metric == ACCURACY else None
+    agreed = one.agreements.get(label) if metric == ACCURACY else None
     compared: tuple[str, ...] = ()
     if agreed:
         text = f"{points(agreed.difference)} to the paper {points_interval(agreed.interval)}"
@@ -291,22 +280,22 @@ def item_rows(one: Reported) -> list[dict[str, Any]]:
     percent, also what the paper prints."""
     item, rows = one.item, []
     for metric in metrics_of(item):
-        results = one.by_metric[metric]
         for entry in (*item.cells, *item.shown):
-            rows.append(entry_values(item, entry, metric, results.get(entry.label)))
+            rows.append(entry_values(one, entry, metric))
     for choice in item.choices:
         known = {"item": item.name, "profile": item.profile, **choice.setting}
         rows.append({**known, "label": choice.label, "role": choice.role, "status": "waits for trials"})
     return rows
 
 
-def entry_values(item: Item, entry: Shown, metric: str, result: CellResult | None) -> dict[str, Any]:
+def entry_values(one: Reported, entry: Shown, metric: str) -> dict[str, Any]:
     """One row of `item_rows`."""
+    item, result = one.item, one.by_metric[metric].get(entry.label)
     unit = "fraction" if is_fraction(metric) else unit_of(metric)
     scale = 0.01 if is_fraction(metric) else 1.0
     printed = entry.published.get(metric)
     seen = result.summary if result else None
-    agreed = agreement(item, result) if result and metric == ACCURACY else None
+    agreed = one.agreements.get(entry.label) if metric == ACCURACY else None
     low, high = (seen.told if seen else None) or (None, None)
     below, above = (agreed.interval if agreed else None) or (None, None)
     return {
@@ -387,7 +376,7 @@ def ladder_table(one: Reported) -> Table | None:
     rows = [
         (
             label,
-            ours_entry(one.item, result, ACCURACY),
+            ours_entry(one, label, ACCURACY),
             *(percent(seen.mean if (seen := results[label].summary) else None) for results in quality),
         )
         for label, result in one.results.items()

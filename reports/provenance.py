@@ -12,8 +12,7 @@ from benchmark.verdicts.rule import RULE_VERSION, version_in_words
 from reports.formatting import count
 from reports.reported import Reported
 
-MOST_VALUES = 3  # distinct values of an entry that are listed; the rest are counted
-Fact: TypeAlias = tuple[str, str, bool]  # a name, what is said of it, and whether runs differ in it
+Fact: TypeAlias = tuple[str, list[tuple[str, str]]]  # a name, its values, and which runs have each, if not all
 
 
 def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[str, str]:
@@ -29,17 +28,17 @@ def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[
 
 
 def provenance(runs: Iterable[RunRecord]) -> list[Fact]:
-    """Every entry of the runs' manifests with its distinct values; a cell's page has them seed by seed."""
-    values: dict[str, dict[str, None]] = {}
+    """Every entry of the runs' manifests, and where they differ how many runs have each value. Partitions differ with
+    the seed: the cells' pages have them."""
+    values: dict[str, Counter[str]] = {}
     for run in runs:
         for name, value in files_of_run(run).items():
-            values.setdefault(name, {})[value] = None
-    facts = []
-    for name, found in sorted(values.items()):
-        more = f" and {len(found) - MOST_VALUES} more" if len(found) > MOST_VALUES else ""
-        differs = len(found) > 1 and not name.startswith("data partition")  # partitions differ with the seed
-        facts.append((name, ", ".join(sorted(found)[:MOST_VALUES]) + more, differs))
-    return facts
+            values.setdefault(name, Counter())[value] += 1
+    return [
+        (name, [(value, count(n, "run") if len(counts) > 1 else "") for value, n in counts.items()])
+        for name, counts in sorted(values.items())
+        if name != "data partition"
+    ]
 
 
 def files_of_run(run: RunRecord) -> dict[str, str]:
@@ -50,9 +49,8 @@ def files_of_run(run: RunRecord) -> dict[str, str]:
     return {name: {"None": "none"}.get(value, value) for name, value in entries.items() if value}
 
 
-def by_seed(entries: Mapping[int, Mapping[str, str]]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Every name with its values, and where seeds differ those of each: ("data name", [("mnist", "")]). `entries`: by
-    seed."""
+def by_seed(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
+    """Every entry with its values, and where they differ the seeds of each. `entries`: by seed."""
     values: dict[str, dict[str, list[int]]] = {}
     for seed, of_seed in entries.items():
         for name, value in of_seed.items():

@@ -11,7 +11,7 @@ from benchmark.verdicts.evidence import contrasts
 from benchmark.verdicts.judge import DECIDED, Judged, share_text
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast
-from reports.formatting import difference, difference_interval, is_fraction, unit_of
+from reports.formatting import amount, difference_interval
 from reports.reported import Reported
 
 DATA = {**WORDS, "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "digits": "8x8 digits", "ham10000_64": "HAM10000"}
@@ -31,12 +31,6 @@ def _listed(words: Iterable[str]) -> str:
     """ "2, 6 and 10"."""
     *others, last = [*words] or [""]
     return f"{', '.join(others)} and {last}" if others else last
-
-
-def amount(claim: Claim, value: float | None) -> str:
-    """ "+1.20 points"."""
-    unit = "points" if is_fraction(claim.metric) else unit_of(claim.metric)
-    return f"{difference(claim.metric, value)} {unit}".rstrip() if value is not None else difference(claim.metric, None)
 
 
 def sum_text(one: Mapping[str, float]) -> str:

@@ -8,7 +8,7 @@ import functools
 import gzip
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,24 +67,25 @@ def build(
     results: Sequence[tuple[Item, Records]],
     out: Path,
     *,
-    others: Sequence[tuple[Item, Records]] = (),
+    only: Collection[tuple[str, str]] | None = None,
     troubles: Sequence[str] = (),
     benchmarks: Path | None = None,
     studies: Path | None = None,
     written: Path = HERE,
-    whole: bool = False,
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
 
-    Pages of items that are not in `results` stay as they are; of `others` the lists have those that have one. An item
-    whose cells are the same experiments under several profiles is shown once. With `whole`, files that an earlier
-    build of everything wrote and this one did not are removed. `written` has a handwritten `<paper>/departures.md` for
-    each paper, and `performance.md`. `troubles`: what could not be read, for the front page. Raises CannotWrite.
+    `only`: names and profiles of the items whose pages are written; pages of the others stay as they are, and lists
+    have those that have one. Without it all are written, and files that an earlier build wrote and this one did not
+    are removed. An item whose cells are the same experiments under several profiles is shown once. `troubles`: what
+    could not be read, for the front page. `written` has a handwritten `<paper>/departures.md` for each paper, and
+    `performance.md`. Raises CannotWrite.
     """
-    mine, more = _distinct(results), _distinct(others)
-    site = _Site(out, [*mine, *more])
-    every = [*mine, *(one for one in more if (out / one.page).is_file())]
-    also = [one for one in more if one not in every]
+    known = _distinct(results)
+    mine = [one for one in known if only is None or (one.item.name, one.item.profile) in only]
+    site = _Site(out, known)
+    every = [one for one in known if one in mine or (out / one.page).is_file()]
+    also = [one for one in known if one not in every]
     names = list(dict.fromkeys((*papers(), ARENA, *(one.paper for one in every))))
     texts = {name: _text(written / slug(name) / "departures.md") for name in names}
     for name, text in texts.items():
@@ -114,7 +115,7 @@ def build(
     site.put(Path("site.css"), style_sheet().encode())
     site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
     site.put(Path(".nojekyll"), b"")  # GitHub Pages serves the folder as it is
-    if whole:
+    if only is None:
         site.remove_what_is_gone()
     return out / "index.html"
 

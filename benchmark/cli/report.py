@@ -89,29 +89,20 @@ def act(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> Path:
+    """The whole site; where items or profiles are named, their pages alone."""
     reader = Reader()
-    results, others = _asked(options, reader)
+    results, only = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader), None
+    if options.items or options.profile:
+        chosen = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, reader)
+        only = {(item.name, item.profile) for item, _ in chosen}
     return build(
         results,
         options.site,
-        others=others,
+        only=only,
         troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
-        whole=not options.items and not options.profile,
     )
-
-
-def _asked(
-    options: argparse.Namespace, reader: Reader
-) -> tuple[Sequence[tuple[Item, Records]], Sequence[tuple[Item, Records]]]:
-    """The items that were asked for, and all others."""
-    results = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, reader)
-    if not options.items and not options.profile:
-        return results, ()
-    asked = {(item.name, item.profile) for item, _ in results}
-    every = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader)
-    return results, [(item, records) for item, records in every if (item.name, item.profile) not in asked]
 
 
 def _alone(options: argparse.Namespace) -> None:

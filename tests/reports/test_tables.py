@@ -8,9 +8,8 @@ import pytest
 from rich.console import Console
 
 from benchmark.papers.item import Item, Printed, Shown
-from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import Records
-from reports.claims import claims_table, lines_of
+from reports.claims import claims_table, rows_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
 from reports.paper_table import grid, item_tables, ladder_table
@@ -214,7 +213,7 @@ def test_what_has_no_column_stands_beside_the_table() -> None:
     alone = make_cell("Labels alone", {"rung": "labels"}, 9, role="control")
     table, beside = item_tables(Reported(replace(item, cells=(*item.cells, alone)), records))
     assert [row.entries[0].text for row in table.rows] == ["C = 2", "C = 4"]
-    assert beside.title == "Beside the table" and [row.entries[0].text for row in beside.rows] == ["Labels alone"]
+    assert beside.title == "Other entries" and [row.entries[0].text for row in beside.rows] == ["Labels alone"]
 
 
 def test_who_has_labels_is_said_where_methods_differ() -> None:
@@ -262,7 +261,7 @@ def test_claims_by_hand() -> None:
     """a - b is .10 .09 .11 by pilot seeds: typically .10, and not judged. Nine confirming seeds with .10 each hold."""
     item = pair()
     pilots = accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])])
-    table = claims_table(lines_of(item, judge(item, pilots)))
+    table = claims_table(rows_of(Reported(item, pilots)))
     assert (
         "| not judged yet | +10.00 points | 3 | – | toy/tab1 at K = 10, C = 10 on 8x8 digits | demo | accuracy |"
         in markdown_of(table)
@@ -274,7 +273,7 @@ def test_claims_by_hand() -> None:
         cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed in range(100, 109)}
         for cell, value in zip(item.cells, (0.9, 0.8), strict=True)
     }
-    text = markdown_of(claims_table(lines_of(item, judge(item, begun_under(item, confirmed)))))
+    text = markdown_of(claims_table(rows_of(Reported(item, begun_under(item, confirmed)))))
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
 
 
@@ -282,7 +281,7 @@ def test_a_claim_without_runs_says_why() -> None:
     item = pair()
     (judged,) = item_result(item, {})["claims"]
     assert judged["verdict"] == "not run" and judged["estimate"] is None and "no seed" in judged["reason"]
-    assert "| not run | – | 0 |" in markdown_of(claims_table(lines_of(item, judge(item, {}))))
+    assert "| not run | – | 0 |" in markdown_of(claims_table(rows_of(Reported(item, {}))))
 
 
 def hostile() -> tuple[Item, Records]:
