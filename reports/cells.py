@@ -68,9 +68,9 @@ class CellPage:
 def cell_pages(every: Sequence[Reported]) -> list[CellPage]:
     """Each cell once that has a run in any of these items."""
     places: dict[str, list[Place]] = {}
-    for one in every:
-        for result in one.results.values():
-            places.setdefault(result.cell.cell_key, []).append((one, result))
+    for reported in every:
+        for result in reported.results.values():
+            places.setdefault(result.cell.cell_key, []).append((reported, result))
     pages = (CellPage(places=tuple(found)) for found in places.values())
     return [page for page in pages if page.runs]
 
@@ -78,12 +78,12 @@ def cell_pages(every: Sequence[Reported]) -> list[CellPage]:
 def cell_values(page: CellPage) -> dict[str, Any]:
     """What the cell's template shows, all but the names of its files."""
     runs, cell = page.runs, page.first
-    wanted = max(one.item.seeds for one, _ in page.places)
+    wanted = max(reported.item.seeds for reported, _ in page.places)
     result = cell_result(cell, {cell.cell_key: {run.seed: run for run in runs}}, wanted)
     return {
         "cell": cell,
-        "profiles": list(dict.fromkeys(one.item.profile for one, _ in page.places)),
-        "items": list(dict.fromkeys(one.item.name for one, _ in page.places)),
+        "profiles": list(dict.fromkeys(reported.item.profile for reported, _ in page.places)),
+        "items": list(dict.fromkeys(reported.item.name for reported, _ in page.places)),
         "places": _places_table(page),
         "interval": interval_text(ACCURACY, result.summary),
         "result": result,
@@ -138,15 +138,15 @@ def cell_pictures(result: CellResult) -> list[Picture]:
 def _places_table(page: CellPage) -> Table:
     """A row an item that has the cell: its label and setting there, ours and published, and whether they agree."""
     rows = []
-    for one, result in page.places:
-        item, cell = one.item, result.cell
+    for reported, result in page.places:
+        item, cell = reported.item, result.cell
         metric = item.metrics[0]
-        ours = ours_entry(one, cell.label, metric)
+        ours = ours_entry(reported, cell.label, metric)
         printed = [f"{metric_name(name)} {value.value:g}" for name, value in cell.published.items()]
-        agreed = one.agreements.get(cell.label)
+        agreed = reported.agreements.get(cell.label)
         rows.append(
             (
-                Entry(text=f"{item.name}, {item.profile}", href=one.page.as_posix()),
+                Entry(text=f"{item.name}, {item.profile}", href=reported.page.as_posix()),
                 Entry(text=cell.label, below=() if cell.role == "published" else (cell.role,)),
                 setting_text(cell.setting),
                 replace(ours, href="", below=(metric_name(metric), *ours.below)),

@@ -30,7 +30,7 @@ from reports.reported import Reported
 from reports.scope import (
     against_lines,
     collapse_lines,
-    lines_beside,
+    context_lines,
     over_all_lines,
     range_text,
     scope_text,
@@ -87,10 +87,10 @@ def estimate_text(judged: Judged) -> str:
 
 def interval_text(judged: Judged) -> str:
     """ "95.0 % interval [+0.3, +1.2]", or why there is none."""
-    found = difference_interval(judged.claim.metric, judged.interval)
-    if not found or judged.seen is None:
+    interval = difference_interval(judged.claim.metric, judged.interval)
+    if not interval or judged.seen is None:
         return "no interval"
-    return f"{math.floor(1000 * judged.level) / 10:.1f} % interval {found}{range_text(judged.seen.is_range)}"
+    return f"{math.floor(1000 * judged.level) / 10:.1f} % interval {interval}{range_text(judged.seen.is_range)}"
 
 
 def quote_text(claim: Claim) -> str:
@@ -104,12 +104,12 @@ def reason_text(judged: Judged) -> str:
     return judged.reason.replace("+-", "±") + more
 
 
-def finding_text(one: Reported, judged: Judged) -> str:
+def finding_text(reported: Reported, judged: Judged) -> str:
     """One or two sentences: what was measured where, and what came out."""
     metric = metric_name(judged.claim.metric)
-    measured = f"{metric}, {endpoint_text(judged.claim)}, {scope_text(one.item, judged.claim)}"
+    measured = f"{metric}, {endpoint_text(judged.claim)}, {scope_text(reported.item, judged.claim)}"
     if judged.estimate is None:
-        so_far = so_far_lines(one, judged)
+        so_far = so_far_lines(reported, judged)
         return f"{measured}. {' '.join(so_far)}" if so_far else "No seed has all of its cells yet."
     if judged.claim.endpoint == "arithmetic":
         return f"{metric}: the difference is {estimate_text(judged)}. It is counted."
@@ -139,12 +139,12 @@ def judged_by(judged: Judged) -> str:
 def claim_rows(item: Item, judged: Sequence[Judged]) -> list[dict[str, Any]]:
     """A row a claim, in the metric's unit."""
     rows = []
-    for one in judged:
+    for judged_claim in judged:
         values = {
             "item": item.name,
             "profile": item.profile,
-            **claim_values(item, one),
-            "contrast": contrast_text(one.claim),
+            **claim_values(item, judged_claim),
+            "contrast": contrast_text(judged_claim.claim),
         }
         low, high = values.pop("interval") or (None, None)
         over_all = values.pop("over_all_seeds") or {}
@@ -188,7 +188,7 @@ class BoardRow:
 
     item: Item
     claim: Claim
-    one: Reported | None = None  # None: its item has no run, and the claim no page
+    reported: Reported | None = None  # None: its item has no run, and the claim no page
     judged: Judged | None = None
 
     @property
@@ -203,8 +203,10 @@ class BoardRow:
         return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
 
 
-def rows_of(one: Reported) -> list[BoardRow]:
-    return [BoardRow(item=one.item, claim=judged.claim, one=one, judged=judged) for judged in one.judged]
+def rows_of(reported: Reported) -> list[BoardRow]:
+    return [
+        BoardRow(item=reported.item, claim=judged.claim, reported=reported, judged=judged) for judged in reported.judged
+    ]
 
 
 def claims_table(rows: Iterable[BoardRow], every: Sequence[Reported] = ()) -> Table:
@@ -228,8 +230,8 @@ def _claim_row(row: BoardRow, every: Sequence[Reported]) -> Row:
     item, claim, judged = row.item, row.claim, row.judged
     verdict, profile = (judged.verdict, item.profile) if judged else ("not run", NONE)
     below = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
-    if row.one and judged and every:
-        below += [*against_lines(row.one, judged, every), *so_far_lines(row.one, judged)]
+    if row.reported and judged and every:
+        below += [*against_lines(row.reported, judged, every), *so_far_lines(row.reported, judged)]
     entries = (
         Entry(text=claim.name, href=claim_page(item, claim) if judged else "", below=tuple(below)),
         Entry(text=verdict, look=verdict),
@@ -287,11 +289,11 @@ def seeds_table(judged: Judged) -> Table | None:
     return table_of("seeds", f"{metric_name(claim.metric)}, {endpoint_text(claim)}", heads, rows)
 
 
-def target_table(one: Reported, claim: Claim) -> Table | None:
+def target_table(reported: Reported, claim: Claim) -> Table | None:
     """Beside a claim on speed: a row a cell, its rounds and bytes to a point below the lowest of the cells' ends."""
     if claim.endpoint != "speed":
         return None
-    runs = {label: result.runs for label, result in one.results.items() if label in claim.labels}
+    runs = {label: result.runs for label, result in reported.results.items() if label in claim.labels}
     ends = {
         label: [value for run in every if (value := value_at(run, claim.metric, "end")) is not None]
         for label, every in runs.items()
@@ -301,10 +303,10 @@ def target_table(one: Reported, claim: Claim) -> Table | None:
     target = min(median(values) for values in ends.values()) - BELOW_END
     rows = []
     for label, every in runs.items():
-        came = sorted(found for run in every if (found := to_target(run, claim.metric, target)) is not None)
+        came = sorted(reached for run in every if (reached := to_target(run, claim.metric, target)) is not None)
         middle = came[len(every) // 2] if len(every) // 2 < len(came) else None
-        told = (str(middle[0]), f"{middle[1] / 1e6:.1f} MB") if middle else (NONE, NONE)
-        rows.append((label, *told, f"{len(came)} of {len(every)}"))
+        texts = (str(middle[0]), f"{middle[1] / 1e6:.1f} MB") if middle else (NONE, NONE)
+        rows.append((label, *texts, f"{len(came)} of {len(every)}"))
     caption = f"To {shown(claim.metric, target)} %, the middle run of each cell: a point below the lowest of their ends"
     return table_of("target", caption, ["Cell", "Rounds", "Sent both ways", "Runs that came there"], rows)
 
@@ -314,22 +316,22 @@ def endpoint_text(claim: Claim) -> str:
     return ENDPOINTS.get(claim.endpoint, f"mean over the last {rounds} rounds")
 
 
-def claim_page_values(one: Reported, judged: Judged, every: Sequence[Reported]) -> dict[str, Any]:
+def claim_page_values(reported: Reported, judged: Judged, every: Sequence[Reported]) -> dict[str, Any]:
     """What the claim's template shows. `every`: items whose runs may speak of its sentence, too."""
     claim = judged.claim
     return {
         "one": judged,
-        "item": one.item,
-        "paper": one.paper,
+        "item": reported.item,
+        "paper": reported.paper,
         "seeds": seeds_table(judged),
-        "target": target_table(one, claim),
+        "target": target_table(reported, claim),
         "contrasts": [sum_text(contrast) for contrast in contrasts(claim)],
-        "scope": scope_text(one.item, claim),
-        "beside": lines_beside(one, judged, every),
+        "scope": scope_text(reported.item, claim),
+        "context": context_lines(reported, judged, every),
         "endpoint": endpoint_text(claim),
         "topic": topic_of(claim),
         "least": in_unit(claim.metric, claim.least),
-        "hash": one.item.hash_of(claim),
-        "registered": pre_registration(one, claim),
-        "pages": {label: cell_address(r.cell, bool(r.runs)) for label, r in one.results.items()},
+        "hash": reported.item.hash_of(claim),
+        "registered": pre_registration(reported, claim),
+        "pages": {label: cell_address(r.cell, bool(r.runs)) for label, r in reported.results.items()},
     }

@@ -148,8 +148,8 @@ def thousands(value: float) -> str:
 
 def megabytes(value: float) -> str:
     """Bytes in MB (10^6), three digits where it is small: 12400000 -> "12.4"."""
-    found = value / 1e6
-    return f"{found:,.0f}" if found >= 1000 else f"{found:.3g}"
+    mega = value / 1e6
+    return f"{mega:,.0f}" if mega >= 1000 else f"{mega:.3g}"
 
 
 def count(number: int, word: str) -> str:

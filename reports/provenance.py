@@ -17,14 +17,14 @@ Fact: TypeAlias = tuple[str, list[tuple[str, str]]]  # a name, its values, and w
 
 def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[str, str]:
     """Nested settings by their full names: "data.N_s" -> "100"."""
-    found: dict[str, str] = {}
+    flattened: dict[str, str] = {}
     for name, value in entries.items():
         path = f"{above}{joint}{name}" if above else str(name)
         if isinstance(value, Mapping):
-            found |= flat(value, path, joint)
+            flattened |= flat(value, path, joint)
         else:
-            found[path] = json.dumps(value) if isinstance(value, list) else str(value)
-    return found
+            flattened[path] = json.dumps(value) if isinstance(value, list) else str(value)
+    return flattened
 
 
 def provenance(runs: Iterable[RunRecord]) -> list[Fact]:
@@ -56,8 +56,11 @@ def by_seed(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
         for name, value in of_seed.items():
             values.setdefault(name, {}).setdefault(value, []).append(seed)
     return [
-        (name, [(value, "" if seeds == list(entries) else seeds_text(seeds)) for value, seeds in found.items()])
-        for name, found in sorted(values.items())
+        (
+            name,
+            [(value, "" if seeds == list(entries) else seeds_text(seeds)) for value, seeds in seeds_by_value.items()],
+        )
+        for name, seeds_by_value in sorted(values.items())
     ]
 
 
@@ -131,21 +134,21 @@ def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
 
 def made_from(runs: Iterable[RunRecord]) -> str:
     """When and on what the records were made, from the records alone: the site has no clock of its own."""
-    found = list({(run.cell_key, run.seed): run for run in runs}.values())
-    if not found:
+    unique = list({(run.cell_key, run.seed): run for run in runs}.values())
+    if not unique:
         return "From no run yet."
-    manifests = [flat(run.manifest) for run in found]
+    manifests = [flat(run.manifest) for run in unique]
 
     def different(name: str) -> list[str]:
         return sorted({manifest[name] for manifest in manifests if manifest.get(name)})
 
-    days = sorted({day for run in found if (day := _day(run))})
+    days = sorted({day for run in unique if (day := _day(run))})
     span = f", {days[0]}{f' to {days[-1]}' if days[1:] else ''}" if days else ""
-    profiles = ", ".join(sorted({str(run.experiment.get("profile", "unknown")) for run in found}))
+    profiles = ", ".join(sorted({str(run.experiment.get("profile", "unknown")) for run in unique}))
     machines, torch = ", ".join(different("hardware.processor")[:3]), ", ".join(different("packages.torch"))
     return (
-        f"From {len(found)} runs of profile {profiles}{span}{f', on {machines}' if machines else ''}"
-        f"{f', torch {torch}' if torch else ''}, {count(len({commit_of(run) for run in found}), 'code version')}."
+        f"From {len(unique)} runs of profile {profiles}{span}{f', on {machines}' if machines else ''}"
+        f"{f', torch {torch}' if torch else ''}, {count(len({commit_of(run) for run in unique}), 'code version')}."
     )
 
 
@@ -154,19 +157,19 @@ def _day(run: RunRecord) -> str:
     return "".join(str(attempt.get("started", ""))[:10] for attempt in _attempts(run)[-1:])
 
 
-def confirming_runs(one: Reported, claim: Claim) -> list[RunRecord]:
+def confirming_runs(reported: Reported, claim: Claim) -> list[RunRecord]:
     """The runs of the claim's cells that were begun under it, in the order in which they began."""
-    results = [result for label, result in one.results.items() if label in claim.labels]
+    results = [result for label, result in reported.results.items() if label in claim.labels]
     runs = [run for result in results for run in result.runs if run.seed in CONFIRMING]
-    own = hash_of(one.item, claim)
+    own = hash_of(reported.item, claim)
     mine = [run for run in runs if any(own in family for family in families_in(run.manifest).values())]
     return sorted(mine, key=lambda run: [str(attempt.get("started", "")) for attempt in _attempts(run)])
 
 
-def pre_registration(one: Reported, claim: Claim) -> dict[str, str]:
+def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:
     """When the claim was made, when the first run that judges it began, and by which version of the rule."""
-    runs = confirming_runs(one, claim)
-    cells = {cell.cell_key: cell.label for cell in one.item.cells if cell.label in claim.labels}
+    runs = confirming_runs(reported, claim)
+    cells = {cell.cell_key: cell.label for cell in reported.item.cells if cell.label in claim.labels}
     made = f"{claim.made:%Y-%m-%d %H:%M} UTC" if claim.made else "no date"
     versions = Counter(version_in_words(run.manifest) for run in runs)
     first = "".join(

@@ -82,14 +82,14 @@ def build(
     `performance.md`. Raises CannotWrite.
     """
     known = _distinct(results)
-    mine = [one for one in known if only is None or (one.item.name, one.item.profile) in only]
+    mine = [reported for reported in known if only is None or (reported.item.name, reported.item.profile) in only]
     site = _Site(out, known)
-    every = [one for one in known if one in mine or (out / one.page).is_file()]
-    also = [one for one in known if one not in every]
-    names = list(dict.fromkeys((*papers(), ARENA, *(one.paper for one in every))))
+    every = [reported for reported in known if reported in mine or (out / reported.page).is_file()]
+    also = [reported for reported in known if reported not in every]
+    names = list(dict.fromkeys((*papers(), ARENA, *(reported.paper for reported in every))))
     texts = {name: _text(written / slug(name) / "departures.md") for name in names}
     for name, text in texts.items():
-        site.paper(name, [one for one in every if one.paper == name], text)
+        site.paper(name, [reported for reported in every if reported.paper == name], text)
     site.methods(every)
     tuned, unread = study_pages(studies or RESULTS / "studies")
     for name, (values, files) in tuned.items():
@@ -105,7 +105,7 @@ def build(
         "index.html",
         "index.html",
         **front_values(every, also),
-        made=made_from(run for one in every for run in one.runs),
+        made=made_from(run for reported in every for run in reported.runs),
         troubles=[*troubles, *unread],
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
     )
@@ -160,30 +160,30 @@ class _Site:
         self.put(page, render(template, root="../" * (len(page.parts) - 1), **values).encode())
 
     def item_tasks(self, mine: Sequence[Reported], departures: Mapping[str, str]) -> list[Task]:
-        return [partial(_Site(self.out, self.known).item, one, departures[one.paper]) for one in mine]
+        return [partial(_Site(self.out, self.known).item, reported, departures[reported.paper]) for reported in mine]
 
-    def item(self, one: Reported, departures: str) -> set[str]:
+    def item(self, reported: Reported, departures: str) -> set[str]:
         """The item's page, and those of its claims. Returns the names of the files."""
-        folder, tables, pictures = one.page.parent, tables_of(one), item_pictures(one)
-        for name, content in item_files(one, tables, pictures, self.out / folder).items():
+        folder, tables, pictures = reported.page.parent, tables_of(reported), item_pictures(reported)
+        for name, content in item_files(reported, tables, pictures, self.out / folder).items():
             self.put(folder / name, content)
-        analysis = analysis_of(one.paper)
+        analysis = analysis_of(reported.paper)
         self.page(
-            one.page,
+            reported.page,
             "item.html",
-            **item_values(one, departures, self.known),
+            **item_values(reported, departures, self.known),
             tables=tables,
             drawn={name: picture.inline(name) for name, picture in pictures.items()},
-            section=analysis.item_section(one) if analysis else None,
+            section=analysis.item_section(reported) if analysis else None,
         )
-        for judged in one.judged:
-            values = {**claim_page_values(one, judged, self.known), "picture": forest(judged, seeds=True)}
-            self.page(claim_page(one.item, judged.claim), "claim.html", **values)
+        for judged in reported.judged:
+            values = {**claim_page_values(reported, judged, self.known), "picture": forest(judged, seeds=True)}
+            self.page(claim_page(reported.item, judged.claim), "claim.html", **values)
         return self.files
 
     def cell_tasks(self, mine: Sequence[Reported], every: Sequence[Reported]) -> list[Task]:
         """To write each cell of `mine`, wherever it stands in `every`."""
-        cells = {cell.cell_key: cell for one in mine for cell in one.item.cells}
+        cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
         pages = {page.first.cell_key: page for page in cell_pages(every)}
         return [partial(_Site(self.out, self.known).cell, cell, pages.get(key)) for key, cell in cells.items()]
 
@@ -207,7 +207,7 @@ class _Site:
                         file = f"{section['profile']}-{table.name}.csv"
                         self.put(folder / "explained" / file, csv_of(table).encode())
             self.page(folder / "explained" / "index.html", "analysis.html", paper=name, **analysis)
-        made = made_from(run for one in mine for run in one.runs)
+        made = made_from(run for reported in mine for run in reported.runs)
         values = paper_values(name, mine, self.known)
         self.page(folder / "index.html", "paper.html", **values, analysis=bool(analysis), made=made)
         article = departures(text, mine) if text else None
@@ -215,10 +215,10 @@ class _Site:
         self.page(folder / "departures.html", "departures.html", paper=name, short=short, article=article)
 
     def methods(self, every: Sequence[Reported]) -> None:
-        found = by_kind(every)
-        self.page("methods/index.html", "methods.html", methods=listed(found))
-        self.page("compare.html", "compare.html", overview=overview(found), compared=compared_table(every))
-        for kind, cells in found.items():
+        methods = by_kind(every)
+        self.page("methods/index.html", "methods.html", methods=listed(methods))
+        self.page("compare.html", "compare.html", overview=overview(methods), compared=compared_table(every))
+        for kind, cells in methods.items():
             self.page(method_page(kind), "method.html", **method_values(kind, cells))
 
     def remove_what_is_gone(self) -> None:
@@ -251,18 +251,18 @@ def style_sheet() -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {"labels": LABELS, "claim_page": claim_page}
+    environment.globals |= {"labels": LABELS, "claim_page": claim_page}
     texts: list[Any] = [sentence, percent, slug, plain_quote, mean_spread, metric_name, method_of]
     texts += [contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
-    found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
-    return found
+    environment.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
+    return environment
 
 
 def css_class(text: str) -> str:
