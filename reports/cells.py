@@ -85,7 +85,6 @@ def cell_values(page: CellPage) -> dict[str, Any]:
         "profiles": list(dict.fromkeys(reported.item.profile for reported, _ in page.places)),
         "items": list(dict.fromkeys(reported.item.name for reported, _ in page.places)),
         "places": _places_table(page),
-        "interval": interval_text(ACCURACY, result.summary),
         "result": result,
         "collapsed": any(result.collapsed for _, result in page.places),
         "method": method_page(kind_of(cell)),
@@ -142,6 +141,7 @@ def _places_table(page: CellPage) -> Table:
         item, cell = reported.item, result.cell
         metric = item.metrics[0]
         ours = ours_entry(reported, cell.label, metric)
+        interval = interval_text(metric, reported.by_metric[metric][cell.label].summary)
         printed = [f"{metric_name(name)} {value.value:g}" for name, value in cell.published.items()]
         agreed = reported.agreements.get(cell.label)
         rows.append(
@@ -149,7 +149,7 @@ def _places_table(page: CellPage) -> Table:
                 Entry(text=f"{item.name}, {item.profile}", href=reported.page.as_posix()),
                 Entry(text=cell.label, below=() if cell.role == "published" else (cell.role,)),
                 setting_text(cell.setting),
-                replace(ours, href="", below=(metric_name(metric), *ours.below)),
+                replace(ours, href="", below=tuple(filter(None, (interval, metric_name(metric), *ours.below)))),
                 Entry(
                     text=", ".join(printed) or NONE,
                     look="" if item.profile == "paper" else "published",

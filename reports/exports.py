@@ -1,6 +1,5 @@
 """An item for other programs and for a paper: the JSON object of `reproduce --json`, and its files."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,29 +79,15 @@ def tables_of(reported: Reported) -> list[Table]:
     return arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
 
 
-def item_files(
-    reported: Reported, tables: Sequence[Table], pictures: Mapping[str, Picture], before: Path | None = None
-) -> dict[str, bytes]:
-    """Tables and claims as Markdown, LaTeX and CSV; pictures as SVG and PDF; the numbers behind the figure as CSV.
-
-    `before`: the folder of the last build. Where a picture's SVG is what it was, so is its PDF, which is not drawn
-    again: a PDF takes more time than all else of a picture.
-    """
+def item_files(reported: Reported, tables: Sequence[Table], pictures: Mapping[str, Picture]) -> dict[str, bytes]:
+    """Tables and claims as Markdown, LaTeX and CSV; pictures as SVG and PDF; the numbers behind the figure as CSV."""
     files = files_of([*tables, *([claims_table(rows_of(reported))] if reported.item.claims else [])])
     for name, picture in pictures.items():
-        files[f"{name}.svg"] = svg = picture.svg().encode()
-        files[f"{name}.pdf"] = _pdf_before(name, svg, before) or picture.pdf()
+        files[f"{name}.svg"] = picture.svg().encode()
+        files[f"{name}.pdf"] = picture.pdf()
     if reported.runs:
         files["figure.csv"] = csv_text(figure_csv(reported)).encode()
     return files
-
-
-def _pdf_before(name: str, svg: bytes, folder: Path | None) -> bytes | None:
-    if folder is not None:
-        with contextlib.suppress(OSError):
-            if (folder / f"{name}.svg").read_bytes() == svg:
-                return (folder / f"{name}.pdf").read_bytes()
-    return None
 
 
 def item_pictures(reported: Reported) -> dict[str, Picture]:

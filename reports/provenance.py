@@ -77,10 +77,10 @@ def seeds_text(seeds: Iterable[int]) -> str:
 
 
 def started(run: RunRecord) -> list[str]:
-    """When each attempt at the run began: "2026-11-23 00:30 UTC", then "from round 30: ..."."""
+    """When each attempt at the run began: "2026-11-23 00:30:02 UTC", then "from round 30: ..."."""
     texts = []
     for attempt in _attempts(run):
-        start = _minute(str(attempt.get("started", "")))
+        start = _hour(str(attempt.get("started", "")))
         texts.append(f"from round {attempt['from_round']}: {start}" if attempt.get("from_round") else start)
     return texts or ["unknown"]
 
@@ -90,9 +90,9 @@ def _attempts(run: RunRecord) -> list[Mapping[str, Any]]:
     return [each for each in attempts if isinstance(each, Mapping)] if isinstance(attempts, list) else []
 
 
-def _minute(time: str) -> str:
-    """ "2026-11-22T22:07:29Z" -> "2026-11-22 22:07 UTC"."""
-    return f"{time[:16].replace('T', ' ')} UTC" if time else "unknown"
+def _hour(time: str) -> str:
+    """ "2026-11-22T22:07:29Z" -> "2026-11-22 22:07:29 UTC"."""
+    return f"{time.removesuffix('Z').replace('T', ' ')} UTC" if time else "unknown"
 
 
 def _mixed(run: RunRecord) -> list[str]:

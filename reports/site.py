@@ -165,7 +165,7 @@ class _Site:
     def item(self, reported: Reported, departures: str) -> set[str]:
         """The item's page, and those of its claims. Returns the names of the files."""
         folder, tables, pictures = reported.page.parent, tables_of(reported), item_pictures(reported)
-        for name, content in item_files(reported, tables, pictures, self.out / folder).items():
+        for name, content in item_files(reported, tables, pictures).items():
             self.put(folder / name, content)
         analysis = analysis_of(reported.paper)
         self.page(

@@ -177,7 +177,7 @@ def test_a_cell_has_one_page_with_all_that_its_records_hold(tmp_path: Path) -> N
     for said in (
         *("toy/tab1, laptop A/2", "toy/tab2, laptop A/2", "71.25 ±8.54", "n=4/5", "seed 4 – not run"),
         *("75.00 best: 80.00", "Bytes up comm/bytes_up", "attempts differ in processor"),
-        *("2026-11-20 10:00 UTC from round 1: 2026-11-21 11:30 UTC", "p3 seed 3", "c0ffee seeds 0 to 2"),
+        *("2026-11-20 10:00:00 UTC from round 1: 2026-11-21 11:30:00 UTC", "p3 seed 3", "c0ffee seeds 0 to 2"),
     ):
         assert said in text, said
     rounds = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().splitlines()
