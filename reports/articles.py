@@ -33,7 +33,7 @@ def _parser() -> MarkdownIt:
 
 
 def article(text: str) -> Markup:
-    """A handwritten page as HTML; its first heading is the page's own and left out."""
+    """A handwritten page as HTML, without its first heading."""
     html = _parser().render(re.sub(r"\A\s*# .*\n", "", text))
     html = html.replace("<table>", '<div class="scroll" tabindex="0" role="region"><table>')
     return Markup(html.replace("</table>", "</table></div>"))

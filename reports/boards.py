@@ -22,8 +22,10 @@ MOST_FINDINGS, MOST_IN_README = 8, 5
 
 
 def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], tuple[Reported, Judged]]:
-    """Each claim of items with runs, by its item's name and its own, at the profile where most is known of it: decided,
-    then undecided by confirming seeds, then with pilots alone, then without a run."""
+    """Each claim at the profile where most is known of it, by item and name.
+
+    Decided comes first, then undecided by confirming seeds, then pilots alone, then no run.
+    """
     best: dict[tuple[str, str], tuple[Reported, Judged]] = {}
     for reported in every:
         for judged in reported.judged:
@@ -77,7 +79,10 @@ def own_sentences(reported: Reported) -> list[Judged]:
 
 
 def variant_rows(every: Sequence[Reported], paper: str = "") -> dict[str, list[BoardRow]]:
-    """By how their items are built, the decided claims of VARIANTS; they count for no paper."""
+    """The decided claims of VARIANTS, by how their items are built.
+
+    They count for no paper.
+    """
     rows: dict[str, list[BoardRow]] = {}
     for reported, judged in furthest(every).values():
         variant = catalogue.variant_of(reported.item.name) if reported.item.name in catalogue.VARIANTS else None
@@ -162,8 +167,11 @@ def main_sentences() -> Mapping[str, list[tuple[Item, str, str]]]:
 
 
 def findings(every: Sequence[Reported], most: int = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
-    """The main sentences of each paper of which something is known, in the order of findings.toml, whatever came out;
-    of a paper without any, its claims in their own order, main ones first. The papers take turns."""
+    """The main sentences of each paper of which something is known.
+
+    They come in the order of findings.toml, whatever the verdict; of a paper without any, its claims in their own
+    order, main ones first. The papers take turns.
+    """
     known = {
         key: (reported, judged)
         for key, (reported, judged) in furthest(every).items()

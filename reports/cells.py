@@ -46,7 +46,10 @@ Place: TypeAlias = tuple[Reported, CellResult]  # an item, and the cell as the i
 
 @dataclass(frozen=True, kw_only=True)
 class CellPage:
-    """A cell with a run, in all items that have it, the first of which names it."""
+    """A cell with a run, in all items that have it.
+
+    The first item names the cell.
+    """
 
     places: tuple[Place, ...]
 
@@ -103,7 +106,10 @@ def cell_values(page: CellPage) -> dict[str, Any]:
 
 
 def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
-    """The experiment as the first run recorded it, else as the item asks for it; of seed 0."""
+    """The cell's experiment, with seed 0.
+
+    As the first run recorded it, else as the item asks for it.
+    """
     experiment = {**(runs[0].experiment if runs else to_json(cell.experiment)), "seed": 0}
     return (json.dumps(experiment, indent=2, ensure_ascii=False) + "\n").encode()
 

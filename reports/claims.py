@@ -99,7 +99,9 @@ def quote_text(claim: Claim) -> str:
 
 
 def reason_text(judged: Judged) -> str:
-    """Why the verdict is what it is, and for an open one the smallest look that can decide it."""
+    """The reason of the verdict.
+
+    For an open claim also the smallest look that can decide it."""
     more = f"; {judged.could_decide} confirming seeds can decide it" if judged.could_decide else ""
     return judged.reason.replace("+-", "±") + more
 

@@ -80,7 +80,10 @@ def tables_of(reported: Reported) -> list[Table]:
 
 
 def item_files(reported: Reported, tables: Sequence[Table], pictures: Mapping[str, Picture]) -> dict[str, bytes]:
-    """Tables and claims as Markdown, LaTeX and CSV; pictures as SVG and PDF; the numbers behind the figure as CSV."""
+    """The files of an item, by name.
+
+    Tables and claims as Markdown, LaTeX and CSV; pictures as SVG and PDF; the numbers behind the figure as CSV.
+    """
     files = files_of([*tables, *([claims_table(rows_of(reported))] if reported.item.claims else [])])
     for name, picture in pictures.items():
         files[f"{name}.svg"] = picture.svg().encode()
@@ -91,7 +94,10 @@ def item_files(reported: Reported, tables: Sequence[Table], pictures: Mapping[st
 
 
 def item_pictures(reported: Reported) -> dict[str, Picture]:
-    """The item's figure and, in an arena, a picture of every seed for each of its tables; by file name."""
+    """The item's pictures, by file name.
+
+    The figure and, in an arena, a picture of every seed for each of its tables.
+    """
     pictures = {"figure": item_picture(reported)}
     if is_arena(reported.item):
         pictures |= {
@@ -114,7 +120,7 @@ def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
 
 
 def write_claims(results: Sequence[tuple[Item, Records]], readme: Path) -> None:
-    """The table of claims by paper, between its two marks in the README. Raises CannotWrite."""
+    """Writes the README's table of claims, between its two marks. Raises CannotWrite."""
     start, end = "<!-- claims: fssl report --readme -->\n", "<!-- end of claims -->"
     before, _, rest = readme.read_text().partition(start)
     table = papers_table([Reported(item, records) for item, records in results])

@@ -195,8 +195,10 @@ def cell_address(cell: Cell, has_runs: bool) -> str:
 
 
 def slug(name: str) -> str:
-    """A file name for `name`: itself where it is plain, otherwise its plain characters and a hash that keeps two
-    names apart. Never empty, never "..", no separators."""
+    """A file name for any name.
+
+    The name itself where it is plain, otherwise its plain characters and a hash that keeps two names apart. Never
+    empty, never "..", no separators."""
     if re.fullmatch(r"[a-z0-9]([a-z0-9_-]|\.(?=[a-z0-9])){0,100}", name):
         return name
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:40]
@@ -211,7 +213,9 @@ MARKDOWN: Mapping[str, str] = {
 
 
 def markdown(text: str) -> str:
-    """Text that ends no cell and no line of a Markdown table, and is neither a tag nor a link."""
+    """Text that is safe in a cell of a Markdown table.
+
+    It ends neither the cell nor the line, and is neither a tag nor a link."""
     return "".join(MARKDOWN.get(character, character) for character in text)
 
 

@@ -68,7 +68,7 @@ def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 
 
 def progress(reported: Reported) -> dict[str, Any]:
-    """Cells with a run and runs done of an item, and its verdicts on sentences of the paper."""
+    """How far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
     agreed = [seen.verdict for seen in reported.agreements.values() if seen.verdict]
     total = len(results) + len(reported.item.choices)
@@ -152,7 +152,7 @@ def front_values(every: Sequence[Reported], also: Sequence[Reported] = ()) -> di
 
 
 def boards(every: Sequence[Reported], known: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
-    """Sentences of the papers, questions of ours, and what is decided in a setting that counts for no paper. `known`:
+    """The claims by kind, a table each. `known`:
     items whose runs may speak of a claim's sentence, too."""
     rows = board(every, paper)
     kinds = {"Sentences of the papers": sentences(rows), "Questions of ours": questions(rows)}
@@ -266,7 +266,7 @@ def ambiguities(item: Item, departures: str) -> list[dict[str, str]]:
 
 
 def open_questions(item: Item) -> list[str]:
-    """What the published file notes of the item and the page does not say already."""
+    """Notes of the published file that the item does not repeat."""
     try:
         published = read_published(item.name)
     except ConfigError:

@@ -187,7 +187,7 @@ def _block(reported: Reported, layout: Grid, metric: str, *, alone: bool) -> Ite
 
 
 def _see_every_label(layout: Grid) -> list[str]:
-    """The columns whose methods learn from the labels of all images, in a table where others do not."""
+    """Columns whose methods learn from all labels, where others do not."""
     seeing = layout.columns_with(_sees_every_label)
     others = layout.columns_with(lambda entry: isinstance(entry, Cell) and not _sees_every_label(entry))
     return [name for name in seeing if name not in others] if others else []
@@ -279,8 +279,9 @@ def difference_entry(seen: Paired | None, metric: str = ACCURACY) -> Entry:
 
 
 def item_rows(reported: Reported) -> list[dict[str, Any]]:
-    """The numbers behind the table, a row an entry and metric, all in the unit that the row names: fractions, not
-    percent, also what the paper prints."""
+    """The numbers behind the table, a row for each entry and metric.
+
+    All are in the unit that the row names: fractions, not percent, also what the paper prints."""
     item, rows = reported.item, []
     for metric in metrics_of(item):
         for entry in (*item.cells, *item.shown):

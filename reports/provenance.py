@@ -28,8 +28,10 @@ def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[
 
 
 def provenance(runs: Iterable[RunRecord]) -> list[Fact]:
-    """Every entry of the runs' manifests, and where they differ how many runs have each value. Partitions differ with
-    the seed: the cells' pages have them."""
+    """Every entry of the runs' manifests.
+
+    Where runs differ, it says how many have each value. Partitions differ with the seed: the cells' pages have them.
+    """
     values: dict[str, Counter[str]] = {}
     for run in runs:
         for name, value in files_of_run(run).items():
@@ -158,7 +160,7 @@ def _day(run: RunRecord) -> str:
 
 
 def confirming_runs(reported: Reported, claim: Claim) -> list[RunRecord]:
-    """The runs of the claim's cells that were begun under it, in the order in which they began."""
+    """The runs that were begun under the claim, oldest first."""
     results = [result for label, result in reported.results.items() if label in claim.labels]
     runs = [run for result in results for run in result.runs if run.seed in CONFIRMING]
     own = hash_of(reported.item, claim)
@@ -167,7 +169,7 @@ def confirming_runs(reported: Reported, claim: Claim) -> list[RunRecord]:
 
 
 def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:
-    """When the claim was made, when the first run that judges it began, and by which version of the rule."""
+    """When the claim was made, and its first confirming run."""
     runs = confirming_runs(reported, claim)
     cells = {cell.cell_key: cell.label for cell in reported.item.cells if cell.label in claim.labels}
     made = f"{claim.made:%Y-%m-%d %H:%M} UTC" if claim.made else "no date"

@@ -24,7 +24,7 @@ MEAN_SEEDS = 3  # finished runs that a mean line needs
 
 
 def runs_frame(every: Iterable[Reported]) -> pd.DataFrame:
-    """Every run and metric in a row of its own, sorted, so that the same records always give the same rows.
+    """A row for each run and metric, in a fixed order.
 
     Values are in the record's unit, accuracies are fractions. A run that has not ended, or a wanted seed that was
     never started (status "missing"), has one row without metric and value: what is absent is counted as well.
@@ -126,8 +126,9 @@ def _binned(frame: pd.DataFrame, size: int) -> pd.DataFrame:
 
 
 def band_of(finished: pd.DataFrame) -> pd.DataFrame:
-    """Mean over the columns, for the rows where MEAN_SEEDS of them have a value, and its 95 % t interval where
-    INTERVAL_SEEDS have: of no width below."""
+    """Mean over the columns, with its 95 % t interval.
+
+    Rows with fewer than MEAN_SEEDS values are left out; with fewer than INTERVAL_SEEDS the interval has no width."""
     counts = finished.count(axis=1)
     rows = finished[counts >= MEAN_SEEDS] if len(finished.columns) else finished
     if rows.empty:

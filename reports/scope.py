@@ -77,7 +77,9 @@ def collapse_lines(judged: Judged) -> list[str]:
 
 
 def against_lines(reported: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
-    """Pilots whose sign disagrees with a decided verdict, and what runs of other items say of the sentence."""
+    """What other runs say of the sentence.
+
+    Pilots whose sign disagrees with a decided verdict, and runs of other items."""
     lines = []
     if judged.pilots and _says(judged, judged.pilots.value) == "the other way":
         seen = f"{amount(judged.claim, judged.pilots.value)} (n = {judged.pilots.n})"

@@ -1,4 +1,7 @@
-"""An item on the terminal, at 100 columns, as readable in a log file as with colours."""
+"""An item on the terminal, 100 columns wide.
+
+It can be read without colours, too.
+"""
 
 import re
 from dataclasses import replace
@@ -23,7 +26,7 @@ LAYOUTS = (8, 0)  # most methods as columns: the first that fits; 0 is a list
 
 
 def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
-    """Prints table, ladder, claims, notes and where the report lies (`report`, a path or None)."""
+    """Prints tables, ladder, claims, notes and where the report lies."""
     reported = Reported(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
     tables = _tables(reported, console)
@@ -60,8 +63,11 @@ def _tables(reported: Reported, console: Console) -> list[Table]:
 
 
 def verdict_lines(reported: Reported) -> list[str]:
-    """A line for each main claim and for the first others that are decided, then how many seeds the open ones need.
-    Empty without claims that have seeds."""
+    """Lines on main, decided and open claims.
+
+    A line for each main claim and for the first others that are decided, then how many seeds the open ones need.
+    Empty without claims that have seeds.
+    """
     verdicts = reported.judged
     if all(judged.estimate is None for judged in verdicts):
         return []
