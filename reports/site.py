@@ -84,6 +84,8 @@ def build(
     known = _distinct(results)
     mine = [reported for reported in known if only is None or (reported.item.name, reported.item.profile) in only]
     site = _Site(out, known)
+    site.put(Path("site.css"), style_sheet().encode())
+    site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
     every = [reported for reported in known if reported in mine or (out / reported.page).is_file()]
     also = [reported for reported in known if reported not in every]
     names = list(dict.fromkeys((*papers(), ARENA, *(reported.paper for reported in every))))
@@ -112,8 +114,6 @@ def build(
     for names_of_files in run_all([*site.item_tasks(mine, texts), *site.cell_tasks(mine, every)]):
         site.files |= names_of_files
     site.put(Path(SUMMARY), gzip.compress(csv_text(runs_frame(every)).encode(), mtime=0))
-    site.put(Path("site.css"), style_sheet().encode())
-    site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
     site.put(Path(".nojekyll"), b"")  # GitHub Pages serves the folder as it is
     if only is None:
         site.remove_what_is_gone()
