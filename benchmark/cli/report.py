@@ -1,7 +1,6 @@
 """`fssl report`: the site, single tables and figures, and what git keeps, from records alone."""
 
 import argparse
-import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -82,11 +81,7 @@ def act(options: argparse.Namespace) -> int:
         return 0
     if options.commit_reference:
         _commit_reference(options)
-    gc.freeze()  # what libraries hold is not looked through for garbage again: a tenth of the time
-    try:
-        print(_build(options))
-    finally:
-        gc.unfreeze()
+    print(_build(options))
     return 0
 
 
