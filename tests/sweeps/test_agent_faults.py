@@ -17,7 +17,7 @@ from benchmark.experiment import Experiment
 from benchmark.records.claim import claimed
 from benchmark.records.files import read_json
 from benchmark.records.record import run_folder
-from benchmark.records.verify import troubles_of
+from benchmark.records.verify import record_faults
 from sweeps.factors import experiment_of
 from tests.conftest import record_of
 from tests.records.wandb_server import Faults, Server
@@ -71,7 +71,7 @@ def test_a_server_that_errs_and_then_hangs_costs_the_run_nothing_and_the_log_has
         assert "Traceback" not in done.stderr and "AlreadyJoinedError" not in done.stderr, done.stderr
     (folder,) = (tmp_path / "results").glob("runs/*/seed=0")
     record = record_of(folder)
-    assert troubles_of(record, folder) == [] and len(record.manifest["attempts"]) == 1
+    assert record_faults(record, folder) == [] and len(record.manifest["attempts"]) == 1
     assert [line["round"] for line in record.rounds] == list(range(1, 61))
 
 
