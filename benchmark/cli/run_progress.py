@@ -5,7 +5,6 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from benchmark.cli.progress import bar, stop
-from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
 from benchmark.records.fall import AGAINST_A_FALL, fall_in_words, fall_of
 
@@ -13,8 +12,7 @@ from benchmark.records.fall import AGAINST_A_FALL, fall_in_words, fall_of
 class RunProgress(pl.Callback):
     """The bar of a single run."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self._rounds = experiment.federation.rounds
+    def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._progress = bar(self._console)
         self._task: TaskID | None = None
@@ -24,21 +22,22 @@ class RunProgress(pl.Callback):
         assert isinstance(pl_module, FederatedModule)
         if self._console.is_terminal:
             self._progress.start()
-        done = pl_module.rounds_done
+        done, rounds = pl_module.rounds_done, pl_module.experiment.federation.rounds
         self._task = self._progress.add_task(
-            "training", total=self._rounds, completed=done, note="", rounds=f"{done}/{self._rounds}"
+            "training", total=rounds, completed=done, note="", rounds=f"{done}/{rounds}"
         )
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule) and self._task is not None
         done, metrics = pl_module.rounds_done, pl_module.metrics
-        self._progress.update(self._task, completed=done, rounds=f"{done}/{self._rounds}")
+        rounds = pl_module.experiment.federation.rounds
+        self._progress.update(self._task, completed=done, rounds=f"{done}/{rounds}")
         accuracy = metrics.get("test/accuracy", metrics.get("validation/accuracy"))
         if accuracy is not None:
             note = f"accuracy {100 * accuracy:.2f} %"
             self._progress.update(self._task, note=note)
             if not self._console.is_terminal:
-                self._console.print(f"round {done}/{self._rounds} {note}")
+                self._console.print(f"round {done}/{rounds} {note}")
             self._tell_of_a_fall({"round": done, "test/accuracy": accuracy})
 
     def _tell_of_a_fall(self, line: dict[str, float]) -> None:

@@ -29,7 +29,7 @@ def sound(tmp_path_factory) -> Path:
     """Two seeds of a run of three rounds, and their committed copies."""
     results = tmp_path_factory.mktemp("sound")
     for seed in (0, 1):
-        run(tiny_experiment().with_seed(seed), results, seconds_between=0.0)
+        run(tiny_experiment().with_seed(seed), results)
         write_reference(results, record_of(folder_of(results, seed)))
     return results
 
