@@ -48,7 +48,7 @@ from benchmark.models.build import ImageShape, Model, build, forward_flops
 from benchmark.optim.sgd import Constant
 from benchmark.records.files import read_json
 from benchmark.records.provenance import hardware
-from benchmark.records.record import result_if_whole, run_folder
+from benchmark.records.record import result_if_whole
 from benchmark.streams import numpy_stream, torch_stream
 
 MOST_ROUNDS = 16  # rounds of a run that are played
@@ -91,7 +91,7 @@ class Cost:
 
 def cost_of(run: Experiment, results: Path, data_root: Path | None = None) -> Cost:
     """What the whole run costs, from its first round to its last, without the start of its process."""
-    folders = run_folder(results, run).parent.glob("seed=*")
+    folders = (results / "runs" / run.cell_key).glob("seed=*")
     finished = [found["cpu_seconds"] for folder in folders if (found := measured(folder)) is not None]
     counted = count(run, data_root)
     return Cost(

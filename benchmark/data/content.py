@@ -94,13 +94,20 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _stamp(name: str, folder: Path) -> str:
-    """Changes where a file was added, removed, renamed or written; another Pillow may decode to other pixels."""
+    """Changes where a file was added, removed, renamed or written, or where the suite lists others.
+
+    Another Pillow may decode to other pixels.
+    """
+    entry = DATASETS.get(name)
+    listed = [] if entry is None else [*sorted(entry.packed_sha256.items()), entry.content_sha256]
     files = []
     for path in _files(name, folder):
         with contextlib.suppress(FileNotFoundError):  # a link to nothing
             status = path.stat()
             files.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return hashlib.sha256(f"{PIL.__version__} {sorted(files)}".encode(errors="surrogateescape")).hexdigest()[:32]
+    return hashlib.sha256(f"{PIL.__version__} {listed} {sorted(files)}".encode(errors="surrogateescape")).hexdigest()[
+        :32
+    ]
 
 
 def _cache_file() -> Path | None:

@@ -8,7 +8,7 @@ What is not at hand cannot differ: then records count as they are. So do those o
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,18 @@ def seed_folder(cell_folder: Path, here: AtHand) -> Path:
     if equal:
         return min(equal, key=lambda folder: not _finished(folder))
     return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{here.digits}")
+
+
+def why_apart(folder: Path, here: AtHand) -> str | None:
+    """One line on a run that is not in the cell's first folder of its seed; None for one that is."""
+    plain = folder.with_name(f"seed={here.seed}")
+    if folder == plain:
+        return None
+    return apart_in_words(here.differences(manifest_of(plain) or {}, finished=_finished(plain)), folder)
+
+
+def apart_in_words(differences: Sequence[str], folder: Path) -> str:
+    return f"{'; '.join(differences)}; trained apart in {folder.name}"
 
 
 def manifest_of(folder: Path) -> Mapping[str, Any] | None:
