@@ -110,7 +110,7 @@ def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any
     from benchmark.records.run import run
     from benchmark.verdicts.families import begun_under
 
-    progress = [] if options.json else [RunProgress()]
+    progress = [] if options.json else [RunProgress(experiment)]
     with mirrored(options, experiment, _words(options)) as mirrors:
         return run(
             experiment,

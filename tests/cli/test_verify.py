@@ -413,7 +413,7 @@ def test_the_cells_of_decided_claims_are_trained_again(capsys, results, item, mo
     for seed in (0, 1):
         shutil.rmtree(folder_of(results, seed))
     confirming = tiny_experiment().with_seed(100)
-    run(confirming, results, seconds_between=0.0)
+    run(confirming, results)
     for decided, retrained in (({confirming.cell_key}, 1), (set(), 0)):
         monkeypatch.setattr("benchmark.cli.verify.decided_cells", lambda *_, decided=decided: decided)
         code, out = verify(capsys, results, "ssfl/tab2", "--profile", "demo", "--claims")
