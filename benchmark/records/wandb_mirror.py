@@ -97,7 +97,8 @@ class WandbMirror:
         agent's W&B has the run already (`made_by_agent`)."""
         self._experiment, self._record, self._labels = experiment, record, labels
         self._mode, self._wandb_folder, self._run_folder = mode, wandb_folder, run_folder
-        own_id = f"{experiment.cell_key}-{experiment.seed}"  # the same however often the run is begun
+        # The same however often the run is begun; W&B's ids may have no "@".
+        own_id = f"{experiment.cell_key}-{run_folder.name.removeprefix('seed=').replace('@', '-')}"
         self._id = {"project": PROJECT, "id": own_id, **(agents_run or {})}
         self._run: Any = None  # wandb is imported only where it is wanted
         self._next = 1  # the first round that W&B lacks
