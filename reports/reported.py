@@ -7,6 +7,7 @@ from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, Results, cell_result, counted
+from reports.agreement import Agreement, agreement
 from reports.formatting import item_page
 
 KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
@@ -31,6 +32,12 @@ class Reported:
     def results(self) -> dict[str, CellResult]:
         """Every cell's accuracy, by its label."""
         return self.by_metric[ACCURACY]
+
+    @functools.cached_property
+    def agreements(self) -> dict[str, Agreement]:
+        """Of each cell that is compared with its published accuracy, by its label."""
+        compared = {label: agreement(self.item, result) for label, result in self.results.items()}
+        return {label: seen for label, seen in compared.items() if seen is not None}
 
     @functools.cached_property
     def runs(self) -> list[RunRecord]:

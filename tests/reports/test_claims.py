@@ -294,7 +294,7 @@ def test_a_page_says_when_claim_and_first_run_were_made_and_by_which_rule(tmp_pa
     }
     assert pre_registration(Reported(item, records), item.claims[0]) == {
         "made": "2026-11-22 21:53 UTC, in commit 9500fb4",
-        "first run": "2026-11-23 01:07 UTC, a seed 101, by code 4f1c2a9be0",
+        "first run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",
         "rule": "version 4; 2 runs begun before the rule had a version; 16 runs begun under version 4",
     }
     assert pre_registration(Reported(item, {}), item.claims[0])["first run"] == "none yet"
