@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
+from benchmark.cli.main import ROOT, add_places, add_site, site_of
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.catalogue import profiles as profiles_of
@@ -42,7 +42,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = "A pure function of the records: trains nothing. Items with no record at all are left out."
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
-    command.add_argument("--site", type=Path, default=DEFAULT_SITE)
+    add_site(command)
     command.add_argument(
         "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
     )
@@ -93,7 +93,7 @@ def _build(options: argparse.Namespace) -> Path:
     results, others = _asked(options, reader)
     return build(
         results,
-        options.site,
+        site_of(options),
         others=others,
         troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",

@@ -2,9 +2,13 @@
 
 import time
 
+import pytest
+
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 from tests.performance.whole_runs import seconds_of
+
+pytestmark = pytest.mark.slow  # of tools for speed, which no command needs
 
 
 def test_the_parts_are_the_whole(tmp_path) -> None:
