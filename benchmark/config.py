@@ -1,8 +1,9 @@
-"""Frozen dataclasses from and to plain JSON values, with errors that name the key, the value and what to
-type in its place.
+"""Reads frozen dataclasses from plain JSON values, and writes them.
 
-Why not a library: methods are an open set (a researcher's own class has to be read as strictly as ours), and
-every message must name the nearest right key, which the typed command-line libraries do not do for tagged unions.
+Errors name the key, the value and what to type in its place.
+
+Why not a library: methods are an open set (a researcher's own class has to be read as strictly as ours), and every
+message must name the nearest right key, which the typed command-line libraries do not do for tagged unions.
 
 A field whose type is a union of dataclasses is written with a "kind" key: {"kind": "class_skew", "R": 0.4}.
 """
@@ -26,12 +27,12 @@ T = TypeVar("T")
 
 
 def kind_of(cls: type) -> str:
-    """The name of a dataclass in configurations: ClassSkew -> class_skew, SSFL -> ssfl."""
+    """The name of a dataclass in configurations: ClassSkew is class_skew."""
     declared = getattr(cls, "kind", None)
     return declared if isinstance(declared, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
-# What people type for a symbol of the papers.
+# What people type in place of a symbol of the papers.
 SYMBOLS = {
     "clients": "K",
     "num_clients": "K",
@@ -52,14 +53,13 @@ _brief.maxlevel, _brief.maxstring, _brief.maxlong, _brief.maxother = 3, LONGEST,
 
 
 def shown(value: object) -> str:
-    """A value as messages show it, cut at `LONGEST` characters: in full, one of aliases within aliases takes
-    gigabytes."""
+    """A value in a message, cut at `LONGEST` characters. In full, YAML aliases within aliases would take gigabytes."""
     text = _brief.repr(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """What to type in place of an unknown word: the name that is nearest to it, or all names where they are few."""
+    """A hint for an unknown word: the nearest name, or all names where they are few."""
     names, word = list(known), word if isinstance(word, str) else shown(word)
     if SYMBOLS.get(word) in names:
         return f"did you mean {SYMBOLS[word]!r}?"
@@ -70,16 +70,16 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def choose(names: Iterable[str]) -> str:
-    """choose a, b or c"""
+    """ "choose a, b or c"."""
     *others, last = names
     return f"choose {', '.join(others)} or {last}" if others else f"choose {last}"
 
 
 def added(default: Any, *, before: Any = dataclasses.MISSING, former: Mapping[str, str] | None = None) -> Any:
-    """A field that came after records were made; `before` is the value that does what was done without it.
+    """A field that was added after records were made.
 
-    At that value, the default where none is named, it is left out of an experiment's hash, so that older records keep
-    their cell. `former`: as in `renamed`.
+    `before` is the value that does what was done without the field; default: the field's default. At that value it is
+    left out of an experiment's hash, so that older records keep their cell. `former`: as in `renamed`.
     """
     names = {} if former is None else {"former": former}
     without = default if before is dataclasses.MISSING else before
@@ -87,21 +87,22 @@ def added(default: Any, *, before: Any = dataclasses.MISSING, former: Mapping[st
 
 
 def renamed(default: Any, former: Mapping[str, str]) -> Any:
-    """A field of which some values have another name in older records: name now -> former name.
+    """A field of which some values are named otherwise in older records.
 
-    Both are read; the hash is made with the former one, so that older records keep their cell.
+    `former` maps a name to its former name. Both are read; the hash uses the former one, so that older records keep
+    their cell. Hashes of claims depend on these keys, too.
     """
     return dataclasses.field(default=default, metadata={"former": former})
 
 
 def values_before(cls: type) -> dict[str, Any]:
-    """Of the fields that `added` declared: what a record means that was made before they came."""
+    """What the fields declared with `added` are in older records."""
     return {f.name: f.metadata["before"] for f in dataclasses.fields(typing.cast(Any, cls)) if "before" in f.metadata}
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """The numbers that a field may have, written as intervals are: "[0, 1)" has 0 and not 1."""
+    """The numbers that a field may have, such as "[0, 1)"."""
 
     text: str
 
@@ -116,7 +117,7 @@ class Interval:
         return f"{self.text[1:].split(',')[0]} or more" if self.text[0] == "[" else "a positive number"
 
 
-# Types of fields, which `Checked` holds them to; null, where a field may be null, is left alone.
+# Types of fields, checked by `Checked`. None is accepted where a field may be None.
 Count = Annotated[int, Interval("[1, inf)")]
 Whole = Annotated[int, Interval("[0, inf)")]
 NotNegative = Annotated[float, Interval("[0, inf)")]
@@ -128,13 +129,15 @@ ShareBetween = Annotated[float, Interval("(0, 1)")]
 
 
 class Checked:
-    """A dataclass whose values are checked when it is made: ranges by the fields' types, and fields that nothing reads.
+    """A dataclass that checks its values when it is made.
 
-    Raises ConfigError. What depends on several fields is checked in a `__post_init__` that calls this one first.
+    It checks ranges, which are part of the fields' types, and refuses a value for a field that is not used. Numbers
+    then have one form: a float where the field is one, and 0.0 for -0.0. Raises ConfigError. What depends on several
+    fields is checked in a `__post_init__` that calls this one first.
     """
 
-    # Field -> the switch that decides whether the field is read, and the switch's values that read it. Elsewhere the
-    # field stays at its default: a setting that moves nothing must not make another cell.
+    # Field -> the switch that decides whether the field is used, and the switch's values that use it. At other values
+    # the field must be at its default: a setting without effect must not make another cell.
     read_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {}
 
     def __post_init__(self) -> None:
@@ -149,22 +152,42 @@ class Checked:
                 raise ConfigError(
                     f"{name}: {shown(value)} does nothing with {switch} {position!r}; choose {switch} {remedy}"
                 )
+        for name, hint in _hints(typing.cast(Any, type(self))).items():
+            object.__setattr__(self, name, _canonical(hint, getattr(self, name)))
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, without their intervals."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(typing.cast(Any, cls))}
+
+
+def _canonical(hint: Any, value: Any) -> Any:
+    """A number in a field of floats as a float, and -0.0 as 0.0: equal settings must have equal keys."""
+    args = typing.get_args(hint)
+    if isinstance(value, tuple) and args:
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+        return tuple(_canonical(kind, part) for kind, part in zip(kinds, value, strict=True))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) + 0.0 if is_number and float in (hint, *args) else value
 
 
 @functools.cache
 def _intervals(cls: Any) -> dict[str, Interval]:
-    found: dict[str, Interval] = {}
+    intervals: dict[str, Interval] = {}
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         for part in (hint, *typing.get_args(hint)):  # the type itself, or a part of `Share | None`
             for rule in getattr(part, "__metadata__", ()):
-                found[name] = rule
-    return found
+                intervals[name] = rule
+    return intervals
 
 
 def to_plain(value: Any, *, hashed: bool = False) -> Any:
-    """JSON values only; raises TypeError for anything that has no exact JSON form.
+    """The dataclass or value as JSON values.
 
-    `hashed`: without the fields that `added` declared and that stand at the value from before.
+    `hashed`: without the fields declared with `added` that are at their value from before. Raises TypeError for a value
+    that has no exact JSON form.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not (hashed and _as_before(f, value))]
@@ -188,7 +211,7 @@ def _as_before(f: "dataclasses.Field[Any]", value: Any) -> bool:
 
 
 def _former(f: "dataclasses.Field[Any]", value: Any) -> Any:
-    """The field's value by its former name, where it had one."""
+    """The field's value, by its former name where it had one."""
     now = getattr(value, f.name)
     return f.metadata["former"].get(now, now) if "former" in f.metadata else now
 
@@ -197,7 +220,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
     """Build the dataclass `cls` from JSON values. Raises ConfigError that names the key, the value and a remedy."""
     if not isinstance(data, Mapping):
         raise ConfigError(
-            f"{path or 'experiment'}: {shown(data)} is no table of fields; {cls.__name__} has {_names(cls)}"
+            f"{path or 'experiment'}: {shown(data)} is not a table of fields; {cls.__name__} has {_names(cls)}"
         )
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
@@ -216,7 +239,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
         if isinstance(raw, Mapping) and "kind" not in raw and dataclasses.is_dataclass(fields[key].default):
             raw = {**to_plain(fields[key].default), **raw}
-        reader = fields[key].metadata.get("read")  # open sets, such as methods, bring their own
+        reader = fields[key].metadata.get("read")  # open sets, such as methods, have a reader of their own
         values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
     missing = [
         name
@@ -227,7 +250,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raise ConfigError(f"{_join(path, missing[0])} is missing; {cls.__name__} needs {', '.join(missing)}")
     try:
         return cls(**values)
-    except ConfigError as error:  # ranges are checked by the dataclass itself, which knows no path
+    except ConfigError as error:  # the dataclass checks its ranges, without knowing the path
         message = str(error)
         raise ConfigError(message if not path or message.startswith(path) else f"{path}.{message}") from None
 
@@ -287,7 +310,7 @@ def _int(raw: Any, path: str) -> int:
     if isinstance(raw, str):
         raw = scalar(raw)
     if isinstance(raw, int) and not isinstance(raw, bool):
-        return raw  # through float, 2**53 + 1 would be another number
+        return raw  # as a float, 2**53 + 1 would be another number
     number = _float(raw, path)
     if number != int(number):
         raise ConfigError(f"{path}: {shown(raw)} is not a whole number")
@@ -313,10 +336,8 @@ def _str(raw: Any, path: str) -> str:
 
 
 def override(data: dict[str, Any], dotted: str, text: str) -> None:
-    """Set `a.b.c` in nested dicts to `text`, read as JSON, as a Python literal or else as a plain text.
-
-    A text where the default is a table names another kind: `partition=dirichlet` drops the old kind's fields.
-    """
+    """Set `a.b.c` in nested dicts to a command-line value. A plain word where the default is a table names another
+    kind: `partition=dirichlet` removes the old kind's fields."""
     *parents, leaf = dotted.split(".")
     for parent in parents:
         if not isinstance(data.get(parent), dict):
@@ -331,12 +352,12 @@ def override(data: dict[str, Any], dotted: str, text: str) -> None:
 
 
 def scalar(text: str) -> Any:
-    """A command-line word as a value: JSON, then the Python forms that sweep agents write, then text."""
+    """The value of a command-line word: JSON, else the Python forms that sweep agents write, else text."""
     if text in ("None", "True", "False"):
         return {"None": None, "True": True, "False": False}[text]
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # a number of thousands of digits is no JSONDecodeError
+    except (ValueError, RecursionError):  # for a number of thousands of digits it is not a JSONDecodeError
         pass
     if text[:1] in "{[(":
         try:

@@ -1,6 +1,7 @@
-"""The frozen `Experiment`: everything that decides a run's numbers, its hash, its reading and writing.
+"""The frozen `Experiment`: everything that decides a run's numbers.
 
-Workers, paths, logging and devices are not in it; precision and every approximation are.
+Also its hash, its reading and its writing. Workers, paths, logging and devices are not part of it; precision and every
+approximation are.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose, from_plain, to_plain, values_before
 from benchmark.data.augment import Augmentation
+from benchmark.data.datasets import canonical_name
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, check_known, method_name, read_method
@@ -19,14 +21,14 @@ from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 
-# Raised whenever a change moves numbers of existing experiments: old records then no longer count as done.
+# Raised when a change moves numbers of existing experiments: older records then no longer count as done.
 NUMERICS = 1
 Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Checked):
-    """Which images, who holds labels, how batches are augmented."""
+    """The images, who holds labels, and how batches are augmented."""
 
     name: str = "digits"  # a data set of benchmark.data.datasets, or folder:PATH
     N_s: Whole = 50  # labelled images at the server
@@ -41,13 +43,13 @@ class Data(Checked):
     augmentation: Augmentation = Augmentation()
     labels_per_client: Count = added(5)  # of each class, at each client ("every_client")
     labelled_clients: Count = added(1)  # how many ("some_clients")
-    # Which: those that come nearest to all classes and the mean size, as the authors of RSCFed chose by hand, or the
-    # first as in their code (train_main.py:58-62) with their partition files.
+    # Which: those nearest to having all classes and the mean size, as the authors of RSCFed chose by hand, or the
+    # first ones, as in their code (train_main.py:58-62) with their partition files.
     labelled_choice: Literal["balanced", "first"] = added("balanced")
     labelled_share: ShareBetween = added(0.1)  # of each client's images ("share")
     streaming_steps: Count = added(1)  # parts in which unlabelled images arrive, one a round; 1: all from the start
-    # Whose images clients hold without labels: what is left of the training set, or the set's own unlabelled images
-    # (STL-10's 100,000; what is left of its training set is then held by nobody).
+    # Which images clients hold without labels: the rest of the training set, or the set's own unlabelled images
+    # (STL-10's 100,000; the rest of its training set is then not used).
     unlabelled: Literal["train", "extra"] = added("train")
     pooled_test: Whole = added(0)  # test images drawn from train and test pooled (FedMatch); 0: the official split
     images: Whole = added(0)  # training images used at most, the same share of each class; 0: all
@@ -61,6 +63,7 @@ class Data(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "name", canonical_name(self.name))
         if not self.N_s and self.label_setting in ("server", "everywhere", "one_more_client"):
             raise ConfigError(f"N_s: 0 with label_setting {self.label_setting!r}; choose 1 or more")
         if self.unlabelled == "extra" and self.label_setting not in ("server", "one_more_client"):
@@ -79,8 +82,8 @@ class Federation(Checked):
     T: Count = 16  # local steps per round
     rounds: Count = 100  # of communication
     epochs: Count | None = added(None)  # E  local passes over a holder's images per round, in place of T local steps
-    # A loss or an update that is not finite ends the run ("stop"; no paper says what to do), or that client counts as
-    # one that sat the round out, and under comm/dropped ("drop"). The server's own ends it in either case.
+    # What a client's loss or update that is not finite does: end the run ("stop"), or count as a client that sat the
+    # round out, and under comm/dropped ("drop"). No paper says. The server's own ends the run in either case.
     on_divergence: Literal["stop", "drop"] = added("stop")
 
     def __post_init__(self) -> None:
@@ -114,7 +117,7 @@ class Experiment(Checked):
     evaluation: Evaluation = Evaluation()
     # Of local training: bf16 passes networks under autocast, with float32 weights, losses and evaluation.
     precision: Precision = added("fp32")
-    profile: str = "custom"  # how far it is scaled down; written down, and no part of the cell's hash
+    profile: str = "custom"  # how far it is scaled down; recorded, and not part of the cell's hash
     seed: Whole = 0
 
     def __post_init__(self) -> None:
@@ -131,10 +134,8 @@ class Experiment(Checked):
 
     @cached_property
     def cell_key(self) -> str:
-        """16 hexadecimal digits that name the cell: equal settings, equal key, whatever the seed.
-
-        How often is measured is left out, since it moves no number: except where it decides which round counts.
-        """
+        """16 hexadecimal digits that name the cell: equal settings have equal keys, whatever the seed. How often is
+        measured is left out, since it changes no number, except where it decides which round counts."""
         resolved = to_json(self, hashed=True)
         del resolved["evaluation"]["gradient_diversity_every"]
         if self.evaluation.selection != "best_on_test":
@@ -144,10 +145,10 @@ class Experiment(Checked):
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def with_seed(self, seed: int) -> "Experiment":
-        """Of the same cell: its key is not computed again."""
-        found = replace(self, seed=seed)
-        found.__dict__["cell_key"] = self.cell_key
-        return found
+        """The same cell with another seed; its key is not computed again."""
+        experiment = replace(self, seed=seed)
+        experiment.__dict__["cell_key"] = self.cell_key
+        return experiment
 
 
 def to_json(experiment: Experiment, *, hashed: bool = False) -> dict[str, Any]:
@@ -159,12 +160,12 @@ def to_json(experiment: Experiment, *, hashed: bool = False) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Experiment:
-    """The experiment of these JSON values; missing fields take their defaults. Raises ConfigError."""
+    """The experiment of these JSON values; missing fields have their defaults. Raises ConfigError."""
     return from_plain(Experiment, data)
 
 
 def from_record(data: Mapping[str, Any]) -> Experiment:
-    """`from_json` of what lies in a record: fields of a method that came after it have the value from before, and no
+    """The experiment of a record. Fields of a method that were added later have their value from before, and no
     method's file is imported (`check_known`). Raises ConfigError."""
     method = data.get("method")
     kind = method.get("kind") if isinstance(method, Mapping) else method

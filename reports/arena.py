@@ -20,11 +20,11 @@ from typing import Any, Literal, TypeAlias
 from benchmark.papers.beside import is_bound
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect, seeds_of
+from benchmark.verdicts.results import ACCURACY, CellResult
 from benchmark.verdicts.rule import FAMILY_ERROR
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, Paired, Summary, paired, summary
-from reports.formatting import NONE, count, megabytes, percent, sentence, thousands
-from reports.paper_table import cell_page, entry_values, is_printed, mean_entry, method_of, notes_of, paired_entry
+from reports.formatting import NONE, cell_address, count, megabytes, percent, sentence, thousands
+from reports.paper_table import entry_values, is_printed, mean_entry, method_of, notes_of, paired_entry
 from reports.properties import item_properties
 from reports.reported import KEPT, Reported
 from reports.tables import Column, Entry, Row, Table
@@ -99,14 +99,14 @@ def methods(item: Item) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(method_of, entries)))
 
 
-def arenas(item: Item, records: Records) -> tuple[Arena, ...]:
+def arenas(one: Reported) -> tuple[Arena, ...]:
     """One for each value of the setting that varies, in the item's order."""
-    results = [result for result in collect(item, records).values() if result.cell.role != "ladder"]
+    item, results = one.item, [result for result in one.results.values() if result.cell.role != "ladder"]
     entries = entries_of(item)
     key = next((key for entry in entries for key in entry.setting if key != "method"), "")
     ranked = [entry for entry in entries if entry.role != "bound"] or entries
     values = list(dict.fromkeys(entry.setting.get(key) for entry in ranked))
-    return tuple(_arena(key, value, results, item.choices, records) for value in values)
+    return tuple(_arena(key, value, results, item.choices) for value in values)
 
 
 def _arena(
@@ -114,14 +114,11 @@ def _arena(
     value: str | int | float | None,
     results: Sequence[CellResult],
     choices: Iterable[Choice],
-    records: Records,
 ) -> Arena:
     mine = [r for r in results if r.cell.setting.get(key) == value and r.cell.role != "bound"]
     compared = [result for result in mine if result.values and not result.diverged]
     common = set.intersection(*(set(result.values) for result in compared)) if compared else set()
-    runs = {
-        r.cell.label: [run for run in seeds_of(records, r.cell) if run.seed in (common or r.values)] for r in compared
-    }
+    runs = {r.cell.label: [run for run in r.runs if run.seed in (common or r.values)] for r in compared}
     every = [run for found in runs.values() for run in found]
     budget, lengths = _budget(every), {len(run.rounds) for run in every}
     bounds = [result for result in results if result.cell.role == "bound"]
@@ -249,10 +246,10 @@ def learned_nothing(arena: Arena) -> str:
     return " ".join(f"Not ranked: {len(n)} of {of} methods {why}: {'; '.join(n)}." for why, n in names.items() if n)
 
 
-def arena_tables(item: Item, records: Records) -> list[Table]:
+def arena_tables(one: Reported) -> list[Table]:
     """A table for each value of the setting that varies, with the data and the notes of all."""
-    rows, notes = arena_rows(item, records), notes_of(item, collect(item, records).values())
-    return [_table(item, arena, rows, notes) for arena in arenas(item, records)]
+    rows, notes = arena_rows(one), notes_of(one)
+    return [_table(one.item, arena, rows, notes) for arena in arenas(one)]
 
 
 def _table(item: Item, arena: Arena, data: Sequence[Mapping[str, Any]], notes: tuple[str, ...]) -> Table:
@@ -269,29 +266,31 @@ def _table(item: Item, arena: Arena, data: Sequence[Mapping[str, Any]], notes: t
         Column(name="MB up + down", below="a run"),
     ]
 
-    def named(entry: Cell | Choice) -> Entry:
+    def named(entry: Cell | Choice, runs: Sequence[RunRecord] = ()) -> Entry:
         text = method_of(entry)
         other = entry.setting.get(arena.key, arena.value)
         text = text if other == arena.value else f"{text} ({other})"
-        href = cell_page(entry.label) if isinstance(entry, Cell) else ""
-        return Entry(text=text, href=href)
+        return Entry(text=text, href=cell_address(entry, bool(runs)) if isinstance(entry, Cell) else "")
 
     rows = []
     for one in arena.compared:
-        entries = [named(one.result.cell), *(_placed(one.places.get(basis), basis == "rounds") for basis in BASES)]
+        entries = [
+            named(one.result.cell, one.result.runs),
+            *(_placed(one.places.get(basis), basis == "rounds") for basis in BASES),
+        ]
         entries += [_to_best(one.places["rounds"], best=one is arena.compared[0])]
         entries += [Entry(text=cost(one.costs[b]), sort=one.costs[b]) for b, cost in zip(COSTS, UNITS, strict=True)]
         rows.append(Row(section="unranked" if one.nothing else "compared", entries=tuple(entries)))
-    beside: list[tuple[str, Cell | Choice, Entry]] = [
-        *(("apart", r.cell, Entry(text=r.counts, look=r.status)) for r in arena.apart),
+    unranked: list[tuple[str, Entry, Entry]] = [
+        *(("apart", named(r.cell, r.runs), Entry(text=r.counts, look=r.status)) for r in arena.apart),
         *(
-            ("bounds" if c.role == "bound" else "apart", c, Entry(text="waits for trials", look="missing"))
+            ("bounds" if c.role == "bound" else "apart", named(c), Entry(text="waits for trials", look="missing"))
             for c in arena.waiting
         ),
-        *(("bounds", r.cell, _bound(r)) for r in arena.bounds),
+        *(("bounds", named(r.cell, r.runs), _bound(r)) for r in arena.bounds),
     ]
-    for section, entry, said in sorted(beside, key=lambda line: line[0]):
-        rows.append(Row(section=section, entries=(named(entry), said, *[Entry(text="")] * (len(columns) - 2))))
+    for section, name, result in sorted(unranked, key=lambda line: line[0]):
+        rows.append(Row(section=section, entries=(name, result, *[Entry(text="")] * (len(columns) - 2))))
     remarks = [standing(arena, item.seeds), learned_nothing(arena), BUDGET]
     remarks += ["Last rows: bounds, not in the ranking."] if arena.bounds else []
     return Table(
@@ -312,7 +311,7 @@ def compared_table(every: Sequence[Reported]) -> Table:
     columns, rows = [Column(name="Method", left=True)], dict[str, dict[int, Entry]]()
     bounds = set[str]()
     for one in (one for one in every if one.paper == "arena"):
-        for arena in arenas(one.item, one.records):
+        for arena in arenas(one):
             place = len(columns)
             value = arena.title.removesuffix(" hyperparameters")
             group = one.item.title.removeprefix("All methods ").removeprefix("on ").removeprefix("over ")
@@ -323,7 +322,7 @@ def compared_table(every: Sequence[Reported]) -> Table:
             ]
             bounds |= {method_of(result.cell) for result in arena.bounds}
             for result, entry in (*found, *((r, _bound(r)) for r in (*arena.apart, *arena.bounds))):
-                href = (one.page.parent / cell_page(result.cell.label)).as_posix()
+                href = cell_address(result.cell, bool(result.runs))
                 rows.setdefault(method_of(result.cell), {})[place] = replace(entry, href=href, detail=())
     return Table(
         name="compared",
@@ -363,18 +362,19 @@ def _counted(seen: Summary, *below: str) -> Entry:
     return mean_entry(seen, below=(f"n={seen.n}", *below))
 
 
-def arena_rows(item: Item, records: Records) -> list[dict[str, Any]]:
+def arena_rows(one: Reported) -> list[dict[str, Any]]:
     """A row a cell: the fields of every table's CSV, its place on each basis, and costs; all accuracies fractions."""
-    placed = {one.result.cell.label: (arena, one) for arena in arenas(item, records) for one in arena.compared}
+    item = one.item
+    placed = {method.result.cell.label: (arena, method) for arena in arenas(one) for method in arena.compared}
     rows = []
-    for label, result in collect(item, records).items():
+    for label, result in one.results.items():
         values = entry_values(item, result.cell, ACCURACY, result)
-        arena, one = placed.get(label, (None, None))
+        arena, compared = placed.get(label, (None, None))
         for basis in BASES:
-            placed_at = _place_values(one.places.get(basis) if one else None)
+            placed_at = _place_values(compared.places.get(basis) if compared else None)
             values |= {f"{basis}_{name}": value for name, value in placed_at.items()}
         for name in COSTS:
-            values[f"run_{name}"] = one.costs[name] if one else None
+            values[f"run_{name}"] = compared.costs[name] if compared else None
             values[f"budget_{name}"] = arena.budget.get(name) if arena else None
         rows.append(values)
     for choice in item.choices:
@@ -394,17 +394,15 @@ def _place_values(placing: Placing | None) -> dict[str, Any]:
     }
 
 
-def arena_object(item: Item, records: Records) -> dict[str, Any]:
+def arena_object(one: Reported) -> dict[str, Any]:
     """What `fssl reproduce --json` says under "arena": the rows of the table's CSV, and what methods hand over.
 
     Accuracies are fractions, costs those of a whole run; null where there is no such value.
     """
-    found = arenas(item, records)
-    rows = arena_rows(item, records)
+    found, rows = arenas(one), arena_rows(one)
     names = dict.fromkeys(name for row in rows for name in row)
     properties = {
-        method: {name: entry.line for name, entry in seen.items()}
-        for method, seen in item_properties(item, records).items()
+        method: {name: entry.line for name, entry in seen.items()} for method, seen in item_properties(one).items()
     }
     return {
         "varies": found[0].key if found else "",

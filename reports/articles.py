@@ -17,8 +17,7 @@ from markupsafe import Markup, escape
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import paired, summary
-from reports.formatting import count, mean_spread, points, points_interval
-from reports.paper_table import cell_page
+from reports.formatting import cell_address, count, mean_spread, points
 from reports.provenance import flat
 from reports.reported import Reported
 from reports.tables import Entry, Table, table_of
@@ -105,13 +104,12 @@ def _effect(item: Item, default: CellResult, other: CellResult) -> Markup:
     if seen is None:
         said = Markup("profile {}: not run").format(item.profile)
     else:
-        said = Markup('{}; profile {}: <a href="{}">{} | {}</a>, difference <b>{}</b> points {}, n={}').format(
+        said = Markup('{}; profile {}: <a href="{}">{} | {}</a>, difference <b>{}</b> points, n={}').format(
             other.cell.setting.get("switch", ""),
             item.profile,
-            f"departures/{item.profile}/{cell_page(other.cell.label)}",
+            "../" + cell_address(other.cell, bool(other.runs)),
             *(mean_spread(summary(result.values[seed] for seed in seen.seeds)) for result in (default, other)),
             points(seen.mean),
-            points_interval(seen.told) or "no interval",
             seen.n,
         )
     diverged = len(default.diverged) + len(other.diverged)

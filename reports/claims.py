@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.endpoints import to_target, value_at
-from benchmark.verdicts.evidence import contrasts, evidence
+from benchmark.verdicts.evidence import contrasts
 from benchmark.verdicts.judge import Judged, share_text
-from benchmark.verdicts.results import Records, cell_result, seeds_of
 from reports.formatting import (
     NONE,
+    cell_address,
+    claim_page,
     count,
     difference,
     difference_interval,
@@ -60,11 +61,6 @@ BELOW_END = 0.01  # of accuracy: below the end by so much is a target that runs 
 def topic_of(claim: Claim) -> str:
     start = claim.metric.split("/")[0]
     return OF_ENDPOINTS.get(claim.endpoint) or TOPICS.get(start, start)
-
-
-def claim_page(claim: Claim) -> str:
-    """The file name of its page, beside the item's."""
-    return f"claim-{slug(claim.name)}.html"
 
 
 def contrast_text(claim: Claim) -> str:
@@ -197,7 +193,6 @@ def lines_of(item: Item, judged: Iterable[Judged]) -> list[Line]:
 
 def claims_table(
     lines: Iterable[Line],
-    href: Callable[[Item, Claim], str] = lambda item, claim: claim_page(claim),
     beside: Callable[[Item, Judged], Iterable[str]] = lambda item, judged: (),
     *,
     fold: bool = False,
@@ -210,7 +205,7 @@ def claims_table(
         below = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
         below += beside(item, judged) if judged else []
         below += [f"also {other.name}: {also.verdict if also else 'not run'}" for _, other, also in others]
-        rows.append(_claim_row(item, claim, judged, href(item, claim) if judged else "", below))
+        rows.append(_claim_row(item, claim, judged, claim_page(item, claim) if judged else "", below))
     return Table(
         name="claims",
         caption="Claims; differences are paired by seed, their intervals at the level of the look",
@@ -275,25 +270,22 @@ def _collapsed_entry(judged: Judged) -> Entry:
     return Entry(text=f"{most} of {judged.n}", below=(*fall, *each), sort=most / judged.n)
 
 
-def seeds_table(item: Item, records: Records, claim: Claim) -> Table:
-    """A row a seed: the value of each cell, and the contrasts."""
-    found = {
-        label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint).values
-        for label in claim.labels
-        if label in {cell.label for cell in item.cells}
-    }
-    seen = evidence(item, records, claim)
-    seeds = [*seen.pilots, *seen.confirming]
+def seeds_table(judged: Judged) -> Table | None:
+    """A row a seed: the value of each cell, and the contrasts; None without a seed that has all cells."""
+    claim, seen = judged.claim, judged.evidence
+    seeds = [*seen.pilots, *seen.confirming] if seen else []
+    if seen is None or not seeds:
+        return None
     several = len(seen.differences) > 1
     heads = [
         "Seed",
-        *found,
+        *seen.results,
         *(f"Difference {n}" if several else "Difference" for n in range(1, len(seen.differences) + 1)),
     ]
     rows = [
         (
             f"seed {seed}" + ("" if seed in CONFIRMING else ", pilot"),
-            *(shown(claim.metric, values.get(seed)) for values in found.values()),
+            *(shown(claim.metric, result.values.get(seed)) for result in seen.results.values()),
             *(difference(claim.metric, values[seed]) for values in seen.differences),
         )
         for seed in seeds
@@ -301,11 +293,11 @@ def seeds_table(item: Item, records: Records, claim: Claim) -> Table:
     return table_of("seeds", f"{metric_name(claim.metric)}, {endpoint_text(claim)}", heads, rows)
 
 
-def target_table(item: Item, records: Records, claim: Claim) -> Table | None:
+def target_table(one: Reported, claim: Claim) -> Table | None:
     """Beside a claim on speed: a row a cell, its rounds and bytes to a point below the lowest of the cells' ends."""
     if claim.endpoint != "speed":
         return None
-    runs = {cell.label: seeds_of(records, cell) for cell in item.cells if cell.label in claim.labels}
+    runs = {label: result.runs for label, result in one.results.items() if label in claim.labels}
     ends = {
         label: [value for run in every if (value := value_at(run, claim.metric, "end")) is not None]
         for label, every in runs.items()
@@ -335,8 +327,8 @@ def claim_page_values(one: Reported, judged: Judged, every: Sequence[Reported]) 
         "one": judged,
         "item": one.item,
         "paper": one.paper,
-        "seeds": seeds_table(one.item, one.records, claim),
-        "target": target_table(one.item, one.records, claim),
+        "seeds": seeds_table(judged),
+        "target": target_table(one, claim),
         "contrasts": [sum_text(contrast) for contrast in contrasts(claim)],
         "scope": scope_text(one.item, claim),
         "beside": lines_beside(one, judged, every),
@@ -344,6 +336,6 @@ def claim_page_values(one: Reported, judged: Judged, every: Sequence[Reported]) 
         "topic": topic_of(claim),
         "least": in_unit(claim.metric, claim.least),
         "hash": one.item.hash_of(claim),
-        "registered": pre_registration(one.item, one.records, claim),
-        "pages": {cell.label: cell.label for cell in one.item.cells},
+        "registered": pre_registration(one, claim),
+        "pages": {label: cell_address(r.cell, bool(r.runs)) for label, r in one.results.items()},
     }

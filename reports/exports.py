@@ -7,8 +7,7 @@ from typing import Any
 
 from benchmark.papers.item import Item
 from benchmark.records.files import write_atomically
-from benchmark.verdicts.judge import judge
-from benchmark.verdicts.results import CellResult, Records, collect, counted
+from benchmark.verdicts.results import CellResult, Records
 from reports.arena import arena_object, arena_tables, arenas, is_arena
 from reports.boards import papers_table
 from reports.claims import claim_values, claims_table, lines_of
@@ -38,12 +37,11 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
     "diverged", and its mean, if any, is that of the runs that ended. "metrics" has each further metric of the item. An
     item that compares methods with each other has the comparison under "arena".
     """
-    records = counted(item, records)
-    results = {metric: collect(item, records, metric) for metric in metrics_of(item)}
-    first, *others = results
+    one = Reported(item, records)
+    first, *others = metrics_of(item)
     cells = []
-    for label, result in results[first].items():
-        more = {metric: _numbers(results[metric][label], metric) for metric in others}
+    for label, result in one.by_metric[first].items():
+        more = {metric: _numbers(one.by_metric[metric][label], metric) for metric in others}
         cells.append({**_cell(result), **_numbers(result, first), **({"metrics": more} if more else {})})
     return {
         "item": item.name,
@@ -52,10 +50,10 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "metric": first,
         "units": dict(UNITS),
         "cells": cells,
-        "claims": [claim_values(item, judged) for judged in judge(item, records)],
-        "notes": list(notes_of(item, results[first].values())),
+        "claims": [claim_values(item, judged) for judged in one.judged],
+        "notes": list(notes_of(one)),
         "report": report,
-        **({"arena": arena_object(item, records)} if is_arena(item) else {}),
+        **({"arena": arena_object(one)} if is_arena(item) else {}),
     }
 
 
@@ -77,9 +75,9 @@ def _numbers(result: CellResult, metric: str) -> dict[str, Any]:
     }
 
 
-def tables_of(item: Item, records: Records) -> list[Table]:
-    """The item's own tables. `records`: of the item's own seeds."""
-    return arena_tables(item, records) if is_arena(item) else item_tables(item, records)
+def tables_of(one: Reported) -> list[Table]:
+    """The item's own tables."""
+    return arena_tables(one) if is_arena(one.item) else item_tables(one)
 
 
 def item_files(
@@ -95,7 +93,7 @@ def item_files(
         files[f"{name}.svg"] = svg = picture.svg().encode()
         files[f"{name}.pdf"] = _pdf_before(name, svg, before) or picture.pdf()
     if one.runs:
-        files["figure.csv"] = csv_text(figure_csv(one.item, one.records)).encode()
+        files["figure.csv"] = csv_text(figure_csv(one)).encode()
     return files
 
 
@@ -107,11 +105,11 @@ def _pdf_before(name: str, svg: bytes, folder: Path | None) -> bytes | None:
     return None
 
 
-def item_pictures(item: Item, records: Records) -> dict[str, Picture]:
+def item_pictures(one: Reported) -> dict[str, Picture]:
     """The item's figure and, in an arena, a picture of every seed for each of its tables; by file name."""
-    found = {"figure": item_picture(item, records)}
-    if is_arena(item):
-        found |= {f"dots-{place}": dots(item, arena) for place, arena in enumerate(arenas(item, records), start=1)}
+    found = {"figure": item_picture(one)}
+    if is_arena(one.item):
+        found |= {f"dots-{place}": dots(one.item, arena) for place, arena in enumerate(arenas(one), start=1)}
     return {name: picture for name, picture in found.items() if picture is not None}
 
 
@@ -120,7 +118,7 @@ def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
     one = Reported(item, records)
     start = "-".join(slug(part) for part in (*item.name.split("/"), item.profile))
     folder.mkdir(parents=True, exist_ok=True)
-    files = item_files(one, tables_of(item, one.records), item_pictures(item, one.records))
+    files = item_files(one, tables_of(one), item_pictures(one))
     paths = []
     for name, content in files.items():
         paths.append(folder / f"{start}-{name}")
@@ -140,7 +138,7 @@ def write_pictures(results: Sequence[tuple[Item, Records]], folder: Path) -> lis
     """The figures of these items as PNG, for the README: folder/ssfl/tab2-laptop.png. Raises CannotWrite."""
     paths = []
     for item, records in results:
-        picture = item_picture(item, counted(item, records))
+        picture = item_picture(Reported(item, records))
         if picture is not None:
             paper, name = item.name.split("/")
             paths.append(folder / paper / f"{name}-{item.profile}.png")

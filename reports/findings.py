@@ -12,9 +12,10 @@ from benchmark.verdicts.judge import Judged, share_text
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.agreement import agreement
 from reports.boards import BoardRow, board, furthest, main_sentences, of_variants, questions, sentences, state_text
-from reports.claims import claim_page, estimate_text, finding_text, judged_by, quote_text
+from reports.claims import estimate_text, finding_text, judged_by, quote_text
 from reports.formatting import (
     NONE,
+    claim_page,
     count,
     difference,
     difference_interval,
@@ -60,7 +61,7 @@ def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, l
         for number, (item, name, against) in enumerate(findings, start=1):
             one, judged = known.get((item.name, name), (None, None))
             (claim,) = (claim for claim in item.claims if claim.name == name)
-            page = f"{one.page.parent.as_posix()}/{claim_page(claim)}" if one and judged else ""
+            page = claim_page(one.item, claim) if one and judged else ""
             title = f"[{markdown(name)}]({page})" if links and page else markdown(name)
             verdict = verdict_text(one, judged) if one and judged else "not run"
             lines += [

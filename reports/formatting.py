@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmark.papers.item import Item
+from benchmark.papers.item import Cell, Claim, Item
 from benchmark.verdicts.statistics import Summary
 from benchmark.verdicts.units import in_unit as in_unit
 from benchmark.verdicts.units import is_fraction as is_fraction
@@ -165,6 +165,22 @@ def plain_quote(quote: str) -> str:
 def item_page(item: Item) -> Path:
     """The item's page, from the site's root: ssfl/tab2/laptop/index.html."""
     return Path(*(slug(part) for part in item.name.split("/")), slug(item.profile), "index.html")
+
+
+def claim_page(item: Item, claim: Claim) -> str:
+    """The claim's page, from the site's root: ssfl/tab2/laptop/claim-grouping-helps.html."""
+    return (item_page(item).parent / f"claim-{slug(claim.name)}.html").as_posix()
+
+
+def cell_page(cell: Cell) -> Path:
+    """The page of a cell that has a run, from the site's root: cells/94251b4a8952ec66.html."""
+    return Path("cells", f"{slug(cell.cell_key)}.html")
+
+
+def cell_address(cell: Cell, has_runs: bool) -> str:
+    """The cell's page; of a cell without a run its resolved experiment."""
+    page = cell_page(cell)
+    return (page if has_runs else page.with_suffix(".json")).as_posix()
 
 
 def slug(name: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.papers.item import Claim, Item
-from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.judge import Judged, looked_at, readings_at
 from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.rule import LOOKS
@@ -18,15 +17,14 @@ from reports.claims import unit_text
 from reports.figures import IntervalRow, Picture, intervals
 from reports.formatting import count, is_fraction, metric_name
 from reports.paper_table import method_of
-from reports.reported import Reported
 from reports.style import Look, looks
 
 
-def forest(one: Reported, judged: Judged, *, seeds: bool) -> Picture | None:
+def forest(judged: Judged, *, seeds: bool) -> Picture | None:
     """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed. Of several contrasts: the
     one that the verdict tells of. None without a seed, and for what is counted."""
-    claim, seen = judged.claim, evidence(one.item, one.records, judged.claim)
-    if claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
+    claim, seen = judged.claim, judged.evidence
+    if seen is None or claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
         return None
     scale = 100.0 if is_fraction(claim.metric) else 1.0
     least = min(range(len(seen.differences)), key=lambda k: typical(seen.of(seen.confirming or seen.pilots, k)))

@@ -8,11 +8,11 @@ from benchmark.errors import FsslError
 from benchmark.federated.environment import prepare
 from benchmark.papers.beside import bound_of
 from benchmark.papers.item import Cell, Drawing, Item
-from benchmark.verdicts.results import ACCURACY, Records, collect, seeds_of
+from benchmark.verdicts.results import ACCURACY
 from reports.figures import Panel, Picture, against, class_counts, curves
 from reports.formatting import metric_name
 from reports.paper_table import method_of, setting_text
-from reports.reported import KEPT
+from reports.reported import KEPT, Reported
 from reports.results import CURVE_COLUMNS, curves_frame, measured, series_of
 from reports.style import line_looks, series_looks
 
@@ -28,14 +28,15 @@ CAPTIONS = {
 }
 
 
-def item_picture(item: Item, records: Records) -> Picture | None:
+def item_picture(one: Reported) -> Picture | None:
     """The item's figure, or for a table its curves; None where no run has begun or there are too many lines."""
+    item = one.item
     drawing = item.drawing or Drawing(metrics=(ACCURACY, DIVERSITY))
     if drawing.kind == "class_counts":
         return _counts(item, drawing)
-    if not any(records.values()):
+    if not one.runs:
         return None
-    return _against(item, drawing, records) if drawing.kind == "against" else _curves(item, drawing, records)
+    return _against(one, drawing) if drawing.kind == "against" else _curves(one, drawing)
 
 
 def caption_of(item: Item) -> str:
@@ -44,12 +45,13 @@ def caption_of(item: Item) -> str:
     return CAPTIONS[drawing.kind] + (f" Dotted, in a line's colour: {named}, mean over seeds." if named else "")
 
 
-def drawn_metrics(item: Item, records: Records) -> list[str]:
+def drawn_metrics(one: Reported) -> list[str]:
     """The drawing's metrics, and the share of pseudo-labels kept, without which accuracy does not tell whether clients
     learn; of a table, those that were measured."""
+    item, runs = one.item, one.runs
     asked = item.drawing.metrics if item.drawing else (ACCURACY, *(() if item.methods_are_rows else (DIVERSITY,)))
-    wanted = [metric for metric in asked if item.drawing or metric == ACCURACY or measured(records, metric)]
-    return [*wanted, KEPT] if measured(records, KEPT) and KEPT not in wanted and not item.methods_are_rows else wanted
+    wanted = [metric for metric in asked if item.drawing or metric == ACCURACY or measured(runs, metric)]
+    return [*wanted, KEPT] if measured(runs, KEPT) and KEPT not in wanted and not item.methods_are_rows else wanted
 
 
 def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
@@ -82,24 +84,24 @@ def bounded(cell: Cell, cells: Sequence[Cell], keys: Iterable[str]) -> list[Cell
     return [one for one in cells if bound_of(one, cells) is cell]
 
 
-def _curves(item: Item, drawing: Drawing, records: Records) -> Picture | None:
+def _curves(one: Reported, drawing: Drawing) -> Picture | None:
+    item, results = one.item, one.results
     panels = panels_of(item, drawing)
     if len(panels) > 6:  # too many to stand side by side: one panel, all lines
         panels = {"": {cell.label: cell for lines in panels.values() for cell in lines.values()}}
     if not panels or max(map(len, panels.values())) > MOST_LINES:
         return None
-    results = collect(item, records)
     looks = line_looks((name for lines in panels.values() for name in lines), methods_of(item))
     rows = []
-    for metric in drawn_metrics(item, records):
+    for metric in drawn_metrics(one):
         truth = drawing.truth.get(metric)
         rows.append(
             [
                 Panel(
                     title=title,
                     metric=metric,
-                    lines={n: series_of(results[c.label], records, metric, PANEL_POINTS) for n, c in lines.items()},
-                    truth={n: series_of(results[c.label], records, truth) for n, c in lines.items()} if truth else {},
+                    lines={n: series_of(results[c.label], metric, PANEL_POINTS) for n, c in lines.items()},
+                    truth={n: series_of(results[c.label], truth) for n, c in lines.items()} if truth else {},
                     joins=joins(lines.values()),
                 )
                 for title, lines in panels.items()
@@ -120,25 +122,26 @@ def methods_of(item: Item) -> list[str]:
     return [method_of(cell) for cell in item.cells]
 
 
-def _against(item: Item, drawing: Drawing, records: Records) -> Picture | None:
+def _against(one: Reported, drawing: Drawing) -> Picture | None:
     """A panel a metric (and a value of the drawing's keys for panels), a line for each value of its keys for lines;
     level for a bound."""
+    item = one.item
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     panels: dict[str, dict[str, dict[object, pd.Series]]] = {}
     metrics: dict[str, str] = {}
     keys = [key for key in drawing.lines if key != drawing.x]
-    for metric in drawn_metrics(item, records):
-        results = collect(item, records, metric)
+    for metric in drawn_metrics(one):
+        results = one.by_metric[metric]
         for cell in cells:
             values, beside = results[cell.label].values, bounded(cell, cells, (*drawing.panels, drawing.x))
-            for one in [cell] if not beside else beside if values else []:
-                if drawing.x not in one.setting:
+            for place in [cell] if not beside else beside if values else []:
+                if drawing.x not in place.setting:
                     continue
-                title = ": ".join(part for part in (_said(one, drawing.panels), metric_name(metric)) if part)
+                title = ": ".join(part for part in (_said(place, drawing.panels), metric_name(metric)) if part)
                 metrics[title] = metric
                 rows = panels.setdefault(title, {}).setdefault(cell.label if beside else _said(cell, keys), {})
                 if values:
-                    rows[one.setting[drawing.x]] = pd.Series(values, name=one.setting[drawing.x], dtype=float)
+                    rows[place.setting[drawing.x]] = pd.Series(values, name=place.setting[drawing.x], dtype=float)
     if not panels:
         return None
     lines = {
@@ -182,12 +185,9 @@ def _class_counts(cell: Cell) -> pd.DataFrame | None:
     )
 
 
-def figure_csv(item: Item, records: Records) -> pd.DataFrame:
+def figure_csv(one: Reported) -> pd.DataFrame:
     """The numbers behind the figure: every run of every cell, round by round, with the cell's label."""
-    metrics = drawn_metrics(item, records)
-    labels = pd.DataFrame(
-        {"label": [cell.label for cell in item.cells], "cell_key": [cell.cell_key for cell in item.cells]}
-    )
-    runs = [run for cell in item.cells for run in seeds_of(records, cell)]
-    unique = {(run.cell_key, run.seed): run for run in runs}.values()
-    return labels.merge(curves_frame(unique, metrics), on="cell_key")[["label", *CURVE_COLUMNS]]
+    cells = one.item.cells
+    labels = pd.DataFrame({"label": [cell.label for cell in cells], "cell_key": [cell.cell_key for cell in cells]})
+    unique = {(run.cell_key, run.seed): run for run in one.runs}.values()
+    return labels.merge(curves_frame(unique, drawn_metrics(one)), on="cell_key")[["label", *CURVE_COLUMNS]]

@@ -14,8 +14,8 @@ from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
 from reports.articles import article
-from reports.formatting import NONE, megabytes, sentence, slug
-from reports.paper_table import LABELS, cell_page, mean_entry
+from reports.formatting import NONE, cell_address, megabytes, sentence, slug
+from reports.paper_table import LABELS, mean_entry
 from reports.properties import PRIVACY, properties_of
 from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
@@ -81,7 +81,7 @@ def by_kind(shown: Sequence[Reported]) -> dict[str, list[tuple[Reported, CellRes
 
 def method_values(kind: str, cells: Sequence[tuple[Reported, CellResult]]) -> dict[str, Any]:
     """What the method's template shows."""
-    runs = [run for one, result in cells for run in one.records[result.cell.cell_key].values()]
+    runs = [run for _, result in cells for run in result.runs]
     seen = properties_of(runs)
     return {
         "kind": kind,
@@ -101,7 +101,7 @@ def _results(cells: Sequence[tuple[Reported, CellResult]]) -> Table:
         data, seen = result.cell.experiment.data, result.summary
         assert seen is not None
         entries = (
-            Entry(text=f"{one.item.name}: {result.cell.label}", href=_href(one, result.cell)),
+            Entry(text=f"{one.item.name}: {result.cell.label}", href=cell_address(result.cell, has_runs=True)),
             *(Entry(text=text) for text in (data.name, LABELS.get(data.label_setting, data.label_setting))),
             Entry(text=one.item.profile),
             mean_entry(seen, below=(result.counts,), look=result.status),
@@ -116,11 +116,6 @@ def _results(cells: Sequence[tuple[Reported, CellResult]]) -> Table:
         columns=(*heads, Column(name="Accuracy (%)")),
         rows=tuple(rows),
     )
-
-
-def _href(one: Reported, cell: Cell) -> str:
-    """From a method's page."""
-    return "../" + (one.page.parent / cell_page(cell.label)).as_posix()
 
 
 def overview(cells: dict[str, list[tuple[Reported, CellResult]]]) -> Table:
@@ -159,7 +154,7 @@ def listed(cells: dict[str, list[tuple[Reported, CellResult]]]) -> Table:
     rows = []
     for kind, found in cells.items():
         told = described(kind)
-        name = Entry(text=told["name"], href=f"{slug(kind)}.html", below=(sentence(told["what"]),))
+        name = Entry(text=told["name"], href=method_page(kind), below=(sentence(told["what"]),))
         labels = Entry(text="; ".join(LABELS[setting] for setting in told["needs"]))
         rows.append((name, labels, Entry(text=str(n := sum(result.n for _, result in found)), sort=float(n))))
     return table_of("list", "Methods", ("Method", "Works where", "Finished runs"), rows, words=2)

@@ -1,57 +1,38 @@
 """What the templates show: plain values, tables and pictures for each kind of page."""
 
 import functools
-import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-
-from markupsafe import Markup
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
 from benchmark.papers.catalogue import ITEMS, VARIANTS
-from benchmark.papers.item import Claim, Item
+from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
-from benchmark.records.record import RunRecord, fall_in_words
 from benchmark.verdicts.judge import Judged
-from benchmark.verdicts.results import ACCURACY, CellResult, Records, seeds_of
-from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement, largest_gap, of_other_data
 from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
 from reports.boards import board, findings, of_the_paper, of_variants, questions, sentences, state_text
-from reports.claims import claim_page, claims_table, finding_text, folded, lines_of
-from reports.figures import Panel, curves
+from reports.claims import claims_table, finding_text, folded, lines_of
 from reports.formatting import (
     NONE,
     count,
-    is_fraction,
-    megabytes,
-    metric_name,
-    number,
     points,
-    shown,
-    slug,
-    thousands,
-    unit_of,
 )
 from reports.interval_figures import claims_pictures, forest
-from reports.item_figures import DIVERSITY, caption_of, joins
-from reports.methods import exchange_table, kind_of, method_page
-from reports.paper_table import is_printed, ladder_table, method_of, notes_of, ours_entry
+from reports.item_figures import caption_of
+from reports.paper_table import is_printed, ladder_table, method_of, notes_of
 from reports.properties import property_tables
-from reports.provenance import commit_of, flat, marks_of, provenance, remarks
-from reports.reported import KEPT, KEPT_ACCURACY, Reported
-from reports.results import is_number, series_of
+from reports.provenance import flat, provenance, remarks
+from reports.reported import Reported
 from reports.scope import against_lines, lines_beside, so_far_lines, verdict_text
-from reports.style import looks
-from reports.tables import Column, Entry, Row, Table, table_of
+from reports.tables import Column, Entry, Row, Table
 
 PROFILES = {
     "demo": "A whole table in minutes on two CPU cores, on scikit-learn's handwritten digits.",
@@ -69,8 +50,6 @@ MARKS = {
     "not judged yet": "\u2026",
     "not run": "\u2013",
 }
-CURVES = (ACCURACY, KEPT, KEPT_ACCURACY, DIVERSITY)  # on a cell's page
-CURVE_POINTS = 160
 
 
 @functools.cache
@@ -110,8 +89,8 @@ def _tally(verdicts: Iterable[str]) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in MARKS if verdict in counts}
 
 
-def items_table(shown: Sequence[Reported], root: str) -> Table:
-    """A row an item, with what is done of it. `root`: the site's root from the page that the table stands on."""
+def items_table(shown: Sequence[Reported]) -> Table:
+    """A row an item, with what is done of it."""
     rows = []
     for one in shown:
         seen, item = progress(one), one.item
@@ -122,7 +101,7 @@ def items_table(shown: Sequence[Reported], root: str) -> Table:
                 text=item.name,
                 detail=(item.title,),
                 below=tuple(remarks(one.runs, item.profile)),
-                href=root + one.page.as_posix(),
+                href=one.page.as_posix(),
             ),
             Entry(text=item.profile),
             Entry(text=f"{seen['cells_run']} of {seen['total']}", sort=seen["cells_run"] / max(1, seen["total"])),
@@ -161,21 +140,21 @@ def front_values(every: Sequence[Reported], also: Sequence[Reported] = ()) -> di
                 "verdict": verdict_text(one, judged),
                 "text": finding_text(one, judged),
                 "beside": lines_beside(one, judged, [*every, *also]) if judged.estimate is not None else [],
-                "picture": forest(one, judged, seeds=False),
+                "picture": forest(judged, seeds=False),
             }
             for one, judged in findings(every)
         ],
         "state": state_text(every),
         "decided": any(judged.is_decided for one in every for judged in one.judged),
-        "boards": boards(every, "", [*every, *also]),
+        "boards": boards(every, [*every, *also]),
         "cards": [_card(name, [one for one in every if one.paper == name]) for name in papers()],
-        "items": items_table(every, ""),
+        "items": items_table(every),
     }
 
 
-def boards(every: Sequence[Reported], root: str, known: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
+def boards(every: Sequence[Reported], known: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
     """Sentences of the papers, questions of ours, and what is decided in a setting that counts for no paper. `known`:
-    items whose runs may speak of a claim's sentence, too. `root`: the site's from the page that they stand on."""
+    items whose runs may speak of a claim's sentence, too."""
     rows = board(every, paper)
     kinds = {"Sentences of the papers": sentences(rows), "Questions of ours": questions(rows)}
     kinds |= {
@@ -187,11 +166,8 @@ def boards(every: Sequence[Reported], root: str, known: Sequence[Reported], pape
     def beside(item: Item, judged: Judged) -> list[str]:
         return _below(reported[id(item)], judged, known)
 
-    def href(item: Item, claim: Claim) -> str:
-        return root + (reported[id(item)].page.parent / claim_page(claim)).as_posix()
-
     return [
-        (title, claims_table(((p.item, p.claim, p.judged) for p in own), href, beside, fold=True))
+        (title, claims_table(((p.item, p.claim, p.judged) for p in own), beside, fold=True))
         for title, own in kinds.items()
         if own
     ]
@@ -231,28 +207,24 @@ def paper_values(name: str, mine: Sequence[Reported], known: Sequence[Reported])
     return {
         "name": name,
         "about": papers().get(name),
-        "items": items_table(mine, "../"),
-        "boards": boards(mine, "../", known, name),
+        "items": items_table(mine),
+        "boards": boards(mine, known, name),
         "rankings": rankings,
         "not_run": [item for item in of_paper(name) if item not in {one.item.name for one in mine}],
     }
 
 
 def _ranking(one: Reported) -> Table:
-    """The arena's first table, without costs, and how far it is a ranking; links from the arena's page."""
-    table, first_arena = arena_tables(one.item, one.records)[0], arenas(one.item, one.records)[0]
-    said = f"{standing(first_arena, one.item.seeds)} {learned_nothing(first_arena)}".rstrip()
-    folder = "../" + one.page.parent.as_posix() + "/"
-    rows = []
-    for row in table.rows:
-        first, *others = row.entries[:2]
-        rows.append(replace(row, entries=(replace(first, href=folder + first.href if first.href else ""), *others)))
-    return replace(table, caption=said, columns=table.columns[:2], rows=tuple(rows))
+    """The arena's first table, without costs, and how far it is a ranking."""
+    table, first = arena_tables(one)[0], arenas(one)[0]
+    order = f"{standing(first, one.item.seeds)} {learned_nothing(first)}".rstrip()
+    rows = tuple(replace(row, entries=row.entries[:2]) for row in table.rows)
+    return replace(table, caption=order, columns=table.columns[:2], rows=rows)
 
 
 def item_values(one: Reported, departures: str, every: Sequence[Reported]) -> dict[str, Any]:
     """`departures`: the paper's handwritten ones. `every`: items whose runs may speak of a claim's sentence, too."""
-    item, records, lines = one.item, one.records, lines_of(one.item, one.judged)
+    item, lines = one.item, lines_of(one.item, one.judged)
     return {
         **progress(one),
         "item": item,
@@ -262,9 +234,9 @@ def item_values(one: Reported, departures: str, every: Sequence[Reported]) -> di
         "printed": is_printed(item),
         "other_data": any(of_other_data(result) for result in one.results.values()),
         "remarks": remarks(one.runs, item.profile),
-        "properties": property_tables(item, records) if is_arena(item) or "exchange/privacy" in item.metrics else [],
-        "notes": notes_of(item, one.results.values()),
-        "ladder": ladder_table(item, records),
+        "properties": property_tables(one) if is_arena(item) or "exchange/privacy" in item.metrics else [],
+        "notes": notes_of(one),
+        "ladder": ladder_table(one),
         "claims": claims_table(lines, beside=lambda item, judged: _below(one, judged, every), fold=True),
         "more_claims": claims_table(line for _, others in folded(lines) for line in others),
         "forests": claims_pictures([judged for (_, _, judged), _ in folded(lines) if judged]),
@@ -316,148 +288,3 @@ def open_questions(item: Item) -> list[str]:
     except ConfigError:
         return []
     return [str(note) for note in found.get("notes", ()) if note not in item.notes]
-
-
-def cell_pictures(result: CellResult, records: Records) -> list[tuple[str, Markup]]:
-    """A picture for each measured metric: every run thin, their mean and its band over it."""
-    method = method_of(result.cell)
-    look, known = (
-        looks([method])[method],
-        {metric: series_of(result, records, metric, CURVE_POINTS) for metric in CURVES},
-    )
-    panels = [
-        (metric_name(ACCURACY), ACCURACY, "", {"": known[ACCURACY]}),
-        ("Pseudo-labels", KEPT, "Pseudo-labels (%)", {"kept": known[KEPT], "right among kept": known[KEPT_ACCURACY]}),
-        (metric_name(DIVERSITY), DIVERSITY, "", {"": known[DIVERSITY]}),
-    ]
-    found: list[tuple[str, Markup]] = []
-    for name, metric, y_title, lines in panels:
-        if any(lines.values()):
-            panel = Panel(title="", metric=metric, y_title=y_title, lines=lines, joins=joins([result.cell]))
-            styles = {line: replace(look, dash=place) for place, line in enumerate(lines)}
-            picture = curves([[panel]], styles, width=4.2, height=2.1, again=True)
-            found.append((name, picture.inline(f"curve-{len(found)}")))
-    return found
-
-
-def cell_values(one: Reported, result: CellResult) -> dict[str, Any]:
-    """All but the pictures and the names of files."""
-    item, runs = one.item, seeds_of(one.records, result.cell)
-    return {
-        "item": item,
-        "paper": one.paper,
-        "result": result,
-        "method": method_page(kind_of(result.cell)),
-        "entry": ours_entry(item, result, item.metrics[0]),
-        "agreement": agreement(item, result),
-        "runs": _runs_table(item, runs),
-        "cost": cost_of(runs),
-        "exchange": exchange_table(runs),
-        "settings": [(name, value, False) for name, value in sorted(flat(settings_of(result, runs)).items())],
-        "remarks": remarks(runs, item.profile),
-        "provenance": provenance(runs),
-    }
-
-
-def settings_of(result: CellResult, runs: Sequence[RunRecord]) -> Mapping[str, Any]:
-    """The experiment as a run recorded it, else as the item asks for it."""
-    return {**(runs[0].experiment if runs else to_json(result.cell.experiment)), "seed": 0}
-
-
-def run_page(record: RunRecord) -> str:
-    """From the site's root: runs/<cell_key>/seed-0.html."""
-    return f"runs/{slug(record.cell_key)}/seed-{record.seed}.html"
-
-
-def _runs_table(item: Item, runs: Sequence[RunRecord]) -> Table:
-    heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Kept (%)", "Accuracy of kept (%)", "Rounds", "Time", "Commit")
-    rows: list[list[Any]] = []
-    for run in runs:
-        href = "../" * (len(item.name.split("/")) + 1) + run_page(run)
-        texts = (
-            run.status,
-            shown(ACCURACY, run.selected(ACCURACY)),
-            shown("test/loss", run.selected("test/loss")),
-            shown(KEPT, run.last(KEPT)),
-            shown(KEPT_ACCURACY, run.last(KEPT_ACCURACY)),
-            str(run.result.get("rounds", len(run.rounds))),
-            minutes(run),
-            commit_of(run),
-        )
-        look = run.status if run.status in ("diverged", "failed") else ""
-        name = Entry(text=f"seed {run.seed}", href=href, below=tuple(marks_of(run, item.profile)))
-        rows.append([name, *(Entry(text=text, look=look) for text in texts)])
-    for seed in sorted(set(range(item.seeds)) - {run.seed for run in runs}):
-        rows.append([f"seed {seed}", Entry(text="not run", look="missing"), *[NONE] * 7])
-    return table_of("runs", "Runs", heads, rows, words=2)
-
-
-def minutes(run: RunRecord) -> str:
-    """ "3.2 min" of wall time; empty where the record does not say."""
-    wall = run.result.get("wall_seconds")
-    return f"{wall / 60:.1f} min" if isinstance(wall, int | float) else ""
-
-
-def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Means over the finished runs."""
-    ended = [run.result for run in runs if run.status == "done"]
-    shapes: dict[str, tuple[str, Callable[[float], str]]] = {
-        "local_steps": ("local steps", thousands),
-        "bytes_up": ("MB up", megabytes),
-        "bytes_down": ("MB down", megabytes),
-        "wall_seconds": ("minutes on its machine", lambda seconds: number(seconds / 60)),
-    }
-    found = []
-    for key, (name, text) in shapes.items():
-        values = [{**result, **(result.get("cost") or {})}.get(key) for result in ended]
-        known = [float(value) for value in values if isinstance(value, int | float)]
-        if known:
-            found.append((name, text(summary(known).mean)))
-    return found
-
-
-def run_values(run: RunRecord) -> dict[str, Any]:
-    """All but where it stands."""
-    profile = str(run.experiment.get("profile", "unknown"))
-    return {
-        "run": run,
-        "profile": profile,
-        "accuracy": shown(ACCURACY, run.selected(ACCURACY)),
-        "wall": minutes(run),
-        "marks_of_run": marks_of(run, profile),
-        "metrics": _metrics_table(run),
-        "fall": fall_in_words(run.result["fall"]) if run.result.get("fall") else None,
-        "provenance": provenance([run]),
-        "wandb": (run.wandb_url, is_web(run.wandb_url)) if run.wandb_url else None,
-    }
-
-
-def _metrics_table(run: RunRecord) -> Table:
-    """Every number of the result: after the last round, and in the round that was best."""
-    last, best = ({k: v for k, v in (run.result.get(way) or {}).items() if is_number(v)} for way in ("last", "best"))
-    rows = [
-        (
-            Entry(text=metric_name(name), below=(name,) if metric_name(name) != name else ()),
-            *(Entry(text=_value(name, found.get(name)), sort=found.get(name)) for found in (last, best)),
-            Entry(text=unit_of(name)),
-        )
-        for name in sorted({*last, *best} - {"round"})
-    ]
-    table = table_of("metrics", "Numbers of this run", ("Metric", "Last round", "Best round", "Unit"), rows)
-    return replace(table, columns=(*table.columns[:-1], replace(table.columns[-1], left=True)))
-
-
-def _value(metric: str, value: float | None) -> str:
-    if value is not None and not is_fraction(metric) and math.isfinite(value) and value == int(value):
-        return f"{int(value):,}"
-    return shown(metric, value)
-
-
-def is_web(url: str) -> bool:
-    """Whether following the address can do no more than open a page: https, a host, nothing that hides another."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    plain = url.isascii() and url.isprintable() and not set(url) & set(" \"'<>\\`")
-    return plain and parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc

@@ -4,31 +4,32 @@ Columns are what `item.columns` names (as a rule the method), rows what `item.ro
 two entries fall on one place, or there are too many columns to read, the table is a list with one row an entry.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import Cell, Choice, Item, Shown
-from benchmark.verdicts.results import ACCURACY, CellResult, Records, collect
+from benchmark.verdicts.results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import Paired, Summary, paired
 from reports.agreement import agreement
 from reports.formatting import (
     NONE,
     axis_title,
+    cell_address,
     difference,
     difference_interval,
     interval_text,
     is_fraction,
     number,
+    percent,
     points,
     points_interval,
     shown,
-    slug,
     spread_text,
     unit_of,
 )
-from reports.reported import KEPT, KEPT_ACCURACY
+from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
 QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
@@ -44,11 +45,6 @@ LABELS = {
     "one_more_client": "the labelled images are one more client's",
     "everywhere": "all clients have all labels",
 }
-
-
-def cell_page(label: str) -> str:
-    """The file name of a cell's page."""
-    return f"cell-{slug(label)}.html"
 
 
 def method_of(entry: Shown | Choice) -> str:
@@ -124,10 +120,10 @@ def setting_text(setting: Mapping[str, object]) -> str:
     return ", ".join(str(value) if key in alone else f"{key} = {value}" for key, value in setting.items())
 
 
-def item_tables(item: Item, records: Records, widest: int = WIDEST, most: int = MOST_COLUMNS) -> list[Table]:
+def item_tables(one: Reported, widest: int = WIDEST, most: int = MOST_COLUMNS) -> list[Table]:
     """The item's table and, where it would be too wide with them, the table of its differences."""
-    results = {metric: collect(item, records, metric) for metric in metrics_of(item)}
-    data, notes = item_rows(item, results), notes_of(item, results[item.metrics[0]].values())
+    item, data, notes = one.item, item_rows(one), notes_of(one)
+    results = {metric: one.by_metric[metric] for metric in metrics_of(item)}
     found = grid(item)
     if found is None or len(found.columns) > widest:
         return [_table(item, _listed(entries_of(item)), results, data=data, notes=notes)]
@@ -242,7 +238,7 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
     """Mean and spread with the number of runs; on profile paper the difference to the published number as well."""
     if result is None:
         return Entry()
-    seen, href = result.summary, cell_page(result.cell.label)
+    seen, href = result.summary, cell_address(result.cell, bool(result.runs))
     if seen is None:
         status = "quoted" if not result.awaited else result.status
         return Entry(below=(result.counts,), look=status, href=href, sort=-1.0)
@@ -329,13 +325,14 @@ def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
     return Entry(text=difference(metric, seen.mean), below=(text, f"n={seen.n}"), look=look, sort=seen.mean)
 
 
-def item_rows(item: Item, results: Mapping[str, Mapping[str, CellResult]]) -> list[dict[str, Any]]:
+def item_rows(one: Reported) -> list[dict[str, Any]]:
     """The numbers behind the table, a row an entry and metric, all in the unit that the row names: fractions, not
     percent, also what the paper prints."""
-    rows = []
-    for metric, found in results.items():
+    item, rows = one.item, []
+    for metric in metrics_of(item):
+        results = one.by_metric[metric]
         for entry in (*item.cells, *item.shown):
-            rows.append(entry_values(item, entry, metric, found.get(entry.label)))
+            rows.append(entry_values(item, entry, metric, results.get(entry.label)))
     for choice in item.choices:
         known = {"item": item.name, "profile": item.profile, **choice.setting}
         rows.append({**known, "label": choice.label, "role": choice.role, "status": "waits for trials"})
@@ -381,10 +378,10 @@ def entry_values(item: Item, entry: Shown, metric: str, result: CellResult | Non
     }
 
 
-def notes_of(item: Item, results: Iterable[CellResult]) -> tuple[str, ...]:
+def notes_of(one: Reported) -> tuple[str, ...]:
     """The item's notes, and what has to be said beside its values: the cells' own notes, who has labels where cells
     differ in it, which values test data chose, and what waits for trials."""
-    results = list(results)
+    item, results = one.item, one.by_metric[one.item.metrics[0]].values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
     where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
     waiting = ", ".join(choice.label for choice in item.choices)
@@ -423,16 +420,16 @@ def _who_has_labels(item: Item) -> list[str]:
     return [f"{names}: {LABELS.get(least, least)}; otherwise {rest}"]
 
 
-def ladder_table(item: Item, records: Records) -> Table | None:
+def ladder_table(one: Reported) -> Table | None:
     """Rungs of ours that show where a difference comes from; None without any."""
-    results = {metric: collect(item, records, metric) for metric in (ACCURACY, *QUALITY)}
+    quality = [one.by_metric[metric] for metric in QUALITY]
     rows = [
         (
             label,
-            ours_entry(item, result, ACCURACY),
-            *(shown(metric, seen.mean if (seen := results[metric][label].summary) else None) for metric in QUALITY),
+            ours_entry(one.item, result, ACCURACY),
+            *(percent(seen.mean if (seen := results[label].summary) else None) for results in quality),
         )
-        for label, result in results[ACCURACY].items()
+        for label, result in one.results.items()
         if result.cell.role == "ladder"
     ]
     heads = ("Rung", "Accuracy (%)", "Share kept (%)", "Accuracy of kept (%)")

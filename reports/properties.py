@@ -5,11 +5,10 @@ A property holds where it holds in all runs of the method.
 
 from collections.abc import Iterable, Mapping
 
-from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import OF_OTHERS, is_private, is_smoothed, is_stateless
-from benchmark.verdicts.results import Records, seeds_of
 from reports.paper_table import method_of
+from reports.reported import Reported
 from reports.tables import Entry, Table, table_of
 
 NORMS = {"gn": "GN", "bn": "BN", "sbn": "sBN", "none": "None"}
@@ -71,19 +70,19 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def item_properties(item: Item, records: Records) -> dict[str, Mapping[str, Entry]]:
+def item_properties(one: Reported) -> dict[str, Mapping[str, Entry]]:
     """Ranked method -> its properties; without those of which no run says what it handed over."""
     runs: dict[str, list[RunRecord]] = {}
-    for cell in item.cells:
-        if cell.role not in ("bound", "ladder"):
-            runs.setdefault(method_of(cell), []).extend(seeds_of(records, cell))
+    for result in one.results.values():
+        if result.cell.role not in ("bound", "ladder"):
+            runs.setdefault(method_of(result.cell), []).extend(result.runs)
     return {method: seen for method, found in runs.items() if (seen := properties_of(found)) is not None}
 
 
-def property_tables(item: Item, records: Records) -> list[Table]:
+def property_tables(one: Reported) -> list[Table]:
     """What is handed over and, beside an arena, how is learned: a row a method; empty where no run says it."""
-    found = item_properties(item, records)
-    asked = any(metric.startswith("exchange/") for metric in item.metrics)
+    found = item_properties(one)
+    asked = any(metric.startswith("exchange/") for metric in one.item.metrics)
     tables = (("exchanged", PRIVACY, EXCHANGED), *(() if asked else (("learned", "", LEARNED),)))
     return [
         table_of(

@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from benchmark.papers.item import CONFIRMING, Claim, Item
-from benchmark.records.record import Records, RunRecord
+from benchmark.papers.item import CONFIRMING, Claim
+from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import families_in, hash_of
 from benchmark.verdicts.rule import RULE_VERSION, version_in_words
 from reports.formatting import count
+from reports.reported import Reported
 
 MOST_VALUES = 3  # distinct values of an entry that are listed; the rest are counted
 Fact: TypeAlias = tuple[str, str, bool]  # a name, what is said of it, and whether runs differ in it
@@ -28,20 +29,80 @@ def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[
 
 
 def provenance(runs: Iterable[RunRecord]) -> list[Fact]:
-    """Every entry of the runs' manifests with its distinct values, and the selection rule. Times and attempts differ in
-    every run and are left out, as is what says nothing."""
+    """Every entry of the runs' manifests with its distinct values; a cell's page has them seed by seed."""
     values: dict[str, dict[str, None]] = {}
     for run in runs:
-        entries = flat({**run.manifest, "selection rule": run.result.get("selection", "not finished")}, joint=" ")
-        for name, value in entries.items():
-            if value and not any(word in name for word in ("attempt", "started", "_at")):
-                values.setdefault(name, {})[{"None": "none"}.get(value, value)] = None
+        for name, value in files_of_run(run).items():
+            values.setdefault(name, {})[value] = None
     facts = []
     for name, found in sorted(values.items()):
         more = f" and {len(found) - MOST_VALUES} more" if len(found) > MOST_VALUES else ""
         differs = len(found) > 1 and not name.startswith("data partition")  # partitions differ with the seed
         facts.append((name, ", ".join(sorted(found)[:MOST_VALUES]) + more, differs))
     return facts
+
+
+def files_of_run(run: RunRecord) -> dict[str, str]:
+    """What the run's manifest says, by full names: hashes, packages, code, machine; and the selection rule. Attempts
+    are left out, as is what says nothing."""
+    manifest = {name: value for name, value in run.manifest.items() if name != "attempts"}
+    entries = flat({**manifest, "selection rule": run.result.get("selection", "not finished")}, joint=" ")
+    return {name: {"None": "none"}.get(value, value) for name, value in entries.items() if value}
+
+
+def by_seed(entries: Mapping[int, Mapping[str, str]]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Every name with its values, and where seeds differ those of each: ("data name", [("mnist", "")]). `entries`: by
+    seed."""
+    values: dict[str, dict[str, list[int]]] = {}
+    for seed, of_seed in entries.items():
+        for name, value in of_seed.items():
+            values.setdefault(name, {}).setdefault(value, []).append(seed)
+    return [
+        (name, [(value, "" if seeds == list(entries) else seeds_text(seeds)) for value, seeds in found.items()])
+        for name, found in sorted(values.items())
+    ]
+
+
+def seeds_text(seeds: Iterable[int]) -> str:
+    """ "seed 3"; "seeds 0 to 2, 100 to 131"."""
+    spans: list[list[int]] = []
+    for seed in sorted(seeds):
+        if spans and spans[-1][-1] == seed - 1:
+            spans[-1] = [spans[-1][0], seed]
+        else:
+            spans.append([seed])
+    text = ", ".join(" to ".join(map(str, span)) for span in spans)
+    return f"seed {text}" if text.isdigit() else f"seeds {text}"
+
+
+def started(run: RunRecord) -> list[str]:
+    """When each attempt at the run began: "2026-11-23 00:30 UTC", then "from round 30: ..."."""
+    texts = []
+    for attempt in _attempts(run):
+        start = _minute(str(attempt.get("started", "")))
+        texts.append(f"from round {attempt['from_round']}: {start}" if attempt.get("from_round") else start)
+    return texts or ["unknown"]
+
+
+def _attempts(run: RunRecord) -> list[Mapping[str, Any]]:
+    attempts = run.manifest.get("attempts")
+    return [each for each in attempts if isinstance(each, Mapping)] if isinstance(attempts, list) else []
+
+
+def _minute(time: str) -> str:
+    """ "2026-11-22T22:07:29Z" -> "2026-11-22 22:07 UTC"."""
+    return f"{time[:16].replace('T', ' ')} UTC" if time else "unknown"
+
+
+def _mixed(run: RunRecord) -> list[str]:
+    """In what the attempts at the run differ; empty where they say the same, or nothing."""
+    parts = {"code": "code", "packages": "packages", "hardware": "processor"}
+    attempts = _attempts(run)
+    return [
+        name
+        for key, name in parts.items()
+        if len({json.dumps(attempt[key], sort_keys=True) for attempt in attempts if key in attempt}) > 1
+    ]
 
 
 def marks_of(run: RunRecord, profile: str) -> list[str]:
@@ -52,6 +113,7 @@ def marks_of(run: RunRecord, profile: str) -> list[str]:
         *(["edited after it was written"] if run.edited else []),
         *([f"recorded under profile {own}"] if own != profile else []),
         *(["of uncommitted code"] if isinstance(code, Mapping) and code.get("changes") else []),
+        *([f"attempts differ in {', '.join(mixed)}"] if (mixed := _mixed(run)) else []),
     ]
 
 
@@ -90,42 +152,31 @@ def made_from(runs: Iterable[RunRecord]) -> str:
 
 
 def _day(run: RunRecord) -> str:
-    attempts = run.manifest.get("attempts")
-    newest = attempts[-1] if isinstance(attempts, list) and attempts else {}
-    return str(newest.get("started", ""))[:10] if isinstance(newest, Mapping) else ""
+    """Of the newest attempt; empty where the manifest has none."""
+    return "".join(str(attempt.get("started", ""))[:10] for attempt in _attempts(run)[-1:])
 
 
-def confirming_runs(item: Item, records: Records, claim: Claim) -> list[RunRecord]:
+def confirming_runs(one: Reported, claim: Claim) -> list[RunRecord]:
     """The runs of the claim's cells that were begun under it, in the order in which they began."""
-    cells = [cell for cell in item.cells if cell.label in claim.labels]
-    runs = [run for cell in cells for seed, run in records.get(cell.cell_key, {}).items() if seed in CONFIRMING]
-    own = hash_of(item, claim)
-    return sorted((run for run in runs if any(own in f for f in families_in(run.manifest).values())), key=_started)
+    results = [result for label, result in one.results.items() if label in claim.labels]
+    runs = [run for result in results for run in result.runs if run.seed in CONFIRMING]
+    own = hash_of(one.item, claim)
+    mine = [run for run in runs if any(own in family for family in families_in(run.manifest).values())]
+    return sorted(mine, key=lambda run: [str(attempt.get("started", "")) for attempt in _attempts(run)])
 
 
-def pre_registration(item: Item, records: Records, claim: Claim) -> dict[str, str]:
+def pre_registration(one: Reported, claim: Claim) -> dict[str, str]:
     """When the claim was made, when the first run that judges it began, and by which version of the rule."""
-    runs = confirming_runs(item, records, claim)
-    cells = {cell.cell_key: cell.label for cell in item.cells if cell.label in claim.labels}
+    runs = confirming_runs(one, claim)
+    cells = {cell.cell_key: cell.label for cell in one.item.cells if cell.label in claim.labels}
     made = f"{claim.made:%Y-%m-%d %H:%M} UTC" if claim.made else "no date"
     versions = Counter(version_in_words(run.manifest) for run in runs)
+    first = "".join(
+        f"{started(run)[0]}, {cells[run.cell_key]} seed {run.seed}, by code {commit_of(run)}" for run in runs[:1]
+    )
     begun = "; ".join(f"{count(number, 'run')} begun {under}" for under, number in sorted(versions.items()))
     return {
         "made": f"{made}, in commit {claim.commit}" if claim.commit else made,
-        "first run": f"{_hour(runs[0])}, {cells[runs[0].cell_key]} seed {runs[0].seed}, by code {commit_of(runs[0])}"
-        if runs
-        else "none yet",
+        "first run": first or "none yet",
         "rule": f"version {RULE_VERSION}" + (f"; {begun}" if runs else ""),
     }
-
-
-def _started(run: RunRecord) -> str:
-    """Of its first attempt: "2026-11-22T22:07:29Z"; empty where the manifest has none."""
-    attempts = run.manifest.get("attempts") or [{}]
-    return str(attempts[0].get("started", ""))
-
-
-def _hour(run: RunRecord) -> str:
-    """ "2026-11-22 22:07 UTC"."""
-    started = _started(run)
-    return f"{started[:16].replace('T', ' ')} UTC" if started else "at an hour that its manifest does not say"

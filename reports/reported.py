@@ -1,11 +1,12 @@
 """An item with what its records say."""
 
 import functools
+from collections.abc import Mapping
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import Judged, judge
-from benchmark.verdicts.results import CellResult, Records, collect, counted, seeds_of
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, Results, cell_result, counted
 from reports.formatting import item_page
 
 KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
@@ -18,16 +19,27 @@ class Reported:
         self.item, self.records = item, counted(item, records)
         self.paper = item.name.split("/")[0]
         self.page = item_page(item)  # from the site's root
+        self.by_metric = Results(item, self.records)
+        self._values: dict[tuple[str, str, str], Mapping[int, float]] = {}
 
     @functools.cached_property
     def judged(self) -> list[Judged]:
+        """Every claim, with the evidence that it was judged by."""
         return judge(self.item, self.records)
 
     @functools.cached_property
     def results(self) -> dict[str, CellResult]:
-        """By accuracy."""
-        return collect(self.item, self.records)
+        """Every cell's accuracy, by its label."""
+        return self.by_metric[ACCURACY]
 
     @functools.cached_property
     def runs(self) -> list[RunRecord]:
-        return [run for cell in self.item.cells for run in seeds_of(self.records, cell)]
+        return [run for result in self.results.values() for run in result.runs]
+
+    def values(self, label: str, metric: str, endpoint: str) -> Mapping[int, float]:
+        """Seed -> the cell's value at a claim's endpoint, of all finished runs."""
+        key = label, metric, endpoint
+        if key not in self._values:
+            cell = self.item.cell(label)
+            self._values[key] = cell_result(cell, self.records, self.item.seeds, metric, endpoint).values
+        return self._values[key]

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from benchmark.papers.item import UNTRAINED, Cell, Item
+from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import DERIVED, value_of
 from benchmark.verdicts.results import ACCURACY as ACCURACY
-from benchmark.verdicts.results import CellResult, Records, seeds_of
+from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
 from reports.formatting import csv_safe
+from reports.reported import Reported
 
 RUN_COLUMNS = ("item", "profile", "label", "cell_key", "seed", "metric", "value", "n_rounds", "status")
 CURVE_COLUMNS = ("cell_key", "seed", "status", "round", "metric", "value")
@@ -22,19 +23,19 @@ MOST_POINTS = 300  # a line of more points is drawn as means of consecutive roun
 MEAN_SEEDS = 3  # finished runs that a mean line needs
 
 
-def runs_frame(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
+def runs_frame(every: Iterable[Reported]) -> pd.DataFrame:
     """Every run and metric in a row of its own, sorted, so that the same records always give the same rows.
 
     Values are in the record's unit, accuracies are fractions. A run that has not ended, or a wanted seed that was
     never started (status "missing"), has one row without metric and value: what is absent is counted as well.
     """
-    rows = [row for item, records in results for cell in item.cells for row in _run_rows(item, cell, records)]
+    rows = [row for one in every for result in one.results.values() for row in _run_rows(one.item, result)]
     frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
     return frame.sort_values(list(RUN_COLUMNS[:6]), kind="stable", ignore_index=True)
 
 
-def _run_rows(item: Item, cell: Cell, records: Records) -> Iterator[tuple[object, ...]]:
-    runs = records.get(cell.cell_key, {})
+def _run_rows(item: Item, result: CellResult) -> Iterator[tuple[object, ...]]:
+    cell, runs = result.cell, {run.seed: run for run in result.runs}
     awaited = range(item.seeds if cell.role not in UNTRAINED else 0)
     for seed in sorted(set(awaited) | set(runs)):
         start = (item.name, item.profile, cell.label, cell.cell_key, seed)
@@ -98,10 +99,10 @@ class Series:
         return any(not frame.empty for frame in (self.finished, self.unfinished, self.diverged))
 
 
-def series_of(result: CellResult, records: Records, metric: str, most: int = MOST_POINTS) -> Series:
+def series_of(result: CellResult, metric: str, most: int = MOST_POINTS) -> Series:
     """The lines of a cell, of at most `most` points each."""
     values: dict[str, dict[int, dict[int, float]]] = {"finished": {}, "unfinished": {}, "diverged": {}}
-    for run in seeds_of(records, result.cell):
+    for run in result.runs:
         line = {point["round"]: float(value) for point in run.rounds if (value := point.get(metric)) is not None}
         kind = "diverged" if run.seed in result.diverged else "finished" if run.status == "done" else "unfinished"
         if finite := {x: y for x, y in line.items() if math.isfinite(y)}:
@@ -135,6 +136,6 @@ def band_of(finished: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half, "n": n})
 
 
-def measured(records: Records, metric: str) -> bool:
+def measured(runs: Iterable[RunRecord], metric: str) -> bool:
     """Whether any round of any run has the metric."""
-    return any(metric in line for runs in records.values() for run in runs.values() for line in run.rounds)
+    return any(metric in line for run in runs for line in run.rounds)

@@ -9,7 +9,6 @@ from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.table import WORDS
 from benchmark.verdicts.evidence import contrasts
 from benchmark.verdicts.judge import DECIDED, Judged, share_text
-from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast
 from reports.formatting import difference, difference_interval, is_fraction, unit_of
@@ -94,7 +93,7 @@ def against_lines(one: Reported, judged: Judged, every: Sequence[Reported]) -> l
 
 def _elsewhere_lines(other: Reported, judged: Judged, coefficients: Mapping[str, float]) -> list[str]:
     claim = replace(judged.claim, contrast=coefficients, contrasts=())
-    values = differences(other.item, other.records, claim, coefficients)
+    values = differences(other, claim, coefficients)
     if not values:
         return []
     runs = "Runs" if any(seed in CONFIRMING for seed in values) else "Pilots"
@@ -114,14 +113,10 @@ def _says(judged: Judged, value: float) -> str:
     return "the same" if agrees == (judged.verdict != "contradicted") else "the other way"
 
 
-def differences(item: Item, records: Records, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
+def differences(one: Reported, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
     """Of a contrast by seed, over the seeds that have all of its cells; whatever the runs were begun under."""
     endpoint = "end" if claim.endpoint == "collapse" else claim.endpoint
-    values = {
-        label: cell_result(item.cell(label), records, item.seeds, claim.metric, endpoint).values
-        for label in coefficients
-    }
-    return dict(contrast(coefficients, values))
+    return dict(contrast(coefficients, {label: one.values(label, claim.metric, endpoint) for label in coefficients}))
 
 
 def so_far_lines(one: Reported, judged: Judged) -> list[str]:
@@ -129,7 +124,7 @@ def so_far_lines(one: Reported, judged: Judged) -> list[str]:
     claim, labels = judged.claim, {cell.label for cell in one.item.cells}
     if judged.verdict != "not run" or not claim.contrasts or not labels.issuperset(claim.labels):
         return []
-    seen = [(each, differences(one.item, one.records, claim, each)) for each in contrasts(claim)]
+    seen = [(each, differences(one, claim, each)) for each in contrasts(claim)]
     if not any(values for _, values in seen):
         return []
     without = [label for label in claim.labels if not _confirming(one, claim, label)]
@@ -150,5 +145,4 @@ def verdict_text(one: Reported, judged: Judged) -> str:
 
 
 def _confirming(one: Reported, claim: Claim, label: str) -> bool:
-    found = cell_result(one.item.cell(label), one.records, one.item.seeds, claim.metric, claim.endpoint)
-    return any(seed in CONFIRMING for seed in found.values)
+    return any(seed in CONFIRMING for seed in one.values(label, claim.metric, claim.endpoint))

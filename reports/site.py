@@ -1,30 +1,26 @@
-"""The static site: what was found, a page a paper, item, claim, method, cell and run, with tables and figures as files.
+"""The static site: the findings, a page a paper, item, claim, method and cell, with tables and figures as files.
 
 A pure function of items and records: no clock, no machine, no random name, so that building twice gives the same
-bytes. Pages open from a file, load nothing from anywhere, and carry a content policy that forbids them to.
+bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
 """
 
-import base64
 import functools
 import gzip
-import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from benchmark.errors import CannotWrite
 from benchmark.papers.item import Item
-from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import CellResult, Records, seeds_of
+from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.articles import article, departures, performance
+from reports.cells import CellPage, cell_pages, cell_values, config_json, rounds_csv
 from reports.claims import (
-    claim_page,
     claim_page_values,
     contrast_text,
     estimate_text,
@@ -35,27 +31,23 @@ from reports.claims import (
 )
 from reports.exports import item_files, item_pictures, tables_of
 from reports.findings import findings_page
-from reports.formatting import item_page as item_page
-from reports.formatting import mean_spread, metric_name, percent, plain_quote, sentence, slug
+from reports.formatting import (
+    cell_page,
+    claim_page,
+    mean_spread,
+    metric_name,
+    percent,
+    plain_quote,
+    sentence,
+    slug,
+)
 from reports.interval_figures import forest
 from reports.methods import by_kind, listed, method_page, method_values, overview
-from reports.pages import (
-    MARKS,
-    analysis_of,
-    cell_pictures,
-    cell_values,
-    front_values,
-    item_values,
-    paper_values,
-    papers,
-    run_page,
-    run_values,
-    settings_of,
-)
-from reports.paper_table import LABELS, SELECTED_ON_TEST, cell_page, method_of
+from reports.pages import MARKS, analysis_of, front_values, item_values, paper_values, papers
+from reports.paper_table import LABELS, method_of
 from reports.provenance import made_from
 from reports.reported import Reported
-from reports.results import csv_text, curves_frame, runs_frame
+from reports.results import csv_text, runs_frame
 from reports.style import DARK, PALETTE
 from reports.tables import csv_of
 from reports.tuning import study_pages
@@ -92,9 +84,9 @@ def build(
     also = [one for one in more if one not in every]
     names = list(dict.fromkeys((*papers(), ARENA, *(one.paper for one in every))))
     texts = {name: _text(written / slug(name) / "departures.md") for name in names}
-    places = _places(every)
     for one in mine:
-        site.item(one, texts[one.paper], places)
+        site.item(one, texts[one.paper])
+    site.cells(mine, every)
     for name, text in texts.items():
         site.paper(name, [one for one in every if one.paper == name], text)
     site.methods(every)
@@ -116,8 +108,9 @@ def build(
         troubles=[*troubles, *unread],
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
     )
-    summary = csv_text(runs_frame((one.item, one.records) for one in every))
-    site.put(Path(SUMMARY), gzip.compress(summary.encode(), mtime=0))
+    site.put(Path(SUMMARY), gzip.compress(csv_text(runs_frame(every)).encode(), mtime=0))
+    site.put(Path("site.css"), style_sheet().encode())
+    site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
     site.put(Path(".nojekyll"), b"")  # GitHub Pages serves the folder as it is
     if whole:
         site.remove_what_is_gone()
@@ -136,24 +129,12 @@ def _text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
 
-def _places(every: Sequence[Reported]) -> dict[str, list[tuple[str, str]]]:
-    """Cell key -> address and name of the pages of the cells that its runs stand in."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for one in every:
-        for cell in one.item.cells:
-            page = one.page.parent / cell_page(cell.label)
-            name = f"{one.item.name}, {one.item.profile}: {cell.label}"
-            found.setdefault(cell.cell_key, []).append((page.as_posix(), name))
-    return found
-
-
 class _Site:
     """Writes pages and the files beside them."""
 
     def __init__(self, out: Path, known: Sequence[Reported]) -> None:
         self.out, self.files = out, set[str]()
         self.known = known  # items with records, whether or not they have a page
-        self._cells: dict[str, list[tuple[str, Markup]]] = {}  # the curves of a cell: several items may have it
 
     def put(self, path: Path, content: bytes) -> None:
         """The file whole or as it was. A file that has this content already is left alone."""
@@ -175,10 +156,9 @@ class _Site:
         page = Path(path)
         self.put(page, render(template, root="../" * (len(page.parts) - 1), **values).encode())
 
-    def item(self, one: Reported, departures: str, places: Mapping[str, list[tuple[str, str]]]) -> None:
-        """The item's page, and those of its claims, cells and runs."""
-        item, records, folder = one.item, one.records, one.page.parent
-        tables, pictures = tables_of(item, records), item_pictures(item, records)
+    def item(self, one: Reported, departures: str) -> None:
+        """The item's page, and those of its claims."""
+        folder, tables, pictures = one.page.parent, tables_of(one), item_pictures(one)
         for name, content in item_files(one, tables, pictures, self.out / folder).items():
             self.put(folder / name, content)
         analysis = analysis_of(one.paper)
@@ -188,40 +168,31 @@ class _Site:
             **item_values(one, departures, self.known),
             tables=tables,
             drawn={name: picture.inline(name) for name, picture in pictures.items()},
-            section=analysis.item_section(item, records) if analysis else None,
+            section=analysis.item_section(one) if analysis else None,
         )
         for judged in one.judged:
-            values = {**claim_page_values(one, judged, self.known), "picture": forest(one, judged, seeds=True)}
-            self.page(folder / claim_page(judged.claim), "claim.html", **values)
-        for result in one.results.values():
-            self.cell(one, result)
-        for run in one.runs:
-            self.run(run, places.get(run.cell_key, ()))
+            values = {**claim_page_values(one, judged, self.known), "picture": forest(judged, seeds=True)}
+            self.page(claim_page(one.item, judged.claim), "claim.html", **values)
 
-    def cell(self, one: Reported, result: CellResult) -> None:
-        page = one.page.parent / cell_page(result.cell.label)
-        config = page.with_suffix(".json")
-        self.put(config, _json(settings_of(result, seeds_of(one.records, result.cell))))
-        key = result.cell.cell_key
-        if key not in self._cells:
-            self._cells[key] = cell_pictures(result, one.records)
-        self.page(page, "cell.html", **cell_values(one, result), pictures=self._cells[key], config=config.name)
+    def cells(self, mine: Sequence[Reported], every: Sequence[Reported]) -> None:
+        """A page for each cell with a run of `mine`, wherever it stands in `every`; of the others the experiment."""
+        cells = {cell.cell_key: cell for one in mine for cell in one.item.cells}
+        pages = {page.first.cell_key: page for page in cell_pages(every)}
+        for key, cell in cells.items():
+            page = pages.get(key)
+            self.put(cell_page(cell).with_suffix(".json"), config_json(cell, page.runs if page else ()))
+            if page:
+                self.cell(page)
 
-    def run(self, run: RunRecord, places: Sequence[tuple[str, str]]) -> None:
-        page = Path(run_page(run))
-        if page.as_posix() in self.files:
-            return
-        self.put(page.with_suffix(".json"), _json({**run.experiment, "seed": run.seed}))
-        metrics = sorted({name for line in run.rounds for name in line} - {"round"})
-        frame = curves_frame([run], metrics)[["round", "metric", "value"]]
-        self.put(page.with_suffix(".csv"), csv_text(frame).encode())
-        drawn = self._cells.get(run.cell_key, [])[:1]  # the accuracy of all runs of the cell
-        self.page(page, "run.html", **run_values(run), places=places, drawn=drawn, name=page.stem)
+    def cell(self, page: CellPage) -> None:
+        path = cell_page(page.first)
+        self.put(path.with_suffix(".csv.gz"), rounds_csv(page.runs))
+        self.page(path, "cell.html", **cell_values(page), name=path.stem)
 
     def paper(self, name: str, mine: Sequence[Reported], text: str) -> None:
         """Its page, its departures, and its own analysis."""
         folder, module = Path(slug(name)), analysis_of(name)
-        analysis = module.page([(one.item, one.records) for one in mine]) if module else None
+        analysis = module.page(mine) if module else None
         if analysis:
             for section in analysis["sections"]:
                 for table in section["tables"]:
@@ -257,25 +228,18 @@ class _Site:
         self.put(Path(WRITTEN), json.dumps(sorted(self.files)).encode())
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
 def render(template: str, *, root: str, **values: Any) -> str:
-    """A page. Its scripts stand in it and are named by their hash in its content policy; nothing else may run."""
-    theme, script = ((TEMPLATES / name).read_text() for name in ("theme.js", "site.js"))
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (theme, script)]
-    common = {"theme": Markup(theme), "script": Markup(script), "hashes": hashes, "css": _css(), "marks": MARKS}
-    return _environment().get_template(template).render(**values, **common, root=root) + "\n"
+    """A page. `root`: the way from it to the site's root, such as "../"."""
+    return _environment().get_template(template).render(**values, marks=MARKS, root=root) + "\n"
 
 
-@functools.cache
-def _css() -> Markup:
-    """The style sheet with the palette's variables."""
-    series = (f"--series-{i}: {colour};" for i, colour in enumerate(PALETTE))
-    text = (TEMPLATES / "site.css").read_text().replace("/* series */", " ".join(series))
-    dark = " ".join(f"--series-{i}: {colour};" for i, colour in enumerate(DARK))
-    return Markup(text.replace("/* dark series */", dark))
+def style_sheet() -> str:
+    """With the palette's variables."""
+    light, dark = (
+        " ".join(f"--series-{place}: {colour};" for place, colour in enumerate(colours)) for colours in (PALETTE, DARK)
+    )
+    text = (TEMPLATES / "site.css").read_text()
+    return text.replace("/* series */", light).replace("/* dark series */", dark)
 
 
 @functools.cache
@@ -287,10 +251,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals["selected_on_test"] = SELECTED_ON_TEST
-    found.globals["labels"] = LABELS
-    texts: list[Any] = [sentence, percent, slug, plain_quote, mean_spread, metric_name, cell_page, method_of]
-    texts += [claim_page, contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
+    found.globals |= {"labels": LABELS, "claim_page": claim_page}
+    texts: list[Any] = [sentence, percent, slug, plain_quote, mean_spread, metric_name, method_of]
+    texts += [contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
     found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
     return found
 

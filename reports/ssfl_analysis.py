@@ -23,11 +23,12 @@ from scipy import stats
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.papers.item import Item
-from benchmark.verdicts.results import ACCURACY, Records, collapsed, counted, seeds_of
+from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import LEVEL, Paired, Summary, paired, summary
 from reports.figures import Dots, Picture, scatter
 from reports.formatting import NONE, count, percent, points, points_interval
 from reports.paper_table import paired_entry, setting_text
+from reports.reported import Reported
 from reports.style import looks
 from reports.tables import Table, table_of
 
@@ -58,7 +59,7 @@ def server_weight(experiment: Experiment) -> float | None:
     return statistics.fmean(1 / (size + 1) for size in averaging.group_sizes(experiment.federation.C))
 
 
-def runs_of(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
+def runs_of(items: Iterable[Reported]) -> pd.DataFrame:
     """A row a finished run of the cells that have a server's weight: OF_CELL, seed, accuracy (a fraction, after the
     last round), and each measure of MEASURES in its median round (NaN where not measured): early rounds, in which next
     to nothing moves, must not decide. A cell that stands in several items has the name of the first.
@@ -67,24 +68,24 @@ def runs_of(results: Iterable[tuple[Item, Records]]) -> pd.DataFrame:
     (supervised bounds). `collapsed`: the cell's typical run ends below labels alone.
     """
     rows = []
-    for item, records in results:
-        below = collapsed(item, records)
-        for cell in item.cells:
+    for one in items:
+        for result in one.results.values():
+            cell = result.cell
             weight = server_weight(cell.experiment)
             if weight is None:
                 continue
             method = replace(cell.experiment.method, averaging=FedAvg())
             known = {
                 "cell_key": cell.cell_key,
-                "cell": f"{item.name}: {cell.label}",
+                "cell": f"{one.item.name}: {cell.label}",
                 "averaging": _way(cell.experiment.method.averaging),
                 "setting": replace(cell.experiment, method=method, evaluation=Evaluation()).cell_key,
                 "data": cell.experiment.data.name,
                 "labelled": cell.experiment.data.label_setting == "everywhere",
-                "collapsed": cell.label in below,
+                "collapsed": result.collapsed,
                 "server_weight": weight,
             }
-            for run in seeds_of(records, cell):
+            for run in result.runs:
                 if run.status == "done" and run.selected(ACCURACY) is not None:
                     medians = {measure: run.median(measure) for measure in MEASURES}
                     rows.append({**known, "seed": run.seed, "accuracy": run.selected(ACCURACY), **medians})
@@ -269,15 +270,16 @@ def gains_table(gains: Sequence[Gain], names: Mapping[str, str] | None = None) -
     return table_of("gains", TEXTS["gains"], heads, rows)
 
 
-def item_section(item: Item, records: Records) -> dict[str, Any] | None:
+def item_section(one: Reported) -> dict[str, Any] | None:
     """For an item's own page; None where it does not compare the three ways."""
+    item = one.item
     if not _own(item):
         return None
     places = {
         f"{item.name}: {cell.label}": setting_text({k: v for k, v in cell.setting.items() if k != "method"}) or "all"
         for cell in item.cells
     }
-    runs = runs_of([(item, records)])
+    runs = runs_of([one])
     gains = gains_over(standing(runs))
     text = f"{on_gain(gains)} {on_collapsed(runs)}".rstrip()
     return {"title": "What explains the gain", "text": text, "table": gains_table(gains, places)} if gains else None
@@ -301,11 +303,11 @@ def _own(item: Item) -> bool:
     return not item.methods_are_rows and not item.name.endswith("/departures")
 
 
-def page(results: Sequence[tuple[Item, Records]]) -> dict[str, Any] | None:
+def page(items: Sequence[Reported]) -> dict[str, Any] | None:
     """The page over all of the paper's items, a section a profile; None without a record."""
     sections = []
-    for profile in dict.fromkeys(item.profile for item, _ in results):
-        runs = runs_of((i, counted(i, records)) for i, records in results if i.profile == profile and _own(i))
+    for profile in dict.fromkeys(one.item.profile for one in items):
+        runs = runs_of(one for one in items if one.item.profile == profile and _own(one.item))
         if not runs.empty:
             sections.append(_section(profile, runs))
     return {"title": TEXTS["title"], "lead": TEXTS["lead"], "sections": sections} if sections else None

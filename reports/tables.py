@@ -39,7 +39,7 @@ class Entry:
     below: tuple[str, ...] = ()  # further lines: "n=5"
     detail: tuple[str, ...] = ()  # further lines for pages alone: "[95.1, 96.4]"
     look: str = ""  # published, up, down, missing, partial, diverged, a verdict: how it is coloured
-    href: str = ""  # from the page that the table stands on
+    href: str = ""  # from the site's root
     sort: float | None = None  # None: by its text
 
     @property

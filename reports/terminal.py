@@ -9,7 +9,7 @@ from rich.text import Text
 from benchmark.papers.item import Item
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.open_claims import looks_in_words, looks_of
-from benchmark.verdicts.results import Records, collect, counted
+from benchmark.verdicts.results import Records
 from reports.arena import arena_tables, is_arena
 from reports.claims import estimate_text, interval_text, quote_text, reason_text
 from reports.formatting import count
@@ -24,20 +24,19 @@ LAYOUTS = ((8, 12), (8, 0), (0, 0))  # most methods, and most columns with the d
 
 def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
     """Prints table, ladder, claims, notes and where the report lies (`report`, a path or None)."""
-    records = counted(item, records)
+    one = Reported(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
-    tables = _tables(item, records, console)
+    tables = _tables(one, console)
     for table in tables:
         say(console, re.sub(r"^\((.*)\)$", r"\1", table.caption.removeprefix(item.title).lstrip(", ")))
         print_table(table, console)
-    ladder = ladder_table(item, records)
+    ladder = ladder_table(one)
     if ladder is not None:
         say(console, ladder.caption, "bold")
         print_table(ladder, console)
-    one = Reported(item, records)
     for number, judged in enumerate(one.judged, start=1):
         _print_claim(one, judged, number, console)
-    for note in notes_of(item, collect(item, records).values()):
+    for note in notes_of(one):
         say(console, f"note: {note}")
     for line in verdict_lines(one):
         say(console, line)
@@ -45,18 +44,19 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
 
 
-def _tables(item: Item, records: Records, console: Console) -> list[Table]:
+def _tables(one: Reported, console: Console) -> list[Table]:
     """In the widest layout that the terminal has room for; at last as lists, one a metric where there are several."""
+    item = one.item
     if is_arena(item):
-        return arena_tables(item, records)
+        return arena_tables(one)
     for layout in LAYOUTS:
-        tables = item_tables(item, records, *layout)
+        tables = item_tables(one, *layout)
         if all(width_of(table, console) <= min(WIDTH, console.width) for table in tables):
             return tables
     if len(item.metrics) == 1:
         return tables
-    alone = [replace(item, metrics=(metric,), drawing=None) for metric in item.metrics]
-    return [table for one in alone for table in _tables(one, records, console)]
+    alone = [Reported(replace(item, metrics=(metric,), drawing=None), one.records) for metric in item.metrics]
+    return [table for part in alone for table in _tables(part, console)]
 
 
 def verdict_lines(one: Reported) -> list[str]:

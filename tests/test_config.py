@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from benchmark.cli.run import DEFAULT, merge, pairs, read_config, resolve
 from benchmark.config import override, scalar
-from benchmark.data.partition import Dirichlet, Iid
+from benchmark.data.augment import Augmentation, Gentle
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid
 from benchmark.errors import ConfigError
-from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.experiment import Data, Experiment, from_json, to_json
 from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping, SelfTraining
@@ -41,6 +42,30 @@ def test_seed_and_profile_are_no_part_of_the_cell():
     assert replace(experiment, seed=3, profile="demo").cell_key == experiment.cell_key
 
 
+def test_one_experiment_has_one_key_however_it_is_written(tmp_path, monkeypatch):
+    """Zero with either sign or as a whole number; a folder by any path to it, and its size with leading zeros."""
+    numbers = [replace(Experiment(), partition=ClassSkew(R=R)) for R in (0.0, -0.0, 0)]
+    numbers += [resolve(None, ["--partition=class_skew", f"--partition.R={text}"]) for text in ("0", "-0.0", "0e3")]
+    assert len({replace(Experiment(), partition=e.partition).cell_key for e in numbers}) == 1
+    factors = [replace(Experiment(), data=Data(augmentation=Augmentation(strong=Gentle(brightness=(low, 1)))))
+               for low in (0.0, -0.0)]  # fmt: skip
+    assert len({e.cell_key for e in factors}) == 1
+
+    (tmp_path / "pets" / "cats").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "pets")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written = ["pets", "./pets", "pets/", "pets//cats/..", "~/pets", "link", str(tmp_path / "pets")]
+    for option in ("", "?size=32"):
+        folders = [replace(Experiment(), data=Data(name=f"folder:{path}{option}")) for path in written]
+        assert len({e.cell_key for e in folders}) == 1
+        assert all(from_json(to_json(e)) == e for e in folders)
+    sizes = [replace(Experiment(), data=Data(name=f"folder:pets?size={size}")).cell_key for size in ("32", "032", "8")]
+    assert sizes[0] == sizes[1] == folders[0].cell_key != sizes[2]
+    monkeypatch.chdir("pets")
+    assert Data(name="folder:pets") != folders[0].data  # another folder
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -56,7 +81,7 @@ def test_seed_and_profile_are_no_part_of_the_cell():
         (["--partition.R=-0.1"], ["R", "-0.1"]),
         (["--partition=dirchlet"], ["partition.kind", "dirchlet", "did you mean 'dirichlet'"]),
         (["--method=sfsl"], ["method", "sfsl", "did you mean 'ssfl'"]),
-        (["--method=os:path"], ["method", "os:path", "no dataclass"]),
+        (["--method=os:path"], ["method", "os:path", "not a dataclass"]),
         (["--method=no_such_module:X"], ["no_such_module:X", "cannot be imported"]),
         (
             ["--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=0"],

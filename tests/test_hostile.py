@@ -66,7 +66,7 @@ def test_pickles_in_a_data_set_are_not_loaded_unless_they_are_the_known_ones(tmp
         path = tmp_path / "data" / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(pickle.dumps(Evil(tmp_path / "canary")))
-    with pytest.raises(DataError, match=f"{name} is not whole"):
+    with pytest.raises(DataError, match=f"{name} is incomplete"):
         load(name, tmp_path / "data")
     assert not (tmp_path / "canary").exists()
     pickle.loads((tmp_path / "data" / files[0]).read_bytes())

@@ -1,8 +1,9 @@
-"""Views of a batch of uint8 images: plain, weak (flip and crop) and strong (weak geometry, then a policy), normalised.
+"""Views of a batch of uint8 images, normalised.
 
-Source of the views: SSFL's released dataset/cifar.py:425-445; the gentle policy: this project's own laptop setting.
-Departures: all draws of a call come first, from one torch.Generator, the same number whatever views are asked for;
-so a view's numbers never depend on which other views are made, nor on how the batch is cut into chunks.
+Plain; weak: flip and crop; strong: weak geometry, then a policy. Source: SSFL's released dataset/cifar.py:425-445; the
+gentle policy is this project's own laptop setting.
+Departure: all draws of a call come first, from one torch.Generator, the same number whatever views are asked for; so a
+view's numbers depend neither on which other views are made, nor on how the batch is cut into chunks.
 
 Shapes: N images, C channels, H height, W width, D uniform draws per image.
 """
@@ -40,7 +41,8 @@ _CHUNK_BYTES = 2 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Weak(Checked):
-    """Horizontal flip, then a crop of the padded image, as FixMatch's weak view; or of the enlarged one (RSCFed)."""
+    """Horizontal flip and crop, FixMatch's weak view. The crop is of the padded image, or of the enlarged one
+    (RSCFed)."""
 
     flip: Share = 0.5  # probability
     # Share of the width, cut to whole pixels as released: 4 at 32, 3 at 28, 1 at 8.
@@ -61,11 +63,9 @@ class Weak(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Gentle(Checked):
-    """The laptop setting's mild strong view: one affine map, brightness, contrast, then always a cutout box.
-
-    Each of rotation, shear and so on is drawn uniformly, and applied with the probability that stands beside it.
-    The digits setting (8 x 8): Gentle(translate=0, contrast_probability=0); its box is 4 pixels.
-    """
+    """The laptop setting's mild strong view. One affine map, brightness, contrast, then always a cutout box. Each of
+    rotation, shear and so on is drawn uniformly, and applied with its probability. The digits setting (8 x 8) is
+    Gentle(translate=0, contrast_probability=0); its box is 4 pixels."""
 
     rotation: Annotated[float, Interval("[0, 180]")] = 15.0  # degrees, +-
     shear: Share = 0.15  # horizontal shift per line, +-
@@ -116,7 +116,8 @@ class Gentle(Checked):
         )
 
     def matrices(self, gate_N4: Tensor, draws_N5: Tensor, height: int, width: int) -> Tensor:
-        """Output-to-input maps (N, 6): R(angle) [[1, shear], [0, 1]] / scale about the centre, then the shift."""
+        """Output-to-input maps (N, 6) of `affine_index`. R(angle) [[1, shear], [0, 1]] / scale about the centre, then
+        the shift."""
         signed_N5 = 2 * draws_N5 - 1
         rotated, sheared, shifted, scaled = gate_N4.double().unbind(1)
         angle = math.radians(self.rotation) * signed_N5[:, 0] * rotated
@@ -128,14 +129,14 @@ class Gentle(Checked):
 
 
 def _factors(uniform_N: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """(factor, 1 - factor) of each row, (N, 2) float32, uniform within the bounds."""
+    """(factor, 1 - factor) of each row, (N, 2) float32. Factors are uniform within the bounds."""
     factor_N = bounds[0] + (bounds[1] - bounds[0]) * uniform_N
     return torch.stack([factor_N, 1 - factor_N], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What the weak and the strong view of an experiment are."""
+    """The weak and the strong view of an experiment."""
 
     weak: Weak = field(default_factory=Weak)
     strong: RandAugment | Gentle = field(default_factory=RandAugment)
@@ -149,13 +150,14 @@ def make_views(
     std: Sequence[float],
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
-    """Normalised float32 views (x / 255 - mean) / std of uint8 images, on the images' device.
+    """Normalised float32 views (x / 255 - mean) / std of uint8 images. They are on the images' device, (N, C, H, W)
+    each.
 
     "strong" draws its own flip and crop, then the strong policy (cifar.py:425-445). "weak2" is a second draw of the
-    weak view, with the flip and crop of "strong". The generator may live on
-    another device than the images (a CPU generator gives the same views on every device); every call takes the
-    same number of draws from it for a given batch size and augmentation.
-    Raises ConfigError for an unknown view, DataError for images that are not uint8 (N, 1 or 3, H, W).
+    weak view, with the flip and crop of "strong". The generator may be on another device than the images (a CPU
+    generator gives the same views on every device); every call takes the same number of draws from it for a given batch
+    size and augmentation. Raises ConfigError for an unknown view, DataError for images that are not uint8 (N, 1 or 3,
+    H, W).
     """
     _check(images_NCHW, views)
     count, channels, height, width = images_NCHW.shape
@@ -195,7 +197,7 @@ def _views(
 
 
 def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor]:
-    """A function from draws (N, 3) to flipped and cropped images; the padded lines are shared by its calls."""
+    """A function from draws (N, 3) to flipped and cropped images. Its calls share the padded lines."""
     if weak.enlarge > 1.0:
         return _enlarged_geometry(images_NCHW, weak)
     padding = int(weak.crop_padding * images_NCHW.shape[-1])
@@ -211,7 +213,7 @@ def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor
 
 
 def _enlarged_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor]:
-    """The same with crops of the enlarged images, which the calls share: any place inside, then the flip."""
+    """The same with crops of the enlarged images, at any position. Its calls share the enlarged images."""
     count, _, height, width = images_NCHW.shape
     size = [round(side * weak.enlarge) for side in (height, width)]
     large_NCHW = F.interpolate(images_NCHW.float(), size=size, mode="bilinear", antialias=True).round_().to(torch.uint8)
@@ -220,10 +222,10 @@ def _enlarged_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Te
     image_N11 = torch.arange(count, device=device)[:, None, None]
 
     def draw(draws_N3: Tensor) -> Tensor:
-        places = draws_N3.to(device, non_blocking=True)
-        rows_NH = rows_H + (places[:, 1] * (size[0] - height + 1)).long()[:, None]
-        mirrored_NW = torch.where(places[:, :1] < weak.flip, columns_W.flip(0), columns_W)
-        columns_NW = mirrored_NW + (places[:, 2] * (size[1] - width + 1)).long()[:, None]
+        positions = draws_N3.to(device, non_blocking=True)
+        rows_NH = rows_H + (positions[:, 1] * (size[0] - height + 1)).long()[:, None]
+        mirrored_NW = torch.where(positions[:, :1] < weak.flip, columns_W.flip(0), columns_W)
+        columns_NW = mirrored_NW + (positions[:, 2] * (size[1] - width + 1)).long()[:, None]
         cropped_NHWC = large_NCHW.permute(0, 2, 3, 1)[image_N11, rows_NH[:, :, None], columns_NW[:, None, :]]
         return cropped_NHWC.permute(0, 3, 1, 2).contiguous()
 

@@ -1,10 +1,10 @@
-"""Image sets as uint8 tensors, found on disk or downloaded, checked, and named by a hash of their content.
+"""Image sets as uint8 tensors: searched on disk or downloaded, and checked.
 
 Search order for a named set: the `root` argument, else FSSL_DATA; then the cache folder (FSSL_CACHE, ~/.cache/fssl),
-which torchvision's download fills. In each place torchvision's own layout (the originals) and packed files are
-recognised, directly or in a subfolder of the set's name. `digits` comes with scikit-learn. `folder:PATH` is a user's
-own set, one folder a class. The root is only read. The order within a set is as stored (packed cifar10 lies
-interleaved by class): shuffling is the split's matter.
+which torchvision's download fills. In each, torchvision's own layout (the originals) and packed files are recognised,
+directly or in a subfolder of the set's name. `digits` comes with scikit-learn. `folder:PATH` is a user's own set, one
+folder a class. The root is only read. A set is named by a hash of its content. The order within a set is as stored
+(packed cifar10 is interleaved by class); `split` shuffles.
 
 Departures: SVHN has its own channel statistics, as in SemiFL (the released SSFL code normalises it with CIFAR-10's);
 torchvision's EMNIST is turned upright, as the packed sample is (the released code trains on the transposed images).
@@ -67,7 +67,7 @@ DATASETS: Mapping[str, Known] = _known()
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet:
-    """Pixels as stored and what is needed to normalise them. Raises DataError where the parts contradict each other."""
+    """Images as stored, and what normalises them. Raises DataError where the parts contradict each other."""
 
     name: str
     train_images_NCHW: Tensor  # uint8
@@ -118,10 +118,8 @@ class DataSet:
 
 
 def load(name: str, root: Path | None = None) -> DataSet:
-    """The set of that name (of `DATASETS`, or `folder:PATH` with an optional `?size=32`).
-
-    Raises ConfigError for an unknown name, DataError for a set that is absent, damaged or not the expected one.
-    """
+    """The set of that name: of `DATASETS`, or `folder:PATH`, with `?size=32` if wanted. Raises ConfigError for an
+    unknown name, DataError for a set that is absent, damaged or not the expected one."""
     if name == "digits":
         return _build(name, read_digits())
     if name.startswith("folder:"):
@@ -132,7 +130,7 @@ def load(name: str, root: Path | None = None) -> DataSet:
         raise DataError(f"data folder {given} does not exist: --data-root or FSSL_DATA must name a folder with {name}")
     folder = find(name, root)
     if folder is None:
-        searched = ", ".join(map(str, _places(root)))
+        searched = ", ".join(map(str, _folders_searched(root)))
         if original is None:
             raise DataError(
                 f"data set {name} is not in {searched}: set FSSL_DATA to the folder that holds {name}/*.npz"
@@ -144,15 +142,32 @@ def load(name: str, root: Path | None = None) -> DataSet:
 
 
 def public_name(name: str) -> str:
-    """As others are told it: a folder of images by its own name, `folder:pets?size=32`, without the path to it."""
+    """The name that may be published: `folder:pets?size=32`, without the path to the folder."""
     if not name.startswith("folder:"):
         return name
     path, mark, option = name.removeprefix("folder:").partition("?")
     return f"folder:{Path(path).name}{mark}{option}"
 
 
+def canonical_name(name: str) -> str:
+    """One spelling for each data set: of a folder, its absolute path without links, and its size.
+
+    What cannot be such a name is returned as it is; `load` refuses it.
+    """
+    if not name.startswith("folder:"):
+        return name
+    path, mark, option = name.removeprefix("folder:").partition("?")
+    size = option.removeprefix("size=")
+    try:
+        if option.startswith("size=") and size.isdecimal():
+            option = f"size={int(size)}"
+        return f"folder:{Path(path).expanduser().resolve()}{mark}{option}"
+    except (OSError, RuntimeError, ValueError):  # a loop of links, an unknown user's home, thousands of digits
+        return name
+
+
 def known(name: str) -> Known:
-    """Raises ConfigError for a name that is not in `DATASETS`."""
+    """The entry of `DATASETS`. Raises ConfigError for a name that it does not have."""
     if name not in DATASETS:
         hint = nearest(name, DATASETS)
         raise ConfigError(f"data.name: unknown data set {shown(name)}; {hint} (your own images: folder:PATH)")
@@ -160,14 +175,14 @@ def known(name: str) -> Known:
 
 
 def find(name: str, root: Path | None = None) -> Path | None:
-    """The folder from which `load` reads a set of `DATASETS`; None where it would have to be downloaded."""
+    """The folder from which `load` reads a set of `DATASETS`. None: it would have to be downloaded."""
     original = DATASETS[name].original
-    for place in _places(root):
-        for folder in (place / name, place):
+    for parent in _folders_searched(root):
+        for folder in (parent / name, parent):
             if original is not None and (folder / original.marker).exists():
                 return folder
-        if is_packed(place / name):
-            return place / name
+        if is_packed(parent / name):
+            return parent / name
     return None
 
 
@@ -176,13 +191,13 @@ def at_hand(name: str, root: Path | None = None) -> bool:
     return name == "digits" or find(name, root) is not None  # scikit-learn brings the digits
 
 
-def _places(root: Path | None) -> list[Path]:
+def _folders_searched(root: Path | None) -> list[Path]:
     given = root or os.environ.get("FSSL_DATA")
     return [Path(given).expanduser(), cache_folder()] if given else [cache_folder()]
 
 
 def image_shape_of(name: str, root: Path | None = None) -> tuple[tuple[int, int, int], int]:
-    """(channels, rows, columns) and number of classes; only a folder of images is read. Raises as `load`."""
+    """(channels, rows, columns) and number of classes. Only a folder of images is read for it. Raises as `load`."""
     if name.startswith("folder:"):
         data = load(name, root)
         return data.image_shape, data.num_classes
@@ -190,7 +205,7 @@ def image_shape_of(name: str, root: Path | None = None) -> tuple[tuple[int, int,
 
 
 def statistics_of(name: str, train_images_NCHW: Tensor) -> Statistics:
-    """The set's own statistics where it has some, else those of these images."""
+    """The published statistics of the set, else those of these images."""
     own = DATASETS[name].statistics if name in DATASETS else None
     return own or channel_statistics(train_images_NCHW)
 
@@ -218,10 +233,8 @@ def _content_hash(tensors: list[Tensor]) -> str:
 
 
 def channel_statistics(images_NCHW: Tensor) -> Statistics:
-    """Mean and standard deviation of each channel on the 0..1 scale, from whole numbers: the same on every machine.
-
-    The deviation of a channel is at least one grey level, so that a constant channel can be divided by it.
-    """
+    """Mean and standard deviation of each channel on the 0..1 scale. Computed from whole numbers: the same on every
+    machine. A deviation is at least one grey level, so that a constant channel can be divided by it."""
     means, stds = [], []
     for channel_NHW in images_NCHW.unbind(1):
         counts = np.bincount(channel_NHW.reshape(-1).numpy(), minlength=256).tolist()

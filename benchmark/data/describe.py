@@ -1,6 +1,6 @@
-"""What a split looks like: the JSON object of `fssl data partition`, and a picture of who holds which class.
+"""What a split looks like, as JSON values and as a picture.
 
-Shapes: K clients, d classes.
+For `fssl data partition`. Shapes: K clients, d classes.
 """
 
 from pathlib import Path
@@ -22,13 +22,11 @@ MAX_LEGEND = 20  # classes; with more, a colour bar of class numbers
 
 
 def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
-    """Plain JSON values: K, R_nominal (None where a rule has none), R_realised (Eq. 2), counts (K x d), server_counts,
-    hash; and labelled_counts (K x d) where clients have labelled images of their own, which `counts` leaves out.
-
-    `server_counts` are the labelled images the server trains on; its validation images are not among them.
-    """
+    """The split as JSON values. K, R_nominal (None where a rule has none), R_realised (Eq. 2), counts (K x d),
+    server_counts (the labelled images that the server trains on, without validation images), hash; and labelled_counts
+    (K x d) where clients have labelled images of their own, which `counts` leaves out."""
     counts_Kd = split.counts(labels_N)
-    found = {
+    described = {
         "K": len(split.clients),
         "R_nominal": split.partition.R_nominal,
         "R_realised": mean_total_variation(counts_Kd),
@@ -37,16 +35,14 @@ def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
         "hash": split.hash(),
     }
     if split.labelled:
-        found["labelled_counts"] = split.labelled_counts(labels_N).tolist()
-    return found
+        described["labelled_counts"] = split.labelled_counts(labels_N).tolist()
+    return described
 
 
 def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -> None:
-    """Write an SVG or PNG: one stacked bar of class counts for the server and for each client; same split, same bytes.
-
-    Raises ConfigError for another suffix or for names that do not fit the classes, CannotWrite where the path takes
-    no file.
-    """
+    """Write an SVG or PNG with stacked bars of class counts. One bar for the server and one for each client; the same
+    split gives the same bytes. Raises ConfigError for another suffix or for names that do not fit the classes,
+    CannotWrite where no file can be written to the path."""
     if path.suffix not in (".svg", ".png"):
         raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg or .png")
     if len(classes) != split.num_classes:
@@ -67,7 +63,7 @@ def _figure(split: Split, labels_N: Labels, classes: tuple[str, ...]) -> Figure:
     ramp = colormaps["turbo"]
     colours = list(colormaps["tab10" if d <= 10 else "tab20"](range(d))) if few else list(ramp(np.linspace(0, 1, d)))
     figure = Figure(figsize=(9, 4), layout="constrained")
-    # Two scales: the server's few labels would vanish beside the clients' images, or the other way round.
+    # Two scales: the server's few labels would be invisible next to the clients' images, or the other way round.
     server_axes, client_axes = figure.subplots(1, 2, width_ratios=[1, 10])
     _stack(server_axes, server_1d, colours)
     _stack(client_axes, counts_Kd, colours)
@@ -85,7 +81,7 @@ def _figure(split: Split, labels_N: Labels, classes: tuple[str, ...]) -> Figure:
 
 
 def _stack(axes: Axes, counts_Kd: IntArray, colours: list[Any]) -> None:
-    """Bars as steps of one area a class: hundreds of clients by dozens of classes draw in a second."""
+    """Bars as steps of one area a class. So hundreds of clients by dozens of classes are drawn in a second."""
     K, most = len(counts_Kd), int(counts_Kd.sum(axis=1).max())
     edges = np.arange(K + 1) - 0.5
     axes.stackplot(edges, np.vstack([counts_Kd, counts_Kd[-1:]]).T, step="post", colors=colours)

@@ -1,10 +1,10 @@
-"""Operations on whole uint8 batches, with one row of parameters per image: nothing here draws.
+"""Operations on whole uint8 batches, with parameters for each image.
 
-Geometry: crops, nearest-neighbour affine maps and cutout boxes. Pixel values: lookup tables, histograms, grey, blends;
-two `Arithmetic`s round as Pillow's C code and as torchvision's tensor code do, everything else is shared.
+Nothing here draws. Geometry: crops, affine maps and cutout boxes. Pixel values: lookup tables, histograms, grey,
+blends; two `Arithmetic`s round as Pillow's C code and as torchvision's tensor code do, everything else is shared.
 
-Shapes: N images, C channels, H height, W width, P = H * W pixels, B = (H + 2) * (W + 2) pixels with a border of one,
-V = 256 values.
+Shapes: N images, C channels, H height, W width, P = H * W pixels, B = (H + 2) * (W + 2) pixels with a border of one, V
+= 256 values.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,12 +21,11 @@ RowFunction = Callable[[Tensor, Tensor], Tensor]  # (images of a group, their ro
 
 
 def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, RowFunction]) -> Tensor:
-    """Apply `functions[family](images of the family, their row numbers)` and return the rows in their old order.
-
-    `family_N` (int64) and the row numbers stay on the CPU, so that the group sizes cost no device synchronisation.
-    Rows of a family without a function are left as they are. The rows are sorted by family first: a group is then
-    a slice, and two `index_select` over everything replace an `index_copy_` per group, which is 10x slower per row.
-    """
+    """Apply one function to all rows of each family, and return the rows in their old order. `functions[family]` takes
+    the images of the family and their row numbers; rows of a family without a function are left as they are. `family_N`
+    (int64) and the row numbers stay on the CPU, so that the group sizes cost no device synchronisation. The rows are
+    sorted by family first: a group is then a slice, and two `index_select` over everything replace an `index_copy_` per
+    group, which is 10x slower per row."""
     order_N = torch.argsort(family_N, stable=True)
     device = images_NCHW.device
     sorted_NCHW = images_NCHW.index_select(0, order_N.to(device, non_blocking=True))
@@ -40,11 +39,9 @@ def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, Row
 
 
 def shifted_crops(images_NCHW: Tensor, padding: int, mode: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A function `(flip_N bool, top_N, left_N) -> crops_NCHW` of flip, then pad, then crop back to H x W.
-
-    `top` and `left` are pixels in 0 .. 2 * padding; `mode` is "reflect" or "zero". Columns are padded once for all
-    later calls (weak and strong views share them); each call then copies whole lines, C * H indices an image.
-    """
+    """A function that flips, pads and crops the images back to H x W. Its arguments are `flip_N` (bool), and `top_N`
+    and `left_N`, pixels in 0 .. 2 * padding; `mode` is "reflect" or "zero". Columns are padded once for all its calls
+    (weak and strong views share them); each call then copies whole lines, C * H indices an image."""
     count, channels, height, width = images_NCHW.shape
     padded_width = width + 2 * padding
     blank = 2 * count * channels * height * padded_width  # where a line of zeros begins
@@ -72,7 +69,7 @@ def shifted_crops(images_NCHW: Tensor, padding: int, mode: str) -> Callable[[Ten
 
 
 def _fill_reflected(padded_NCHX: Tensor, images_NCHW: Tensor, padding: int) -> None:
-    """Mirror `padding` columns at both sides without repeating the edge (`padding` < W)."""
+    """Mirror `padding` columns (fewer than W) at both sides, without repeating the edge."""
     width = images_NCHW.shape[-1]
     padded_NCHX[..., :padding] = images_NCHW[..., 1 : padding + 1].flip(-1)
     padded_NCHX[..., padding + width :] = images_NCHW[..., width - 1 - padding : width - 1].flip(-1)
@@ -89,7 +86,7 @@ def _reflected_line(line: Tensor, height: int) -> tuple[Tensor, Tensor]:
 
 
 def _plain_line(line: Tensor, height: int) -> tuple[Tensor, Tensor]:
-    """Line numbers as they are, and which of them lie within the image."""
+    """Line numbers unchanged, and which of them are within the image."""
     return line, (line >= 0) & (line < height)
 
 
@@ -98,12 +95,10 @@ _SOURCE_LINE = {"reflect": _reflected_line, "zero": _plain_line}
 
 
 def affine_index(matrix_N6: Tensor, height: int, width: int) -> Tensor:
-    """Source pixel of every output pixel, as int64 positions (N, P) in an image with a border of one pixel.
-
-    `matrix_N6` (float64) holds Pillow's (a, b, c, d, e, f): output (x, y) takes input (ax + by + c, dx + ey + f),
-    both measured at pixel centres. Rounding is that of Pillow's nearest resampling, 16 bits after the point
-    (libImaging/Geometry.c, affine_fixed), so that ties fall as they do there. What lies outside points at the border.
-    """
+    """Source pixel of every output pixel, as positions in an image with a border. They are int64 (N, P), the border is
+    one pixel wide. `matrix_N6` (float64) has Pillow's (a, b, c, d, e, f): output (x, y) takes input (ax + by + c, dx +
+    ey + f), both measured at pixel centres. Rounding is that of Pillow's nearest resampling, 16 bits after the point
+    (libImaging/Geometry.c, affine_fixed), so that ties are rounded as there. What is outside points at the border."""
     a, b, c, d, e, f = matrix_N6.double().unbind(1)
     steps = torch.stack([a, b, d, e, c + (a + b) * 0.5, f + (d + e) * 0.5])
     a, b, d, e, c, f = ((steps * _ONE + 0.5).floor().int().view(6, -1, 1)).unbind(0)
@@ -117,18 +112,16 @@ def affine_index(matrix_N6: Tensor, height: int, width: int) -> Tensor:
 
 
 def warp(images_NCHW: Tensor, index_NP: Tensor) -> Tensor:
-    """Gather the pixels that `affine_index` names; what lies outside is black."""
+    """Gather the pixels that `affine_index` names; what is outside is black."""
     count, channels, height, width = images_NCHW.shape
     bordered_NCB = F.pad(images_NCHW, (1, 1, 1, 1)).flatten(2)
     return bordered_NCB.gather(2, index_NP[:, None].expand(-1, channels, -1)).view(images_NCHW.shape)
 
 
 def warp_bilinear(images_NCHW: Tensor, matrix_N6: Tensor) -> Tensor:
-    """Pillow's affine transform with bilinear resampling (libImaging/Geometry.c, bilinear_filter8): coordinates at
-    pixel centres, neighbours beyond the border are those on it, results cut to whole numbers; outside is black.
-
-    `matrix_N6` (float64) as in `affine_index`.
-    """
+    """Pillow's affine transform with bilinear resampling (libImaging/Geometry.c, bilinear_filter8). Coordinates are at
+    pixel centres, neighbours beyond the border are those on it, results are cut to whole numbers; outside is black.
+    `matrix_N6` (float64) as in `affine_index`."""
     count, channels, height, width = images_NCHW.shape
     a, b, c, d, e, f = (entry_N[:, None, None] for entry_N in matrix_N6.double().unbind(1))
     x_W = torch.arange(width, dtype=torch.float64, device=images_NCHW.device) + 0.5
@@ -139,9 +132,9 @@ def warp_bilinear(images_NCHW: Tensor, matrix_N6: Tensor) -> Tensor:
     left_NHW, top_NHW = x_NHW.floor(), y_NHW.floor()
 
     def pixels(row_NHW: Tensor, column_NHW: Tensor) -> Tensor:
-        place_NHW = row_NHW.clamp(0, height - 1).long() * width + column_NHW.clamp(0, width - 1).long()
-        place_NCP = place_NHW.flatten(1)[:, None].expand(-1, channels, -1)
-        return images_NCHW.flatten(2).gather(2, place_NCP).view(images_NCHW.shape).double()
+        position_NHW = row_NHW.clamp(0, height - 1).long() * width + column_NHW.clamp(0, width - 1).long()
+        position_NCP = position_NHW.flatten(1)[:, None].expand(-1, channels, -1)
+        return images_NCHW.flatten(2).gather(2, position_NCP).view(images_NCHW.shape).double()
 
     def between(first: Tensor, second: Tensor, share_NHW: Tensor) -> Tensor:
         return first + (second - first) * share_NHW[:, None]
@@ -151,18 +144,16 @@ def warp_bilinear(images_NCHW: Tensor, matrix_N6: Tensor) -> Tensor:
 
 
 def centred(linear_N4: Tensor, shift_N2: Tensor, height: int, width: int) -> Tensor:
-    """Matrices (N, 6) of `affine_index`: a linear map (a, b, d, e) about the image's centre, then a shift in pixels."""
+    """Matrices (N, 6) of `affine_index` about the image's centre. A linear map (a, b, d, e), then a shift in pixels."""
     a, b, d, e = linear_N4.unbind(1)
     x, y = width / 2, height / 2
     return torch.stack([a, b, x - a * x - b * y + shift_N2[:, 0], d, e, y - d * x - e * y + shift_N2[:, 1]], dim=1)
 
 
 def paint_boxes(images_NCHW: Tensor, centre_N2: Tensor, side: int, extra: int, fill: int) -> Tensor:
-    """Paint, in place, one square of value `fill` per image, clipped at the border (CutoutAbs of the released code).
-
-    `centre_N2` in [0, 1) is (x, y) as a share of the size. The box begins at int(max(0, centre - side / 2)) and is
-    `side + extra` pixels long: extra = 1 is what Pillow's `rectangle`, whose second corner is included, draws.
-    """
+    """Paint one square of value `fill` per image, in place. It is clipped at the border (CutoutAbs of the released
+    code). `centre_N2` in [0, 1) is (x, y) as a share of the size. The box begins at int(max(0, centre - side / 2)) and
+    is `side + extra` pixels long: extra = 1 is what Pillow's `rectangle`, whose second corner is included, draws."""
     _, _, height, width = images_NCHW.shape
     inside_NW = _within(centre_N2[:, 0] * width, width, side, extra)
     inside_NH = _within(centre_N2[:, 1] * height, height, side, extra)
@@ -178,18 +169,19 @@ def _within(centre_N: Tensor, size: int, side: int, extra: int) -> Tensor:
 
 
 def blend_pillow(degenerate: Tensor, image: Tensor, factor: Tensor, _rest: Tensor) -> Tensor:
-    """degenerate + factor * (image - degenerate) in float32, cut (Pillow, libImaging/Blend.c); uint8 out."""
+    """degenerate + factor * (image - degenerate) in float32, cut to uint8 (Pillow, libImaging/Blend.c)."""
     first = degenerate.float()
     return (first + factor * (image.float() - first)).clamp_(0, 255).to(torch.uint8)
 
 
 def blend_torchvision(degenerate: Tensor, image: Tensor, factor: Tensor, rest: Tensor) -> Tensor:
-    """factor * image + rest * degenerate in float32, clamped and cut (torchvision, _functional_tensor._blend)."""
+    """factor * image + rest * degenerate in float32, cut to uint8 (torchvision, _functional_tensor._blend)."""
     return (factor * image.float() + rest * degenerate.float()).clamp_(0, 255).to(torch.uint8)
 
 
 def grey_pillow(images_NCHW: Tensor) -> Tensor:
-    """(N, 1, H, W) luma with 16 fractional bits, rounded (Pillow, libImaging/Convert.c, L24); C = 1 is returned."""
+    """(N, 1, H, W) luma with 16 fractional bits, rounded (Pillow, libImaging/Convert.c, L24). Grey images are
+    returned."""
     if images_NCHW.shape[1] == 1:
         return images_NCHW
     red, green, blue = images_NCHW.int().split(1, dim=1)
@@ -197,7 +189,8 @@ def grey_pillow(images_NCHW: Tensor) -> Tensor:
 
 
 def grey_torchvision(images_NCHW: Tensor) -> Tensor:
-    """(N, 1, H, W) 0.2989 R + 0.587 G + 0.114 B in float32, cut (torchvision, rgb_to_grayscale); C = 1 is returned."""
+    """(N, 1, H, W) 0.2989 R + 0.587 G + 0.114 B in float32, cut. torchvision, rgb_to_grayscale; grey images are
+    returned."""
     if images_NCHW.shape[1] == 1:
         return images_NCHW
     red, green, blue = images_NCHW.split(1, dim=1)
@@ -210,13 +203,13 @@ def mean_pillow(grey_N1HW: Tensor) -> Tensor:
 
 
 def mean_torchvision(grey_N1HW: Tensor) -> Tensor:
-    """(N,) mean grey, exact up to one rounding: the sum of integers is taken in float64."""
+    """(N,) mean grey, exact up to one rounding. The sum of integers is taken in float64."""
     pixels = grey_N1HW.shape[-2] * grey_N1HW.shape[-1]
     return grey_N1HW.sum(dim=(1, 2, 3)).double().div(pixels).float()
 
 
 def stretch_pillow(low: Tensor, high: Tensor, value_V: Tensor) -> Tensor:
-    """int(value * scale - low * scale) in float64, scale = 255 / (high - low) (PIL.ImageOps.autocontrast)."""
+    """int(value * scale - low * scale) in float64, with scale = 255 / (high - low) (PIL.ImageOps.autocontrast)."""
     span = (high - low).double()
     scale = torch.full_like(span, 255.0) / span  # 255.0 / span would be span.reciprocal() * 255: other last bits
     return (value_V.double() * scale + -low.double() * scale).trunc()
@@ -249,7 +242,7 @@ def all_values(device: torch.device) -> Tensor:
 
 
 def look_up(images_NCHW: Tensor, table_NCV: Tensor) -> Tensor:
-    """Each pixel replaced by its image's and channel's table entry; the tables may be expanded views."""
+    """Each pixel replaced by its image's and channel's table entry. The tables may be expanded views."""
     return table_NCV.gather(2, images_NCHW.flatten(2).long()).view(images_NCHW.shape)
 
 
@@ -290,7 +283,7 @@ def equalize(images_NCHW: Tensor) -> Tensor:
 
 
 def contrast(images_NCHW: Tensor, factor_N2: Tensor, arithmetic: Arithmetic) -> Tensor:
-    """Blend each image with its mean grey; `factor_N2` holds (factor, 1 - factor) in float32."""
+    """Blend each image with its mean grey. `factor_N2` has (factor, 1 - factor) in float32."""
     mean_N1 = arithmetic.mean(arithmetic.grey(images_NCHW))[:, None]
     factor_N1, rest_N1 = factor_N2.split(1, dim=1)
     table_NV = arithmetic.blend(mean_N1, all_values(images_NCHW.device), factor_N1, rest_N1)
@@ -298,7 +291,7 @@ def contrast(images_NCHW: Tensor, factor_N2: Tensor, arithmetic: Arithmetic) -> 
 
 
 def color(images_NCHW: Tensor, factor_N2: Tensor, arithmetic: Arithmetic) -> Tensor:
-    """Blend each image with its grey version; one channel stays as it is."""
+    """Blend each image with its grey version. Grey images stay as they are."""
     if images_NCHW.shape[1] == 1:
         return images_NCHW
     return _blend_images(arithmetic.grey(images_NCHW), images_NCHW, factor_N2, arithmetic)
@@ -310,7 +303,7 @@ def sharpness(images_NCHW: Tensor, factor_N2: Tensor, arithmetic: Arithmetic) ->
 
 
 def smooth(images_NCHW: Tensor) -> Tensor:
-    """3 x 3 mean with weight 5 of 13 at the centre, rounded; the outermost pixels are kept (PIL.ImageFilter.SMOOTH)."""
+    """3 x 3 mean with weight 5 of 13 at the centre, rounded. The outermost pixels are kept (PIL.ImageFilter.SMOOTH)."""
     wide = images_NCHW.short()
     lines = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]
     total = lines[..., :-2, :] + lines[..., 1:-1, :] + lines[..., 2:, :] + 4 * wide[..., 1:-1, 1:-1]

@@ -1,8 +1,8 @@
-"""Who holds labels once the images are split: the label settings of the papers, each a small function.
+"""Label settings: which client holds labels of which images.
 
 Sources: "server" SSFL, SemiFL, FedMatch and FedSwitch (labels at the server); "every_client" FedMatch and FedSwitch
 (labels at the clients); "some_clients" and "share" RSCFed, Tables 1 to 4 and Table 5; "everywhere" the upper bounds.
-"one_more_client" is ours: the server's labels as a client's, for methods without server training, in comparisons.
+"one_more_client" is ours: the server's labels as a client's, for comparisons with methods without server training.
 
 Departures:
 * some_clients: RSCFed's released code takes client 0 of a shipped partition (train_main.py:58-62), which the authors
@@ -26,10 +26,9 @@ from benchmark.streams import numpy_stream, shuffled
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Held:
-    """Index arrays by client: K of each kind, or K + 1 under "one_more_client"; one kind of a client may be empty.
-
-    The two kinds of a client are disjoint, except under "everywhere", where both are all its images.
-    """
+    """Index arrays by client, labelled and unlabelled. K of each kind, or K + 1 under "one_more_client"; either kind
+    may be empty for a client. The two kinds of a client are disjoint, except under "everywhere", where both are all its
+    images."""
 
     labelled: tuple[IntArray, ...]
     unlabelled: tuple[IntArray, ...]
@@ -67,12 +66,12 @@ def held(
         return _some_clients(split, all_N, labelled_clients, labelled_choice)
     if setting == "share":
         return _share(split, all_N, labelled_share)
-    nobodys = (_none(),) * len(split.clients)
+    no_labels = (_no_images(),) * len(split.clients)
     if setting == "one_more_client":
         if len(split.server_N) == 0:
             raise ConfigError("label_setting: 'one_more_client' makes a client of the server's labels, but N_s=0")
-        return Held(labelled=(*nobodys, split.server_N), unlabelled=(*split.clients, _none()), hidden=True)
-    return Held(labelled=nobodys, unlabelled=split.clients, hidden=True)
+        return Held(labelled=(*no_labels, split.server_N), unlabelled=(*split.clients, _no_images()), hidden=True)
+    return Held(labelled=no_labels, unlabelled=split.clients, hidden=True)
 
 
 def _some_clients(split: Split, labels_N: IntArray, count: int, choice: str) -> Held:
@@ -82,8 +81,8 @@ def _some_clients(split: Split, labels_N: IntArray, count: int, choice: str) -> 
     order = list(range(K)) if choice == "first" else _balanced(split.counts(labels_N))
     chosen = set(order[:count])
     return Held(
-        labelled=tuple(images if client in chosen else _none() for client, images in enumerate(split.clients)),
-        unlabelled=tuple(_none() if client in chosen else images for client, images in enumerate(split.clients)),
+        labelled=tuple(images if client in chosen else _no_images() for client, images in enumerate(split.clients)),
+        unlabelled=tuple(_no_images() if client in chosen else images for client, images in enumerate(split.clients)),
         hidden=True,
     )
 
@@ -96,12 +95,13 @@ def _share(split: Split, labels_N: IntArray, share: float) -> Held:
     return Held(labelled=labelled, unlabelled=unlabelled, hidden=True)
 
 
-def _none() -> IntArray:
+def _no_images() -> IntArray:
     return np.empty(0, dtype=np.int64)
 
 
 def _balanced(counts_Kd: IntArray) -> list[int]:
-    """Clients in the order of their fitness to hold the labels: few missing classes, then near N/K, then number."""
+    """Clients in the order in which they are given labels. First those that miss the fewest classes, then those nearest
+    to N/K images, then the lower number."""
     missing_K = (counts_Kd == 0).sum(axis=1)
     off_size_K = abs(len(counts_Kd) * counts_Kd.sum(axis=1) - counts_Kd.sum())  # K |n_k - N/K|, whole
     return np.lexsort((off_size_K, missing_K)).tolist()
@@ -119,9 +119,9 @@ def _labelled_part(split: Split, client: int, all_N: IntArray, share: Fraction) 
 
 
 def _stratified_counts(n_d: IntArray, share: Fraction) -> list[int]:
-    """(d,) images of each class: `share` of all, to the nearest whole number (half up) and at least one; of each class
-    its share rounded down, and one more for the largest remainders (ties: the larger class, then the lower label).
-    """
+    """(d,) images of each class that are labelled. In all, `share` of the images, to the nearest whole number (half up)
+    and at least one; of each class its share rounded down, and one more for the largest remainders (ties: the larger
+    class, then the lower label)."""
     exact_d = [share * int(n) for n in n_d]
     total = max(1, int(share * int(n_d.sum()) + Fraction(1, 2)))
     counts_d = [int(exact) for exact in exact_d]

@@ -1,7 +1,7 @@
-"""One image of Gaussian noise, to which any network of a data set can be put: FedMatch tells models apart by it.
+"""One image of Gaussian noise, by which FedMatch compares models.
 
-Source: FedMatch, models/fedmatch/server.py: a truncated normal of mean 125 and deviation 125 on the grey levels
-0..255, drawn once. Here normalised as the data set's images are. Shapes: C channels, H W pixels.
+Source: FedMatch, models/fedmatch/server.py: a truncated normal of mean 125 and deviation 125 on the grey levels 0..255,
+drawn once. Here normalised as the data set's images are. Shapes: C channels, H W pixels.
 """
 
 import math
@@ -15,7 +15,8 @@ CENTER, SPREAD, BRIGHTEST = 125.0, 125.0, 255.0  # grey levels
 
 
 def gaussian_image(shape: tuple[int, int, int], mean: tuple[float, ...], std: tuple[float, ...], seed: int) -> Tensor:
-    """noise_1CHW, float32, normalised by each channel's mean and std (0..1 scale): the same for the same seed."""
+    """noise_1CHW, float32, normalised by each channel's mean and std. These are on the 0..1 scale; the same seed gives
+    the same image."""
     uniform_CHW = torch.rand(shape, generator=torch_stream(seed, "noise image"), dtype=torch.float64)
     low, high = (_below((level - CENTER) / SPREAD) for level in (0.0, BRIGHTEST))
     grey_CHW = CENTER + SPREAD * torch.special.ndtri(low + (high - low) * uniform_CHW)

@@ -1,8 +1,8 @@
-"""Packed image sets: NAME/SPLIT.npz (or SPLIT_0.npz, SPLIT_1.npz, ...), checked, decoded once, and cached.
+"""Packed image sets: NAME/SPLIT.npz, or SPLIT_0.npz, SPLIT_1.npz and so on.
 
-A file holds `labels` (N), `classes` (names in label order) and either `images` uint8 (N,H,W) of a gray set, or one of
+A file has `labels` (N), `classes` (names in label order) and either `images` uint8 (N,H,W) of a grey set, or one of
 `webp` and `jpeg` (uint8, all encoded files one after another) with `offsets` int64 (N+1). Nothing is ever unpickled.
-The folder that holds the files is only read. Decoded pixels lie in the cache folder, and may be lost at any time.
+The folder with the files is only read. Decoded pixels are in the cache folder, and may be deleted at any time.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -50,15 +50,13 @@ def cache_folder() -> Path:
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether the folder holds packed files, be it of one split only."""
+    """Whether the folder has packed files, if only of one split."""
     return bool(_part_files(folder, "train") or _part_files(folder, "test"))
 
 
 def read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> Part:
-    """The `train` or `test` images of a packed folder. `sha256`: what the known files of the set must have, by name.
-
-    Raises DataError for a missing part, a hash that is not the known one, and contents that contradict themselves.
-    """
+    """The `train` or `test` images of a packed folder. `sha256`: the hashes of the set's known files, by name. Raises
+    DataError for a missing part, another hash than the known one, and contents that contradict themselves."""
     files = _part_files(folder, split)
     known = [name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)]
     names = [path.name for path in files]
@@ -90,9 +88,9 @@ def _part_files(folder: Path, split: str) -> list[Path]:
 
 
 def _read_file(path: Path, expected: str | None) -> Part:
-    found = file_sha256(path)
-    if expected is not None and found != expected:
-        raise DataError(f"{path}: sha256 is {found}, expected {expected}: damaged or another file, copy it again")
+    sha256 = file_sha256(path)
+    if expected is not None and sha256 != expected:
+        raise DataError(f"{path}: sha256 is {sha256}, expected {expected}: damaged or another file, copy it again")
     try:
         _check_size(path)
         with np.load(path, allow_pickle=False) as arrays:
@@ -102,9 +100,9 @@ def _read_file(path: Path, expected: str | None) -> Part:
                 images_NCHW = _gray(path, arrays["images"])
             else:
                 raw, offsets = arrays[codec], arrays["offsets"]
-                images_NCHW = _cached(found, lambda: _decode(path, raw, offsets))
+                images_NCHW = _cached(sha256, lambda: _decode(path, raw, offsets))
     except (*_BROKEN, MemoryError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: not a whole packed file ({error}): copy it again") from error
+        raise DataError(f"{path}: not a complete packed file ({error}): copy it again") from error
     if len(images_NCHW) != len(labels_N):
         raise DataError(f"{path}: {len(images_NCHW)} images but {len(labels_N)} labels")
     return Part(images_NCHW=images_NCHW, labels_N=labels_N, classes=classes, known=expected is not None)
@@ -114,7 +112,7 @@ _BROKEN = (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFil
 
 
 def _check_size(path: Path) -> None:
-    """Raises DataError for an archive of nearly nothing that would fill the memory."""
+    """Raises DataError for a small archive that would fill the memory."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
     if unpacked > LARGE and unpacked > MOST_PACKED * path.stat().st_size:
@@ -138,7 +136,7 @@ def _gray(path: Path, images_NHW: np.ndarray) -> Pixels:
 
 
 def _decode(path: Path, raw: np.ndarray, offsets: np.ndarray) -> Pixels:
-    """(N,3,H,W) from encoded files, on all cores: Pillow decodes without holding Python's lock."""
+    """(N,3,H,W) from encoded files, on all cores. Threads are enough: Pillow decodes without Python's lock."""
     if raw.dtype != np.uint8 or offsets.dtype != np.int64 or raw.ndim != 1 or offsets.ndim != 1:
         raise DataError(f"{path}: encoded images are {raw.dtype}, offsets {offsets.dtype}, expected uint8 and int64")
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(raw) or (np.diff(offsets) <= 0).any():
@@ -162,7 +160,7 @@ _CHUNK = 256  # images a thread decodes in one go
 
 
 def _cached(source: str, decode: Callable[[], Pixels]) -> Pixels:
-    """Decoded pixels of the file with sha256 `source`; a cache that is absent or damaged is made anew."""
+    """Decoded pixels of the file with sha256 `source`. A cache that is absent or damaged is written again."""
     # Another version of Pillow may decode a lossy file to other pixels.
     path = cache_folder() / "decoded" / f"{source[:32]}-pillow-{PIL.__version__}.npz"
     try:
@@ -183,7 +181,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:
-    """Write a cache file so that no reader sees half of it; a cache that cannot be written costs time, not the run."""
+    """Write a cache file so that no reader sees half of it. A cache that cannot be written costs time, not the run."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:

@@ -1,19 +1,19 @@
-"""How the images of each class are shared among the clients: rules, each giving a table of counts.
+"""Partition rules: how many images of each class each client gets.
 
 `ClassSkew` is appendix A.2 of SSFL (gradient diversity and grouping), Eq. 9 and 10; `Dirichlet` is the family of
-RSCFed, SemiFL and FedSwitch; `Shards` is SemiFL's other one and `FedMatchSkew` that of FedMatch. A rule decides numbers
-only; which image goes where is drawn in `split.py`.
+RSCFed, SemiFL and FedSwitch; `Shards` is SemiFL's other one and `FedMatchSkew` that of FedMatch. A rule gives a table
+of counts; which image goes where is drawn in `split.py`.
 
 Departures of ClassSkew from A.2 as printed:
 * Main classes when K < d: a client's main is a set of classes, set sizes differing by at most one, and Eq. 9 is summed
   over the set. The paper runs such a case (Table F.1: EMNIST, K = 20 and 10) without saying how.
-* Eq. 9 is not an integer: class by class the largest remainders are rounded up, then single images change hands until
-  every client, too, holds its target rounded down or up. Every image is given exactly once.
+* Eq. 9 is not an integer: class by class the largest remainders are rounded up, then single images are exchanged until
+  every client, too, has its target rounded down or up. Every image is given exactly once.
 * Eq. 10 prints q_j(1-R) for i = j and q_i(1-R) otherwise; both are the n_i(1-R)q_j/m_j of Eq. 9 over n_j/m_j.
 * The released code gives equal sizes and hands images out twice when a class runs out (utils_v2.py:632-664): not here.
 
-Shapes: K clients, d classes, M whatever is shared among, S shards of a client; `n_d` counts the images left in each
-class once the server has its own.
+Shapes: K clients, d classes, M holders among whom something is shared, S shards of a client; `n_d` counts the images
+left in each class after the server's are taken.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,10 +40,8 @@ from benchmark.streams import numpy_stream, shuffled
 
 @dataclass(frozen=True, kw_only=True)
 class Iid:
-    """Every client the same number of images (up to one) in the proportions of the whole (up to rounding).
-
-    The released SSFL code shuffles and cuts instead, which leaves a realised R above 0.
-    """
+    """Equal clients, each in the proportions of the whole. Both up to rounding. The released SSFL code shuffles and
+    cuts instead, which leaves a realised R above 0."""
 
     @property
     def R_nominal(self) -> float | None:
@@ -56,15 +54,16 @@ class Iid:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSkew(Checked):
-    """Main classes mixed into equal proportions: R of the way from stratified (0) to sorted by class (1), Eq. 9.
+    """R of the way from stratified clients (0) to clients sorted by class (1).
 
+    Eq. 9: each client's main classes are mixed into equal proportions.
     R: the mixing parameter in [0, 1], the papers' nominal R. The realised R (Eq. 2) equals it for K <= d and is lower
-        for K > d, since two clients with one main class are at distance 0.
-    sizes: "paper": a client holds n_j/m_j images, m_j clients sharing main class j equally (unequal clients where
-        classes are unequal or K is no multiple of d). "equal": every client N/K images up to one. A client then
-        takes R N/K from its main class where the class holds as much; where it holds less, its main clients share
-        R n_j equally and are filled up, like everyone, from what the larger classes have left. Where classes are
-        equal and K is a multiple of d the two are the same.
+    for K > d, since two clients with one main class are at distance 0.
+    sizes: "paper": a client has n_j/m_j images, m_j clients sharing main class j equally (unequal clients where classes
+    are unequal or K is not a multiple of d). "equal": every client N/K images up to one. A client then takes R N/K from
+    its main class where the class has as many; where it has fewer, its main clients share R n_j equally and are filled
+    up, like everyone, from what the larger classes have left. Where classes are equal and K is a multiple of d the two
+    are the same.
     """
 
     R: Share  # mixing: 0 stratified, 1 sorted by class
@@ -85,11 +84,9 @@ class ClassSkew(Checked):
 
 
 def main_classes(n_d: IntArray, K: int) -> BoolArray:
-    """(K, d) True where a class is a main class of a client.
-
-    Classes are dealt out largest first (ties: lower label), so that the classes that get one client more are the ones
-    that can feed it. K >= d: one class each, m_j differing by at most one. K < d: sets, sizes differing by at most one.
-    """
+    """(K, d) True where a class is a main class of a client. Classes are dealt out largest first (ties: lower label),
+    so that the classes with one client more are those with most images. K >= d: one class each, m_j differing by at
+    most one. K < d: sets, sizes differing by at most one."""
     d = len(n_d)
     order = sorted(range(d), key=lambda label: (-int(n_d[label]), label))
     mains_Kd = np.zeros((K, d), dtype=bool)
@@ -109,7 +106,8 @@ def _sorted_paper(n_d: IntArray, mains_Kd: BoolArray) -> Table:
 
 
 def _sorted_equal(n_d: IntArray, mains_Kd: BoolArray) -> Table:
-    """(K, d) the R = 1 end with equal sizes: mains cut to N/K, and the clients short of it filled from what is left."""
+    """(K, d) the R = 1 end with equal sizes. Main classes are cut to N/K, and smaller clients are filled up from what
+    is left."""
     size = Fraction(int(n_d.sum()), len(mains_Kd))
     table = _sorted_paper(n_d, mains_Kd)
     for row in table:
@@ -140,7 +138,7 @@ def class_over_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: i
 
 
 def class_over_open_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
-    """(K, d) each class in its own proportions over the clients that hold less than N/K images so far."""
+    """(K, d) each class over the clients with less than N/K images so far. Each class has proportions of its own."""
     counts_Kd = np.zeros((K, len(n_d)), dtype=np.int64)
     for label, n in enumerate(n_d.tolist()):
         if n:  # only then is a client short of N/K: they cannot all hold it while images are left
@@ -150,7 +148,8 @@ def class_over_open_clients(n_d: IntArray, K: int, alpha: float, seed: int, redr
 
 
 def equal_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
-    """(K, d) clients of equal size (up to one image), each in its own proportions of the classes still in stock."""
+    """(K, d) equal clients, each in its own proportions. Sizes are equal up to one image; proportions are of the
+    classes that are left."""
     counts_Kd = np.zeros((K, len(n_d)), dtype=np.int64)
     size, larger = divmod(int(n_d.sum()), K)
     concentration_d = alpha * n_d / n_d.sum()
@@ -164,8 +163,8 @@ def equal_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -
 
 
 def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
-    """(K, d) as `equal_clients`, with the same draws; but all clients take at the same pace, each in its proportions of
-    the classes that are left, so that nobody has to take what others left over."""
+    """(K, d) as `equal_clients`, but all clients take at the same pace. The draws are the same. Each takes in its
+    proportions of the classes that are left, so that no client has to take what others left."""
     streams = [numpy_stream(seed, "partition", "dirichlet", "redraw", redraw, "client", client) for client in range(K)]
     log_weights_Kd = np.stack([_log_gamma_draws(alpha * n_d / n_d.sum(), stream) for stream in streams])
     exact_Kd, left_d, wanted = np.zeros((K, len(n_d))), n_d.astype(np.float64), n_d.sum() / K
@@ -199,11 +198,9 @@ def _share_class(n: int, open_K: BoolArray, alpha: float, seed: int, redraw: int
 
 
 def _log_gamma_draws(concentration_d: FloatArray, stream: np.random.Generator) -> FloatArray:
-    """(d,) logarithms of Gamma(concentration) draws, -inf where it is 0; normalised, they are a Dirichlet draw.
-
-    Logarithms, since at alpha = 0.01 most plain draws are 0 in floating point and what is left after a class is used
-    up would be 0/0. Gamma(a) is Gamma(a + 1) U^(1/a) (Marsaglia and Tsang 2000, section 6).
-    """
+    """(d,) logarithms of Gamma(concentration) draws, -inf where it is 0. Normalised, they are a Dirichlet draw.
+    Logarithms, since at alpha = 0.01 most plain draws are 0 in floating point and what is left after a class is used up
+    would be 0/0. Gamma(a) is Gamma(a + 1) U^(1/a) (Marsaglia and Tsang 2000, section 6)."""
     larger_d = stream.standard_gamma(concentration_d + 1)
     uniform_d = 1 - stream.random(len(concentration_d))  # in (0, 1]: its logarithm is finite
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -212,7 +209,8 @@ def _log_gamma_draws(concentration_d: FloatArray, stream: np.random.Generator) -
 
 
 def take_in_proportion(size: int, log_weights_d: FloatArray, stock_d: IntArray) -> IntArray:
-    """(d,) `size` images in these proportions; a class that would run out is taken whole and the rest renormalised."""
+    """(d,) `size` images in these proportions. A class that would run out is taken whole and the others are
+    renormalised."""
     taken_d = np.zeros_like(stock_d)
     open_d = stock_d > 0
     while (wanted := size - int(taken_d.sum())) > 0:
@@ -248,8 +246,8 @@ class Dirichlet(Checked):
       up, and so they are in fedswitch, for which there is no released code.
     * limited: the released codes zero the full clients' proportions and renormalise. The rest of a Dirichlet draw,
       renormalised, is a Dirichlet draw over the rest, so that one is drawn: the same distribution, and never 0/0.
-    * limited: SemiFL's released code shares out all training images and then takes the server's back from whoever has
-      them, so that its N counts them; here the server's come first and N counts the clients' images.
+    * limited: SemiFL's released code shares out all training images and then takes the server's back from the clients
+      that have them, so that its N counts them; here the server's come first and N counts the clients' images.
     * limited: RSCFed's released code shares out ten classes whatever the data set; its CIFAR-100 comes as a file.
     """
 
@@ -288,13 +286,14 @@ class Dirichlet(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Shards(Checked):
-    """Pieces of the sorted images, so that a client sees few classes: K x classes_per_client of them, as many of each
-    class (up to one), dealt out at random. Source: SemiFL, data.py, `non_iid`, tag "l" ("Non-IID, K = 2"): with 100
-    clients, 2 shards each and 10 classes, 20 shards a class.
+    """Equal shards of the sorted images, so that a client sees few classes.
+
+    There are K x classes_per_client of them, as many of each class (up to one), dealt out at random. Source: SemiFL,
+    data.py, `non_iid`, tag "l" ("Non-IID, K = 2"): with 100 clients, 2 shards each and 10 classes, 20 shards a class.
 
     Departures from the released code: K x classes_per_client need not be a multiple of d (the largest classes are then
-    cut into one shard more). It permutes the shards, so that a client may get two of one class (distinct=False here);
-    the paper says "at most K classes", and distinct=True exchanges such a shard with another client's.
+    cut into one shard more). The code permutes the shards, so that a client may get two of one class (distinct=False
+    here); the paper says "at most K classes", and distinct=True exchanges such a shard with another client's.
 
     classes_per_client: shards of a client. distinct: each of another class; else the same class may come twice.
     """
@@ -343,20 +342,18 @@ class Shards(Checked):
 
 
 def _make_distinct(dealt_KS: IntArray, stream: np.random.Generator) -> None:
-    """Exchange shards between clients, in place, until no client holds two of one class.
-
-    Each exchange lowers the number of repeats, so there is an end. One that does so always exists: class x, twice at
-    client a, has at most K shards, so that some client b has none. Either b holds a class that a lacks, and a gains a
-    class while b loses one at most and gains x; or b's S shards are all of the S - 2 or fewer other classes of a, so
-    that b holds one of them twice, and b gains x for it while a gains and loses none.
-    """
+    """Exchange shards, in place, until no client has two of one class. Each exchange lowers the number of repeats, so
+    it ends. One that does so always exists: class x, twice at client a, has at most K shards, so that some client b has
+    none. Either b has a class that a lacks, and a gains a class while b loses one at most and gains x; or b's S shards
+    are all of the S - 2 or fewer other classes of a, so that b has one of them twice, and b gains x for it while a
+    gains and loses none."""
     for client in range(len(dealt_KS)):
         while _repeats(dealt_KS[client]):
             _exchange(dealt_KS, client, shuffled(np.arange(len(dealt_KS)), stream))
 
 
 def _exchange(dealt_KS: IntArray, client: int, partners: IntArray) -> None:
-    """Swap a shard that the client holds twice with the first partner's that leaves fewer repeats."""
+    """Swap a repeated shard with the first partner that leaves fewer repeats."""
     labels, numbers = np.unique(dealt_KS[client], return_counts=True)
     slot = int(np.flatnonzero(dealt_KS[client] == labels[numbers.argmax()])[0])
     for partner in partners.tolist():
@@ -385,14 +382,16 @@ PERCENT_10 = (50, 15, 3, 3, 3, 2, 3, 3, 3, 15)
 
 @dataclass(frozen=True, kw_only=True)
 class FedMatchSkew:
-    """FedMatch's "batch non-i.i.d." (Jeong et al. 2021), which FedSwitch's labelled settings use, too: client k is of
-    type k mod 10, with one main class (0.50), two neighbours (0.15 each), six others (0.03 each) and one rare (0.02).
-    Source: data/generator.py, `split_u` (the table `ten_types_of_class_imbalanced_dist`).
+    """FedMatch's "batch non-i.i.d.": one main class, two neighbours, one rare class.
+
+    Jeong et al. 2021; FedSwitch's labelled settings use it, too. Client k is of type k mod 10: its main class has 0.50,
+    two neighbours 0.15 each, six others 0.03 each and one 0.02. Source: data/generator.py, `split_u` (the table
+    `ten_types_of_class_imbalanced_dist`).
 
     Departures from the released code: it draws each client's class counts from its type's probabilities and hands
     images out client by client from the front of each class, so that late clients find a class short or empty, and
-    what is left over goes to nobody. Here class j is shared in proportion to p_kj / sum_k p_kj, rounded: every image
-    has one holder. With K a multiple of ten and equal classes that is each client's N/K images in its proportions.
+    leaves the rest unused. Here class j is shared in proportion to p_kj / sum_k p_kj, rounded: every image has one
+    holder. With K a multiple of ten and equal classes that is each client's N/K images in its proportions.
     """
 
     @property

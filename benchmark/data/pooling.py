@@ -1,8 +1,8 @@
-"""Training and test images in one pool, cut anew: the data of FedMatch and of FedSwitch.
+"""Training and test images pooled and split again, for FedMatch and FedSwitch.
 
 Source: FedMatch, data/generator.py: CIFAR-10's 60,000 images are shuffled and cut into 56,000 + 2,000 test + 2,000
-validation; FedSwitch has Fashion-MNIST's 70,000 in 63,000 + 3,500 + 3,500. Validation images are the matter of
-`split.py`, so the training part here is 58,000 or 66,500.
+validation; FedSwitch has Fashion-MNIST's 70,000 in 63,000 + 3,500 + 3,500. Validation images are taken in `split.py`,
+so the training part here is 58,000 or 66,500.
 
 Departures: the order is a named draw (there Python's generator; its seed is None unless given); test images come last
 (there the validation images do); validation images are drawn in equal numbers from each class (there, as they come).
@@ -26,11 +26,9 @@ CHUNK = 4096  # images copied at a time, so that no third copy of the pool is ev
 
 
 def pooled(data: DataSet, test: int, seed: int) -> DataSet:
-    """The same images with another `test` images, drawn from all of them, as the test set; the rest is for training.
-
-    The content hash is one of the old hash, `test` and the seed, which decide the order of the images. Raises
-    ConfigError unless 1 <= test < N, with N the training and test images together.
-    """
+    """The same images with another test set. `test` images, drawn from all of them, are the new one; the rest is for
+    training. The content hash is one of the old hash, `test` and the seed, which decide the order of the images. Raises
+    ConfigError unless 1 <= test < N, with N the training and test images together."""
     N_train = len(data.train_labels_N)
     N = N_train + len(data.test_labels_N)
     if not 1 <= test < N:
@@ -55,10 +53,10 @@ def pooled(data: DataSet, test: int, seed: int) -> DataSet:
 
 
 def _gather(parts: tuple[Tensor, Tensor], positions_N: IntArray) -> Tensor:
-    """(N, C, H, W) the images at these positions of the two parts laid end to end, without laying them so."""
+    """(N, C, H, W) the images at these positions of two parts taken as one. The parts are not concatenated for it."""
     out_NCHW = torch.empty((len(positions_N), *parts[0].shape[1:]), dtype=parts[0].dtype)
     second_N = positions_N >= len(parts[0])
     for images_NCHW, here, offset in ((parts[0], ~second_N, 0), (parts[1], second_N, len(parts[0]))):
-        for places_M in torch.from_numpy(np.flatnonzero(here)).split(CHUNK):
-            out_NCHW[places_M] = images_NCHW[torch.from_numpy(positions_N)[places_M] - offset]
+        for positions_M in torch.from_numpy(np.flatnonzero(here)).split(CHUNK):
+            out_NCHW[positions_M] = images_NCHW[torch.from_numpy(positions_N)[positions_M] - offset]
     return out_NCHW

@@ -6,7 +6,7 @@ Source of the `ssfl` pool: SSFL's released dataset/randaugment.py:154-169 (pool)
 released datasets/randaugment.py, 15 operations on Pillow, which it runs at level 10 of 10 and without another box. At
 32 pixels its translations by 100 leave a black image, and its box of 40 covers all below and right of a corner.
 Departures: the draws come from one torch.Generator instead of Python's and NumPy's global ones (same distributions);
-`torchvision` geometry is computed with 16 bits after the point, so a pixel whose source coordinate lies within 0.002
+`torchvision` geometry is computed with 16 bits after the point, so a pixel whose source coordinate is within 0.002
 pixels of the border between two pixels may take the other one.
 
 Shapes: N images, C channels, H height, W width, P = H * W, S slots (operations drawn per image), K entries of a pool
@@ -29,7 +29,7 @@ from benchmark.errors import ConfigError
 
 
 class Family(IntEnum):
-    """Operations that run together: one pass over all rows of the family, whatever their parameters."""
+    """Operations that are run in one pass, whatever their parameters."""
 
     KEEP = 0
     LOOKUP = 1
@@ -60,8 +60,8 @@ Parameters = Callable[[int, int, int, int], Sequence[float]]  # (level, sign +-1
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One member of a pool. LOOKUP takes 256 values, AFFINE and BILINEAR Pillow's 6 numbers, the blends (factor,
-    1 - factor); BOX is painted by `RandAugment.apply`."""
+    """One member of a pool. LOOKUP takes 256 values, AFFINE and BILINEAR Pillow's 6 numbers, the blends (factor, 1 -
+    factor); BOX is painted by `RandAugment.apply`."""
 
     name: str
     family: Family
@@ -70,7 +70,7 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Operations with the rounding of their reference, and the highest level they are defined for."""
+    """Operations, the rounding of their reference, and the highest level."""
 
     operations: tuple[Operation, ...]
     arithmetic: ops.Arithmetic
@@ -188,10 +188,10 @@ POOLS: Mapping[str, Pool] = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Entries:
-    """All K operation-level-sign triples of a pool for one image size; entry K - 1 leaves the image alone."""
+    """All K operation-level-sign triples of a pool for one image size. Entry K - 1 leaves the image as it is."""
 
     family_K: Tensor  # int64, on the CPU
-    place_K: Tensor  # int64, on the CPU: row within the parameters of its family
+    position_K: Tensor  # int64, on the CPU: row within the parameters of its family
     parameters: Mapping[int, Tensor]  # family -> (rows, ...), on the images' device; only read
 
 
@@ -202,14 +202,15 @@ def entry_number(operation: Tensor, level: Tensor, negative: Tensor, levels: int
 
 @lru_cache(maxsize=32)
 def _entries(pool: str, lowest: int, highest: int, height: int, width: int, device: torch.device) -> _Entries:
-    """Tables worked out once: with them a batch only looks up, also its affine source pixels (8 P bytes an entry)."""
+    """The tables of a pool, computed once, affine source pixels included. They take 8 P bytes an affine entry; a batch
+    then only looks them up."""
     rows: dict[int, list[Sequence[float]]] = {family: [] for family in Family}
-    family_K, place_K = [], []
+    family_K, position_K = [], []
     for operation in POOLS[pool].operations:
         for level in range(lowest, highest + 1):
             for sign in (1, -1):
                 family_K.append(operation.family)
-                place_K.append(len(rows[operation.family]))
+                position_K.append(len(rows[operation.family]))
                 rows[operation.family].append(operation.parameters(level, sign, height, width))
     parameters = {family: torch.tensor(values, dtype=torch.float64) for family, values in rows.items()}
     prepared = {family: values.float() for family, values in parameters.items()}
@@ -218,7 +219,7 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
     prepared[Family.AFFINE] = ops.affine_index(parameters[Family.AFFINE], height, width)
     parameters = {family: values.to(device) for family, values in prepared.items()}
     family = torch.tensor([*map(int, family_K), int(Family.KEEP)])
-    return _Entries(family_K=family, place_K=torch.tensor([*place_K, 0]), parameters=parameters)
+    return _Entries(family_K=family, position_K=torch.tensor([*position_K, 0]), parameters=parameters)
 
 
 Gray = Annotated[int, Interval("[0, 255]")]
@@ -226,12 +227,12 @@ Gray = Annotated[int, Interval("[0, 255]")]
 
 @dataclass(frozen=True, kw_only=True)
 class RandAugment(Checked):
-    """Draw `num_ops` operations with replacement, apply each with `probability`, then paint a gray cutout box.
+    """Draw `num_ops` operations, apply each by chance, then paint a grey box.
 
-    Defaults: the released SSFL code (RandAugmentMC(n=2, m=10): levels 1 .. 9 of 10). pool="torchvision",
-    levels=(9, 9) of 0 .. 30, probability=1, cutout=0 is torchvision.transforms.RandAugment(2, 9). pool="semifl",
-    levels=(10, 10), cutout=0 is SemiFL's released one: its probability, drawn between .2 and .8, is .5 in the mean of
-    independent draws, and so is this.
+    They are drawn with replacement, and applied with `probability`. Defaults: the released SSFL code
+    (RandAugmentMC(n=2, m=10): levels 1 .. 9 of 10). pool="torchvision", levels=(9, 9) of 0 .. 30, probability=1,
+    cutout=0 is torchvision.transforms.RandAugment(2, 9). pool="semifl", levels=(10, 10), cutout=0 is SemiFL's released
+    one: its probability, drawn between .2 and .8, is .5 in the mean of independent draws, and so is this.
     """
 
     pool: Literal["ssfl", "torchvision", "semifl"] = "ssfl"
@@ -249,11 +250,11 @@ class RandAugment(Checked):
 
     @property
     def num_draws(self) -> int:
-        """Uniform numbers an image uses (D): operation, level, sign, gate for each slot, then the box's centre."""
+        """Uniform numbers an image uses (D). Operation, level, sign and gate for each slot, then the box's centre."""
         return 4 * self.num_ops + 2
 
     def drawn_operations(self, draws_ND: Tensor) -> Tensor:
-        """Number of the operation drawn in each slot, (N, S) int64, also where the gate stays shut."""
+        """Number of the operation drawn in each slot, (N, S) int64. Also where it is not applied."""
         draw_NS4 = draws_ND[:, : 4 * self.num_ops].unflatten(1, (self.num_ops, 4))
         return _whole(draw_NS4[..., 0], len(POOLS[self.pool].operations))
 
@@ -272,16 +273,16 @@ class RandAugment(Checked):
             out_NCHW = apply_entries(out_NCHW, entry_N, entries, POOLS[self.pool].arithmetic)
             boxes_N = entries.family_K[entry_N] == Family.BOX
             if boxes_N.any():
-                out_NCHW = self._with_boxes(out_NCHW, boxes_N, draw_NS4[:, slot])
+                out_NCHW = self._paint_boxes(out_NCHW, boxes_N, draw_NS4[:, slot])
         side = int(self.cutout * width)
         if side == 0:
             return out_NCHW
         centre_N2 = draws_ND[:, -2:].to(images_NCHW.device, non_blocking=True)
         return ops.paint_boxes(out_NCHW if self.num_ops else out_NCHW.clone(), centre_N2, side, extra=1, fill=self.fill)
 
-    def _with_boxes(self, images_NCHW: Tensor, boxes_N: Tensor, draw_N4: Tensor) -> Tensor:
-        """BOX on these rows, in a copy. Its centre is at the draws of level and sign, which say nothing here where the
-        pool is run at one level."""
+    def _paint_boxes(self, images_NCHW: Tensor, boxes_N: Tensor, draw_N4: Tensor) -> Tensor:
+        """BOX on these rows, in a copy. Its centre is taken from the draws of level and sign, which have no effect
+        where the pool is run at one level."""
         rows = boxes_N.nonzero().flatten().to(images_NCHW.device)
         pool = POOLS[self.pool]
         side = int(self.levels[1] * pool.box / pool.highest_level)
@@ -291,12 +292,12 @@ class RandAugment(Checked):
 
 
 def apply_entries(images_NCHW: Tensor, entry_N: Tensor, entries: _Entries, arithmetic: ops.Arithmetic) -> Tensor:
-    """One slot: each image through the entry of its row; new images in the same order."""
+    """One slot: each image through the entry of its row. New images in the same order."""
 
     def run(family: int, group: Tensor, rows: Tensor) -> Tensor:
         parameters = entries.parameters[family]
-        place = entries.place_K[entry_N[rows]].to(group.device, non_blocking=True)
-        return _APPLY[family](group, parameters.index_select(0, place), arithmetic)
+        positions = entries.position_K[entry_N[rows]].to(group.device, non_blocking=True)
+        return _APPLY[family](group, parameters.index_select(0, positions), arithmetic)
 
     return ops.by_family(images_NCHW, entries.family_K[entry_N], {family: partial(run, family) for family in _APPLY})
 

@@ -1,4 +1,4 @@
-"""Where images come from besides packed files: scikit-learn, torchvision's own layouts and downloads, a user's folder.
+"""Readers of data sets: scikit-learn, torchvision, and a user's folder.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -29,7 +29,7 @@ DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer before a server counts as o
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Raw:
-    """What a reader found: NumPy or torch arrays, images uint8 (N,C,H,W), labels of any integer type (N)."""
+    """What a reader returns. NumPy or torch arrays: images uint8 (N,C,H,W), labels of any integer type (N)."""
 
     train: tuple[Any, Any]  # images, labels
     test: tuple[Any, Any]
@@ -39,7 +39,8 @@ class Raw:
 
 
 def _own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str) -> dict[str, Any]:
-    """`test_d` images of each class are the test part, drawn by a stream that depends on no path."""
+    """The set cut into a training and a test part. `test_d` images of each class are the test part, drawn by a stream
+    that does not depend on the path."""
     test_N = np.zeros(len(labels_N), dtype=bool)
     for label, count in enumerate(test_d):
         of_class_N = np.flatnonzero(labels_N == label)
@@ -53,14 +54,14 @@ def _own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int],
 
 @functools.cache
 def _scikit_learns_digits() -> Any:
-    """Unpacked once a process: a plan prepares many experiments on them."""
+    """Read once a process: a plan prepares many experiments on them."""
     from sklearn.datasets import load_digits  # seconds to import, for a set that most runs do not use
 
     return load_digits()
 
 
 def read_digits() -> Raw:
-    """1,797 handwritten digits of 8x8 pixels, 400 of them for the test: as near to 400/1797 of each class as can be."""
+    """1,797 handwritten digits of 8x8 pixels, 400 of them for the test. As near to 400/1797 of each class as can be."""
     digits = _scikit_learns_digits()
     images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     test_d = largest_remainders(np.bincount(digits.target) * 400 / len(digits.target), 400)
@@ -69,32 +70,34 @@ def read_digits() -> Raw:
 
 
 def read_folder(name: str) -> Raw:
-    """`folder:PATH` or `folder:PATH?size=32`: PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* split 80/20.
-
-    Gray if the first image is gray, else RGB; resized to the first image's size, or to size x size pixels.
-    Raises ConfigError for a bad option, DataError for a folder that cannot be such a set.
-    """
+    """A user's images: PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/*. The latter are split 80/20. `name` is
+    `folder:PATH` or `folder:PATH?size=32`. Gray if the first image is gray, else RGB; resized to the first image's
+    size, or to size x size pixels. Raises ConfigError for a bad option, DataError for a folder that cannot be such a
+    set."""
     path, _, option = name.removeprefix("folder:").partition("?")
     key, _, value = option.partition("=")
     if option and (key != "size" or not value.isdecimal() or int(value) < 1):
         raise ConfigError(f"data set {name!r}: option {option!r} must be size=PIXELS, such as size=32")
-    place = Path(path).expanduser()
-    split_by_user = [part for part in ("train", "test") if (place / part).is_dir()]
+    folder = Path(path).expanduser()
+    split_by_user = [part for part in ("train", "test") if (folder / part).is_dir()]
     if len(split_by_user) == 1:
-        raise DataError(f"{place}: holds {split_by_user[0]}/ alone: add the other of train/ and test/")
-    found = [_image_files(place / part) for part in split_by_user] or [_image_files(place)]
-    classes = found[0][0]
-    if any(other != classes for other, _ in found) or len(classes) < 2:
-        raise DataError(f"{place}: train/ and test/ must hold the same two or more class folders, found {found[-1][0]}")
-    with _named_if_unreadable(found[0][1][0][0]), Image.open(found[0][1][0][0]) as first:
+        raise DataError(f"{folder}: has {split_by_user[0]}/ only: add the other of train/ and test/")
+    listings = [_image_files(folder / part) for part in split_by_user] or [_image_files(folder)]
+    classes, samples = listings[0]
+    if any(other != classes for other, _ in listings) or len(classes) < 2:
+        raise DataError(
+            f"{folder}: train/ and test/ must have the same two or more class folders, not {listings[-1][0]}"
+        )
+    first_file, _ = samples[0]
+    with _named_if_unreadable(first_file), Image.open(first_file) as first:
         mode = "L" if first.mode in ("1", "L", "LA", "I", "I;16") else "RGB"
         size = (int(value), int(value)) if option else first.size
-    parts = [_read_images(samples, mode, size) for _, samples in found]
+    parts = [_read_images(samples, mode, size) for _, samples in listings]
     if split_by_user:
         return Raw(train=parts[0], test=parts[1], classes=classes)
     counts_d = np.bincount(parts[0][1], minlength=len(classes))
     if counts_d.min() < 2:
-        raise DataError(f"{place}: class {classes[counts_d.argmin()]} has 1 image: 2 or more allow for a test part")
+        raise DataError(f"{folder}: class {classes[counts_d.argmin()]} has 1 image: add a second one for the test part")
     test_d = [max(1, round(0.2 * int(count))) for count in counts_d]
     return Raw(classes=classes, **_own_split(*parts[0], test_d, "folder"))
 
@@ -137,17 +140,17 @@ Reader = Callable[[str, bool], Raw]  # (folder, download) -> the set
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
-    """One of torchvision's sets: how it is read, and the path in its folder that shows that it is there."""
+    """How one of torchvision's sets is recognised and read."""
 
     marker: str
     read: Reader
 
 
 def torchvision_set(name: str) -> Callable[..., Any]:
-    from torchvision import datasets as tv  # seconds to import: not for who only asks what there is
+    from torchvision import datasets as tv  # seconds to import: not for commands that only list sets
 
-    found: Callable[..., Any] = getattr(tv, name)
-    return found
+    data_set: Callable[..., Any] = getattr(tv, name)
+    return data_set
 
 
 def cifar(kind: str) -> Reader:
@@ -201,14 +204,12 @@ def read_original(name: str, original: Original, folder: Path) -> Raw:
         return original.read(str(folder), False)
     except _READ_ERRORS as error:
         marker = folder / original.marker
-        raise DataError(f"{marker}: {name} is not whole ({_line(error)}): delete it or copy it again") from error
+        raise DataError(f"{marker}: {name} is incomplete ({_line(error)}): delete it or copy it again") from error
 
 
 def download(name: str, original: Original, searched: str) -> Path:
-    """Have torchvision fetch a set into the cache folder; the folder of the set appears there whole or not at all.
-
-    Raises DataError, naming the places already searched, where there is no network or no room.
-    """
+    """Have torchvision download a set; its folder in the cache. The folder appears there whole or not at all. Raises
+    DataError, naming the folders already searched, where there is no network or no space."""
     if not hasattr(tarfile, "data_filter"):  # Python before 3.11.4: torchvision would unpack to wherever a member says
         raise DataError(f"data set {name} cannot be downloaded safely by this Python; Python 3.11.4 or later can")
     target = cache_folder() / name

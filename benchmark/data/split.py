@@ -1,4 +1,4 @@
-"""Who holds which training image: the server's labelled images, its validation images, and the clients' images.
+"""Which training image belongs to the server, and which to each client.
 
 SSFL appendix A.2 (1): the server gets N_s/d images of each class ("N_s of each class" there is a slip; the released
 code, utils_v2.py:477-487, divides by d). The rest goes to the clients by a rule of `partition.py`.
@@ -32,7 +32,7 @@ Labels = npt.NDArray[np.integer] | torch.Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Index arrays into the training images; together they hold every image in use exactly once."""
+    """Index arrays into the training images. Together they have every image in use exactly once."""
 
     server_N: IntArray
     validation_N: IntArray  # held by the server, never trained on
@@ -43,7 +43,7 @@ class Split:
     labelled: tuple[IntArray, ...] = ()  # of each client, besides `clients`; empty where clients have none of their own
 
     def hash(self) -> str:
-        """sha256 (hex) of who holds which image; the same on every machine, whatever the order within a holder."""
+        """sha256 (hex) of who holds which image: the same on every machine, whatever the order within a holder."""
         digest = hashlib.sha256()
         for indices_N in (self.server_N, self.validation_N, *self.clients):
             _update(digest, indices_N)
@@ -54,15 +54,15 @@ class Split:
         return digest.hexdigest()
 
     def counts(self, labels_N: Labels) -> IntArray:
-        """(K, d) images of each class held by each client, those of `labelled` not among them."""
+        """(K, d) images of each class at each client, without those of `labelled`."""
         return self._counts(self.clients, labels_N)
 
     def labelled_counts(self, labels_N: Labels) -> IntArray:
-        """(K, d) images of each class in each client's `labelled`; (0, d) where clients have none of their own."""
+        """(K, d) images of each class in each client's `labelled`. (0, d) where clients have none of their own."""
         return self._counts(self.labelled, labels_N)
 
     def server_counts(self, labels_N: Labels) -> IntArray:
-        """(d,) labelled images of each class at the server, validation images not among them."""
+        """(d,) labelled images of each class at the server, without validation images."""
         return np.bincount(as_labels(labels_N, self.num_classes)[self.server_N], minlength=self.num_classes)
 
     def _counts(self, holders: tuple[IntArray, ...], labels_N: Labels) -> IntArray:
@@ -100,13 +100,12 @@ def split(
     labels_per_client: int = 0,
     images: int = 0,
 ) -> Split:
-    """Share N training images out to the server (N_s labelled, N_validation held out) and K clients.
+    """Share N training images out to the server and K clients.
 
-    images: how many of the N are used at most, the same share of each class; 0: all.
-
-    N_s = 0 is a server without labels (RSCFed). Validation images are taken in equal numbers from each class, up to
-    one, as far as a class reaches. `labels_per_client` labelled images of each class go to each client, and the rule
-    shares out what is left. Raises ConfigError for numbers the labels cannot give.
+    The server gets N_s labelled and N_validation held-out ones. N_s = 0 is a server without labels (RSCFed). Validation
+    images are taken in equal numbers from each class, up to one, as far as a class reaches. `labels_per_client`
+    labelled images of each class go to each client, and the rule shares out what is left. `images`: how many of the N
+    are used at most, the same share of each class; 0: all. Raises ConfigError for numbers that the labels cannot give.
     """
     all_N = as_labels(labels_N, num_classes)
     n_d = class_counts_in_use(np.bincount(all_N, minlength=num_classes), images)
@@ -128,8 +127,8 @@ def split(
 
 
 def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
-    """(d,) images of each class when at most `images` of them all are used (0: all): the same share of each class,
-    rounded down, and one more for the largest remainders (ties: the lower label). Raises ConfigError below 0."""
+    """(d,) images of each class when at most `images` are used (0: all). The same share of each class, rounded down,
+    and one more for the largest remainders (ties: the lower label). Raises ConfigError below 0."""
     if images < 0:
         raise ConfigError(f"images: {images} training images; choose 0 (all) or more")
     N = int(n_d.sum())
@@ -142,10 +141,9 @@ def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
 
 
 def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArray, ...]:
-    """N images without labels (STL-10's, SSFL appendix I) among K clients: shuffled, equal sizes up to one.
-
-    images: how many of the N are used at most; 0: all. Raises ConfigError where K is larger than that.
-    """
+    """N images without labels among K clients, in equal numbers up to one. STL-10's (SSFL appendix I); they are
+    shuffled first. `images`: how many of the N are used at most; 0: all. Raises ConfigError where K is larger than
+    that."""
     in_use = class_counts_in_use(np.array([N]), images)
     _check_clients(in_use, K)
     order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))[: int(in_use[0])]
@@ -153,7 +151,7 @@ def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArr
 
 
 def _deal(all_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
-    """Cut each class's shuffled images among H holders, in their order; each holder's indices ascending."""
+    """Cut each class's shuffled images among H holders, in their order. Each holder's indices are ascending."""
     holders: list[list[IntArray]] = [[] for _ in sizes_Hd]
     for label, sizes_H in enumerate(sizes_Hd.T):
         order_N = shuffled(np.flatnonzero(all_N == label), numpy_stream(seed, "partition", "class", label))
@@ -181,7 +179,8 @@ def _server_counts(n_d: IntArray, N_s: int) -> IntArray:
 
 
 def _validation_counts(n_d: IntArray, N_validation: int) -> IntArray:
-    """(d,) as equal as the classes allow: every class up to a common level, then one more from the fullest classes."""
+    """(d,) validation images of each class, as equal as the classes allow. Every class up to a common level, then one
+    more from the fullest classes."""
     if not 0 <= N_validation <= n_d.sum():
         raise ConfigError(f"N_validation={N_validation} must lie between 0 and the {n_d.sum()} images left by N_s")
     level = 0

@@ -1,8 +1,8 @@
-"""Unlabelled images that arrive in steps (FedMatch and FedSwitch, "streaming non-i.i.d.": 10 clients, 10 steps).
+"""Unlabelled images that arrive in steps.
 
-Departures, as neither paper released code for it or says: a client's images are cut into steps at random and equally,
-so that what skew there is lies between clients; one round is one step; a client sees only the images of the present
-step; after the last step the first one comes again.
+FedMatch and FedSwitch, "streaming non-i.i.d.": 10 clients, 10 steps. Departures, as neither paper released code for it
+or says: a client's images are cut into steps at random and equally, so that skew is between clients; one round is one
+step; a client sees only the images of the present step; after the last step the first one comes again.
 
 Shapes: N images of a client.
 """
@@ -15,10 +15,8 @@ from benchmark.streams import numpy_stream, shuffled
 
 
 def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple[IntArray, ...]:
-    """The client's images by step: shuffled, `steps` parts of equal size (up to one), ascending inside each.
-
-    Depends on which images there are, not on their order. Raises ConfigError where there are fewer images than steps.
-    """
+    """The client's images by step, in equal numbers up to one. Shuffled, then ascending inside each step. Depends on
+    which images there are, not on their order. Raises ConfigError where there are fewer images than steps."""
     if len(positions_N) < steps:
         raise ConfigError(
             f"data.streaming_steps: {steps}, but client {client} has {len(positions_N)} unlabelled images; "
@@ -29,5 +27,5 @@ def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple
 
 
 def step_at(round_number: int, steps: int) -> int:
-    """Which step a round (counted from 1) sees: 0 to steps - 1, then from 0 again."""
+    """The step that a round (counted from 1) sees. 0 to steps - 1, then from 0 again."""
     return (round_number - 1) % steps

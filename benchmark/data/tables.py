@@ -1,6 +1,7 @@
-"""Tables of counts that the partition rules share: proportions as exact fractions, and their rounding to whole images.
+"""Tables of counts for the partition rules, with exact rounding.
 
-Shapes: K clients, d classes; `n_d` counts the images left in each class once the server has its own.
+Proportions are exact fractions, so that no machine's rounding changes a table. Shapes: K clients, d classes; `n_d`
+counts the images left in each class after the server's are taken.
 """
 
 import math
@@ -17,14 +18,14 @@ Table = list[list[Fraction]]  # K rows of d exact numbers of images: rounding mu
 
 
 def stratified(sizes_K: list[Fraction], n_d: IntArray) -> Table:
-    """(K, d) clients of the given sizes, each in the proportions of the whole: the R = 0 end of Eq. 9."""
+    """(K, d) clients of these sizes, each in the proportions of the whole. The R = 0 end of Eq. 9."""
     share_d = [Fraction(int(n), int(n_d.sum())) for n in n_d]
-    row_of = {size: [size * share for share in share_d] for size in set(sizes_K)}  # mostly there are one or two sizes
+    row_of = {size: [size * share for share in share_d] for size in set(sizes_K)}  # there are mostly one or two sizes
     return [[*row_of[size]] for size in sizes_K]
 
 
 def largest_remainders(exact_M: FloatArray, total: int) -> IntArray:
-    """(M,) whole numbers that sum to `total`: rounded down, then the largest remainders up (ties: lower index)."""
+    """(M,) whole numbers that sum to `total`. Rounded down, then the largest remainders up (ties: lower index)."""
     counts_M = np.floor(exact_M).astype(np.int64)
     largest_first_M = np.argsort(counts_M - exact_M, kind="stable")
     counts_M[largest_first_M[: total - int(counts_M.sum())]] += 1
@@ -32,12 +33,13 @@ def largest_remainders(exact_M: FloatArray, total: int) -> IntArray:
 
 
 def rounded_to_sums(exact_Kd: FloatArray, sizes_K: IntArray, n_d: IntArray) -> IntArray:
-    """(K, d) whole numbers with these sums of rows and columns, which the exact ones have up to an image: rounded down,
-    then the largest remainders up as far as row and column lack one; what is still lacking goes where both do."""
+    """(K, d) whole numbers with these sums of rows and columns. The exact ones have these sums up to one image. They
+    are rounded down, then the largest remainders up where both row and column lack one; what is still missing goes
+    where both do."""
     counts_Kd = np.floor(exact_Kd).astype(np.int64)
     owed_K, owed_d = sizes_K - counts_Kd.sum(axis=1), n_d - counts_Kd.sum(axis=0)
-    for place in np.argsort(counts_Kd - exact_Kd, axis=None, kind="stable"):
-        client, label = divmod(int(place), len(n_d))
+    for entry in np.argsort(counts_Kd - exact_Kd, axis=None, kind="stable"):
+        client, label = divmod(int(entry), len(n_d))
         if owed_K[client] > 0 and owed_d[label] > 0:
             counts_Kd[client, label] += 1
             owed_K[client] -= 1
@@ -47,11 +49,9 @@ def rounded_to_sums(exact_Kd: FloatArray, sizes_K: IntArray, n_d: IntArray) -> I
 
 
 def round_table(exact_Kd: Table) -> IntArray:
-    """(K, d) integers: each entry its target rounded down or up, column sums kept, row sums rounded down or up.
-
+    """(K, d) integers: each entry its target rounded down or up. Column sums are kept, row sums rounded down or up.
     Column sums must be whole numbers. Such a rounding always exists (a flow with whole capacities has a whole
-    solution), so the repair below always finds its path.
-    """
+    solution), so `_repair` always finds its path."""
     # Over one denominator, as Python's integers, which have no largest one: a tenth of the time of fractions' sums.
     whole = math.lcm(*{x.denominator for row in exact_Kd for x in row})
     parts_Kd = np.array([[x.numerator * (whole // x.denominator) for x in row] for row in exact_Kd], dtype=object)
@@ -73,7 +73,8 @@ def round_table(exact_Kd: Table) -> IntArray:
 
 
 def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: IntArray) -> None:
-    """Move single images along paths of clients, in place, until low <= row sum <= high everywhere."""
+    """Move single images between clients, in place, until all rows fit. Rows fit when low <= row sum <= high; images
+    move along paths of clients."""
     free_dK = np.ascontiguousarray((open_Kd & ~given_Kd).T)
     sums_K = given_Kd.sum(axis=1)
     while True:
@@ -92,10 +93,8 @@ def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: In
 
 
 def _path(given_Kd: BoolArray, free_dK: BoolArray, *, givers_K: BoolArray, takers_K: BoolArray) -> list[int]:
-    """From a taker back to a giver: breadth first over clients that can pass an image on.
-
-    A class is looked at once: whoever could take one of its images from a later client has been reached already.
-    """
+    """A path from a taker back to a giver. Breadth first over clients that can pass an image on. A class is looked at
+    once: every client that could take one of its images from a later client has been reached already."""
     came_from_K = np.where(givers_K, -1, -2)  # -1: a giver, where paths begin; -2: not reached
     new_d = np.ones(len(free_dK), dtype=bool)  # classes not looked at yet
     queue = np.flatnonzero(givers_K).tolist()
@@ -105,8 +104,8 @@ def _path(given_Kd: BoolArray, free_dK: BoolArray, *, givers_K: BoolArray, taker
             continue
         reached_K = free_dK[label_d].any(axis=0) & (came_from_K == -2)
         came_from_K[reached_K] = client
-        if (found_K := reached_K & takers_K).any():
-            path = [int(found_K.argmax())]
+        if (ends_K := reached_K & takers_K).any():
+            path = [int(ends_K.argmax())]
             while (giver := int(came_from_K[path[-1]])) >= 0:
                 path.append(giver)
             return path

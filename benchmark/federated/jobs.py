@@ -20,7 +20,7 @@ from benchmark.methods.calls import finished, started
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
 from benchmark.models.fast_group_norm import use_fast_group_norms
-from benchmark.optim.sgd import Place
+from benchmark.optim.sgd import StepRange
 from benchmark.streams import seed_global, torch_stream
 
 
@@ -112,13 +112,13 @@ class JobRunner:
         seed_job(module, experiment.seed, round_number, job, purpose)
         return module
 
-    def _place(self, job: Job, round_number: int, steps: int) -> Place:
+    def _place(self, job: Job, round_number: int, steps: int) -> StepRange:
         """Where the job's local steps lie on the learning-rate schedule."""
         federation = self._environment.experiment.federation
         # A step of the schedule is a batch, however many losses are taken on it in turn.
         stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else federation.T / steps
         total = federation.T * federation.rounds
-        return Place(first_step=(round_number - 1) * federation.T, total_steps=total, stride=stride)
+        return StepRange(first_step=(round_number - 1) * federation.T, total_steps=total, stride=stride)
 
     def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
         """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""

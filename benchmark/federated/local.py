@@ -20,7 +20,7 @@ from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.federated.trees import moved
 from benchmark.methods.calls import finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
-from benchmark.optim.sgd import SGD, Place
+from benchmark.optim.sgd import SGD, StepRange
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
 
@@ -37,7 +37,7 @@ class LocalModule(pl.LightningModule):
         local: Local,
         network: nn.Module,
         sgd: SGD,
-        place: Place,
+        place: StepRange,
         *,
         precision: Precision = "fp32",
         fused: bool = False,
@@ -52,7 +52,7 @@ class LocalModule(pl.LightningModule):
         self.draw = torch.Generator()
         self.reuse(job, local, place)
 
-    def reuse(self, job: Job, local: Local, place: Place) -> None:
+    def reuse(self, job: Job, local: Local, place: StepRange) -> None:
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
         self.update, self.local, self.place = job.update, local, place
         self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")

@@ -1,8 +1,8 @@
-"""The consistency loss, sending through the network only those images that were kept, where that is the same.
+"""The consistency loss, with only the kept images in the network.
 
 An image below tau adds nothing to SSFL Eq. 4, but takes part in its forward and backward pass: at a share q of kept
-images, 1 - q of three quarters of a local step's work. Leaving those images out gives the same loss and gradient (up
-to the rounding of sums over fewer terms) where no image's output depends on the others of its batch.
+images, 1 - q of three quarters of a local step's work. Leaving those images out gives the same loss and gradient (up to
+the rounding of sums over fewer terms) where no image's output depends on the others of its batch.
 """
 
 import torch
@@ -18,21 +18,17 @@ _LEAVES_OUT = "leaves_out_rejected_images"
 
 
 def leave_out_rejected(network: nn.Module) -> bool:
-    """From now on `loss_of_kept` passes only kept images through this network; False where it must pass all.
-
-    All must pass where a batch norm would see other batches, or a dropout draw other masks.
-    """
+    """Let `loss_of_kept` pass only kept images through this network. False where all must pass: where a batch norm
+    would see other batches, or a dropout draw other masks."""
     allowed = not has_batch_statistics(network) and draws_by_image(network)
     setattr(network, _LEAVES_OUT, allowed)
     return allowed
 
 
 def loss_of_kept(network: nn.Module, images_NCHW: Tensor, labels_N: Tensor, kept_N: Tensor) -> Tensor:
-    """`consistency_loss` of the network's logits of the images; a scalar.
-
-    Where nothing is kept every parameter still has its gradient of 0, and so is stepped by weight decay and momentum
-    as in the dense form. (There a NaN among the weights is a NaN in the loss; here the weights themselves tell.)
-    """
+    """`consistency_loss` of the network's logits of the images; a scalar. Where nothing is kept every parameter
+    still has its gradient of 0, and so weight decay and momentum step it as in the dense form. (There a NaN among
+    the weights is a NaN in the loss; here only the weights show it.)"""
     if not getattr(network, _LEAVES_OUT, False) or bool(kept_N.all()):
         return consistency_loss(network(images_NCHW), labels_N, kept_N)
     count = len(images_NCHW)

@@ -1,4 +1,4 @@
-"""Losses and what they are made of: pure functions of tensors, each with the number of its equation.
+"""Losses and their parts: pure functions of tensors, with equation numbers.
 
 Sources: SSFL Eqs. 3 to 6; SemiFL Eqs. 1, 3 and 5 to 7 (mixing after mixup, Zhang et al. 2018); RSCFed Eqs. 2 and 3
 (sharpening after MixMatch, Berthelot et al. 2019, Eqs. 3 and 7); UDA (Xie et al. 2020), Eq. 1; FedProx (Li et al.
@@ -17,16 +17,14 @@ from benchmark.errors import ConfigError
 
 
 def supervised_loss(logits_ND: Tensor, labels_N: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Mean over the batch of the cross-entropy with the labels (int64; SSFL Eqs. 3 and 6, SemiFL Eq. 1); a scalar.
-
-    `smoothing`: the share of every label that is spread evenly over all D classes.
-    """
+    """Mean cross-entropy of the batch with the labels; a scalar. Labels are int64 (SSFL Eqs. 3 and 6, SemiFL Eq. 1).
+    `smoothing`: the share of every label that is spread evenly over all D classes."""
     assert len(logits_ND) > 0, "a batch without images has no mean"
     return F.cross_entropy(logits_ND, labels_N, label_smoothing=smoothing)
 
 
 class PseudoLabels(NamedTuple):
-    """The label a network gives each image, how sure it is, and whether that is sure enough."""
+    """A network's label for each image, and whether it is confident enough."""
 
     labels_N: Tensor  # int64
     confidence_N: Tensor  # largest softmax probability, in (0, 1]
@@ -35,12 +33,10 @@ class PseudoLabels(NamedTuple):
 
 @torch.no_grad()
 def pseudo_labels(logits_ND: Tensor, threshold: float) -> PseudoLabels:
-    """argmax, max, and max >= tau of the softmax (SSFL Eq. 4, SemiFL Eq. 3), outside the gradient.
-
-    `threshold` is tau, a probability; an image exactly at it is kept, and so tau = 0 keeps every image.
-    Of equal classes the first wins. Logits that are NaN keep nothing: watch the loss or the weights for divergence.
-    Raises ConfigError where tau is not a probability (95 instead of .95 would silently keep nothing).
-    """
+    """argmax, max, and max >= tau of the softmax, outside the gradient. SSFL Eq. 4, SemiFL Eq. 3. `threshold` is
+    tau, a probability; an image exactly at it is kept, and so tau = 0 keeps every image. Of equal classes the first
+    wins. Logits that are NaN keep nothing: watch the loss or the weights for divergence. Raises ConfigError where
+    tau is not a probability (95 instead of .95 would keep nothing without a message)."""
     if not 0.0 <= threshold <= 1.0:
         raise ConfigError(f"threshold={threshold} is not a probability; it must lie in [0, 1], for example 0.95")
     confidence_N, labels_N = torch.softmax(logits_ND, dim=-1).max(dim=-1)
@@ -48,14 +44,14 @@ def pseudo_labels(logits_ND: Tensor, threshold: float) -> PseudoLabels:
 
 
 def consistency_loss(logits_MD: Tensor, labels_M: Tensor, kept_M: Tensor, num_images: int | None = None) -> Tensor:
-    """Cross-entropy summed over the kept images, divided by all N images of the batch; a scalar.
+    """Cross-entropy of the kept images, divided by all N of the batch; a scalar.
 
     SSFL Eq. 4 with the logits of the strong view (released: train_LocalSGD.py:526-543), Eq. 5 (self-training) with
-    those of the weak view that made the labels. The divisor counts images that were not kept: few kept images
-    pull little.
+    those of the weak view that made the labels. The divisor counts images that were not kept: few kept images change
+    the weights little.
 
     `num_images` is N where only some images' logits were computed (those kept: the others add nothing); default, M.
-    Nothing kept gives 0 with gradient 0, and no image at all (M = 0 < N) does so too.
+    Nothing kept gives 0 with gradient 0, and so does no image at all (M = 0 < N).
     """
     total = logits_MD.shape[0] if num_images is None else num_images
     assert total > 0, "a batch without images has no mean"
@@ -95,27 +91,23 @@ def sharpen(probs_ND: Tensor, temperature: float) -> Tensor:
 
 
 def mixup(images_NCHW: Tensor, other_images_NCHW: Tensor, lam: float | Tensor) -> Tensor:
-    """lambda x + (1 - lambda) x' (SemiFL Eq. 5), image by image; floating point, same shape and type.
-
-    lambda, in [0, 1], is one number a batch, or one an image (N, 1, 1, 1); it is not replaced by
-    max(lambda, 1 - lambda). 1 gives `images_NCHW` and
-    0 the others, both exactly. Raises ValueError unless the shapes agree: one image would be mixed into all.
-    """
+    """lambda x + (1 - lambda) x' (SemiFL Eq. 5), image by image. Floating point, same shape and type. lambda, in [0,
+    1], is one number a batch, or one an image (N, 1, 1, 1); it is not replaced by max(lambda, 1 - lambda). 1 gives
+    `images_NCHW` and 0 the others, both exactly. Raises ValueError unless the shapes agree: one image would be mixed
+    into all."""
     if images_NCHW.shape != other_images_NCHW.shape:
         raise ValueError(f"cannot mix images of {tuple(images_NCHW.shape)} and {tuple(other_images_NCHW.shape)}")
     return torch.lerp(other_images_NCHW, images_NCHW, lam)
 
 
 def mix_loss(logits_ND: Tensor, labels_N: Tensor, other_labels_N: Tensor, lam: float) -> Tensor:
-    """lambda CE(y) + (1 - lambda) CE(y') of the mixed images' logits, mean over the batch (SemiFL Eq. 7); a scalar."""
+    """lambda CE(y) + (1 - lambda) CE(y') of the mixed images' logits. Mean over the batch (SemiFL Eq. 7); a scalar."""
     return lam * supervised_loss(logits_ND, labels_N) + (1 - lam) * supervised_loss(logits_ND, other_labels_N)
 
 
 def proximal_term(network: nn.Module, anchor: nn.Module, mu: float, *, half: bool) -> Tensor:
-    """mu ||w - anchor||^2, or half of it, over all parameters as one vector, running statistics left out; a scalar.
-
-    `half=True` is mu/2 (FedProx, FedSwitch Algorithm 2), `half=False` is mu (FedSwitch Algorithm 1). The anchor takes
-    no gradient.
-    """
+    """mu ||w - anchor||^2, or half of it; a scalar. Over all parameters as one vector, without running statistics.
+    `half=True` is mu/2 (FedProx, FedSwitch Algorithm 2), `half=False` is mu (FedSwitch Algorithm 1). The anchor
+    takes no gradient."""
     pairs = zip(network.parameters(), anchor.parameters(), strict=True)
     return torch.stack([(w - a.detach()).square().sum() for w, a in pairs]).sum() * (mu / 2 if half else mu)

@@ -1,5 +1,7 @@
-"""How a method and its local work are called: what returns something else than the contract asks for ends in one line
-that names the function and what to return."""
+"""Calls of a method's functions, with checks of what they return.
+
+A return value that the contract does not allow ends in one line that names the function and what to return.
+"""
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -14,7 +16,7 @@ from benchmark.methods.catalogue import method_name
 
 
 def first_state(method: Any, setup: fl.Setup) -> fl.State:
-    """`init`. Raises ConfigError, as all of these."""
+    """`init`, which returns a State. Raises ConfigError, as all of these."""
     state = method.init(setup)
     if not isinstance(state, fl.State):
         _refuse(method, "init", _type(state), "State(server={...})")
@@ -94,7 +96,7 @@ def _is_weights(value: object) -> bool:
 
 
 def _type(value: object) -> str:
-    """A value in a message: its type, of a tensor also the shape, of a mapping what it holds."""
+    """A value in a message: its type, a tensor's shape, a mapping's entries."""
     if isinstance(value, torch.Tensor):
         return f"Tensor{list(value.shape)}"
     if isinstance(value, Mapping):

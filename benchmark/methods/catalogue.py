@@ -1,4 +1,4 @@
-"""The methods by name, and how a method outside the package is named (`my_module:MyMethod`)."""
+"""The methods by name, and a user's own as `my_module:MyMethod`."""
 
 import importlib
 import sys
@@ -63,7 +63,7 @@ def method_class(name: str) -> type:
         return METHODS[name]
     if ":" not in name:
         raise ConfigError(
-            f"method.kind: {shown(name)} is no method; {nearest(name, METHODS)}, or module:Class for your own"
+            f"method.kind: {shown(name)} is not a method; {nearest(name, METHODS)}, or module:Class for your own"
         )
     module, _, attribute = name.partition(":")
     try:
@@ -72,21 +72,21 @@ def method_class(name: str) -> type:
         raise ConfigError(f"method.kind: {shown(name)} cannot be imported ({error!r})") from None
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ConfigError(
-            f"method.kind: {name!r} is no dataclass; write @dataclass(frozen=True, kw_only=True) above it"
+            f"method.kind: {name!r} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above it"
         )
     missing = [part for part in ("init", "round", "models", "check", "needs") if not hasattr(cls, part)]
     if missing:
-        raise ConfigError(f"method.kind: {name!r} is no method, it lacks {', '.join(missing)}")
+        raise ConfigError(f"method.kind: {name!r} is not a method; add {', '.join(missing)}")
     return cls
 
 
 def check_known(name: object) -> None:
-    """For what is read and was not typed: a method of this suite, or one that the user has named on the command line,
-    whose module is there already. Nothing is imported. Raises ConfigError."""
+    """Raise ConfigError for a record's method that is neither the suite's nor imported. A method of the user's own
+    is imported where she named it on the command line; a record's name imports nothing."""
     if isinstance(name, str) and ":" in name and name.partition(":")[0] not in sys.modules:
         raise ConfigError(
-            f"method.kind: {shown(name)} is no method of this suite, and no file is run because a record names it; "
-            f"if you trust it: --method {shown(name)[1:-1]}"
+            f"method.kind: {shown(name)} is not a method of this suite, and a record's own code is not run; "
+            f"if you trust it, type --method {shown(name)[1:-1]}"
         )
 
 

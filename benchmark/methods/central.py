@@ -1,23 +1,19 @@
-"""Central semi-supervised methods: one holder of all the data trains on labels and on unlabelled images in each step.
+"""Central semi-supervised methods: one holder of all images trains.
 
-They stand in SemiFL's Table 1 with the numbers of FixMatch's paper, in whose code (google-research/fixmatch, files
-named below) all were trained alike; defaults are that code's. SSFL compares with FixMatch in Table G.1. None is
-federated.
+Each step has labels and unlabelled images. These methods are in SemiFL's Table 1 with the numbers of FixMatch's paper,
+in whose code (google-research/fixmatch, files named below) all were trained alike; defaults are that code's. SSFL
+compares with FixMatch in Table G.1. None is federated.
 
-Departures and choices:
-1. A round is a reporting unit of T steps; momentum is kept. What is tested is an average of the weights over steps
-   (`ema`), running statistics included; FixMatch's default has none, since SSFL's rows 38-40 of Table A.2 name none.
-2. `ramp_share` of the run: weights of unlabelled terms rise linearly over it, by one factor a round. Released:
-   Pi-Model, Pseudo-Labeling and Mean Teacher .4 (--warmup_pos); MixMatch and ReMixMatch 1,024 of 65,536 kimg.
-3. Batch norms see each forward pass of ours as a batch (weak, strong, mixed), and count all of them; the released code
+Departures: reports/semifl/departures.md, entry 19. Besides:
+1. A round is a reporting unit of T steps; momentum is kept. An average of the weights over steps (`ema`) is tested,
+   running statistics included; FixMatch's default has none, since SSFL's rows 38-40 of Table A.2 name none.
+2. Weights of unlabelled terms rise linearly over `ramp_share` of the run, by one factor a round. Released: Pi-Model,
+   Pseudo-Labeling and Mean Teacher .4 (--warmup_pos); MixMatch and ReMixMatch 1,024 of 65,536 kimg.
+3. Batch norms see each of our forward passes as a batch (weak, strong, mixed), and count all of them; the released code
    passes weak and strong together (UDA, FixMatch), or interleaves, and counts one. Mean Teacher's average predicts in
    evaluation mode; released, with batch statistics.
 4. The one holder has the clients' rate (`optimizer.lr`), not `server_lr`.
-5. ReMixMatch has one strong view of the experiment's kind in the place of CTAugment's eight, and no rotation loss: no
-   network here has a second head. Its running means are taken once a round, over all images. The weak view's guess is
-   everyone's target (--redux=1st of cta/cta_remixmatch.py); remixmatch_no_cta.py swaps the views' guesses.
-6. Pseudo-Labeling counts a probability equal to the threshold as sure; released, only one above it.
-7. Weight decay is on all parameters; released, on kernels alone ('kernel' in v.name).
+5. ReMixMatch's running means are taken once a round, over all images.
 """
 
 from dataclasses import dataclass, field
@@ -53,7 +49,7 @@ from benchmark.methods.shared import (
 
 @dataclass(frozen=True, kw_only=True)
 class Central(fl.Method):
-    """One job a round that holds all the data. A method of it has a `loss`."""
+    """A method with one job a round that has all the data. A method of it has a `loss`."""
 
     batch_size: Count = 64  # B
     unlabelled_ratio: Count = 1  # mu  unlabelled images for each labelled one
@@ -91,12 +87,12 @@ class Central(fl.Method):
         return fl.State(server={name: sent.get(name, sent["student"]) for name in state.server}), {}
 
     def ramp(self, world: fl.World) -> float:
-        """The share that unlabelled terms have of their weight in this round."""
+        """The factor of the unlabelled terms' weight in this round, 0 to 1."""
         rounds = self.ramp_share * world.rounds
         return min(1.0, (world.round - 1) / rounds) if rounds else 1.0
 
     def asked(self, state: fl.State, world: fl.World) -> fl.Tree:
-        """What a step needs beside its batches."""
+        """What a step needs besides its batches."""
         return {}
 
     def models(self, state: fl.State) -> dict[str, fl.Weights]:
@@ -163,10 +159,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch(Central):
-    """FixMatch: the strong view learns the weak view's label where that is sure, by cross-entropy.
+    """FixMatch: a confident label of the weak view is learned on the strong one.
 
-    Sohn et al. FixMatch: Simplifying Semi-supervised Learning with Consistency and Confidence. NeurIPS 2020, section
-    2.2, Eqs. 3 and 4. Released: fixmatch.py.
+    By cross-entropy. Sohn et al. FixMatch: Simplifying Semi-supervised Learning with Consistency and Confidence.
+    NeurIPS 2020, section 2.2, Eqs. 3 and 4. Released: fixmatch.py.
     """
 
     threshold: Share = 0.95  # tau
@@ -184,11 +180,10 @@ class FixMatch(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class UDA(Central):
-    """UDA: the strong view learns the weak view's sharpened prediction where that is sure, by divergence,
-    without annealing of labels and without an entropy term.
+    """UDA: the weak view's confident prediction is learned on the strong view.
 
-    Xie et al. Unsupervised Data Augmentation for Consistency Training. NeurIPS 2020, Eq. 1 and section 2.4.
-    Released: uda.py.
+    It is sharpened, and learned by divergence; without annealing of labels and without an entropy term. Xie et al.
+    Unsupervised Data Augmentation for Consistency Training. NeurIPS 2020, Eq. 1 and section 2.4. Released: uda.py.
     """
 
     threshold: Share = 0.95  # beta  of the prediction before it is sharpened (--confidence)
@@ -207,10 +202,10 @@ class UDA(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabeling(Central):
-    """Pseudo-Labeling: an image learns its own largest class where that is sure, by cross-entropy.
+    """Pseudo-Labeling: an image's own largest class is learned where confident.
 
-    Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML Workshop 2013, Eq. 15.
-    Released: pseudo_label.py.
+    By cross-entropy. Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML Workshop 2013,
+    Eq. 15. Released: pseudo_label.py.
     """
 
     threshold: Share = 0.95  # (--threshold)
@@ -229,9 +224,10 @@ class PseudoLabeling(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PiModel(Central):
-    """Pi-Model: predictions on two weak views, one without a gradient, by squared difference.
+    """Pi-Model: squared difference of the predictions on two weak views.
 
-    Laine and Aila. Temporal Ensembling for Semi-Supervised Learning. ICLR 2017, Algorithm 1. Released: pi_model.py.
+    One of them has no gradient. Laine and Aila. Temporal Ensembling for Semi-Supervised Learning. ICLR 2017, Algorithm
+    1. Released: pi_model.py.
     """
 
     unlabelled_weight: NotNegative = 10.0  # w_max
@@ -250,10 +246,10 @@ class PiModel(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacher(PiModel):
-    """Mean Teacher: the prediction of the average of weights on one view, by squared difference.
+    """Mean Teacher: squared difference to the prediction of the weights' average.
 
-    Tarvainen and Valpola. Mean teachers are better role models. NeurIPS 2017, section 2, Eqs. 1 and 2.
-    Released: mean_teacher.py.
+    Tarvainen and Valpola. Mean teachers are better role models. NeurIPS 2017, section 2, Eqs. 1 and 2. Released:
+    mean_teacher.py.
     """
 
     unlabelled_weight: NotNegative = 50.0  # J's weight
@@ -265,10 +261,10 @@ class MeanTeacher(PiModel):
 
 @dataclass(frozen=True, kw_only=True)
 class MixMatch(Central):
-    """MixMatch: all images are mixed, unlabelled ones under the sharpened mean of two predictions.
+    """MixMatch: all images are mixed, unlabelled ones with guessed labels.
 
-    Berthelot et al. MixMatch: A Holistic Approach to Semi-Supervised Learning. NeurIPS 2019, Algorithm 1, Eqs. 3 to 11.
-    Released: mixmatch.py.
+    The guess is the sharpened mean of two predictions. Berthelot et al. MixMatch: A Holistic Approach to
+    Semi-Supervised Learning. NeurIPS 2019, Algorithm 1, Eqs. 3 to 11. Released: mixmatch.py.
     """
 
     temperature: Positive = 0.5  # T
@@ -287,11 +283,11 @@ class MixMatch(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class ReMixMatch(Central):
-    """ReMixMatch: as MixMatch; the weak view makes the guess, aligned with the labels' classes, and strong views learn
-    it, by cross-entropies in the place of squares.
+    """ReMixMatch: MixMatch with aligned guesses, which strong views learn.
 
-    Berthelot et al. ReMixMatch: Semi-Supervised Learning with Distribution Alignment and Augmentation Anchoring.
-    ICLR 2020, Algorithm 1, Eqs. 3 to 5. Released: remixmatch_no_cta.py, with the guess of cta/cta_remixmatch.py.
+    The weak view makes the guess, aligned with the labels' classes; losses are cross-entropies in place of squares.
+    Berthelot et al. ReMixMatch: Semi-Supervised Learning with Distribution Alignment and Augmentation Anchoring. ICLR
+    2020, Algorithm 1, Eqs. 3 to 5. Released: remixmatch_no_cta.py, with the guess of cta/cta_remixmatch.py.
     """
 
     temperature: Positive = 0.5  # T
@@ -317,7 +313,8 @@ class ReMixMatch(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class SharesUpdate(ReadOnlyUpdate):
-    """Shares of the classes among the labels, and in the mean prediction on the unlabelled images: shares_2D."""
+    """shares_2D of the classes: among the labels, and in the mean prediction. The prediction is on the unlabelled
+    images."""
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         logits_ND = reader.predict(received["student"], "unlabelled", "weak")
@@ -334,8 +331,9 @@ def aligned(probs_ND: Tensor, known_D: Tensor, predicted_D: Tensor) -> Tensor:
 
 
 def mixed(step: Step, guess_ND: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """MixMatch's Eqs. 8 to 14: labelled images and both views of the unlabelled ones, each mixed with one of all by
-    max(lambda, 1 - lambda). The loss of the labelled ones, and logits_MD and targets_MD of the others."""
+    """MixMatch's Eqs. 8 to 14: the labelled images' loss, and logits_MD and targets_MD. Labelled images and both
+    views of the unlabelled ones are each mixed with one of all by max(lambda, 1 - lambda); logits and targets are of
+    the unlabelled ones."""
     assert step.labelled.labels_N is not None
     images_NCHW = torch.cat([step.labelled.views["weak"], *step.views.values()])
     known_ND = F.one_hot(step.labelled.labels_N, guess_ND.shape[1]).to(guess_ND)

@@ -1,23 +1,23 @@
-"""DataSharing: every client trains on its own labelled images and on a part of a common set that the server gives out.
+"""DataSharing: clients train on their own images and shared labelled ones.
 
 Zhao, Li, Lai, Suda, Civin, Chandra. Federated Learning with Non-IID Data. arXiv:1806.00582, section 4 (no released
 code). SSFL quotes it in Table 4, its reference [16].
 
-G is a labelled set of beta |D| images, uniform over classes, which the server holds apart from the clients' data D. A
-model trained on G alone is where federated training starts; each client is given a random share alpha of G, once; it
+G is a labelled set of beta |D| images, uniform over classes, which the server keeps apart from the clients' data D.
+Federated training starts from a model trained on G alone; each client is given a random share alpha of G, once; it
 trains on the union, and FedAvg weighs by its size.
 
-What SSFL means by it: it gives neither alpha nor beta, and prints N_s = - and an R = 0.29* "calculated according to
-the setting in DataSharing". Here G is the server's N_s labelled images (beta = N_s / |D|, equally many of each class).
-The switch is `data.label_setting`: "everywhere" is Zhao's and Table 4's, clients know the labels of their own images;
-with "server" the shared images are all the labels they have, and from their own images they learn as FixMatch does.
+SSFL gives neither alpha nor beta, and prints N_s = - and an R = 0.29* "calculated according to the setting in
+DataSharing". Here G is the server's N_s labelled images (beta = N_s / |D|, equally many of each class). The switch is
+`data.label_setting`: "everywhere" is Zhao's and Table 4's, clients know the labels of their own images; with "server"
+the shared images are all the labels they have, and from their own images they learn as FixMatch does.
 
-Departures and choices:
+Departures: reports/ssfl/departures.md, entry 24. Besides:
 1. The images are given to a client when it first takes part; `comm/shared_images` counts them, `comm/bytes_down` has
    weights alone.
-2. How long the model trains on G first is not said: `warm_start_rounds`.
-3. Training takes weak views; an incomplete last batch is trained on.
-4. Where own images have no labels: lambda_u L_u of FixMatch beside; the size that weighs counts them.
+2. The paper does not say how long the model trains on G first: `warm_start_rounds`.
+3. Training uses weak views; an incomplete last batch is trained on.
+4. Where own images have no labels, the loss also has FixMatch's lambda_u L_u; the client's size counts them.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class DataSharing(fl.Method):
     warm_start_rounds: Whole = 10  # rounds in which the server trains on G alone, before clients are asked
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "server"})
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
@@ -69,13 +69,13 @@ class DataSharing(fl.Method):
             given, now = state.server["given"], 0
         else:
             cohort = world.cohort()
-            given = self._with_shares(state.server["given"], cohort, world)
+            given = self._give_shares(state.server["given"], cohort, world)
             now = (len(given) - len(state.server["given"])) * self.given(world.labelled[fl.SERVER])
             student = self._clients(state.server["student"], given, cohort, world)
         student = with_static_statistics(student, world, range(world.K))
         return fl.State(server={"student": student, "given": given}), {"comm/shared_images": now}
 
-    def _with_shares(self, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Tree:
+    def _give_shares(self, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Tree:
         """Positions in G by client, with a draw for each that has none yet."""
         shared = world.labelled[fl.SERVER]
         drawn = {
@@ -106,7 +106,7 @@ class DataSharing(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSharingUpdate(fl.LocalUpdate):
-    """Local steps on own and shared labelled images in one shuffled stream; unlabelled ones as in FixMatch."""
+    """Local steps on own and shared labelled images in one shuffled stream. Unlabelled ones as in FixMatch."""
 
     method: DataSharing
     own: int  # labelled images of the client itself

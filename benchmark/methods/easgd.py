@@ -1,8 +1,9 @@
-"""EASGD: clients keep their own models, drawn towards a center after each round; the center moves towards their mean.
+"""EASGD: clients keep their own models, and a common center is averaged.
 
-Zhang, Choromanska, LeCun. Deep Learning with Elastic Averaging SGD. NeurIPS 2015. Sections 2 and 3, Eqs. 2, 5, 6,
-Algorithm 1 (communication every tau = T local steps). SSFL quotes it in Table 5 from Overlap-Local-SGD's paper, whose
-released distoptim/EASGD.py (JYWa/Overlap_Local_SGD) is the same update: z <- (1 - m alpha) z + alpha sum x_i.
+After a round each model is pulled towards the center, and the center moves towards their mean. Zhang, Choromanska,
+LeCun. Deep Learning with Elastic Averaging SGD. NeurIPS 2015. Sections 2 and 3, Eqs. 2, 5, 6, Algorithm 1
+(communication every tau = T local steps). SSFL quotes it in Table 5 from Overlap-Local-SGD's paper, whose released
+distoptim/EASGD.py (JYWa/Overlap_Local_SGD) is the same update: z <- (1 - m alpha) z + alpha sum x_i.
 
 After T local steps, with the same old center z in both lines (the Jacobi form of Eqs. 5 and 6):
 
@@ -11,17 +12,15 @@ After T local steps, with the same old center z in both lines (the Jacobi form o
 Elastic symmetry is beta = p alpha with p the clients of a round; the paper's experiments have beta = 0.9 and alpha =
 beta / p (section 5). The spring's constant rho of Eq. 2 is alpha / eta with eta the learning rate.
 
-Who holds labels trains on them, as in `supervised_fl`. A client starts the next round in which it takes part from its
+Clients with labels train on them, as in `supervised_fl`. A client starts the next round in which it takes part from its
 own model; it is never replaced by z. Overlap-Local-SGD (`overlap_sgd`) has the same local work.
 
-Departures and choices (the first three for both methods):
-1. Both papers have p workers in every round. With C < K a client's model rests while others train, and z moves on.
+Departures: reports/ssfl/departures.md, entry 23. Besides (the first three for both methods):
+1. Both papers have p workers in every round. With C < K a client's model stays while others train, and z moves on.
 2. Batch-norm statistics are pulled as weights are; counters of batches are the client's own.
-3. Training takes weak views; an incomplete last batch is trained on; labelled images at the server take no part.
+3. Training uses weak views; an incomplete last batch is trained on; labelled images at the server are not used.
 4. Synchronous, as the suite's rounds are; the paper's Algorithm 1 is asynchronous, with Eqs. 5 and 6 its other form.
-5. alpha is typed, not computed from rho; a schedule that moves the rate leaves it alone, as the paper's constant rate
-   does.
-6. The center is evaluated.
+5. alpha is set, not computed from rho; a schedule of the rate leaves it alone, as the paper's constant rate does.
 """
 
 from dataclasses import dataclass
@@ -71,10 +70,10 @@ class ElasticMethod(fl.Method):
     momentum: Literal["kept", "reset"] = "kept"
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
-    takes_missing_updates = True  # z moves by whoever sent something
+    takes_missing_updates = True  # z moves towards the mean of the clients that sent something
 
     def mean_of_clients(self, update: ElasticUpdate, common: fl.Weights, world: fl.World) -> fl.Weights | None:
-        """Local work of the cohort's clients with labels, and the plain mean of what they send; None: nobody did."""
+        """The plain mean of what the cohort's clients with labels send. None: no client sent anything."""
         means = means_of(trained_on_labels(update, common, world, self.batch_size))
         return None if means is None else means["student"]
 

@@ -1,25 +1,16 @@
-"""Fed-Consist: mean teachers at clients without labels, and one weighted mean of the whole cohort.
+"""Fed-Consist: mean teachers at clients without labels, and a weighted mean.
 
 Yang et al. Federated semi-supervised learning for COVID region segmentation in chest CT. Medical Image Analysis 2021.
 As RSCFed re-implements it (Liang, Lin, Fu, Zhu, Li. CVPR 2022, section 4.2; "Basic" of Table 2 has the same numbers):
 RSCFed's local training (section 3.2, Eqs. 1-4), no sub-sampling, no distances, labelled clients together half of the
-mean. RSCFed's released code (XMed-Lab/RSCFed) lacks it. `rscfed` and `fedirm` have
-this file's local work.
+mean. RSCFed's released code (XMed-Lab/RSCFed) lacks it. `rscfed` and `fedirm` have this file's local work.
 
 Clients with labels minimise the cross-entropy (Eq. 1). Clients without pull the student, in training mode, towards the
 sharpened prediction of their own teacher, in evaluation mode, on another weak view (Eqs. 2, 3); the teacher follows the
 student after each local step (Eq. 4).
 
-Departures, of `rscfed`, too, but for the last:
-1. A client with both kinds of images (Table 5; not released) takes both losses in one step, at the labels' learning
-   rate.
-2. The squared error is divided by the images of its batch; the released code divides by the batch size even where the
-   last batch is incomplete (local_unsupervised.py:130-134).
-3. The teacher's batch-norm statistics follow the student's as its weights do; the released code moves parameters alone
-   (local_unsupervised.py:24-27), so that its teacher never leaves the statistics it began with.
-4. theta_glob^0 of section 3.2 is the global model after the warm start, where there is one.
-5. The original averages "equally" (section 1) or by size (FedAvg, section 4.2; "origi." in Figure 2): `labelled_share`
-   null, and `weighting`.
+Departures: reports/rscfed/departures.md, entries 5 to 8 and 11 to 13. Besides: theta_glob^0 of section 3.2 is the
+global model after the warm start, where there is one.
 
 Legend: N images of a batch, C channels, H W pixels, D classes.
 """
@@ -40,7 +31,7 @@ from benchmark.methods.shared import RunningMean, clients_with_labels, ema_, fit
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacherMethod(fl.Method):
-    """The fields and the local work that both methods share; how local models are combined is theirs."""
+    """The fields and the local work of all mean-teacher methods. Each of them combines local models in its own way."""
 
     alpha: ShareAbove0 = 0.001  # alpha   of Eq. 4, the student's share
     temperature: Positive = 0.5  # tau     of Eq. 2
@@ -86,7 +77,7 @@ class MeanTeacherMethod(fl.Method):
         return labelled_loss(student, batch)
 
     def local_jobs(self, state: fl.State, world: fl.World, draws: Sequence[int]) -> list[fl.Job]:
-        """LocalTraining of these clients in order; who comes more than once in a round is not sent the model again."""
+        """LocalTraining of these clients in order. A client that comes again in a round is not sent the model again."""
         has_teacher = state.server["has_teacher"]
         jobs = []
         for place, client in enumerate(draws):
@@ -109,13 +100,13 @@ class MeanTeacherMethod(fl.Method):
         return jobs
 
     def next_state(self, state: fl.State, world: fl.World, student: fl.Weights, drawn: Sequence[int]) -> fl.State:
-        """The state after a round in which these clients trained and which ended in this global model."""
+        """The state after a round. These clients trained in it, and it ended in this global model."""
         teachers = {str(client): 1 for client in drawn if has_unlabelled(world, client)}
         server = {**state.server, "student": student, "has_teacher": {**state.server["has_teacher"], **teachers}}
         return fl.State(server=server)
 
     def warm_start(self, state: fl.State, world: fl.World) -> fl.State:
-        """FedAvg of the clients with labels (C of them where there are more), trained on labels alone."""
+        """FedAvg of the clients with labels (C of them where there are more). They train on labels alone."""
         holders = clients_with_labels(world)
         order = world.generator("warm start").permutation(len(holders))[: world.C]
         clients = [holders[i] for i in sorted(order)]
@@ -155,16 +146,14 @@ def member_of(world: fl.World, client: int) -> Member:
 
 
 def share_of_labelled(world: fl.World, share: float) -> Mapping[str, float]:
-    """What labelled clients weighed in the new global model, as a metric where there are such clients."""
+    """The labelled clients' weight in the new global model, as a metric. Empty where there are no such clients."""
     there_are = any(member_of(world, client).labelled for client in range(world.K))
     return {"aggregation/labelled_share": share} if there_are else {}
 
 
 def weighed_by_share(members: Sequence[Member], share: float) -> list[float]:
-    """Labelled clients together `share`, the others the rest, by size within a kind (section 4.2, "about 50%").
-
-    Where there is one kind alone, by size. Positive, not normalised.
-    """
+    """Labelled clients together `share`, the others the rest. By size within a kind (section 4.2, "about 50%").
+    Where there is one kind alone, by size. Positive, not normalised."""
     total = {kind: sum(m.size for m in members if m.labelled == kind) for kind in (True, False)}
     if not total[True] or not total[False]:
         return [float(member.size) for member in members]
@@ -199,7 +188,7 @@ class FedConsist(MeanTeacherMethod):
         return self.next_state(state, world, average.value(), cohort), share_of_labelled(world, share)
 
     def weights(self, cohort: Sequence[int], world: fl.World) -> tuple[list[float], float]:
-        """The weight of each of these clients in the mean, not normalised, and what labelled ones have of it."""
+        """The weight of each of these clients in the mean, and the labelled ones' share. Weights are not normalised."""
         members = [member_of(world, client) for client in cohort]
         if self.weighting == "equal":
             members = [replace(member, size=1) for member in members]
@@ -220,7 +209,7 @@ class LabelledUpdate(fl.LocalUpdate):
     again: bool = False  # drawn again in this round: the client keeps the model it received until then
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """From the model received, or received earlier in this round. Without either there is nothing to train."""
+        """From the model received, or received earlier in this round. Without either, nothing is trained."""
         kept = private or {}
         student = received.get("student", kept.get("received"))
         if student is None:
@@ -237,7 +226,7 @@ class LabelledUpdate(fl.LocalUpdate):
         return loss, {"client/labelled_loss": loss.detach()}
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """The student. What the client had kept and keeps no longer is replaced by nothing."""
+        """The student is sent. A client that keeps nothing any more has its former private state cleared."""
         keeps = self._keeps(local)
         local.private = None if not keeps and local.private is None else keeps
         return {"student": local.trainable["student"]}
@@ -249,10 +238,10 @@ class LabelledUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacherUpdate(LabelledUpdate):
-    """LocalTraining of a client with unlabelled images (Eqs. 2 to 4), and of one with both kinds."""
+    """LocalTraining of a client with unlabelled images (Eqs. 2 to 4). Also of one with both kinds."""
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """The teacher is the client's own; a client drawn for the first time makes it of what it received."""
+        """The teacher is the client's own. A client drawn for the first time makes it of what it received."""
         local = super().start(received, private, reader)
         if local is None:
             return None
@@ -271,8 +260,8 @@ class MeanTeacherUpdate(LabelledUpdate):
         return loss, aux
 
     def unlabelled_loss(self, student: nn.Module, teacher: nn.Module, views: Mapping[str, Tensor]) -> fl.Loss:
-        """Eqs. 2 and 3, the teacher on the view "weak" and the student on "weak2". Every prediction of the teacher is
-        used, however unsure (the released .9 is for logging)."""
+        """Eqs. 2 and 3, the teacher on the view "weak" and the student on "weak2". Every prediction of the teacher
+        is used, however unsure (the released .9 is for logging)."""
         teacher_ND = torch.softmax(teacher(views["weak"]), dim=-1)
         student_ND = torch.softmax(student(views["weak2"]), dim=-1)
         consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
@@ -282,7 +271,7 @@ class MeanTeacherUpdate(LabelledUpdate):
         return self.method.unlabelled_weight * consistency, aux
 
     def after_step(self, training: fl.Training) -> None:
-        """Eq. 4, whose alpha is the student's share, or with a share of 1/1, 1/2, 1/3 ... until it falls to alpha
+        """Eq. 4, whose alpha is the student's share. Released: a share of 1/1, 1/2, 1/3 ... until it falls to alpha
         (local_unsupervised.py:24-27: min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the
         client's rounds."""
         alpha, steps = self.method.alpha, training.private["teacher_steps"]

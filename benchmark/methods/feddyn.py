@@ -1,17 +1,17 @@
-"""FedDyn: supervised federated learning in which a term in each client's loss moves its minimum to the common one.
+"""FedDyn: a dynamic regularizer moves each client's minimum to the common one.
 
-Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021,
-Algorithm 1. Released code: alpemreacar/FedDyn, utils_methods.py: train_FedDyn.
+It is supervised. Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic
+Regularization. ICLR 2021, Algorithm 1. Released code: alpemreacar/FedDyn, utils_methods.py: train_FedDyn.
 
-A client minimises L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta^{t-1}||^2 and then sets its
-g_k <- g_k - alpha (theta_k - theta^{t-1}), which stays with it. The server keeps h <- h - alpha/m sum_k (theta_k -
-theta^{t-1}), over the round's clients and with m all clients, and sends theta^t = mean_k theta_k - h / alpha.
+A client minimises L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta^{t-1}||^2 and then sets its g_k <- g_k - alpha
+(theta_k - theta^{t-1}), which stays with it. The server keeps h <- h - alpha/m sum_k (theta_k - theta^{t-1}), over the
+round's clients and with m all clients, and sends theta^t = mean_k theta_k - h / alpha.
 
-Departures and choices:
+Departures (of its runs: reports/semifl/departures.md, entry 16):
 1. The minimum is approached by E passes or T steps of SGD, as in section 4 and the released code.
 2. alpha = 0 has no regularizer, and g_k and h stay 0: FedAvg. Near 0 the server's h / alpha does not vanish: it is the
    mean over all clients of how far each has gone so far, whatever alpha.
-3. What is evaluated is the mean of the round's clients, which the released code does, too; theta^t is only sent.
+3. The mean of the round's clients is evaluated, as in the released code; theta^t is only sent.
 4. The released code divides alpha by a client's share of the images (its weight); equal for equal sizes, and left out.
 5. Running statistics of batch norms are averaged and take part in neither g_k nor h.
 """
@@ -35,7 +35,7 @@ class FedDyn(fl.Method):
     batch_size: Count = 50  # B
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -90,13 +90,13 @@ class ClientUpdate(fl.LocalUpdate):
 
 
 def inner_product(gradient: nn.Module, network: nn.Module) -> Tensor:
-    """<g, theta> over all parameters as one vector; a scalar. The first takes no gradient."""
+    """<g, theta> over all parameters as one vector; a scalar. The gradient g takes no gradient."""
     pairs = zip(gradient.parameters(), network.parameters(), strict=True)
     return torch.stack([(g.detach() * w).sum() for g, w in pairs]).sum()
 
 
 def moved(old: fl.Weights | None, start: fl.Weights, end: fl.Weights, rate: float) -> fl.Weights:
-    """old - rate (end - start) for every trained parameter, in float64; None is 0."""
+    """old - rate (end - start) for every trained parameter, in float64. An `old` of None is 0."""
     return {
         name: (0.0 if old is None else old[name].double()) - rate * (end[name].double() - value.double())
         for name, value in start.items()

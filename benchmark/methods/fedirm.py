@@ -1,26 +1,24 @@
-"""FedIRM: clients without labels match how classes relate to each other at the labelled clients.
+"""FedIRM: clients without labels match the relations of classes at labelled ones.
 
 Liu, Yang, Dou, Heng. Federated Semi-supervised Medical Image Classification via Inter-client Relation Matching. MICCAI
 2021 (arXiv:2106.08600). Released code: liuquande/FedIRM. RSCFed compares with it (Tables 1 and 3, Figure 2). Numbers
-below are the released ones unless they say otherwise. The paper's text was not at hand: no equation is named.
+below are the released ones unless they say otherwise. The paper's text was not available: no equation is named.
 
 A labelled client trains on its labels (cross-entropy). Then it takes the mean of its model's logits over the images of
-each class, and softens each with a softmax at tau: row c of its relation matrix says what the model finds class c
-alike to. The server averages these matrices. A client without labels has a mean teacher (`fed_consist`, without
-sharpening), takes the same matrix of each batch with pseudo-labels of the images that it is sure of, and pulls it to
-the server's by the mean of the Kullback-Leibler divergences in both directions. How sure: the entropy of the mean of
-several passes with dropout. Both losses have one weight, which is ramped up.
+each class, and softens each with a softmax at tau: row c of its relation matrix says which classes the model finds
+similar to class c. The server averages these matrices. A client without labels has a mean teacher (`fed_consist`,
+without sharpening), computes the same matrix of each batch from confident pseudo-labels, and draws it to the server's
+by the mean of the Kullback-Leibler divergences in both directions. Confidence: the entropy of the mean of several
+passes with dropout. Both losses have one weight, which is ramped up.
 
-Departures and choices:
-1. Labelled clients of a cohort train before the others, so that these get the same round's matrix; in a cohort without
-   any the last one serves, and before the first one relations are not matched.
+Departures: reports/rscfed/departures.md, entries 16 and 17. Besides:
+1. Labelled clients of a cohort train before the others, which so get the same round's matrix; in a cohort without any
+   the last matrix is used, and before the first one relations are not matched.
 2. A labelled client's matrix is of its trained model in evaluation mode, on all its images as they are.
-3. A class that a client or a batch has no image of has no row: the mean is over the clients that have one, and a row
+3. A class without an image at a client or in a batch has no row: the mean is over the clients that have one, and a row
    that is missing on either side adds nothing. The loss is divided by the number of classes all the same.
-4. A network without dropout has no passes of its own: all would be the one that trains.
-5. The released code has Adam; here it has SGD, as RSCFed says that all methods had with its own rates.
-6. Records from before 2026-11-25 have other values of five fields, which are no paper's: the teacher was asked, the
-   ramp began when clients joined, labels were not smoothed and seen in one view, and relations weighed twice.
+4. A network without dropout has no further passes: all would be the one that trains.
+5. Records from before 2026-11-25 have other values of the five fields below that are declared with `before`.
 
 Legend: N images of a batch, D classes; row c of relation_DD is a distribution, or zeros where the class has no image.
 """
@@ -43,7 +41,7 @@ from benchmark.methods.shared import RunningMean
 
 @dataclass(frozen=True, kw_only=True)
 class FedIRM(FedConsist):
-    """One round: C clients train, those with labels first, and their mean is the next global model."""
+    """One round: C clients train, labelled ones first, and are averaged."""
 
     alpha: ShareAbove0 = 0.01  # the student's share of the teacher; released: EMA .99
     temperature: Positive = 1.0  # the teacher's prediction is not sharpened
@@ -66,7 +64,7 @@ class FedIRM(FedConsist):
     smoothing: ShareBelow1 = added(0.1, before=0.0)  # of labels, spread over all classes (utils/losses.py:43)
     # Views of a labelled image; the losses of two are added (local_supervised.py:56-60).
     labelled_views: Literal[1, 2] = added(2, before=1)
-    relation_weight: NotNegative = added(1.0, before=2.0)  # of L_IRM beside L_c (local_unsupervised.py:112)
+    relation_weight: NotNegative = added(1.0, before=2.0)  # of L_IRM, where L_c has 1 (local_unsupervised.py:112)
 
     needs = frozenset({"some_clients", "one_more_client"})  # it needs clients with all their labels
 
@@ -120,7 +118,7 @@ class FedIRM(FedConsist):
         return update(method=self, again=again)
 
     def _asks(self, client: int, world: fl.World) -> fl.Job:
-        """For the relations of a client's model; it was trained in the job before."""
+        """The job that computes the relations of the model trained in the job before."""
         update = RelationUpdate(method=self)
         return fl.Job(key=fl.Key(client=client, draw=1), update=update, receives={}, data={}, limit=world.limit)
 
@@ -135,7 +133,7 @@ class FedIRM(FedConsist):
 
 
 def relation_matrix(logits_ND: Tensor, labels_N: Tensor, temperature: float) -> Tensor:
-    """relation_DD: row c is softmax(v_c / tau), v_c the mean of the logits of the images with label c."""
+    """relation_DD: row c is softmax(v_c / tau). v_c is the mean of the logits of the images with label c."""
     D = logits_ND.shape[1]
     one_hot_ND = nn.functional.one_hot(labels_N, D).to(logits_ND.dtype)
     counts_D1 = one_hot_ND.sum(dim=0)[:, None]
@@ -151,7 +149,7 @@ def mean_relation(relations: Iterable[Tensor]) -> Tensor:
 
 
 def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
-    """1/D times the sum over classes of (KL(theirs || mine) + KL(mine || theirs)) / 2, where both have the row.
+    """The mean of both KL divergences between rows that both have, summed over D classes, over D.
 
     Released: kd_loss of confuse_matrix.py:28-34.
     """
@@ -168,7 +166,7 @@ def has_dropout(network: nn.Module) -> bool:
 
 @torch.no_grad()
 def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor:
-    """logits_PND of so many passes with dropout; all else is in the mode that the network is in."""
+    """logits_PND of several passes with dropout. All other modules stay in their mode."""
     modes = {dropout: dropout.training for dropout in _dropouts(network)}
     for dropout in modes:
         dropout.train()
@@ -188,7 +186,8 @@ def _dropouts(network: nn.Module) -> list[nn.Module]:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledAndKept(LabelledUpdate):
-    """As `LabelledUpdate`; the trained model stays for the job that asks for its relations."""
+    """`LabelledUpdate`, after which the client keeps the trained model. The job that computes its relations needs
+    it."""
 
     def _keeps(self, local: fl.Local) -> fl.Tree:
         return {**super()._keeps(local), "trained": local.trainable["student"]}
@@ -196,7 +195,7 @@ class LabelledAndKept(LabelledUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class RelationUpdate(fl.LocalUpdate):
-    """Trains nothing: the relations of the model that the client has just trained, which it then forgets."""
+    """Trains nothing: the relations of the model that the client has just trained. The client then deletes it."""
 
     method: FedIRM
 
@@ -215,7 +214,7 @@ class RelationUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class RelationMatching(MeanTeacherUpdate):
-    """LocalTraining of a client without labels: the mean teacher's squared error and the relations of each batch."""
+    """LocalTraining of a client without labels. The mean teacher's squared error, and the relations of each batch."""
 
     method: FedIRM
     # What differs from round to round stays out of `repr`, by which the plan's costs tell kinds of jobs apart.

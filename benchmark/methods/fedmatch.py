@@ -1,7 +1,8 @@
-"""FedMatch: labels and other images train separate weights, and clients learn from the models most like their own.
+"""FedMatch: labels and unlabelled images train separate weights.
 
-Jeong, Yoon, Yang, Hwang. Federated Semi-Supervised Learning with Inter-Client Consistency & Disjoint Learning. ICLR
-2021, arXiv:2006.12097, section 3. Released code: wyjeong/FedMatch, 4947aa2.
+And clients learn from the models most similar to their own. Jeong, Yoon, Yang, Hwang. Federated Semi-Supervised
+Learning with Inter-Client Consistency & Disjoint Learning. ICLR 2021, arXiv:2006.12097, section 3. Released code:
+wyjeong/FedMatch, 4947aa2.
 
 The network is theta = sigma + psi. On each batch two losses are taken in turn, each with an optimizer step of its own:
 
@@ -11,28 +12,23 @@ The network is theta = sigma + psi. On each batch two losses are taken in turn, 
 
 with theta_h the received sigma plus a helper's psi. Images of which the client's own model is less than tau sure count
 in neither of the first two terms, which are means over the others. The vote is the class that most of the client's
-model and its helpers name; of equally many votes the lowest class has it (argmax, as released).
+model and its helpers name; among equal votes the lowest class wins (argmax, as released).
 
 Labels at the clients: each takes both losses on every batch, and sigma and psi are averaged. Labels at the server: it
 trains sigma on them first, alone; clients train psi. Averages are uniform. Every `helper_interval` rounds each client
 that took part before is sent the psi of its H helpers: the clients whose last model was nearest to its own last model
 by the output for one fixed image of noise (a KD-tree in the released code; here all distances, with the same result).
 
-Departures and switches (each a field below where it is one):
-1. `down`. Only entries that moved by more than delta go down, too; a client keeps its own value of the others (paper).
-   The released code counts so, and then trains from the server's exact weights (client.py: `_train_one_round`); as
-   what is sent here is what is counted, "released_code" sends and counts all of them.
-2. A client's first time costs both weight sets whole; the released code counts it as a change of the common start.
-3. psi is sent with entries of at most `psi_threshold` as zero; as released they decide what has changed, and unrounded
+Departures: reports/ssfl/departures.md, entry 22. Besides:
+1. psi is sent with entries of at most `psi_threshold` as zero; as released they decide what has changed, and unrounded
    values are sent. They differ by 0.00001 at most. The global psi is evaluated so, as released (layers.py).
-4. No rate that falls by a third when a client's validation loss stands still; `optimizer.schedule` is everybody's.
-5. Batches are reshuffled in every pass; the released code never shuffles. With `federation.epochs` a client passes over
-   its longer stream so often; with T it takes T batches. Released: 5 steps with 5 labels a class, 6 without labels.
-6. Views of labels and of pseudo-labels are plain, the other is the experiment's strong view (released: RandAugment).
-7. Norms: sigma and psi add up in scale and shift as in any weight; batch norm has statistics that would belong to
+2. With `federation.epochs` a client passes over its longer stream so often; with T it takes T batches. Released: 5
+   steps with 5 labels a class, 6 without labels.
+3. Views of labels and of pseudo-labels are plain, the other is the experiment's strong view (released: RandAugment).
+4. Norms: sigma and psi add up in scale and shift as in any weight; batch norm has statistics that would belong to
    neither, and is refused. The paper's ResNet-9 has no norm (`model.norm = none`), nor a bias.
-8. Labelled images at the server beside labels at clients take no part.
-9. `warm_start_rounds`: rounds on labels alone first; reduced profiles need them.
+5. Labelled images at the server are not used where clients have labels.
+6. `warm_start_rounds`: rounds on labels alone first; reduced profiles need them.
 
 Legend: N images of a batch, n entries of a tensor that are sent, D classes.
 """
@@ -69,7 +65,7 @@ class Lambdas(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FedMatch(fl.Method):
-    """Defaults are the released config.py's for labels at the server; comments have those for labels at the clients."""
+    """Defaults are the released config.py's for labels at the server. Comments have those for labels at the clients."""
 
     lambdas: Lambdas = Lambdas()
     threshold: Share = 0.75  # tau
@@ -85,7 +81,7 @@ class FedMatch(fl.Method):
     warm_start_rounds: Whole = 0
 
     needs = frozenset({"server", "every_client", "share"})
-    takes_missing_updates = True  # averages are of whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
 
     def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "bn":
@@ -103,7 +99,7 @@ class FedMatch(fl.Method):
         return {"theta": summed(state.server["sigma"], hard_threshold(state.server["psi"], self.psi_threshold))}
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        """One round. "known" has what each client ended its last round with, "outputs" what that said to the noise."""
+        """One round. "known" has each client's last weights, "outputs" their output for the image of noise."""
         at_clients = bool(clients_with_labels(world))
         warm = world.round <= self.warm_start_rounds
         current: Sets = {"sigma": state.server["sigma"], "psi": state.server["psi"]}
@@ -137,7 +133,7 @@ class FedMatch(fl.Method):
     def _clients(
         self, state: fl.State, current: Sets, world: fl.World, update: "ClientUpdate"
     ) -> tuple[dict[int, Sets], int]:
-        """What each client of the cohort ended with, and how many of them had helpers."""
+        """The weights with which each client of the cohort ended, and how many had helpers."""
         jobs, starts, helped = [], [], 0
         for client in world.cohort():
             receives, start = self._down(state.server["known"].get(str(client)), current)
@@ -165,21 +161,22 @@ class FedMatch(fl.Method):
         return ends, helped
 
     def _down(self, known: Sets | None, current: Sets) -> tuple[fl.Tree, Sets]:
-        """What a client is sent, and what it makes of that: changes to what it kept, or all where it kept nothing."""
+        """What a client is sent, and the weights that it then has. Changes to what it kept, or all where it kept
+        nothing."""
         if known is None or self.down == "released_code":
             return {**current}, {**current}  # `begins` is read after the round, which moves `current`
         sent = {name: changes(known[name], weights, self.delta_threshold) for name, weights in current.items()}
         return sent, {name: applied(known[name], tree) for name, tree in sent.items()}
 
     def _helpers(self, state: fl.State, world: fl.World, client: int) -> list[fl.Weights]:
-        """The psi of the clients nearest to this one, in the rounds that have helpers; none for a new client."""
+        """The psi of the clients nearest to this one, in the rounds with helpers. None for a new client."""
         outputs = state.server["outputs"]
         if world.round % self.helper_interval or str(client) not in outputs:
             return []
         return [state.server["known"][name]["psi"] for name in nearest(str(client), outputs, self.helpers)]
 
     def _outputs(self, ends: Mapping[int, Sets], world: fl.World) -> dict[str, Tensor]:
-        """Each new model's answer to the image of noise, read at the server."""
+        """Each new model's output for the image of noise, computed at the server."""
         if not self.helpers:
             return {}
         jobs = [
@@ -210,7 +207,7 @@ class FedMatch(fl.Method):
 
 
 def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[str]:
-    """The `count` other clients whose output_D lies nearest to this client's, nearest first; ties by number."""
+    """The `count` other clients whose output_D is nearest to this client's. Nearest first; ties by number."""
     others = sorted((name for name in outputs if name != client), key=int)
     distances = {name: float(torch.dist(outputs[name].double(), outputs[client].double())) for name in others}
     return sorted(others, key=lambda name: distances[name])[:count]
@@ -221,7 +218,7 @@ def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdate(fl.LocalUpdate):
-    """Both losses in turn: a client with labels. The other holders take one of them (below)."""
+    """Both losses in turn, at a client with labels. The other holders take one of them (below)."""
 
     phases: ClassVar[tuple[str, ...]] = ("on_labels", "without_labels")
     trains: ClassVar[tuple[str, ...]] = ("sigma", "psi")
@@ -231,7 +228,8 @@ class ClientUpdate(fl.LocalUpdate):
     method: FedMatch
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """sigma and psi, from the changes to what the client kept where it did; helpers as changes to that psi."""
+        """sigma and psi, from the changes to what the client kept. All of them where it kept nothing; helpers come
+        as changes to that psi."""
         kept = private or {}
         sets: Sets = {
             name: applied(kept[name], received[name]) if name in kept else dict(received[name])
@@ -279,7 +277,8 @@ class ClientUpdate(fl.LocalUpdate):
         }
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """Changes to what the client started from; it keeps what the server makes of them, so that both know it."""
+        """Changes to the client's first weights are sent. It keeps the weights that the server computes from them,
+        so that both know the same."""
         start, ends = local.for_finish["start"], dict(local.trainable)
         if "psi" in self.trains:
             ends["psi"] = hard_threshold(ends["psi"], self.method.psi_threshold)
@@ -306,7 +305,7 @@ class SigmaUpdate(ClientUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSigmaUpdate(SigmaUpdate):
-    """The server with labels: it keeps nothing apart from the method's state, and its sigma crosses no network."""
+    """The server with labels. It keeps nothing apart from the method's state, and its sigma crosses no network."""
 
     reports = "server/loss"
 
@@ -316,7 +315,7 @@ class ServerSigmaUpdate(SigmaUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedUpdate(ReadOnlyUpdate):
-    """What a model says to one image of noise (server.py: `client_similarity`): a pass that only reads."""
+    """A model's output for one image of noise (server.py: `client_similarity`)."""
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         return {"output": torch.softmax(reader.on_noise(received["theta"]), dim=-1)}
@@ -332,14 +331,15 @@ def either(name: str, trainable: fl.Networks, frozen: fl.Networks) -> nn.Module:
 
 
 def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tensor:
-    """logits_ND of the sum of two weight sets, with a gradient for the first alone."""
+    """logits_ND of the sum of two weight sets. The first alone has a gradient."""
     fixed = dict(other.named_parameters())
     theta = {name: value + fixed[name].detach() for name, value in trained.named_parameters()}
     return functional_call(trained, theta, (images_NCHW,))
 
 
 def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:
-    """1/H sum_h KL(p_h || p), mean over the kept images (client.py: `loss_fn_u`); 0 without helpers or kept images."""
+    """1/H sum_h KL(p_h || p), mean over the kept images; a scalar. client.py: `loss_fn_u`. 0 without helpers or kept
+    images."""
     if not helpers_ND:
         return own_ND.new_zeros(())
     own_log_ND = F.log_softmax(own_ND, dim=-1)
@@ -351,7 +351,7 @@ def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N:
 
 
 def vote(logits: Sequence[Tensor]) -> Tensor:
-    """labels_N: the class that most of these logits_ND have as their largest; of equally many the lowest class."""
+    """labels_N: the class that most of these logits_ND name. Of equally many votes the lowest class."""
     # Not F.one_hot, which reads its labels on the CPU: a GPU would be waited for in every step.
     classes_D = torch.arange(logits[0].shape[-1], device=logits[0].device)
     votes_ND = torch.stack([own_ND.argmax(dim=-1, keepdim=True) == classes_D for own_ND in logits]).sum(dim=0)
@@ -370,10 +370,9 @@ def vote(logits: Sequence[Tensor]) -> Tensor:
 
 
 def changes(before: fl.Weights, after: fl.Weights, threshold: float) -> fl.Tree:
-    """What to send to a holder of `before`: by tensor name, entries of `after` that differ by more than `threshold`.
-
-    threshold 0 sends all that differ, so that `applied` gives `after` exactly. An entry that is not finite is sent.
-    """
+    """What to send to a holder of `before`: the entries that changed. By tensor name, entries of `after` that differ
+    by more than `threshold`. threshold 0 sends all that differ, so that `applied` gives `after` exactly. An entry
+    that is not finite is sent."""
     sent: fl.Tree = {}
     for name, new in after.items():
         old = before[name]
@@ -385,7 +384,7 @@ def changes(before: fl.Weights, after: fl.Weights, threshold: float) -> fl.Tree:
 
 
 def applied(before: fl.Weights, sent: fl.Tree) -> fl.Weights:
-    """`before` with the entries that were sent; its own tensors stay as they are. Undoes `changes`."""
+    """`before` with the entries that were sent; undoes `changes`. Its own tensors are not changed."""
     return {name: _filled(old, sent[name]) if name in sent else old for name, old in before.items()}
 
 

@@ -1,24 +1,24 @@
-"""FedProx-FixMatch: each client trains on its own confident pseudo-labels, held near the weights it received.
+"""FedProx-FixMatch: clients train on their own confident pseudo-labels.
 
-The baseline of FedMatch (Jeong et al. 2021) as FedSwitch has it: Zhao, Ghosh, Bharadwaj, Ma. When does the student
-surpass the teacher? Federated Semi-supervised Learning with Teacher-Student EMA. arXiv:2301.10114 (no released code),
-sections 3.3 ("setting T = S and skipping the EMA update") and 6.1, Algorithms 1 and 2 with T' empty, Eqs. 4 and 5.
-FedProx: Li et al. 2020, Eq. 2. `ts_server_ema`, `ts_client_ema` and `fedswitch` have this file's local step and round.
+They are held near the weights that they received. The baseline of FedMatch (Jeong et al. 2021) as FedSwitch has it:
+Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
+Teacher-Student EMA. arXiv:2301.10114 (no released code), sections 3.3 ("setting T = S and skipping the EMA update") and
+6.1, Algorithms 1 and 2 with T' empty, Eqs. 4 and 5. FedProx: Li et al. 2020, Eq. 2. `ts_server_ema`, `ts_client_ema`
+and `fedswitch` have this file's local step and round.
 
-One local step takes a batch of each kind that the client holds: L_s on labels, lambda_u L_u on confident pseudo-labels
-(the student labels the weak view and learns the strong one), and mu/2 ||S - S^s||^2 with the student S^s as received.
-Where a client holds labels this is Algorithm 1; where none does, Algorithm 2, and the server trains on its labels after
-averaging students with equal weights (ServerUpdate).
+One local step takes a batch of each kind of images that the client has: L_s on labels, lambda_u L_u on confident
+pseudo-labels (the student labels the weak view and learns the strong one), and mu/2 ||S - S^s||^2 with the student S^s
+as received. Where a client has labels this is Algorithm 1; where none has, Algorithm 2, and the server trains on its
+labels after averaging students with equal weights (ServerUpdate).
 
-Departures and choices of all four (what is a switch is a field below), and the last of this method:
-1. Eqs. 4 and 5 sum over a batch; here it is the mean, as in FixMatch, so that a rate does not depend on B.
-2. A client without images of a kind leaves out that term: labelled clients of RSCFed's setting take L_s alone.
-3. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream starts anew.
-4. Views of labelled images are weak ones (section 5.2: "weakly augmented images", where FedMatch takes them plain).
-5. Labelled images that the server holds beside labels at clients take no part, as in Algorithm 1; N_s = 0 shares them
-   out to the clients.
-6. A last batch that is incomplete is trained on, as in FedMatch, whose data settings the paper follows.
-7. The student labels in training mode (`pseudo_label_mode`), as in FixMatch; FedMatch's own runs of this baseline (200
+Departures: reports/fedswitch/departures.md. Besides, for all four methods:
+1. A client without images of a kind leaves out that term: labelled clients of RSCFed's setting take L_s alone.
+2. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream starts anew.
+3. Views of labelled images are weak ones (section 5.2: "weakly augmented images", where FedMatch takes them plain).
+4. Labelled images at the server are not used where clients have labels, as in Algorithm 1; N_s = 0 gives them to the
+   clients.
+5. A last batch that is incomplete is trained on, as in FedMatch, whose data settings the paper follows.
+6. The student labels in training mode (`pseudo_label_mode`), as in FixMatch; FedMatch's own runs of this baseline (200
    rounds) are not in its code.
 
 Legend: N images of a batch, C channels, H W pixels, D classes.
@@ -48,7 +48,7 @@ from benchmark.methods.shared import (
 
 @dataclass(frozen=True, kw_only=True)
 class ProximalFixMatchUpdate(fl.LocalUpdate):
-    """ClientUpdate of Algorithms 1 and 2, with a teacher (received, in evaluation mode) or without."""
+    """ClientUpdate of Algorithms 1 and 2, with or without a teacher. A teacher is received, and in evaluation mode."""
 
     method: "ProximalFixMatch"
     labeller: Literal["student", "teacher"] = "student"
@@ -62,7 +62,7 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
         return fl.Local(trainable={"student": received["student"]}, frozen=frozen)
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        """L_s + lambda_u L_u + the proximal term, without the terms whose images the client does not hold."""
+        """L_s + lambda_u L_u + the proximal term. Without the terms for whose images the client has none."""
         student, method = trainable["student"], self.method
         terms, aux = [], {}
         if "labelled" in batch:
@@ -100,7 +100,7 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
 
 
 def client_streams(world: fl.World, client: int, batch_size: int, labelled_batch_size: int) -> dict[str, fl.Stream]:
-    """A stream for each kind of images that the client holds (not in the setting "everywhere": both kinds are one)."""
+    """A stream for each kind of images that the client has. Not in the setting "everywhere": both kinds are one."""
     streams = {}
     if world.labelled[client]:
         streams["labelled"] = labelled_stream(labelled_batch_size)
@@ -113,11 +113,8 @@ def client_streams(world: fl.World, client: int, batch_size: int, labelled_batch
 
 @dataclass(frozen=True, kw_only=True)
 class ProximalFixMatch(fl.Method):
-    """Fields and steps that the four methods share; each of them adds its `federated_round`.
-
-    The paper tuned the learning rate, tau, lambda_u, weight decay, momentum and the EMA ratio (section 5.3), and
-    prints none of them.
-    """
+    """Fields and steps that the four methods share. Each of them adds its `federated_round`. The paper tuned the
+    learning rate, tau, lambda_u, weight decay, momentum and the EMA ratio (section 5.3), and prints none of them."""
 
     threshold: Share = 0.95  # tau      FixMatch's
     unlabelled_weight: NotNegative = 1.0  # lambda_u  FixMatch's
@@ -132,10 +129,10 @@ class ProximalFixMatch(fl.Method):
     warm_start_rounds: Whole = 0  # rounds in which only holders of labels train; reduced profiles need them
 
     needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client"})
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        """As the method has it; before that, rounds on labels alone, in which the teacher is the student."""
+        """Rounds on labels alone, then the method's own. During the former the teacher is the student."""
         if world.round > self.warm_start_rounds:
             return self.federated_round(state, world)
         student = self.warm_start(state.server["student"], world)
@@ -159,13 +156,14 @@ class ProximalFixMatch(fl.Method):
         ]
 
     def server_update(self, student: fl.Weights, world: fl.World) -> fl.Weights:
-        """ServerUpdate of Algorithm 2 where no client holds labels; the same weights where one does (Algorithm 1)."""
+        """ServerUpdate of Algorithm 2 where no client has labels. The same weights where one has (Algorithm 1)."""
         if clients_with_labels(world):
             return student
         return trained_at_server(student, world, self.server_batch_size)
 
     def warm_start(self, student: fl.Weights, world: fl.World) -> fl.Weights:
-        """A round of L_s alone: of the cohort's holders of labels, in a mean of equal weights, then of the server."""
+        """A round of L_s alone. The cohort's clients with labels train and are averaged equally, then the server
+        trains."""
         update = ProximalFixMatchUpdate(method=self)
         student = mean_of(trained_on_labels(update, student, world, self.labelled_batch_size), otherwise=student)
         return self.server_update(student, world)

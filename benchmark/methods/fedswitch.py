@@ -1,4 +1,4 @@
-"""FedSwitch: in each round the server chooses whether clients label with a teacher or with their student.
+"""FedSwitch: each round the server chooses teacher or student as the labeller.
 
 Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
 Teacher-Student EMA. arXiv:2301.10114. Section 4, Eqs. 1-5, Algorithms 1 and 2. No released code.
@@ -7,19 +7,11 @@ Clients measure how far the predictions of teacher and student on their batches 
 sent in the next round where its mean divergence is nearer to the prior beta than the student's (Eq. 3); it then labels,
 and follows the local student by an EMA that is not sent back.
 
-Departures and switches (each a field below, but for those of `fedprox_fixmatch`):
-1. Eq. 3 sends the teacher where |D^T - beta| < |D^S - beta|; both algorithms drop it there (`rule`, which also has the
-   two ways without a switch). ClientUpdate is called with T_t in the boxes, although T'_t was computed for it; here it
-   gets T'_t.
-2. Eq. 2 is a mean over batches, the boxes hold a sum (`divergence`); "distribution of predictions" is not said to be
-   the mean softmax output or the shares of the labels (`prediction`), of all images of a batch or of those that a
-   model is sure of (`counted`).
-3. Without a teacher at the clients its divergence cannot be measured (`unsent_teacher`); nothing is known in the first
-   round (`first_round`).
-4. A client without unlabelled images has no divergences; the means are over those that sent some. If nobody did, the
+Departures: reports/fedswitch/departures.md, entries 1 to 5, and those of `fedprox_fixmatch`. Besides:
+1. A client without unlabelled images has no divergences; the means are over those that sent some. If no client did, the
    server keeps its last ones.
-5. The teacher is in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
-6. A labelling student is in training mode (`pseudo_label_mode`); D^S is of its training pass on the strong view.
+2. The teacher is in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
+3. D^S is of the student's training pass on the strong view.
 
 Legend: N images of a batch, C channels, H W pixels, D classes.
 """
@@ -48,7 +40,7 @@ def mean_softmax(logits_ND: Tensor) -> Tensor:
 
 
 def histogram(logits_ND: Tensor) -> Tensor:
-    """The share of the batch's images that are given each class, (D,), float64."""
+    """(D,) the share of each class among the predicted labels, float64."""
     classes_D = torch.arange(logits_ND.shape[-1], device=logits_ND.device)  # one_hot would read labels on the host
     return (logits_ND.argmax(dim=-1)[:, None] == classes_D).double().mean(dim=0)
 
@@ -98,7 +90,7 @@ class FedSwitch(TeacherStudent):
         return fl.State(server={"student": start, "teacher": start, "kl_teacher": None, "kl_student": None})
 
     def sends_teacher(self, kl_teacher: float | None, kl_student: float | None) -> bool:
-        """Eq. 3 on the last round's D^T and D^S, or its opposite; `first_round` where there are none yet. Without a
+        """Eq. 3 on the last round's D^T and D^S, or its opposite. `first_round` where there are none yet. Without a
         switch always or never."""
         if self.rule in ("teacher", "student"):
             return self.rule == "teacher"
@@ -138,7 +130,7 @@ class FedSwitch(TeacherStudent):
 
 @dataclass(frozen=True, kw_only=True)
 class FedSwitchUpdate(ProximalFixMatchUpdate):
-    """ClientUpdate of Algorithms 1 and 2 with a local teacher, and both divergences."""
+    """ClientUpdate of Algorithms 1 and 2 with a local teacher. It also measures both divergences."""
 
     method: FedSwitch
 
@@ -152,7 +144,7 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
     def _consistency(
         self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """L_u, for which every strong image passes, also those that are not kept, and the divergences."""
+        """L_u and the divergences. Every strong image passes the network, also those that are not kept."""
         weak_ND = self._weak_logits(student, frozen, views["weak"])
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
         strong_ND = student(views["strong"])
@@ -164,19 +156,19 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
         return loss, {**reported, **self.divergences(strong_ND.detach(), weak_ND if "teacher" in frozen else None)}
 
     def divergences(self, student_ND: Tensor, teacher_ND: Tensor | None) -> dict[str, Tensor]:
-        """Eq. 2's terms of one batch: the student's on the strong view, and the teacher's on the weak one."""
+        """Eq. 2's terms of one batch. The student's are on the strong view, the teacher's on the weak one."""
         teachers = {} if teacher_ND is None else self._divergence("kl_teacher", teacher_ND)
         return {**self._divergence("kl_student", student_ND), **teachers}
 
     def _divergence(self, name: str, logits_ND: Tensor) -> dict[str, Tensor]:
-        """One of a batch's two; where unsure images do not count, also whether any image does: 1 or 0."""
+        """One of a batch's two divergences. Where unsure images do not count, also whether any image does: 1 or 0."""
         share = DISTRIBUTIONS[self.method.prediction]
         if self.method.counted == "all":
             return {f"client/{name}": kl_from_uniform(share(logits_ND))}
         sure_ND = logits_ND[torch.softmax(logits_ND, dim=-1).max(dim=-1).values >= self.method.threshold]
-        found = torch.tensor(float(len(sure_ND) > 0), dtype=torch.float64, device=logits_ND.device)
-        divergence = kl_from_uniform(share(sure_ND)) if len(sure_ND) else found
-        return {f"client/{name}": divergence, f"client/{name}_batches": found}
+        counts = torch.tensor(float(len(sure_ND) > 0), dtype=torch.float64, device=logits_ND.device)
+        divergence = kl_from_uniform(share(sure_ND)) if len(sure_ND) else counts
+        return {f"client/{name}": divergence, f"client/{name}_batches": counts}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         """The student, and as two numbers the divergences that were measured."""

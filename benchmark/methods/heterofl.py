@@ -1,21 +1,22 @@
-"""HeteroFL: supervised federated averaging of clients whose networks have several widths, each a leading slice.
+"""HeteroFL: supervised averaging of clients whose networks have several widths.
 
-Diao, Ding, Tarokh. HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients.
-ICLR 2021, Algorithm 1. Released code: diaoenmao/HeteroFL-..., paths under src/.
+Each network is a leading slice of the whole one. Diao, Ding, Tarokh. HeteroFL: Computation and Communication Efficient
+Federated Learning for Heterogeneous Clients. ICLR 2021, Algorithm 1. Released code: diaoenmao/HeteroFL-..., paths under
+src/.
 
-A client of width r trains the first r of each hidden layer's units. The server averages every entry over those that
-have it; what nobody had stays. Three devices: static batch norms; a scaler, which divides by r behind each layer in
-training; masked cross-entropy, in which the logits of classes that a client does not hold are 0, and of the last layer
-only the rows of its classes are averaged (fed.py:132-160).
+A client of width r trains the first r of each hidden layer's units. The server averages every entry over the clients
+that have it; an entry that no client had stays. It also has static batch norms; a scaler, which divides by r after each
+layer in training; and masked cross-entropy, in which the logits of classes that a client does not hold are 0, and of
+the last layer only the rows of its classes are averaged (fed.py:132-160).
 
-Departures and choices:
+Departures (of its runs: reports/semifl/departures.md, entry 16):
 1. A client's width is drawn anew each round, uniformly of `widths` (released: model_split_mode "dynamic", fed.py:15-23;
    "fix" gives a client one for good).
 2. The server asks a client for its classes when it first takes part; the released code knows them.
-3. The scaler stands behind every convolution and linear layer but the last; the released ResNet has it before each norm
-   (models/resnet.py:40-54), which in front of a batch norm is the same but for the norm's epsilon.
-4. The released ResNet has its norms before the convolutions and none in shortcuts; ours is that of the suite, which
-   fits the printed size as well.
+3. The scaler follows every convolution and linear layer but the last; the released ResNet has it before each norm
+   (models/resnet.py:40-54), which before a batch norm is the same but for the norm's epsilon.
+4. The released ResNet has its norms before the convolutions and none in shortcuts; ours is that of the suite, which has
+   the printed size as well.
 5. The statistics of static batch norms are asked from all holders after averaging, of the whole network.
 """
 
@@ -50,7 +51,7 @@ class HeteroFL(fl.Method):
     batch_size: Count = 10  # B
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
@@ -96,7 +97,7 @@ class HeteroFL(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassesUpdate(ReadOnlyUpdate):
-    """Trains nothing: the classes of which the client holds labels."""
+    """Trains nothing: the classes of which the client has labels."""
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         labels_N = reader.labels("labelled")
@@ -129,7 +130,7 @@ def masked(logits_ND: Tensor, classes: Iterable[int]) -> Tensor:
 
 @contextmanager
 def scaler(network: nn.Module, width: float) -> Iterator[None]:
-    """Within it, what each layer but the last gives is divided by the width."""
+    """Within it, outputs of each layer but the last are divided by the width."""
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | nn.Linear)][:-1]
     hooks = [layer.register_forward_hook(lambda layer, given, out: out / width) for layer in layers]
     try:
@@ -140,7 +141,7 @@ def scaler(network: nn.Module, width: float) -> Iterator[None]:
 
 
 def leading_slices(weights: fl.Weights, width: float) -> fl.Weights:
-    """The leading slices of the weights that a network of that width has: of the first layer all inputs, of the last
+    """The leading slices of the weights that a network of that width has. Of the first layer all inputs, of the last
     all outputs."""
     first, last = layer_of(next(iter(weights))), layer_of(list(weights)[-1])
     narrow = {}
@@ -152,8 +153,8 @@ def leading_slices(weights: fl.Weights, width: float) -> fl.Weights:
 
 
 def averaged(weights: fl.Weights, returned: Iterable[tuple[fl.Weights, Tensor]]) -> fl.Weights:
-    """Each entry: the mean over the clients that returned it, in float64, or as it was where nobody did. A client
-    returns narrower weights, and counts in the last layer for the classes (int64) that it holds."""
+    """Each entry's mean over the clients that returned it, in float64. An entry that no client returned stays. A
+    client returns narrower weights, and counts in the last layer for the classes (int64) that it has."""
     last = layer_of(list(weights)[-1])
     sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
     counts = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}

@@ -1,12 +1,13 @@
-"""LG-FedAvg: supervised federated averaging of some layers; the others stay with each client.
+"""LG-FedAvg: some layers are averaged; the others stay with each client.
 
-Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act Globally: Federated Learning with
-Local and Global Representations. arXiv:2001.01523, Algorithm 1. Released code: pliang279/LG-FedAvg, main_lg.py.
+It is supervised. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act Globally:
+Federated Learning with Local and Global Representations. arXiv:2001.01523, Algorithm 1. Released code:
+pliang279/LG-FedAvg, main_lg.py.
 
-A client trains its own layers and the common ones together and sends the common ones; the server averages these. What
-is tested is the ensemble of the clients' models ("New Test": devices' outputs averaged): each with its own layers.
+A client trains its own layers and the common ones together and sends the common ones; the server averages these. The
+ensemble of the clients' models is tested ("New Test": devices' outputs averaged): each with its own layers.
 
-Departures and choices:
+Departures (of its runs: reports/semifl/departures.md, entry 16):
 1. `private`: the paper's local layers are the first ones, which make the representation. In the released CIFAR-10
    command (--num_layers_keep 2, the order of models/Nets.py) the convolutions are common and the other layers private.
 2. The released code begins with a model of FedAvg (--load_fed): `fedavg_rounds`, in which all layers are common.
@@ -36,11 +37,11 @@ class LGFedAvg(fl.Method):
     batch_size: Count = 50  # B
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
 
     def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "bn":
-            raise ConfigError("model.norm: 'bn' has statistics, which are nobody's here; choose gn or none")
+            raise ConfigError("model.norm: 'bn' has statistics, which would belong to no holder; choose gn or none")
         layers = layers_of(setup.initial_weights())
         if self.private_layers >= len(layers):
             raise ConfigError(
@@ -98,7 +99,7 @@ class ClientUpdate(fl.LocalUpdate):
 
 
 def layers_of(names: Iterable[str]) -> list[str]:
-    """The modules that have tensors, from the input on: "conv1", "conv2", "fc1"."""
+    """The modules that have tensors, from the input on, such as "conv1" or "fc1"."""
     return list(dict.fromkeys(map(layer_of, names)))
 
 

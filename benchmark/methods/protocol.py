@@ -1,8 +1,8 @@
-"""What a federated method is: three functions over explicit state, and the local work they ask for.
+"""The contract of a method: three functions over explicit state.
 
-A method never loops over SGD steps, never touches a device and never sees an image. Its `round` says which
-clients do which local work (`Job`), hands all of it to `world.fit` at once, and combines what comes back
-(`Outcome`), in job order. `README.md` beside this file has a whole method.
+A method never loops over SGD steps, never touches a device and never sees an image. Its `round` says which clients do
+which local work (`Job`), passes all of it to `world.fit` at once, and combines the results (`Outcome`), in job order.
+`README.md` in this folder has a whole method.
 
 Legend of shape suffixes: N images of a batch or of a part, C channels, H W pixels, D classes.
 """
@@ -21,7 +21,7 @@ from benchmark.models.build import Model
 Weights = dict[str, Tensor]  # one network's parameters and buffers, by name
 Tree = dict[str, Any]  # nested dicts of tensors and numbers: what can be sent, kept and saved
 # "with_shared": a client's labelled images and, after them, all of the server's (DataSharing).
-# "everyones": CENTRAL's, all images whose labels are visible to their holder; nobody else's.
+# "everyones": all images whose labels are visible to their holder; only CENTRAL has it.
 PartName = Literal["labelled", "unlabelled", "validation", "with_shared", "everyones"]
 
 SERVER = -1  # the holder of the server's data, in place of a client's number
@@ -30,7 +30,7 @@ CENTRAL = -2  # the holder of everything, in centralised methods
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Whose work this is; seeds every random stream of the job, so that equal keys in a round see equal batches."""
+    """Whose work a job is. It seeds every random stream of the job, so that equal keys in a round see equal batches."""
 
     client: int  # 0..K-1, SERVER or CENTRAL
     draw: int = 0  # tells jobs of one holder in one round apart (server replicas, a client drawn twice)
@@ -38,7 +38,7 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """A named stream of batches from the images of the job's holder, reshuffled at every pass."""
+    """A named stream of batches from the images of the job's holder. They are reshuffled at every pass."""
 
     part: PartName
     batch_size: int  # B; a holder with fewer images gives them all in every batch
@@ -48,7 +48,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """How long a job trains: a number of local steps (0: it only reads), or of passes over its longest stream."""
+    """How long a job trains: local steps, or passes over its longest stream. 0 steps: it only reads."""
 
     steps: int | None = None
     epochs: int | None = None
@@ -65,7 +65,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """The images that a stream draws from, where `start` chooses them (SemiFL's two sets)."""
+    """The images that a stream draws from, where `start` chooses them (SemiFL)."""
 
     positions_N: Tensor  # int64, into the part's images in their order; an image may come more than once
     labels_N: Tensor | None = None  # pseudo-labels given to them
@@ -73,7 +73,7 @@ class Selected:
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabelled:
-    """Pseudo-labels given by `start` to all of the holder's unlabelled images; their quality is measured outside."""
+    """Pseudo-labels that `start` gave to all unlabelled images of the holder. Their quality is measured outside."""
 
     labels_N: Tensor
     kept_N: Tensor  # bool: confident enough to be used
@@ -81,7 +81,7 @@ class PseudoLabelled:
 
 @dataclass(kw_only=True)
 class Local:
-    """One job's weight sets while it trains. After training the engine writes the new weights back into it."""
+    """One job's weight sets while it trains. After training the engine writes the new weights into it."""
 
     trainable: dict[str, Weights]  # stepped by the optimizer; none: the job only reads
     frozen: dict[str, Weights] = field(default_factory=dict)  # only read by the loss (a teacher, an anchor)
@@ -96,7 +96,7 @@ class Local:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a job leaves: `sends` goes to the server (counted as bytes up), `private` stays with the holder."""
+    """The result of a job. `sends` goes to the server (counted as bytes up), `private` stays with the holder."""
 
     key: Key
     sends: Tree
@@ -113,32 +113,33 @@ Networks = nn.ModuleDict  # weight set -> network
 
 
 class Reader(Protocol):
-    """Passes over the holder's images that only read, for `start`. `draw` is the job's own random stream."""
+    """Passes over the holder's images for `start`, which only read. `draw` is the job's own random stream."""
 
     draw: torch.Generator
 
     def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
-        """logits_ND of all images of the part in their order, in evaluation mode."""
+        """logits_ND of all images of the part, in evaluation mode. In the part's order."""
         ...
 
     def labels(self, part: PartName) -> Tensor | None:
-        """labels_N of all images of the part in their order; None where they are hidden from the holder."""
+        """labels_N of all images of the part, in its order. None where they are hidden from the holder."""
         ...
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
-        """What the network's static batch norms see over batches, in order and without augmentation (`running_mean` and
-        `running_var` by name, float64; `statistics_over` of models.norms), and the number of images, or of batches
-        where they are not `pooled`. Nothing where the holder has no such images."""
+        """The statistics of the network's static batch norms over batches of the part. In order and without
+        augmentation: `running_mean` and `running_var` by name (float64; `statistics_over` of models.norms), and the
+        number of images, or of batches where they are not `pooled`. Nothing where the holder has no such images."""
         ...
 
     def on_noise(self, weights: Weights) -> Tensor:
-        """logits_D of one image of Gaussian noise, in evaluation mode; the same image for every holder and round."""
+        """logits_D of one image of Gaussian noise, in evaluation mode. It is the same image for every holder and
+        round."""
         ...
 
 
 @dataclass(kw_only=True)
 class Training:
-    """A job between two local steps: networks and private state may be changed in place."""
+    """A job between two local steps. Networks and private state may be changed in place."""
 
     trainable: Networks
     frozen: Networks
@@ -151,17 +152,18 @@ Loss = tuple[Tensor, Mapping[str, Tensor]]  # of one local step, and what to rep
 
 
 class LocalUpdate:
-    """The ClientUpdate or ServerUpdate box of a paper: a frozen dataclass at module level, so that it pickles.
+    """The ClientUpdate or ServerUpdate box of a paper.
 
-    It needs `loss` alone: what is not overridden trains the weight set "student" and sends it back.
+    It is a frozen dataclass at module level, so that it can be pickled. It needs `loss` alone: what is not overridden
+    trains the weight set "student" and sends it back.
     """
 
     # The losses that are taken in turn on each batch, each with an optimizer step of its own (FedMatch: first sigma on
     # labels, then psi without). A weight set that a loss does not reach is not stepped.
     phases: ClassVar[tuple[str, ...]] = ("loss",)
 
-    # Whether local steps begin at the weights received. Where a client goes on from a model of its own, which nobody
-    # else knows, what its steps changed cannot be measured, and it has no gradient diversity.
+    # Whether local steps begin at the weights received. Where a client continues from a model of its own, which the
+    # server does not know, what its steps changed cannot be measured, and it has no gradient diversity.
     starts_from_received: ClassVar[bool] = True
 
     # Hints that change no result and may be left out:
@@ -173,16 +175,16 @@ class LocalUpdate:
         return Local(trainable={"student": received["student"]})
 
     def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
-        """The loss of one local step, and what to report: "labels_N" and "kept_N" are the pseudo-labels of the
-        stream "unlabelled" (their quality is measured outside, the method never sees a hidden label); every
-        other entry is a scalar, averaged over the job's steps."""
+        """The loss of one local step, and what to report of it. "labels_N" and "kept_N" are the pseudo-labels of the
+        stream "unlabelled" (their quality is measured outside, the method never sees a hidden label); every other
+        entry is a scalar, averaged over the job's steps."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, training: Training) -> None:
         """Work between local steps, in place (an EMA teacher in `training.frozen`)."""
 
     def finish(self, local: Local) -> Tree:
-        """What is sent; nothing means that the client sits out after all. What stays is left in `local.private`."""
+        """What is sent; nothing: the client sits out after all. What the client keeps is left in `local.private`."""
         return {"student": local.trainable["student"]}
 
 
@@ -247,32 +249,33 @@ class World:
     fit: Callable[[Sequence[Job]], Iterator[Outcome]]
 
     def cohort(self, *names: str | int) -> list[int]:
-        """C of the K clients, uniformly without replacement, in random order (so that a cut gives random groups)."""
+        """C of the K clients, uniformly without replacement, in random order. So consecutive parts of it are random
+        groups."""
         return [int(k) for k in self.generator("cohort", *names).permutation(self.K)[: self.C]]
 
 
 class Method(Checked):
-    """The contract, with what methods of one weight set have in common.
+    """The contract, with what methods of one weight set share.
 
     A method may inherit from it or have `needs`, `init`, `round`, `models` and `check` itself. It is a frozen
     keyword-only dataclass: its fields are its hyperparameters, by the paper's symbols, and the types of
     `benchmark.config` (`threshold: Share = 0.95`) say which values they may have.
     """
 
-    # Whether a round goes on where a client of the cohort sends nothing at all, which `federation.on_divergence=drop`
-    # asks for. A method that does not say so is never asked to.
+    # Whether a round can continue when a client of the cohort sends nothing at all. `federation.on_divergence=drop`
+    # needs it.
     takes_missing_updates: ClassVar[bool] = False
-    # Whether it asks for the statistics of static batch norms (`with_static_statistics`). Any other method is refused
-    # such a network, which would be tested with the means 0 and variances 1 that it began with.
+    # Whether it measures the statistics of static batch norms (`with_static_statistics`). Other methods are refused
+    # such a network, which would be tested with its initial means 0 and variances 1.
     asks_for_statistics: ClassVar[bool] = False
 
     @property
     def needs(self) -> frozenset[str]:
-        """The label settings that the method can work in; any other is refused before training."""
+        """The label settings that the method can use. Any other is refused before training."""
         raise NotImplementedError(f"{type(self).__name__} does not say which label settings it needs")
 
     def check(self, setup: Setup) -> None:
-        """Raise ConfigError where the method cannot work with these factors (S > C)."""
+        """Raise ConfigError where the method cannot use these factors (S > C)."""
 
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights()})
@@ -286,6 +289,6 @@ class Method(Checked):
         return {"student": state.server["student"]}
 
     def voters(self, state: State) -> list[Weights]:
-        """Where clients keep layers of their own: the models whose mean probabilities are tested. None: the first of
-        `models` alone."""
+        """The models whose mean probabilities are tested. For methods whose clients keep layers of their own. None:
+        the first of `models` alone is tested."""
         return []

@@ -1,21 +1,17 @@
-"""RSCFed: several random subsets of the clients, a distance-reweighted consensus of each, and the mean of these.
+"""RSCFed: the mean of several random subsets' distance-reweighted consensus.
 
 Liang, Lin, Fu, Zhu, Li. RSCFed: Random Sampling Consensus Federated Semi-supervised Learning. CVPR 2022, Eqs. 1-7,
 Algorithm 1. Released code: XMed-Lab/RSCFed; DMA is train_main.py:284-310 and FedAvg.py:24-31.
 
-M times a round, K clients are drawn and trained from the global model (`fed_consist`). Each draw gives a
-sub-consensus by distance-reweighted model aggregation (DMA, section 3.3): models near the draw's average count for
-more. The next global model is the plain mean of the sub-consensus models. With beta = 0 the distances do not count:
-Table 2's "Basic + SSO". Its "Basic" is `fed_consist`.
+M times a round, K clients are drawn and trained from the global model (`fed_consist`). Each draw gives a sub-consensus
+by distance-reweighted model aggregation (DMA, section 3.3): models near the draw's average count for more. The next
+global model is the plain mean of the sub-consensus models. With beta = 0 the distances do not count: Table 2's "Basic +
+SSO". Its "Basic" is `fed_consist`.
 
-Departures and switches (each a field below or in `fed_consist`, where the departures of local training are):
-1. `labelled_weight`, `beta_rule`, `distance`, `drawn_twice`: the paper or its released code.
-2. A subset without labelled clients, or with no others, is weighted by size; so is such a round under `per_round`.
-3. `momentum` is reset as in the paper; lambda_u and the teacher are as released (`fed_consist` has why).
-4. The released best-on-test selection (README) is `evaluation.selection`, its gradient clipping `optimizer.clip`, its
-   two learning rates `optimizer.server_lr` (on labels) and `optimizer.lr`.
-5. All images of a client make a pass, the incomplete last batch too, as in the released code.
-6. A client without images is never drawn. `federation.C` only bounds the warm start: a round has M x K jobs.
+Departures: reports/rscfed/departures.md. Besides:
+1. A subset without labelled clients, or with no others, is weighted by size; so is such a round under `per_round`.
+2. All images of a client make a pass, the incomplete last batch too, as in the released code.
+3. A client without images is never drawn. `federation.C` only bounds the warm start: a round has M x K jobs.
 """
 
 import math
@@ -47,7 +43,7 @@ class RSCFed(MeanTeacherMethod):
     # the weights of Eq. 6, by size, are scaled over the M subsets. per_subset: of each subset that holds one, before
     # distances; with one of ten clients that is .25 of a round on average. released_code: sizes x 6 in Eq. 5, and once
     # more in Eq. 6 (train_main.py:284-310), about .9 of such a subset, .44 of a round. released_command: once, which is
-    # what README's --un_dist=avg makes of it, .28 of a round. by_size: Eqs. 5 and 6 as they stand. Default: the
+    # what README's --un_dist=avg makes of it, .28 of a round. by_size: Eqs. 5 and 6 as printed. Default: the
     # sentence. What it comes to is `aggregation/labelled_share`.
     labelled_weight: Literal["per_round", "per_subset", "released_code", "released_command", "by_size"] = renamed(
         "per_round", {"per_subset": "paper"}
@@ -83,12 +79,12 @@ class RSCFed(MeanTeacherMethod):
         if self.drawn_twice == "reused":
             draws = list(dict.fromkeys(draws))
         outcomes = world.fit(self.local_jobs(state, world, draws))
-        by_subset = self._by_subset(subsets, world, outcomes)
+        by_subset = self._group_by_subset(subsets, world, outcomes)
         student, share = (self._shared_round if self.labelled_weight == "per_round" else self._mean)(by_subset)
         return self.next_state(state, world, student, draws), share_of_labelled(world, share)
 
     def _mean(self, subsets: Iterable[tuple[list[Member], list[fl.Weights]]]) -> tuple[fl.Weights, float]:
-        """Eq. 7: the plain mean of the sub-consensus models; and what labelled clients weigh in it."""
+        """Eq. 7: the plain mean of the sub-consensus models, and labelled clients' weight in it."""
         average, share = RunningMean(), 0.0
         for members, models in subsets:
             theta_sub, weights = self.consensus(models, members)
@@ -97,7 +93,8 @@ class RSCFed(MeanTeacherMethod):
         return average.value(), share
 
     def _shared_round(self, subsets: Iterable[tuple[list[Member], list[fl.Weights]]]) -> tuple[fl.Weights, float]:
-        """Eq. 7 with the weights of each kind of client scaled so that labelled ones have their share of the round."""
+        """Eq. 7 with a fixed share of the round for labelled clients. The weights of each kind of client are scaled
+        for it."""
         kinds = {True: RunningMean(), False: RunningMean()}
         for members, models in subsets:
             _, weights = self.consensus(models, members)
@@ -115,10 +112,10 @@ class RSCFed(MeanTeacherMethod):
         orders = (world.generator("subset", m).permutation(len(holders)) for m in range(self.M))
         return [[holders[i] for i in order[: self.subset]] for order in orders]
 
-    def _by_subset(
+    def _group_by_subset(
         self, subsets: Sequence[Sequence[int]], world: fl.World, outcomes: Iterator[fl.Outcome]
     ) -> Iterator[tuple[list[Member], list[fl.Weights]]]:
-        """Each subset's clients and local models, as the outcomes come; `reused` keeps a model for later subsets."""
+        """Each subset's clients and local models, as the outcomes come. `reused` keeps a model for later subsets."""
         trained: dict[int, fl.Weights] = {}
         for subset in subsets:
             models = []
@@ -130,10 +127,8 @@ class RSCFed(MeanTeacherMethod):
             yield [member_of(world, client) for client in subset], models
 
     def consensus(self, models: Sequence[fl.Weights], members: Sequence[Member]) -> tuple[fl.Weights, list[float]]:
-        """theta_sub of one subset (Eqs. 5 and 6, Algorithm 1 lines 5 to 7), and the weights w of its clients.
-
-        beta = 0 is the plain weighted mean and computes no distance. A model that is not finite makes theta_sub so.
-        """
+        """theta_sub of one subset, and the weights w of its clients. Eqs. 5 and 6, Algorithm 1 lines 5 to 7. beta =
+        0 is the plain weighted mean and computes no distance. A model that is not finite makes theta_sub so."""
         other_beta = self.beta_rule == "released_code" and any(member.labelled for member in members)
         beta = self.beta_labelled if other_beta else self.beta
         for_average, for_weights = self.frequencies(members)
@@ -149,7 +144,7 @@ class RSCFed(MeanTeacherMethod):
         return mean(models, weights), weights
 
     def frequencies(self, members: Sequence[Member]) -> tuple[list[float], list[float]]:
-        """What stands for N_i / N_total in Eq. 5 and in Eq. 6; positive, not normalised."""
+        """The values used for N_i / N_total in Eq. 5 and in Eq. 6. Positive, not normalised."""
         sizes = [float(member.size) for member in members]
         if self.labelled_weight in ("by_size", "per_round"):
             return sizes, sizes
@@ -169,7 +164,7 @@ def norm_of_all(left: fl.Weights, right: fl.Weights) -> float:
 
 
 def sum_of_norms(left: fl.Weights, right: fl.Weights) -> float:
-    """The sum over tensors of their norms, running statistics too (FedAvg.py:24-31); counters have no norm."""
+    """The sum over tensors of their norms, running statistics too. FedAvg.py:24-31; counters have no norm."""
     names = [name for name, value in left.items() if value.is_floating_point()]
     return sum(math.sqrt(_squares(left, right, name)) for name in names)
 

@@ -1,23 +1,18 @@
-"""SemiFL: server and clients train in turn; clients label their images once, on receipt, and learn from the sure ones.
+"""SemiFL: server and clients train in turn, clients on their confident labels.
 
-Diao, Ding, Tarokh. SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients with Alternate Training.
-NeurIPS 2022. Algorithm 1, Eqs. 1-9. Released code: dem123456789/SemiFL, 4ec3663 (paths under src/).
+Clients label their images once, on receipt. Diao, Ding, Tarokh. SemiFL: Semi-Supervised Federated Learning for
+Unlabeled Clients with Alternate Training. NeurIPS 2022. Algorithm 1, Eqs. 1-9. Released code: dem123456789/SemiFL,
+4ec3663 (paths under src/).
 
 A client labels all its images from one weak view in evaluation mode. D+ are those at least tau sure (Eq. 3), D- as many
-others, drawn with replacement (Eq. 4). Its loss is L_fix + lambda L_mix (Eqs. 6 to 8); who has no D+ sends nothing.
+others, drawn with replacement (Eq. 4). Its loss is L_fix + lambda L_mix (Eqs. 6 to 8); a client without D+ sends
+nothing.
 
-Departures and switches (each a field below):
-1. Holes of Algorithm 1: nothing lies below tau while something lies above (`nothing_below`); no client sends (the
-   server's weights stay as they are, and momentum is left alone).
-2. Weak views are mixed after augmentation, not augmented after mixing (Eq. 7 writes the latter; modules.py:344-352
-   mixes augmented images): a strong or weak view of a mix needs floating-point images.
-3. The released best-on-test selection is `evaluation.selection`, its clipping `optimizer.clip`, its cosine
-   `optimizer.schedule = round_cosine`.
-4. `statistics`, `moments`: static batch normalisation from the server's images or from everyone's, in batches of 250
-   cut holder by holder (the released loader cuts across clients, data.py:242-254). Without such layers the pass does
-   not happen. A round of Algorithm 1 ends with a mean of clients, which has no statistics of its own: what is evaluated
-   is the model that the round gave to its clients, as the released code does, and in the end the last one.
-5. A last batch that is incomplete is trained on; Algorithm 1 splits into batches without saying what is left.
+Departures: reports/semifl/departures.md, entries 1 to 9. Besides:
+1. Weak views are mixed after augmentation, since a strong or weak view of a mix would need floating-point images.
+2. With static batch norms a round of Algorithm 1 ends with a mean of clients, which has no statistics of its own: the
+   model that the round gave to its clients is evaluated, as in the released code, and in the end the last one. Without
+   such layers the pass for statistics does not happen.
 """
 
 from dataclasses import dataclass
@@ -73,7 +68,7 @@ class SemiFL(fl.Method):
     server_epochs_each: Count = added(1)
 
     needs = frozenset({"server", "everywhere"})
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -91,7 +86,7 @@ class SemiFL(fl.Method):
                 evaluated = weights = self._server_update(weights, world, draw=1)
         else:
             if world.round == 1:  # labels need statistics (train_classifier_ssfl.py:83-96 measures them first)
-                weights = self._with_statistics(weights, world)
+                weights = self._measure_statistics(weights, world)
             weights, velocity = self._clients(weights, velocity, world)
             weights = self._server_update(weights, world, draw=0)
         server: dict[str, Any] = {"student": weights, "velocity": velocity}
@@ -105,9 +100,9 @@ class SemiFL(fl.Method):
     def _server_update(self, weights: fl.Weights, world: fl.World, draw: int) -> fl.Weights:
         """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""
         trained = trained_at_server(weights, world, self.server_batch_size, draw, self.server_epochs_each)
-        return self._with_statistics(trained, world)
+        return self._measure_statistics(trained, world)
 
-    def _with_statistics(self, weights: fl.Weights, world: fl.World) -> fl.Weights:
+    def _measure_statistics(self, weights: fl.Weights, world: fl.World) -> fl.Weights:
         asked = {"server": (), "server_and_clients": range(world.K), "server_and_cohort": world.cohort()}
         return with_static_statistics(weights, world, asked[self.statistics], pooled=self.moments == "pooled")
 
@@ -181,5 +176,5 @@ class ClientUpdate(StudentUpdate):
 
 
 def draw_beta(a: float, draw: torch.Generator) -> float:
-    """lambda from Beta(a, a), through NumPy: torch has no Beta draw from a named generator."""
+    """lambda from Beta(a, a). Through NumPy: torch has no Beta draw from a named generator."""
     return float(np.random.default_rng(int(torch.randint(2**62, (), generator=draw))).beta(a, a))

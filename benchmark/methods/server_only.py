@@ -1,4 +1,4 @@
-"""Server only: training on labels in one place, the bounds of every federated method.
+"""Server only: training on labels in one place, the bounds of other methods.
 
 With the server's labels alone it is the lower bound of the SSFL experiments and "Partially Supervised" of SemiFL's
 Tables 1 and 3; with everyone's images and labels it is their "Fully Supervised". T local steps of SSFL's Eq. 3 a round;

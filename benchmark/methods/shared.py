@@ -1,6 +1,6 @@
-"""What methods share: means of weights, one EMA, momentum, local work on labels, static statistics.
+"""Functions that methods share: means of weights, EMA, momentum, local work.
 
-Sums run in job order in float64, so that a result depends neither on the number of workers nor on who was first.
+Sums run in job order in float64, so that a result depends neither on the number of workers nor on which is first.
 
 Legend: N images of a batch, C channels, H W pixels, D classes.
 """
@@ -20,7 +20,7 @@ from benchmark.models.norms import mean_statistics, set_statistics
 
 
 class RunningMean:
-    """A weighted mean of weight sets, taken one at a time so that a cohort is never held in memory at once."""
+    """A weighted mean of weight sets, added one at a time. So a cohort's weights are never in memory all at once."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -37,7 +37,7 @@ class RunningMean:
         self.total += weight
 
     def value(self) -> fl.Weights:
-        """The mean, in the dtype it came in (counters of batches seen are rounded down). Needs a positive total."""
+        """The mean, in its former dtype (counters of batches seen are rounded down). Needs a positive total."""
         means = {name: total if total.is_meta else total / self.total for name, total in self._sums.items()}
         return {name: value.to(self._like[name].dtype) for name, value in means.items()}
 
@@ -55,10 +55,8 @@ def means_of(
     names: Sequence[str] = ("student",),
     weight: Callable[[int], float] | None = None,
 ) -> dict[str, fl.Weights] | None:
-    """The means of the weight sets of these names over the clients that sent something; None where nobody did.
-
-    `weight` of a client's number; default: all count alike.
-    """
+    """The means of these weight sets over the clients that sent something. None where no client did. `weight` of a
+    client's number; default: all count alike."""
     means = {name: RunningMean() for name in names}
     for outcome in outcomes:
         if not outcome.sat_out:
@@ -70,16 +68,14 @@ def means_of(
 def mean_of(
     outcomes: Iterable[fl.Outcome], otherwise: fl.Weights, weight: Callable[[int], float] | None = None
 ) -> fl.Weights:
-    """The mean of the weight set "student", as `means_of`; `otherwise` where nobody sent anything."""
+    """The mean of the weight set "student", as `means_of`. `otherwise` where no client sent anything."""
     means = means_of(outcomes, weight=weight)
     return otherwise if means is None else means["student"]
 
 
 def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
-    """decay x teacher + (1 - decay) x student, in float64 (FedSwitch Eq. 1); counters are the student's.
-
-    `decay` is the teacher's share, here and in `ema_`.
-    """
+    """decay x teacher + (1 - decay) x student, in float64; counters are the student's. FedSwitch Eq. 1. `decay` is
+    the teacher's share, here and in `ema_`."""
     return {
         name: (decay * teacher[name].double() + (1 - decay) * value.double()).to(value.dtype)
         if value.is_floating_point()
@@ -90,11 +86,9 @@ def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
 
 @torch.no_grad()
 def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = False) -> None:
-    """teacher <- decay x teacher + (1 - decay) x student, in place, running statistics too; counters are the student's.
-
-    decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 - decay) (student - teacher),
-    which rounds otherwise in the last bit; RSCFed's records were made so.
-    """
+    """teacher <- decay x teacher + (1 - decay) x student, in place. Running statistics, too; counters are the
+    student's. decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 - decay) (student
+    - teacher), which is rounded otherwise in the last bit; RSCFed's records were made so."""
     for old, new in zip(teacher.state_dict().values(), student.state_dict().values(), strict=True):
         if not old.is_floating_point():
             old.copy_(new)
@@ -107,11 +101,9 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = F
 def momentum_step(
     weights: fl.Weights, target: fl.Weights, velocity: fl.Weights | None, beta: float
 ) -> tuple[fl.Weights, fl.Weights]:
-    """v <- beta v + (w - target), w <- w - v for every trained parameter; statistics are the target's.
-
+    """v <- beta v + (w - target), w <- w - v for every trained parameter. Running statistics are the target's.
     SemiFL's global momentum: SGD with rate 1 on w - mean of the clients (modules.py:39-60). beta = 0 gives `target`
-    (up to rounding). Returns the new weights and v, in float64.
-    """
+    (up to rounding). Returns the new weights and v, in float64."""
     moved, kept = {}, {}
     for name, value in weights.items():
         if is_statistic(name):
@@ -124,7 +116,7 @@ def momentum_step(
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a tensor is a running statistic of batch normalisation and no trained parameter."""
+    """Whether a tensor is a running statistic and not a trained parameter."""
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
@@ -133,7 +125,7 @@ def is_statistic(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class StudentUpdate(fl.LocalUpdate):
-    """One weight set, received, trained and sent back; the holder may keep its momentum buffers."""
+    """One weight set, received, trained and sent back. The holder may keep its momentum buffers."""
 
     keeps_momentum: bool = False
 
@@ -147,7 +139,7 @@ class StudentUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOnlyUpdate(fl.LocalUpdate):
-    """Trains nothing: what `read` finds is sent; where it finds nothing, the holder sits out."""
+    """Trains nothing: the result of `read` is sent. Where it is empty, the holder sits out."""
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         raise NotImplementedError(f"{type(self).__name__} has no read")
@@ -162,7 +154,7 @@ class ReadOnlyUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedUpdate(StudentUpdate):
-    """Cross-entropy of the weak view with the labels of one stream (SSFL Eqs. 3 and 6)."""
+    """Cross-entropy of the weak view with one stream's labels (SSFL Eqs. 3 and 6)."""
 
     stream: str = "labelled"
     reports: str = "client/labelled_loss"
@@ -174,20 +166,21 @@ class SupervisedUpdate(StudentUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerUpdate(SupervisedUpdate):
-    """The same at the server."""
+    """The same work at the server."""
 
     reports: str = "server/loss"
 
 
 def labelled_loss(network: nn.Module, batch: fl.Batch, view: str = "weak") -> Tensor:
-    """Cross-entropy on that view. The label setting has been checked: labels are there."""
+    """Cross-entropy on that view, a scalar. The label setting has been checked: there are labels."""
     assert batch.labels_N is not None
     return supervised_loss(network(batch.views[view]), batch.labels_N)
 
 
 @torch.no_grad()
 def predict_weak(network: nn.Module, weak_NCHW: Tensor, mode: str) -> Tensor:
-    """Logits that carry no gradient, with dropout and batch statistics as in training or as in evaluation."""
+    """Logits without a gradient, in training or in evaluation mode. Dropout and batch statistics are those of the
+    mode."""
     if mode == "train":
         return network(weak_NCHW)
     network.eval()
@@ -205,7 +198,7 @@ def fit_each(
     *,
     learning_rate: Literal["client", "server"] | None = None,
 ) -> Iterator[fl.Outcome]:
-    """The outcomes of the same local work at each of these holders of data, from the same weights, in their order."""
+    """The outcomes of the same local work at each of these holders. From the same weights, in the holders' order."""
     jobs = [
         fl.Job(
             key=fl.Key(client=holder),
@@ -228,7 +221,7 @@ def labelled_stream(batch_size: int, view: str = "weak") -> fl.Stream:
 def trained_at_server(
     student: fl.Weights, world: fl.World, batch_size: int, draw: int = 0, times: int = 1
 ) -> fl.Weights:
-    """The student after local work on the server's labelled images, `times` as long as a client's."""
+    """The student after local work on the server's labelled images. It lasts `times` as long as a client's."""
     length = {name: times * value for name, value in vars(world.limit).items() if value is not None}
     job = fl.Job(
         key=fl.Key(client=fl.SERVER, draw=draw),
@@ -244,14 +237,14 @@ def trained_at_server(
 def trained_on_labels(
     update: fl.LocalUpdate, student: fl.Weights, world: fl.World, batch_size: int, view: str = "weak"
 ) -> Iterator[fl.Outcome]:
-    """What the cohort's holders of labels send after that local work on their labelled images."""
+    """The outcomes of local work on labels, at the cohort's clients that have some."""
     data = {"labelled": labelled_stream(batch_size, view)}
     return fit_each(world, labelled_cohort(world), update, {"student": student}, data)
 
 
 def labelled_cohort(world: fl.World) -> list[int]:
-    """The clients of the cohort that hold labels. Where none of it does, up to C of those that do, drawn anew:
-    a round in which nobody trains would be no baseline. Empty where no client holds labels."""
+    """The clients of the cohort that have labels. Where none of them has, up to C of those that do, drawn anew: a
+    round without training would not be a baseline. Empty where no client has labels."""
     cohort = [client for client in world.cohort() if world.labelled[client]]
     if cohort:
         return cohort
@@ -268,7 +261,7 @@ def clients_with_labels(known: fl.Setup | fl.World) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticsUpdate(ReadOnlyUpdate):
-    """What each static batch norm sees over a holder's images, and how much it counts."""
+    """The statistics of each static batch norm over a holder's images, and their weight."""
 
     part: fl.PartName
     pooled: bool
@@ -282,12 +275,13 @@ class StatisticsUpdate(ReadOnlyUpdate):
 def with_static_statistics(
     weights: fl.Weights, world: fl.World, clients: Sequence[int], *, pooled: bool = True
 ) -> fl.Weights:
-    """The weights with statistics from the server's labelled images and all images of `clients`.
+    """The weights with static batch norms' statistics of the holders' images.
 
-    pooled: E[x] and Var[x], "where x represents the whole dataset" (section 3.4). Else a mean over batches: with batch
-    norms of PyTorch's `momentum=None` the same as one pass over everyone's images in turn, but that no batch holds
-    images of two holders; between clients of different classes the means' own spread is then lost. Other networks come
-    back as they are, without a pass.
+    They are asked from the server, for its labelled images, and from `clients`, for all theirs. pooled: E[x] and
+    Var[x], "where x represents the whole dataset" (section 3.4). Else a mean over batches: with batch norms of
+    PyTorch's `momentum=None` the same as one pass over everyone's images in turn, except that no batch has images of
+    two holders; between clients of different classes the means' own spread is then lost. Other networks are returned as
+    they are, without a pass.
     """
     if world.model.norm != "sbn":
         return weights
@@ -307,6 +301,6 @@ def with_static_statistics(
         )
         for holder, part in asked
     ]
-    found = [outcome.sends for outcome in world.fit(jobs) if not outcome.sat_out]
-    shares = [(sent["statistics"], sent["count"]) for sent in found]
+    answers = [outcome.sends for outcome in world.fit(jobs) if not outcome.sat_out]
+    shares = [(answer["statistics"], answer["count"]) for answer in answers]
     return set_statistics(weights, mean_statistics(shares, pooled=pooled))

@@ -1,8 +1,8 @@
-"""SSFL: the server trains on its labels, clients on pseudo-labels, and the server averages both, in groups or not.
+"""SSFL: server and clients train, and the server averages both, in groups or not.
 
-Zhang, Yang, Yao, Yan, Gonzalez, Mahoney. Improving Semi-supervised Federated Learning by Reducing the Gradient
-Diversity of Models. arXiv:2008.11364. Sections 2.1 and 3; Eqs. 3-8.
-Released code: jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
+The server trains on its labels, clients on pseudo-labels. Zhang, Yang, Yao, Yan, Gonzalez, Mahoney. Improving
+Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models. arXiv:2008.11364. Sections 2.1 and 3;
+Eqs. 3-8. Released code: jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
 
 A round: the server takes T steps on its labels from its model. Each client of the cohort takes T steps from the model
 that it received: it labels a weak view, and where it is at least tau sure, learns that label on a strong view (CRL).
@@ -10,19 +10,11 @@ FedAvg: the mean of the server's and all clients' models is the next model of ev
 into S groups by chance; each group's next model is the mean of its clients' models and the server's; the server's next
 model is the mean of all groups'.
 
-Departures and switches (each a field below; `reports/ssfl/departures.md` tells what it does to the numbers):
-1. One server model trained from the average (Eq. 7); the released code trains a replica per group.
-2. Momentum buffers start at zero in every round; the released code keeps them with the slot, whoever fills it.
-3. Weak and strong view go through the network in two passes; the released code joins them in one.
-4. Pseudo-labels come from the network in training mode, as in the released code; the paper does not say.
-5. `warm_start_rounds` (0 in the paper): the server trains alone first. Reduced profiles need it.
-6. A training pass over a holder's images reshuffles and leaves out the incomplete last batch.
-7. Labels at the clients (appendix H: "we can simply apply the same server loss function Eq. 3 to the labeled data at
-   the users"): the server trains nothing, groups are means of their clients alone, and batch-norm statistics are
-   averaged, as there is no server to have its own. Labelled batches are as large as the server's would be (64, a
-   client's 50 images all at once), in weak views; the two losses add up without a factor.
-8. There the released code passes weak and strong view in one batch, and each half learns from its own argmax, so that
-   no view teaches the other (train_LocalSGD.py:483-507).
+Departures: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. Besides:
+1. A training pass over a holder's images reshuffles and leaves out the incomplete last batch.
+2. Labels at the clients (appendix H): batch-norm statistics are averaged, as there is not a server to have its own.
+   Labelled batches are as large as the server's would be (64, a client's 50 images all at once), in weak views; the two
+   losses add up without a factor.
 
 Legend: N images of a batch, M = 2 N views, D classes.
 """
@@ -66,7 +58,7 @@ class FedAvg(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping(Checked):
-    """S random groups, each averaged with the server's weights; then the plain mean of the group means (Eq. 7)."""
+    """S random groups, each averaged with the server's weights. Then the plain mean of the group means (Eq. 7)."""
 
     S: Count = 2  # S  number of groups
     server_weight: ShareBelow1 | None = None  # inside a group; None: 1 / (|G_i| + 1), Eq. 7
@@ -104,7 +96,7 @@ def with_server(clients: RunningMean, server: fl.Weights, server_weight: float |
 
 @dataclass(frozen=True, kw_only=True)
 class CRL(Checked):
-    """Objective Eq. 4, consistency regularization: the strong view has to give the weak view's confident label."""
+    """Objective Eq. 4, consistency regularization. The strong view has to give the weak view's confident label."""
 
     threshold: Share = 0.95  # tau
     pseudo_label_mode: Literal["train", "eval"] = "train"  # released_code: train; the paper is silent
@@ -122,7 +114,7 @@ class CRL(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyUpdate(StudentUpdate):
-    """Eq. 4, and Eq. 3 beside it where the client holds labels."""
+    """Eq. 4, and also Eq. 3 where the client has labels."""
 
     objective: CRL = CRL()
 
@@ -142,12 +134,12 @@ class ConsistencyUpdate(StudentUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoViewSelfTrainingUpdate(StudentUpdate):
-    """Eq. 3, and self-training on weak and strong views alike: the released code's, with labels at clients."""
+    """Eq. 3, and self-training on weak and strong views alike. As released, with labels at clients."""
 
     objective: CRL = CRL()
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        """The quality that is measured outside is that of the weak views' labels."""
+        """The measured pseudo-labels are those of the weak views."""
         network, views = trainable["student"], batch["unlabelled"].views
         logits_MD = network(torch.cat([views["weak"], views["strong"]]))
         labels_M, _, kept_M = pseudo_labels(logits_MD, self.objective.threshold)
@@ -168,11 +160,11 @@ class SelfTraining(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTrainingUpdate(StudentUpdate):
-    """Eq. 5, and Eq. 3 beside it where the client holds labels. The label is given in evaluation mode, as released
-    (train_LocalSGD.py:547-570), so that it rests on the running statistics."""
+    """Eq. 5, and also Eq. 3 where the client has labels. The label is given in evaluation mode, as released
+    (train_LocalSGD.py:547-570), so that it depends on the running statistics."""
 
     objective: SelfTraining = SelfTraining()
-    keeps_statistics: bool = False  # the slot keeps its batch-norm statistics, and goes on from them
+    keeps_statistics: bool = False  # the slot keeps its batch-norm statistics for the next round
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         statistics = (private or {}).get("statistics", {})
@@ -194,14 +186,14 @@ class SelfTrainingUpdate(StudentUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised:
-    """Objective Eq. 6, what a client could do with oracle labels: needs the label setting "everywhere"."""
+    """Objective Eq. 6, with oracle labels: needs the label setting "everywhere"."""
 
     def update(self, keeps_momentum: bool) -> SupervisedUpdate:
         return SupervisedUpdate(stream="unlabelled", reports="client/loss", keeps_momentum=keeps_momentum)
 
 
 def with_labels(unlabelled: Tensor, labels_N: Tensor, kept_N: Tensor, network: nn.Module, batch: fl.Batches) -> fl.Loss:
-    """The loss on unlabelled images, plus Eq. 3 where the client holds labels, and the reports of both."""
+    """The loss on unlabelled images, and the reports of it. Plus Eq. 3 where the client has labels."""
     aux = {"client/loss": unlabelled.detach(), "labels_N": labels_N, "kept_N": kept_N}
     if "labelled" not in batch:
         return unlabelled, aux
@@ -214,7 +206,7 @@ def with_labels(unlabelled: Tensor, labels_N: Tensor, kept_N: Tensor, network: n
 
 @dataclass(frozen=True, kw_only=True)
 class SSFL(fl.Method):
-    """A training objective, an averaging, and the switches between the paper and its released code."""
+    """A training objective, an averaging, and switches between paper and released code."""
 
     objective: CRL | SelfTraining | Supervised = CRL()
     averaging: FedAvg | Grouping = FedAvg()
@@ -230,16 +222,16 @@ class SSFL(fl.Method):
     # from the average. "released_code": from the mean of the group it is put into now. "average": from w_avg.
     client_start: Literal["released_code", "paper", "average"] = "released_code"
     # Running statistics of batch normalisation are never averaged in the released code (comm_helpers.py:178-186): the
-    # server's are evaluated, and each slot goes on from its own. "released_code": clients start from the server's,
+    # server's are evaluated, and each slot continues from its own. "released_code": clients start from the server's,
     # which moves nothing where labels are given in training mode. "slot": from their slot's own, for self-training,
     # which labels in evaluation mode and on the server's statistics feeds on wrong labels.
     bn_statistics: Literal["released_code", "slot", "averaged"] = "released_code"
     warm_start_rounds: Whole = 0  # in which the server trains alone
-    # Clients with labels of their own: Eq. 3 beside the objective, or each of two views on its own argmax
+    # Clients with labels of their own: Eq. 3 and the objective, or each of two views on its own argmax
     # (train_LocalSGD.py:483-507). Default: the paper, whose two-view loss would be no CRL.
     client_labels: Literal["paper", "released_code"] = added("paper")
 
-    takes_missing_updates = True  # a group is averaged from whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
 
     @property
     def needs(self) -> frozenset[str]:
@@ -284,7 +276,7 @@ class SSFL(fl.Method):
         outcomes = world.fit([*server_jobs, *self._client_jobs(state, groups, world, at_clients, warm)])
         servers = [next(outcomes).sends["student"] for _ in server_jobs]
         means = list(self._group_means(groups, servers or [None], outcomes, state.server["average"]))
-        average = self._with_server_statistics(mean(means), servers[0] if servers else None)
+        average = self._keep_server_statistics(mean(means), servers[0] if servers else None)
         last_group = {str(client): index for index, group in enumerate(groups) for client in group}
         server = {"average": average, "groups": {str(i): m for i, m in enumerate(means)}, "last_group": last_group}
         return fl.State(server=server), {}
@@ -364,7 +356,7 @@ class SSFL(fl.Method):
         outcomes: Iterator[fl.Outcome],
         before: fl.Weights,
     ) -> Iterator[fl.Weights]:
-        """Eq. 7 for each group; without a server's weights its clients' mean, or `before` where none sent anything."""
+        """Eq. 7 for each group. Without a server's weights its clients' mean, or `before` where none sent anything."""
         for index, group in enumerate(groups):
             clients = RunningMean()
             for _ in group:
@@ -376,16 +368,16 @@ class SSFL(fl.Method):
                 yield clients.value() if clients.total else before
                 continue
             group_mean = with_server(clients, server, self.averaging.server_weight) if clients.total else server
-            yield self._with_server_statistics(group_mean, server)
+            yield self._keep_server_statistics(group_mean, server)
 
-    def _with_server_statistics(self, weights: fl.Weights, server: fl.Weights | None) -> fl.Weights:
+    def _keep_server_statistics(self, weights: fl.Weights, server: fl.Weights | None) -> fl.Weights:
         if self.bn_statistics == "averaged" or server is None:
             return weights
         return {name: server[name] if is_statistic(name) else value for name, value in weights.items()}
 
 
 def labels_at_clients(known: fl.Setup | fl.World) -> bool:
-    """Whether clients hold a few labels of their own, and others not ("everywhere" hides none and is another case)."""
+    """Whether clients have a few labels of their own, and hide others. "everywhere" hides none and is another case."""
     return any(0 < known.labelled[client] < known.sizes[client] for client in range(known.K))
 
 

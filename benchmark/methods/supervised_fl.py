@@ -1,17 +1,18 @@
-"""Supervised FL: FedAvg or FedProx on the clients' labels alone, the bounds of a semi-supervised method.
+"""Supervised FL: FedAvg or FedProx on the clients' labels alone.
 
-McMahan et al. Communication-Efficient Learning of Deep Networks from Decentralized Data. AISTATS 2017, Algorithm 1
-(mu = 0). Li et al. Federated Optimization in Heterogeneous Networks (FedProx). MLSys 2020, Algorithm 2, Eq. 2 (mu > 0).
+The bounds of a semi-supervised method. McMahan et al. Communication-Efficient Learning of Deep Networks from
+Decentralized Data. AISTATS 2017, Algorithm 1 (mu = 0). Li et al. Federated Optimization in Heterogeneous Networks
+(FedProx). MLSys 2020, Algorithm 2, Eq. 2 (mu > 0).
 
-Where clients hold the (oracle) labels of all their images ("everywhere") it is the upper bound; where few labels are at
-clients, only those that hold some train, on these: the lower bound "labelled clients only" of RSCFed's Table 1.
+Where clients have the (oracle) labels of all their images ("everywhere") it is the upper bound; where few labels are at
+clients, only those that have some train, on these: the lower bound "labelled clients only" of RSCFed's Table 1.
 
-Departures and choices:
-1. A cohort is what is left of the usual one after clients without labels are struck off; if nobody is left, it is drawn
-   from the clients with labels. In settings where everybody holds some, all methods see equal cohorts.
-2. Labelled images at the server take no part: it only averages. Its bound is the method server_only.
-3. Training takes weak views, as everywhere in the suite; an incomplete last batch is trained on.
-4. The rate is the clients' (`optimizer.lr`), also where a method beside it learns from labels with `server_lr`.
+Departures:
+1. A cohort is the usual one without the clients that have no labels; if none is left, it is drawn from the clients with
+   labels. In settings where everybody has some, all methods see equal cohorts.
+2. Labelled images at the server are not used: it only averages. Its bound is the method server_only.
+3. Training uses weak views, as everywhere in the suite; an incomplete last batch is trained on.
+4. The rate is the clients' (`optimizer.lr`), also where the compared method learns from labels with `server_lr`.
 5. With static batch norms the statistics are asked from all holders after averaging.
 6. `view` and `server_momentum` are ours: with SemiFL's network, static batch norms and its values of both it is the
    control of SemiFL's Table 3, supervised FedAvg with the techniques that section 4 there gives as a reason.
@@ -41,7 +42,7 @@ class SupervisedFL(fl.Method):
     server_momentum: ShareBelow1 = added(0.0)  # beta_g of SemiFL: of the server's step towards the mean
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
-    takes_missing_updates = True  # a round goes on with whoever sent something
+    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
@@ -49,7 +50,7 @@ class SupervisedFL(fl.Method):
         outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size, self.view)
         weight = world.labelled.__getitem__ if self.weighting == "size" else None
         means = means_of(outcomes, weight=weight)
-        if means is None:  # nobody sent anything
+        if means is None:  # no client sent anything
             return state, {}
         mean, kept = means["student"], {}
         if self.server_momentum:
@@ -59,7 +60,8 @@ class SupervisedFL(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxUpdate(fl.LocalUpdate):
-    """Cross-entropy on one view, and with mu > 0 the pull towards the weights received (FedProx Eq. 2)."""
+    """Cross-entropy on one view, and FedProx's term where mu > 0. It pulls towards the weights received (FedProx Eq.
+    2)."""
 
     method: SupervisedFL
 

@@ -1,15 +1,13 @@
-"""TS-Client EMA: a teacher at each client follows the local student step by step; the server averages both.
+"""TS-Client EMA: each client's teacher follows its student step by step.
 
-Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, sections 3.2 and 3.3, Eq. 1. No released code.
+The server averages both. Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, sections 3.2 and 3.3, Eq. 1. No released code.
 
 Clients receive student and teacher, label with their teacher, move it by Eq. 1 after every local step, and send both
 back. The server takes the mean of the students and the mean of the teachers.
 
-Departures and switches (besides those of `fedprox_fixmatch`; the teacher labels in evaluation mode, T_0 = S_0):
-1. What the server does with the teachers is said twice: they are aggregated (section 6.3), and the global teacher
-   "is updated from the global student" by Eq. 1 at the end of the round (section 3.2). `server_teacher` has both in
-   turn, or the mean alone; without the second, the teacher sees ServerUpdate through the clients only.
-2. Until a warm start is over, T = S.
+Departures: reports/fedswitch/departures.md, entry 8, and those of `fedprox_fixmatch`; the teacher labels in evaluation
+mode, T_0 = S_0, and T = S until a warm start is over. Where `server_teacher` is the mean alone, the teacher sees
+ServerUpdate through the clients only.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From a `Model`, the part of an experiment that names a network, to the network with its initial weights."""
+"""Builds the network that a `Model` names, with its initial weights."""
 
 import copy
 import importlib
@@ -28,8 +28,8 @@ ImageShape = tuple[int, int, int]  # channels, rows, columns
 # A network is a torch.nn.Module made by Network(image_shape, num_classes, norm): norm(channels) gives a module for a
 # map of so many channels. It takes images_NCHW and returns logits_ND. Optional arguments: dropout (a probability);
 # width (a share of the hidden units) with channel_multiple. Optional attributes of the class:
-# * norm_channels: channel counts that it passes to norm, to check norm_groups early; () has no place for a norm.
-# * smallest_side: pixels below which nothing would be left after pooling.
+# * norm_channels: channel counts that it passes to norm, to check norm_groups early; (): it has no norm.
+# * smallest_side: of an image, in pixels; with fewer, nothing would be left after pooling.
 NETWORKS: Mapping[str, type[nn.Module]] = {
     "emnist_cnn": EmnistCnn,
     "fedavg_cnn": FedAvgCnn,
@@ -47,12 +47,9 @@ NETWORKS: Mapping[str, type[nn.Module]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Checked):
-    """A network and its normalisation; part of a cell's identity.
-
-    Raises ConfigError on a network it does not know or cannot import, a group count that does not divide the network's
-    channels, and a norm, dropout or width the network has no place for (a setting that moves nothing must not make
-    another cell).
-    """
+    """A network and its normalisation; part of a cell's identity. Raises ConfigError for a network that is unknown
+    or cannot be imported, a group count that does not divide the network's channels, and a norm, dropout or width
+    that the network does not have (a setting without effect must not make another cell)."""
 
     network: str  # a name of NETWORKS, or module:Class
     norm: Literal["gn", "bn", "sbn", "none"] = "gn"  # sbn: static batch norm, of SemiFL and HeteroFL
@@ -65,7 +62,7 @@ class Model(Checked):
         network = network_class(self.network)
         norm_channels = getattr(network, "norm_channels", None)  # None: a user's network, checked when it is built
         if norm_channels == () and self.norm != "none":
-            raise ConfigError(f"norm: {self.norm!r}, but {self.network} has no place for a norm; choose none")
+            raise ConfigError(f"norm: {self.norm!r}, but {self.network} has no norm; choose none")
         if self.norm == "gn":
             for channels in norm_channels or ():
                 require_groups_divide(self.norm_groups, channels)
@@ -83,30 +80,28 @@ def network_class(name: str) -> type[nn.Module]:
         raise ConfigError(f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (your own: module:Class)")
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        network = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever a user's file raises
         raise ConfigError(f"network: {name!r} cannot be imported ({_line(error)})") from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(f"network: {name!r} is no class of torch.nn.Module")
+    if not (isinstance(network, type) and issubclass(network, nn.Module)):
+        raise ConfigError(f"network: {name!r} is not a subclass of torch.nn.Module")
     try:
-        inspect.signature(found).bind((1, 28, 28), 10, no_norm)
+        inspect.signature(network).bind((1, 28, 28), 10, no_norm)
     except TypeError as error:
         raise ConfigError(f"network: {name!r} is made by (image_shape, num_classes, norm), but {error}") from None
-    return found
+    return network
 
 
 def takes(network: type[nn.Module], argument: str) -> bool:
-    """Whether the network is made with this argument."""
+    """Whether the network has this constructor argument."""
     return argument in inspect.signature(network).parameters
 
 
 def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) -> nn.Module:
-    """The network on the CPU, in training mode, with PyTorch's default initialisation where its file names no other.
-
-    The weights come from the stream "initial weights" of `seed`, the experiment's own seed: the same on every call,
-    whatever was drawn before. No global generator is moved, and the default device is not used.
-    Raises ConfigError where images are too small, there are fewer than two classes, or a user's network fails.
-    """
+    """The network on the CPU, in training mode, with initial weights. They are PyTorch's default ones where its file
+    names no other, from the stream "initial weights" of `seed`, the experiment's own seed: the same on every call,
+    whatever was drawn before. No global generator is changed, and the default device is not used. Raises ConfigError
+    where images are too small, there are fewer than two classes, or a user's network fails."""
     network = network_class(model.network)
     side = getattr(network, "smallest_side", 1)
     if min(image_shape[1:]) < side or image_shape[0] < 1:
@@ -134,34 +129,26 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
                 f"model.network: {model.network} fails on images {image_shape} ({_line(error)})"
             ) from error
     if not isinstance(logits_ND, torch.Tensor) or logits_ND.shape != (2, num_classes):
-        found = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
-        raise ConfigError(f"model.network: {model.network} returns {found} for 2 images of {num_classes} classes")
+        returned = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
+        raise ConfigError(f"model.network: {model.network} returns {returned} for 2 images of {num_classes} classes")
     return built
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers are trained; buffers, such as the running statistics of a batch norm, are not among them."""
+    """How many numbers are trained. Buffers, such as the running statistics of a batch norm, are not counted."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
-    """Floating-point operations of one image's forward pass; a multiplication and its addition count as two.
-
-    Convolutions and linear layers only. A copy of the module runs in evaluation mode; `module` is left as it is.
-    """
-    total = 0
-
-    def count(layer: nn.Conv2d | nn.Linear, _: object, output_1: torch.Tensor) -> None:
-        nonlocal total  # each number of the output is a product of one filter, or of one row of the matrix
-        total += 2 * output_1.numel() * layer.weight[0].numel()
+    """Floating-point operations of one image's forward pass. A multiplication and its addition count as two;
+    convolutions and linear layers are counted. A copy of the module runs in evaluation mode; `module` is not
+    changed."""
+    from torch.utils.flop_counter import FlopCounterMode  # a fifth of a second to import, which few need
 
     own = copy.deepcopy(module).cpu().eval()
-    for layer in own.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            layer.register_forward_hook(count)
-    with torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
         own(torch.zeros(1, *image_shape))
-    return total
+    return counter.get_total_flops()
 
 
 def _line(error: BaseException) -> str:

@@ -1,4 +1,7 @@
-"""Dropout of whole channels whose masks belong to images: what one image loses does not depend on which others pass."""
+"""Dropout of whole channels with masks that belong to images.
+
+What one image loses does not depend on which others pass the network.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +12,8 @@ from torch import Tensor, nn
 
 
 class ImageDropout2d(nn.Dropout2d):
-    """`nn.Dropout2d`, bit by bit, where the whole batch passes; masks are drawn for all N images where some are left
-    out (`rows_of_a_batch`), and those of the M that pass are used."""
+    """`nn.Dropout2d` bit by bit, where the whole batch passes. Where some images are left out (`rows_of_a_batch`),
+    masks are drawn for all N images, and those of the M that pass are used."""
 
     rows: tuple[int, Tensor] | None = None  # N, and positions_M
 
@@ -26,7 +29,7 @@ class ImageDropout2d(nn.Dropout2d):
 
 @contextmanager
 def rows_of_a_batch(network: nn.Module, count: int, rows_M: Tensor) -> Iterator[None]:
-    """Inside, the network is given only `rows_M` of a batch of `count` images."""
+    """Within it, only `rows_M` of a batch of `count` images pass the network."""
     dropouts = [module for module in network.modules() if isinstance(module, ImageDropout2d)]
     for dropout in dropouts:
         dropout.rows = (count, rows_M)
@@ -38,7 +41,7 @@ def rows_of_a_batch(network: nn.Module, count: int, rows_M: Tensor) -> Iterator[
 
 
 def draws_by_image(network: nn.Module) -> bool:
-    """Whether every dropout of the network draws its masks image by image in the sense of `ImageDropout2d`."""
+    """Whether every dropout of the network is an `ImageDropout2d` or draws nothing."""
     unknown = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-    found = [module for module in network.modules() if isinstance(module, unknown)]
-    return all(isinstance(module, ImageDropout2d) or module.p == 0 for module in found)
+    dropouts = [module for module in network.modules() if isinstance(module, unknown)]
+    return all(isinstance(module, ImageDropout2d) or module.p == 0 for module in dropouts)

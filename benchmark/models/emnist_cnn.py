@@ -4,7 +4,7 @@ Source: SSFL, appendix A (after Reddi et al. 2021); released models/EMNIST_model
 pooling, then dropout, then ReLU. With 28x28x1 images, 47 classes and no norm: 1,204,655 parameters.
 
 Departures. 1. The released file declares two group norms and never calls them, so its network has no norm: that is
-`norm="none"` here. `gn` and `bn` put one where the declared layers would stand, before each ReLU.
+`norm="none"` here. `gn` and `bn` have one where the declared layers would be, before each ReLU.
 2. Reddi et al. have a second dropout (.5) before the last layer; the released file has not, and neither has this one.
 """
 
@@ -18,10 +18,8 @@ from benchmark.models.norms import Norm
 
 
 class EmnistCnn(nn.Module):
-    """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D.
-
-    The convolutions are not padded: 28 pixels become 26, 24, and 12 after the pooling, 9216 = 64 x 12 x 12 features.
-    """
+    """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D. The
+    convolutions are not padded: 28 pixels become 26, 24, and 12 after the pooling, 9216 = 64 x 12 x 12 features."""
 
     norm_channels = (32, 64)
     smallest_side = 6

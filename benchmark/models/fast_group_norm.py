@@ -1,15 +1,16 @@
-"""Group norm of few channels a group, faster: PyTorch's own kernel walks channels-last images a few floats at a time.
+"""A faster group norm for few channels a group, on the CPU.
 
-With x_i of a group's M values, m their mean and v their variance (divided by M), gamma and beta of the channel,
+PyTorch's own kernel goes through channels-last images a few floats at a time. With x_i of a group's M values, m their
+mean and v their variance (divided by M), gamma and beta of the channel,
 
     y_i = gamma (x_i - m) r + beta,                                            r = 1 / sqrt(v + eps)
     dL/dx_i = r (gamma dy_i - mean(gamma dy) - xhat_i mean(gamma dy xhat)),    xhat_i = (x_i - m) r
 
-(Wu and He 2018, Eq. 1 to 5). Sums over a channel's pixels run along contiguous rows of channels here, and are added up
-to groups afterwards. Up to rounding it is `nn.GroupNorm`; the variance is taken of what is left when the mean is gone,
-not as a difference of two large sums. On one core of a Zen 4, forward and backward of 64 images take, of PyTorch's
-time: 0.19 with 1 channel a group (32 of 26 x 26 pixels), 0.30 to 0.78 with 2, 0.53 to 1.1 with 4, but twice as long
-with 8 and more, where PyTorch's is used.
+(Wu and He 2018, Eq. 1 to 5). Sums over a channel's pixels are taken along contiguous rows of channels here, and added
+up to groups afterwards. Up to rounding it is `nn.GroupNorm`; the variance is that of the values minus their mean, not a
+difference of two large sums. On one core of a Zen 4, forward and backward of 64 images take, of PyTorch's time: 0.19
+with 1 channel a group (32 of 26 x 26 pixels), 0.30 to 0.78 with 2, 0.53 to 1.1 with 4, but twice as long with 8 and
+more, where PyTorch's is used.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ FEWER_CHANNELS = 8  # a group
 
 
 class FastGroupNorm(nn.GroupNorm):
-    """`nn.GroupNorm`, by the faster way where it is one: float32 images on a CPU, channels last."""
+    """`nn.GroupNorm`, faster for float32 images on a CPU, channels last."""
 
     def forward(self, input: Tensor) -> Tensor:
         last = input.dim() == 4 and input.is_contiguous(memory_format=torch.channels_last)
@@ -34,7 +35,7 @@ class FastGroupNorm(nn.GroupNorm):
 
 
 def use_fast_group_norms(network: nn.Module) -> None:
-    """From now on this network's group norms of few channels are fast ones; its weights and their names stay."""
+    """Make this network's group norms of few channels fast ones. Its weights and their names stay."""
     for module in network.modules():
         few = type(module) is nn.GroupNorm and module.num_channels // module.num_groups < FEWER_CHANNELS
         if few and module.affine:
@@ -45,8 +46,8 @@ class _GroupNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images_NCHW: Tensor, gamma_C: Tensor, beta_C: Tensor, groups: int, eps: float) -> Tensor:
         pixels_NPC = _rows(images_NCHW)
-        centred_NPC = pixels_NPC - _of_groups(pixels_NPC.mean(dim=1), groups)[:, None]
-        variance_NC = _of_groups((centred_NPC * centred_NPC).mean(dim=1), groups)
+        centred_NPC = pixels_NPC - _group_means(pixels_NPC.mean(dim=1), groups)[:, None]
+        variance_NC = _group_means((centred_NPC * centred_NPC).mean(dim=1), groups)
         r_NC = (variance_NC + eps).rsqrt()
         ctx.save_for_backward(centred_NPC, r_NC, gamma_C)
         ctx.groups = groups
@@ -60,8 +61,8 @@ class _GroupNorm(torch.autograd.Function):
         number = dy_NPC.shape[1]
         dbeta_NC = dy_NPC.sum(dim=1)
         dgamma_NC = (dy_NPC * centred_NPC).sum(dim=1) * r_NC
-        mean_NC = _of_groups(dbeta_NC * gamma_C / number, ctx.groups)
-        along_NC = _of_groups(dgamma_NC * gamma_C / number, ctx.groups)
+        mean_NC = _group_means(dbeta_NC * gamma_C / number, ctx.groups)
+        along_NC = _group_means(dgamma_NC * gamma_C / number, ctx.groups)
         dx_NPC = torch.addcmul((-mean_NC * r_NC)[:, None], centred_NPC, (-along_NC * r_NC * r_NC)[:, None])
         dx_NPC.addcmul_(dy_NPC, (r_NC * gamma_C)[:, None])
         return _image(dx_NPC, dy_NCHW.shape), dgamma_NC.sum(dim=0), dbeta_NC.sum(dim=0), None, None
@@ -78,8 +79,8 @@ def _image(values_NPC: Tensor, shape: torch.Size) -> Tensor:
     return values_NPC.view(N, H, W, C).permute(0, 3, 1, 2)
 
 
-def _of_groups(means_NC: Tensor, groups: int) -> Tensor:
-    """The mean over each group's channels, at each of them."""
+def _group_means(means_NC: Tensor, groups: int) -> Tensor:
+    """(N, C) the mean over each group's channels, at each of them."""
     N, C = means_NC.shape
     means_NG = means_NC.view(N, groups, C // groups).mean(dim=2)
     return means_NG.repeat_interleave(C // groups, dim=1)

@@ -1,8 +1,8 @@
-"""What stands between a convolution and its ReLU: group norm, batch norm, static batch norm, or nothing.
+"""Norms between a convolution and its ReLU: group, batch, static batch, none.
 
-A norm is passed into a network as a function from a channel count to a module, so that no network knows which it has.
-Sources: SSFL, section 3.2 (design choice 2: GN instead of BN). Static batch norm (sBN), which takes the batch's own
-statistics in training, and in evaluation those of a pass of its own: HeteroFL (Diao et al. 2021), section 3; SemiFL,
+A norm is passed into a network as a function from a channel count to a module, so that a network does not know which it
+has. Sources: SSFL, section 3.2 (design choice 2: GN instead of BN). Static batch norm (sBN) takes the batch's own
+statistics in training, and in evaluation those of a separate pass: HeteroFL (Diao et al. 2021), section 3; SemiFL,
 section 3.4; released models/utils.py:20-32 (training without tracking) and data.py:242-254 (the pass: cumulative
 average over batches, momentum=None).
 """
@@ -22,11 +22,9 @@ Norm = Callable[[int], nn.Module]
 
 
 class StaticBatchNorm2d(nn.Module):
-    """Batch norm with learned scale and shift whose running statistics change only from outside.
-
-    The tensors are those of nn.BatchNorm2d, without `num_batches_tracked`, which would count nothing here.
-    In training a batch with a single value a channel raises ValueError, as nn.BatchNorm2d does.
-    """
+    """Batch norm whose running statistics change only from outside. Scale and shift are learned. The tensors are
+    those of nn.BatchNorm2d, without `num_batches_tracked`, which would count nothing here. In training a batch with
+    a single value a channel raises ValueError, as nn.BatchNorm2d does."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -57,8 +55,10 @@ class StaticBatchNorm2d(nn.Module):
 def statistics_over(
     network: nn.Module, batches: Iterable[Tensor], *, pooled: bool = True
 ) -> tuple[dict[str, Tensor], int]:
-    """What each sBN layer sees in training mode over batches of images, as `running_mean` and `running_var` by their
-    state_dict names (float64), and how much they count. Nothing where there is no batch. The network is left as it was.
+    """The statistics of each sBN layer over batches of images, and their weight.
+
+    They are those of training mode, as `running_mean` and `running_var` by their state_dict names (float64); empty
+    without batches. The network is left as it was.
 
     pooled: E[x] and Var[x] over all values, and the number of images. Else the means over batches of their means and
     unbiased variances, every batch counting the same whatever its size, as in nn.BatchNorm2d(momentum=None), and the
@@ -81,19 +81,20 @@ def statistics_over(
             layer.seen = None
     shares = []
     for batch, size in enumerate(sizes):
-        found: dict[str, Tensor] = {}
-        for name, of_batches in seen.items():
-            mean_C, var_C, values = of_batches[batch]
+        statistics: dict[str, Tensor] = {}
+        for name, batch_statistics in seen.items():
+            mean_C, var_C, values = batch_statistics[batch]
             biased = (values - 1) / values if pooled else 1.0
-            found[f"{name}.running_mean".lstrip(".")] = mean_C.double()
-            found[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
-        shares.append((found, size if pooled else 1))
+            statistics[f"{name}.running_mean".lstrip(".")] = mean_C.double()
+            statistics[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
+        shares.append((statistics, size if pooled else 1))
     return mean_statistics(shares, pooled=pooled), sum(sizes) if pooled else len(sizes)
 
 
 def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, pooled: bool = True) -> dict[str, Tensor]:
-    """Statistics of several parts in one, by their weights. pooled: of the values of all parts together, whose variance
-    is E[x^2] - E[x]^2, so that parts of different means spread further than any of them; else the plain means."""
+    """The weighted mean of the statistics of several parts. pooled: those of the values of all parts together, whose
+    variance is E[x^2] - E[x]^2, so that parts of different means spread further than any of them; else the plain
+    means."""
     sums: dict[str, Tensor] = {}
     total = 0.0
     for statistics, weight in shares:
@@ -115,18 +116,14 @@ def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, poo
 
 
 def set_statistics(weights: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`weights` with these statistics in place of their own, in the weights' own dtype and on their device.
-
-    Neither argument is changed; the tensors that stay are shared.
-    """
+    """`weights` with these statistics in place of their own. In the weights' own dtype and on their device; neither
+    argument is changed, and the other tensors are shared."""
     return {**weights, **{name: value.to(weights[name]) for name, value in statistics.items()}}
 
 
 def group_norm(num_groups: int) -> Norm:
-    """Group norm with learned scale and shift (SSFL: 32 groups; released resnet_gn.py:72-103).
-
-    The returned function raises ConfigError where `num_groups` does not divide the channels it is given.
-    """
+    """Group norm with learned scale and shift (SSFL: 32 groups). Released: resnet_gn.py:72-103. The returned
+    function raises ConfigError where `num_groups` does not divide the channels it is given."""
 
     def norm(channels: int) -> nn.Module:
         require_groups_divide(num_groups, channels)
@@ -136,14 +133,14 @@ def group_norm(num_groups: int) -> Norm:
 
 
 def require_groups_divide(num_groups: int, channels: int) -> None:
-    """Raise ConfigError, with the group counts that would do, unless `num_groups` divides `channels`."""
+    """Raise ConfigError unless `num_groups` divides `channels`. The message has the group counts that do."""
     if channels % num_groups:
         divisors = [str(groups) for groups in range(1, channels + 1) if channels % groups == 0]
         raise ConfigError(f"model.norm_groups: {num_groups} does not divide {channels} channels; {choose(divisors)}")
 
 
 def no_norm(channels: int) -> nn.Module:
-    """Nothing, as in the released EMNIST CNN, which declares its group norms and never calls them."""
+    """No norm, as in the released EMNIST CNN. That file declares its group norms and never calls them."""
     return nn.Identity()
 
 
@@ -156,6 +153,6 @@ NORMS: Mapping[str, Callable[[int], Norm]] = {
 
 
 def has_batch_statistics(module: nn.Module) -> bool:
-    """Whether, in training, an image's output depends on the other images of its batch (batch norm, static or not)."""
+    """Whether an image's output depends on its batch in training. True with batch norm, static or not."""
     of_batch = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, StaticBatchNorm2d)
     return any(isinstance(part, of_batch) for part in module.modules())

@@ -1,19 +1,20 @@
-"""ResNets with the stem for small images (3x3, stride 1, no max-pool) and basic blocks.
+"""ResNets for small images: a 3x3 stem of stride 1, no max-pool.
 
 ResNet-18, which SSFL trains on CIFAR-10 and SVHN: SSFL, section 4.1; released models/resnet_gn.py:72-103. 11,173,962
-parameters with GN(32) or BN, 3 channels and 10 classes. The norm stands after every convolution, that of the shortcut
+parameters with GN(32) or BN, 3 channels and 10 classes. A norm follows every convolution, that of the shortcut
 included.
-ResNet-8, the smallest of the CIFAR ResNets, with which federated work on 32 x 32 images is timed: He et
-al. 2016, section 4.2, with n = 1 (6n + 2 = 8 layers). 78,042 parameters with GN or BN, 3 channels and 10 classes.
+ResNet-8, the smallest of the CIFAR ResNets, with which federated work on 32 x 32 images is timed: He et al. 2016,
+section 4.2, with n = 1 (6n + 2 = 8 layers). 78,042 parameters with GN or BN, 3 channels and 10 classes.
 ResNet-18 with RSCFed's head: its section 4.1, "a two-layer MLP and a fully-connected layer". 11,564,615 parameters for
 the seven classes of ISIC 2018.
 
-Departures. 1. The released file averages over a fixed 4x4 window; this one averages over whatever map is left, which is
-the same for 32x32 images and also takes others.
+Departures.
+1. The released file averages over a fixed 4x4 window; this one averages over the whole map, which is the same for 32x32
+   images and also takes others.
 2. Where a block changes the shape, ResNet-8's shortcut is a 1x1 convolution and a norm, too (option B of He et al.,
-section 3.3); the paper's CIFAR networks pad with zero channels (option A).
+   section 3.3); the paper's CIFAR networks pad with zero channels (option A).
 3. A width below 1 makes HeteroFL's sub-network, as in `small_cnn`.
-4. RSCFed names no place for a ReLU in the head: after the first layer alone, as in the head of its CNN.
+4. RSCFed does not say where the head has a ReLU: here after the first layer alone, as in the head of its CNN.
 """
 
 import torch
@@ -26,7 +27,8 @@ from benchmark.models.small_cnn import narrowed
 
 
 class ResidualBlock(nn.Module):
-    """conv3x3, norm, ReLU, conv3x3, norm, plus the shortcut, ReLU; a shape change is a 1x1 convolution and a norm."""
+    """conv3x3, norm, ReLU, conv3x3, norm, plus the shortcut, ReLU. Where the shape changes, the shortcut is a 1x1
+    convolution and a norm."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -47,10 +49,8 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Stem, four stages of two blocks (64, 128, 256, 512 channels), mean over the map, fc D.
-
-    The stem has as many channels as the first stage; every later stage begins with stride 2.
-    """
+    """Stem, four stages of two blocks (64, 128, 256, 512 channels), mean over the map, fc D. The stem has as many
+    channels as the first stage; every later stage begins with stride 2."""
 
     norm_channels: tuple[int, ...] = (64, 128, 256, 512)
     smallest_side = 1

@@ -1,7 +1,7 @@
 """ResNet-9, which SSFL trains in the setting of FedMatch (Table 3).
 
 Source: SSFL, Table 3; released models/resnet9.py:28-63. 6,575,370 parameters with GN(32) or BN, 3 channels and
-10 classes. Unlike ResNet-18's, the convolutions keep their bias before a norm, and a ReLU stands before the addition,
+10 classes. Unlike ResNet-18's, the convolutions keep their bias before a norm, and a ReLU comes before the addition,
 none after it. With `norm="none"`: 6,570,890 (FedMatch's own network has no norm and no bias: 6,568,640).
 
 Departure. The released file pools over a fixed 4x4 window at the end; this one over whatever map is left, which is

@@ -1,11 +1,12 @@
-"""The CNN that RSCFed trains on SVHN and CIFAR-100: two convolutions, two hidden layers, a head of three.
+"""The CNN that RSCFed trains on SVHN and CIFAR-100.
 
-Source: RSCFed, section 4.1; released networks/models.py:14-85. With 3x32x32 images: 92,626 parameters for 10 classes
-and 115,756 for 100. It has no norm, and no place for one: only `norm="none"` suits it.
+Two convolutions, two hidden layers, a head of three. Source: RSCFed, section 4.1; released networks/models.py:14-85.
+With 3x32x32 images: 92,626 parameters for 10 classes and 115,756 for 100. It has no norm: only `norm="none"` is
+accepted.
 
 Departures. 1. The paper has one max-pool; the released file pools after both convolutions, and so does this one.
 2. The released file declares a dropout and never calls it; here there is none.
-3. The released forward pass also returns the hidden 84 and 256 values, which nothing reads; this one returns logits.
+3. The released forward pass also returns the hidden 84 and 256 values, which are not used; this one returns logits.
 4. The released file takes 3x32x32 images only; this one computes how many values reach the first hidden layer.
 """
 
@@ -21,7 +22,7 @@ class RscfedCnn(nn.Module):
     """Twice (conv5x5, ReLU, max-pool 2) with 6 and 16 channels; fc 120, 84, 84, a ReLU after each; fc 256; fc D.
 
     The convolutions are not padded: 32 pixels become 28, 14, 10 and 5; 400 = 16 x 5 x 5 features.
-    ReLU stands after the pooling in the code below: the same function and gradient, on a quarter of the values.
+    ReLU comes after the pooling in the code below: the same function and gradient, on a quarter of the values.
     fc4 and fc5 follow each other without a ReLU, as released: together they are one linear map of rank 84 at most.
     """
 

@@ -1,16 +1,16 @@
-"""Two networks for two CPU cores, with which the `laptop` and `demo` profiles learn in seconds.
+"""Two networks that learn in seconds on two CPU cores.
 
-Neither is from a paper: they are this suite's stand-ins for the papers' networks, and every page says so.
-SmallCnn is for 28x28 images (207k parameters with GN(4), 1 channel, 10 classes), TinyCnn for scikit-learn's 8x8 digits.
-Measured with GN(4): 16 and 32 channels do not take the 32 groups of the papers.
+The `laptop` and `demo` profiles have them. They are not from a paper: they are this suite's stand-ins for the papers'
+networks, and every page says so. SmallCnn is for 28x28 images (207k parameters with GN(4), 1 channel, 10 classes),
+TinyCnn for scikit-learn's 8x8 digits. Measured with GN(4): 16 and 32 channels cannot have the 32 groups of the papers.
 
-Pooling stands directly after its convolution, before norm and ReLU. Before ReLU it is exactly the same function
-(ReLU never decreases, so max relu(x) = relu(max x)), and ReLU then works on a quarter of the values.
-Before the norm it is not the same function: that order is part of these networks' definition, as they were measured.
+Pooling comes directly after its convolution, before norm and ReLU. Before ReLU it is exactly the same function (ReLU
+never decreases, so max relu(x) = relu(max x)), and ReLU then works on a quarter of the values. Before the norm it is
+not the same function: that order is part of these networks' definition, as they were measured.
 
-A width below 1 makes HeteroFL's sub-network (Diao et al. 2021, section 3): that share of the hidden channels and of
-the hidden layer, rounded up, and to a multiple that the groups of a group norm divide. Features are flattened channel
-by channel, so that every tensor of a narrower network has the shape of a leading slice of the full one's.
+A width below 1 makes HeteroFL's sub-network (Diao et al. 2021, section 3): that share of the hidden channels and of the
+hidden layer, rounded up, and to a multiple that the groups of a group norm divide. Features are flattened channel by
+channel, so that every tensor of a narrower network has the shape of a leading slice of the full one's.
 """
 
 import math
@@ -24,10 +24,8 @@ from benchmark.models.norms import Norm
 
 
 def narrowed(full: int, width: float, multiple: int = 1) -> int:
-    """`width` of `full` units, rounded up to a multiple of `multiple`: at least one, and `full` at width 1.
-
-    Rounding at the ninth decimal first keeps .55 x 20 = 11.000000000000002 at 11.
-    """
+    """`width` of `full` units, rounded up to a multiple of `multiple`. At least one, and `full` at width 1. Rounding
+    at the ninth decimal first keeps .55 x 20 = 11.000000000000002 at 11."""
     return multiple * math.ceil(round(full * width / multiple, 9) or 1)
 
 

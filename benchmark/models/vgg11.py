@@ -5,7 +5,7 @@ made for 96 x 96 images: eight convolutions, pools that round up, 4,608 -> 512 -
 norm for 3 channels of 96 x 96 pixels and 10 classes.
 
 Departures. The released file has batch norm alone; here the norm is passed in, so that Table I.1's "CRL with GN"
-exists, and it also stands behind the first fully connected layer, whose 512 outputs count as a map of one pixel. The
+exists, and one also follows the first fully connected layer, whose 512 outputs count as a map of one pixel. The
 released file takes 96 x 96 images only; here the first layer is as wide as the last map, whatever the image's size.
 """
 

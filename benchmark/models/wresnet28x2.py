@@ -1,7 +1,7 @@
 """WideResNet 28-2, which SemiFL trains on CIFAR-10 and SVHN.
 
 Source: SemiFL, section 4.1; released models/wresnet.py:54-112. 1,467,610 parameters with BN, 3 channels and 10 classes.
-Pre-activation: norm and ReLU stand before each convolution. Where a block changes the shape, its shortcut is a 1x1
+Pre-activation: norm and ReLU come before each convolution. Where a block changes the shape, its shortcut is a 1x1
 convolution of the activated input; everywhere else the shortcut is the input itself, before norm and ReLU.
 
 Initial weights: convolutions from N(0, 2 / (9 x channels out)) or, 1x1, N(0, 2 / channels out); the last bias is 0.

@@ -1,6 +1,6 @@
-"""SGD with Nesterov momentum and the learning-rate schedules of the papers, as functions of the local step.
+"""SGD with Nesterov momentum, and the papers' learning-rate schedules.
 
-A local step's number counts over the whole run: step s of round t is (t - 1) T + s.
+Schedules are functions of the local step, whose number counts over the whole run: step s of round t is (t - 1) T + s.
 """
 
 import math
@@ -12,18 +12,17 @@ from benchmark.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a job's local steps lie in the run: `first_step` of `total_steps`, `stride` from one to the next.
-
-    A job of a round's T steps has stride 1; one of local epochs has T / its steps, so that every job ends its round.
-    """
+class StepRange:
+    """The positions of a job's local steps in the run. It begins at `first_step` of `total_steps`, and a step moves
+    on by `stride`: 1 for a job of a round's T steps, T / its steps for one of local epochs, so that every job ends
+    its round."""
 
     first_step: int
     total_steps: int
     stride: float = 1
 
     def at(self, step: int, per_round: bool) -> tuple[float, int]:
-        """The position of the job's step number `step` (0 is the first), and the length of the run."""
+        """The position of the job's step `step` (0 is the first), and the run's length."""
         return self.first_step + (0 if per_round else step * self.stride), self.total_steps
 
 
@@ -58,7 +57,7 @@ class Cosine(Checked):
             raise ConfigError(f"steps: {self.steps} is not beyond warmup_steps = {self.warmup_steps}")
 
     def factor(self, step: float, total_steps: int) -> float:
-        """The factor of the base learning rate at local step `step` (0 is the first)."""
+        """Share of the base learning rate at local step `step` (0 is the first)."""
         if step < self.warmup_steps:
             return step / self.warmup_steps
         last = max(total_steps if self.steps is None else self.steps, self.warmup_steps + 1)
@@ -68,10 +67,9 @@ class Cosine(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundCosine:
-    """(1 + cos(pi (t - 1) / rounds)) / 2 throughout round t: from 1 towards 0, one rate for all steps of a round.
-
-    SemiFL: "cosine learning rate decay", stepped once a round in the released code (utils.py:115-185, T_max = 800).
-    """
+    """(1 + cos(pi (t - 1) / rounds)) / 2 throughout round t. It falls from 1 towards 0, with one rate for all steps
+    of a round. SemiFL: "cosine learning rate decay", stepped once a round in the released code (utils.py:115-185,
+    T_max = 800)."""
 
     per_round: ClassVar[bool] = True
 
@@ -81,10 +79,8 @@ class RoundCosine:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(Checked):
-    """A tenth from each of these shares of the run on, one rate for all steps of a round.
-
-    HeteroFL as released on CIFAR-10: after rounds 300 and 500 of 800 (its utils.py, process_control).
-    """
+    """A tenth of the rate from each of these shares of the run on. One rate for all steps of a round. HeteroFL as
+    released on CIFAR-10: after rounds 300 and 500 of 800 (its utils.py, process_control)."""
 
     per_round: ClassVar[bool] = True
 

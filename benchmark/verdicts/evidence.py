@@ -8,7 +8,7 @@ its own best alone: to end below that bound is what the contrast measures.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from benchmark.papers.beside import bound_of
@@ -32,6 +32,7 @@ class Evidence:
 
     claim: Claim
     differences: tuple[Mapping[int, float], ...]  # seed -> difference
+    results: Mapping[str, CellResult] = field(default_factory=dict)  # by cell: the values that are judged
     collapsed: tuple[Runs, ...] = ()
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
     below: tuple[str, ...] = ()  # cells whose typical run ends below labels alone
@@ -105,6 +106,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
             contrast(cells, _standing(runs) if claim.endpoint == "collapse" else values)
             for cells, runs in zip(contrasts(claim), collapsed, strict=True)
         ),
+        results=results,
         collapsed=collapsed,
         diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
         below=below,

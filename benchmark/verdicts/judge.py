@@ -71,6 +71,7 @@ class Judged:
     runs_fall: bool = False  # of some cell so many that the sign test had to agree
     waits_for: str = ""  # a main claim before it that is open; until it is decided, seeds do not settle this one
     could_decide: int = 0  # seeds of the smallest look to come that can decide; 0: it is decided, or none can
+    evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
 
     @property
     def estimate(self) -> float | None:
@@ -108,13 +109,13 @@ def judge(item: Item, records: Records) -> list[Judged]:
     families: dict[tuple[int, Family], dict[int, Evidence]] = {}
     for number, claim in enumerate(item.claims):
         place, owned = owner(item, claim)
+        seen = evidence(item, records, claim)
         if (place.name, owned.name) != (item.name, claim.name):
             reason = f"the same contrast is judged in {place.name}: {owned.name}"
-            judged[number] = Judged(claim=claim, verdict="not judged yet", reason=reason)
+            judged[number] = Judged(claim=claim, verdict="not judged yet", reason=reason, evidence=seen)
         elif claim.endpoint == "arithmetic":
-            judged[number] = _counted(item, records, claim)
+            judged[number] = replace(_counted(item, records, claim), evidence=seen)
         else:
-            seen = evidence(item, records, claim)
             families.setdefault((seen.hundred, seen.family), {})[number] = seen
     for (hundred, family), members in families.items():
         decisions = decide(list(members.values()), family, hundred)
@@ -337,7 +338,7 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
 def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
     """The decision with what a reader has to know first, and the estimates."""
     if seen.unjudged:
-        return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged)
+        return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged, evidence=seen)
     if seen.confirming:
         judged = _of_looks(seen, decision, error)
     elif seen.pilots:
@@ -350,7 +351,7 @@ def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
         reason += f"; diverged and {counts}: {', '.join(seen.diverged)}"
     open_ = not judged.is_decided
     could_decide = smallest_look(error, judged.looks, alike=seen.claim.form == "comparable") if open_ else 0
-    return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide)
+    return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide, evidence=seen)
 
 
 def _of_looks(seen: Evidence, decision: Decision, error: float) -> Judged:

@@ -1,8 +1,9 @@
 """Records joined to the cells of an item: what verdicts and every view of a result start from."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, TypeAlias
 
@@ -29,6 +30,7 @@ class CellResult:
     collapsed: bool = False  # its typical run ends below labels alone: shown, and kept out of averages
     selected_on_test: bool = False  # some value is that of the round that was best on the test set
     data_notes: tuple[str, ...] = ()  # what its finished runs say of the files they read, such as "own split"
+    runs: tuple[RunRecord, ...] = field(default=(), repr=False)  # all of them, by seed
 
     @property
     def n(self) -> int:
@@ -89,14 +91,28 @@ def cell_result(
         n_wanted=n_wanted,
         selected_on_test=metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values),
         data_notes=tuple(sorted({note for seed in values if (note := runs[seed].data_note)})),
+        runs=tuple(run for _, run in sorted(runs.items())),
     )
 
 
-def collect(item: Item, records: Records, metric: str = ACCURACY) -> dict[str, CellResult]:
-    """Every cell of the item by label, in the item's order; none is left out."""
-    below = collapsed(item, records)
-    found = {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
-    return {label: replace(result, collapsed=label in below) for label, result in found.items()}
+class Results(dict[str, dict[str, CellResult]]):
+    """Metric -> label -> what is known of that cell, in the item's order.
+
+    A metric's values are computed when they are first asked for, and kept.
+    """
+
+    def __init__(self, item: Item, records: Records) -> None:
+        self._item, self._records = item, records
+
+    def __missing__(self, metric: str) -> dict[str, CellResult]:
+        item, records = self._item, self._records
+        joined = {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
+        self[metric] = {label: replace(cell, collapsed=label in self._collapsed) for label, cell in joined.items()}
+        return self[metric]
+
+    @functools.cached_property
+    def _collapsed(self) -> frozenset[str]:
+        return collapsed(self._item, self._records)
 
 
 def collapsed(item: Item, records: Records) -> frozenset[str]:

@@ -1,6 +1,35 @@
 "use strict";
-// Filters lists, sorts tables, reads values off figures and hides their lines. Without it the pages are complete.
-for (const list of document.querySelectorAll(".listing")) {
+// Colours, lists to filter, tables to sort, values read off figures. Without it the pages are complete.
+
+// Light or dark: as the visitor chose, else as the system has it. Runs before anything is painted.
+const KEY = "fssl-theme";
+const system = matchMedia("(prefers-color-scheme: dark)");
+const root = document.documentElement;
+const isDark = () => root.dataset.theme === "dark";
+
+function chosen() {
+  try { return localStorage.getItem(KEY); } catch { return null; } // nothing may be stored
+}
+
+function showTheme() {
+  const wanted = chosen() ?? (system.matches ? "dark" : "light");
+  root.dataset.theme = wanted === "dark" ? "dark" : "light";
+  document.getElementById("theme")?.setAttribute("aria-checked", String(isDark()));
+}
+
+showTheme();
+
+// A choice that is the system's own is forgotten, so that the page follows the system again.
+function switchTheme() {
+  const wanted = isDark() ? "light" : "dark";
+  try {
+    if ((wanted === "dark") === system.matches) localStorage.removeItem(KEY);
+    else localStorage.setItem(KEY, wanted);
+    showTheme();
+  } catch { root.dataset.theme = wanted; }
+}
+
+function filterBy(list) {
   const filters = [...list.querySelectorAll("[data-filter], [data-filter-key]")];
   const entries = [...list.querySelectorAll("[data-entry]")];
   const matches = (entry) => filters.every((input) => {
@@ -32,16 +61,8 @@ function sortBy(table, column, button) {
   body.append(...(down ? rows.reverse() : rows));
 }
 
-for (const table of document.querySelectorAll("table[data-sort]")) {
-  [...table.tHead.rows[table.tHead.rows.length - 1].cells].forEach((cell, column) => {
-    const button = cell.querySelector("button");
-    button?.addEventListener("click", () => sortBy(table, column, button));
-  });
-}
-
 const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
 tip.setAttribute("role", "status");
-document.body.append(tip);
 
 function line(row) {
   const [, value, low, high] = row.point;
@@ -117,22 +138,23 @@ function figure(svg, panels) {
   });
 }
 
-for (const svg of document.querySelectorAll("svg[data-figure]")) {
-  const data = document.getElementById(`${svg.dataset.figure}-data`);
-  if (data) figure(svg, JSON.parse(data.textContent));
-}
-
-// A choice that is the system's own is forgotten, so that the page follows the system again.
-const theme = document.getElementById("theme");
-theme.addEventListener("click", () => {
-  const wanted = isDark() ? "light" : "dark";
-  try {
-    if ((wanted === "dark") === system.matches) localStorage.removeItem(KEY);
-    else localStorage.setItem(KEY, wanted);
-    showTheme();
-  } catch { root.dataset.theme = wanted; }
+document.addEventListener("DOMContentLoaded", () => {
+  document.body.append(tip);
+  document.querySelectorAll(".listing").forEach(filterBy);
+  for (const table of document.querySelectorAll("table[data-sort]")) {
+    [...table.tHead.rows[table.tHead.rows.length - 1].cells].forEach((cell, column) => {
+      const button = cell.querySelector("button");
+      button?.addEventListener("click", () => sortBy(table, column, button));
+    });
+  }
+  for (const svg of document.querySelectorAll("svg[data-figure]")) {
+    const data = document.getElementById(`${svg.dataset.figure}-data`);
+    if (data) figure(svg, JSON.parse(data.textContent));
+  }
+  const button = document.getElementById("theme");
+  button.addEventListener("click", switchTheme);
+  button.hidden = false;
+  system.addEventListener("change", showTheme);
+  addEventListener("storage", showTheme);
+  showTheme();
 });
-system.addEventListener("change", showTheme);
-addEventListener("storage", showTheme);
-theme.hidden = false;
-showTheme();

@@ -4,7 +4,6 @@ Shapes: N images, C channels, H height, W width, D draws per image.
 """
 
 import math
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,6 @@ from benchmark.data.augment import Augmentation, Gentle, Weak, make_views
 from benchmark.data.image_ops import shifted_crops
 from benchmark.data.randaugment import RandAugment
 from benchmark.errors import ConfigError, DataError
-from benchmark.streams import torch_stream
 
 STILL = Weak(flip=0.0, crop_padding=0.0)
 DIGITS = Gentle(translate=0.0, contrast_probability=0.0)
@@ -78,11 +76,11 @@ def test_flip_happens_to_half_of_the_images() -> None:
     assert abs(int(mirrored.sum()) - 2000) < 127
 
 
-@pytest.mark.parametrize(("size", "enlarge", "large"), [(32, 1.25, 40), (64, 240 / 224, 69)])
+@pytest.mark.parametrize(("size", "enlarge", "large"), [(32, 1.25, 40), (28, 240 / 224, 30)])
 def test_an_enlarged_image_is_cropped(size: int, enlarge: float, large: int) -> None:
     """Each view is a window of the image that Pillow enlarges, or of its mirror image, within a level of rounding; all
     places occur, half of the views are mirrored, and weak2 has places of its own."""
-    images_NCHW = noise(1, 3, size).repeat(400, 1, 1, 1)
+    images_NCHW = noise(1, 3, size).repeat(150, 1, 1, 1)
     pillow = Image.fromarray(images_NCHW[0].permute(1, 2, 0).numpy()).resize((large, large), Image.Resampling.BILINEAR)
     large_CHW = torch.from_numpy(np.asarray(pillow).copy()).permute(2, 0, 1).float()
     windows = large_CHW.unfold(1, size, 1).unfold(2, size, 1)  # C, top, left, H, W
@@ -100,7 +98,7 @@ def test_an_enlarged_image_is_cropped(size: int, enlarge: float, large: int) -> 
             found.append((top, left, flip))
     for axis in (0, 1):
         assert {place[axis] for place in places["weak"]} == set(range(large - size + 1))
-    assert abs(sum(place[2] for place in places["weak"]) - 200) < 5 * 10
+    assert abs(sum(place[2] for place in places["weak"]) - 75) < 5 * 6.2  # a standard deviation of 6.1
     assert places["weak"] != places["weak2"]
 
 
@@ -110,7 +108,7 @@ def test_padding_says_nothing_of_an_enlarged_image() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("size", [8, 28, 32, 96])
+@pytest.mark.parametrize("size", [8, 28])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_shapes_types_and_range(channels: int, size: int, policy: RandAugment | Gentle) -> None:
     """Every size and channel count gives contiguous float32 views within 0 .. 255, and leaves its input alone."""
@@ -165,13 +163,6 @@ def test_strong_without_operations_is_a_weak_view() -> None:
     boxed = views_of(images_NCHW, Augmentation(strong=RandAugment(probability=0.0, cutout=0.5)))["strong"]
     painted = boxed != bare["strong"]
     assert (boxed[painted] == 127).all() and painted.flatten(1).any(1).all()
-
-
-def test_no_flip_and_no_padding_is_the_identity() -> None:
-    images_NCHW = noise(20, 3, 12)
-    views = views_of(images_NCHW, Augmentation(weak=STILL, strong=RandAugment(num_ops=0, cutout=0.0)))
-    assert all(torch.equal(view, views["plain"]) for view in views.values())
-    torch.testing.assert_close(views["plain"], images_NCHW.float())
 
 
 @pytest.mark.parametrize("size", [8, 28])
@@ -232,17 +223,6 @@ def test_gentle_effects_come_as_often_as_said() -> None:
     assert set(box_N.tolist()) == {9, 12, 16}
 
 
-def test_generator_advances_by_the_same_amount_whatever_the_views() -> None:
-    """Two calls in a row: the second one's draws do not depend on which views the first one made."""
-    images_NCHW = noise(6, 1, 8)
-    seconds = []
-    for first in (("plain",), ("weak", "strong")):
-        generator = torch_stream(0, "client", 7)
-        make_views(images_NCHW, first, Augmentation(), (0.0,), (1.0,), generator)
-        seconds.append(make_views(images_NCHW, ["strong"], Augmentation(), (0.0,), (1.0,), generator)["strong"])
-    assert torch.equal(*seconds)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_cuda_gives_the_views_of_the_cpu(policy: RandAugment | Gentle) -> None:
@@ -252,13 +232,6 @@ def test_cuda_gives_the_views_of_the_cpu(policy: RandAugment | Gentle) -> None:
     there = views_of(images_NCHW.cuda(), Augmentation(strong=policy))
     for name, view in here.items():
         torch.testing.assert_close(there[name].cpu(), view, rtol=0, atol=1e-4)
-
-
-def test_empty_batch_and_pickling() -> None:
-    """An empty batch gives empty views; an Augmentation survives pickling (it is part of a cell's hash)."""
-    assert views_of(noise(0, 1, 8), Augmentation())["strong"].shape == (0, 1, 8, 8)
-    augmentation = Augmentation(strong=DIGITS)
-    assert pickle.loads(pickle.dumps(augmentation)) == augmentation
 
 
 def test_wrong_images_and_views_are_named() -> None:

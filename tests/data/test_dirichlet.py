@@ -37,15 +37,6 @@ def test_the_rule_of_old_gives_what_it_gave():
     assert few_Kd.tolist() == [[1, 10, 24], [4, 1, 0], [15, 19, 1]]
 
 
-@settings(max_examples=150, deadline=None)
-@given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
-def test_every_rule_gives_every_image_exactly_once(n_d, K, alpha, seed):
-    for name in NAMES:
-        counts_Kd = RULES[name](n_d, K, alpha, seed, 0)
-        assert counts_Kd.shape == (K, len(n_d)) and (counts_Kd >= 0).all()
-        np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
-
-
 @settings(max_examples=100, deadline=None)
 @given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
 def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
@@ -54,14 +45,6 @@ def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
     before_Kd = counts_Kd.cumsum(axis=1) - counts_Kd
     full_Kd = before_Kd * K >= n_d.sum()
     assert counts_Kd[full_Kd].sum() == 0
-
-
-def test_limited_by_hand_with_one_client_per_class():
-    """Two clients, two classes of 100, alpha = 1e-4: class 0 goes to one client whole, which thereby holds N/K = 100;
-    class 1 has to go to the other, whatever is drawn."""
-    for seed in range(6):
-        counts_Kd = RULES["limited"](np.array([100, 100]), 2, 1e-4, seed, 0)
-        assert sorted(counts_Kd.tolist()) == [[0, 100], [100, 0]]
 
 
 @settings(max_examples=100, deadline=None)
@@ -76,16 +59,6 @@ def nats(counts_Kd):
     """(K,) between each client's ten classes and equal shares."""
     share_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
     return np.log(10) + (share_Kd * np.log(np.maximum(share_Kd, 1e-300))).sum(axis=1)
-
-
-def test_late_clients_are_skewed_unless_all_take_at_once():
-    """100 clients of 550 images at alpha = 100: nats between the classes of the first and the last ten and equal
-    shares. The expected divergence of a Dirichlet(10, ..., 10) draw is ln 10 + psi(11) - psi(101) = .044."""
-    one_by_one, at_once = (
-        nats(RULES[name](np.full(10, 5500), 100, 100.0, 0, 0)) for name in ("fedswitch", "fedswitch_at_once")
-    )
-    assert one_by_one[:10].mean() < 0.07 and one_by_one[-10:].mean() > 0.15
-    assert at_once.mean() == pytest.approx(0.044, abs=0.01) and at_once[-10:].mean() < 0.07
 
 
 @pytest.mark.parametrize(("alpha", "in_turn", "at_once"), [(0.01, 2.28, 1.85), (10.0, 0.44, 0.35)])
@@ -170,12 +143,7 @@ def test_largest_remainders_round_down_or_up_and_keep_the_sum(quarters):
 # --- the sizes of RSCFed's clients ---
 
 SVHN = np.array([4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659])  # training images of each class
-CIFAR_100 = np.full(100, 500)
 # Images of the ten clients in the files that RSCFed comes with (partition_strategy/*.pth).
-SHIPPED = {
-    "svhn": [6621, 4594, 7578, 7972, 9178, 7781, 8852, 6374, 8311, 5996],
-    "cifar100": [5101, 5079, 5071, 4565, 5040, 5097, 4941, 5098, 5000, 5008],
-}
 
 
 def released_sizes(n_d, K, stream):
@@ -198,8 +166,8 @@ def spread(sizes_K):
 
 @pytest.mark.parametrize(
     ("n_d", "K", "limited", "plain"),
-    [(SVHN, 10, 0.178, 0.328), (CIFAR_100, 10, 0.033, 0.098), (SVHN, 50, 0.217, 0.365)],
-    ids=["SVHN", "CIFAR-100", "SVHN, 50 clients"],
+    [(SVHN, 10, 0.178, 0.328), (SVHN, 50, 0.217, 0.365)],
+    ids=["SVHN", "SVHN, 50 clients"],
 )
 def test_clients_are_as_unequal_as_in_the_released_code(n_d, K, limited, plain):
     """Means over 200 seeds, each with the standard error of its draws; four of them leave 1 in 16,000. The numbers are
@@ -219,20 +187,6 @@ def test_clients_are_as_unequal_as_in_the_released_code(n_d, K, limited, plain):
     for rule, expected in (("limited", limited), ("plain", plain)):
         assert abs(found[rule].mean() - expected) < 4 * error[rule] * np.sqrt(1 + 200 / 60)
     assert found["plain"].mean() - found["limited"].mean() > 10 * np.hypot(*error.values())
-
-
-@pytest.mark.parametrize(("name", "n_d", "expected"), [("svhn", SVHN, 0.183), ("cifar100", CIFAR_100, 0.031)])
-def test_the_shipped_files_are_draws_with_the_limit(name, n_d, expected):
-    """Their spread of sizes lies among those of 200 draws with the limit, and below nearly all without."""
-    shipped = spread(SHIPPED[name])
-    assert shipped == pytest.approx(expected, abs=5e-4) and sum(SHIPPED[name]) == n_d.sum()
-    below = {
-        rule: np.mean(
-            [spread(Dirichlet(alpha=0.8, rule=rule).shares(n_d, 10, seed).sum(axis=1)) < shipped for seed in range(200)]
-        )
-        for rule in ("limited", "plain")
-    }
-    assert 0.025 < below["limited"] < 0.975 and below["plain"] < 0.025
 
 
 def test_names_of_old_are_read_and_hashed():

@@ -144,12 +144,6 @@ def test_truncated_files(tmp_path, keep):
         load(TOY, tmp_path)
 
 
-def test_a_missing_split_is_named(tmp_path):
-    save(tmp_path / TOY, "train")
-    with pytest.raises(DataError, match=r"test\.npz is missing"):
-        load(TOY, tmp_path)
-
-
 @needs("emnist_balanced_small")
 def test_known_files_are_checked_by_hash(tmp_path):
     folder = tmp_path / "emnist_balanced_small"

@@ -5,15 +5,12 @@ Shapes: N images, C channels, H x W pixels.
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from benchmark.data import pooling
-from benchmark.data.datasets import DataSet, channel_statistics, load
-from benchmark.data.partition import Iid
+from benchmark.data.datasets import DataSet, channel_statistics
 from benchmark.data.pooling import pooled
-from benchmark.data.split import split
 from benchmark.errors import ConfigError
 
 
@@ -58,15 +55,6 @@ def test_statistics_are_the_published_ones_or_those_of_the_new_training_part():
     toy = pooled(numbered(500, 100), 100, 0)
     assert (toy.mean, toy.std) == channel_statistics(toy.train_images_NCHW)
     assert pooled(numbered(500, 100, "mnist"), 100, 0).mean == (0.1307,)
-
-
-def test_digits_pooled_and_split_as_fedmatch_does():
-    """1,797 images: 1,597 + 200, and of the former 100 for validation: 1,497 are left to share out."""
-    pool = pooled(load("digits"), 200, 0)
-    whole = split(pool.train_labels_N, 10, 0, 10, Iid(), 0, N_validation=100, labels_per_client=2)
-    assert len(pool.test_labels_N) == 200 and len(whole.validation_N) == 100
-    assert sum(map(len, whole.clients)) + 10 * 10 * 2 == 1497
-    assert np.bincount(pool.test_labels_N).min() > 5
 
 
 @pytest.mark.parametrize("test", [0, -1, 600])

@@ -60,12 +60,6 @@ def test_every_image_exactly_once_and_as_many_classes_as_asked(n_d, K, wanted, d
             assert column.max() - column[column > 0].min() <= 1
 
 
-def test_all_classes_for_everyone_is_iid():
-    """classes_per_client = d: every client has a shard of every class, that is n_j / K of each."""
-    counts_Kd = Shards(classes_per_client=6).shares(np.array([12, 24, 36, 12, 60, 24]), 12, 0)
-    np.testing.assert_array_equal(counts_Kd, np.tile([1, 2, 3, 1, 5, 2], (12, 1)))
-
-
 @pytest.mark.parametrize(
     ("rule", "n_d", "K", "words"),
     [

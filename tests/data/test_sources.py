@@ -53,7 +53,7 @@ def test_torchvisions_emnist_is_turned_upright(tmp_path):
 def test_damaged_original_is_named(tmp_path):
     save_idx(tmp_path / "MNIST" / "raw", "", np.zeros((10, 4, 4)))
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03")
-    with pytest.raises(DataError, match="MNIST/raw: mnist is not whole"):
+    with pytest.raises(DataError, match="MNIST/raw: mnist is incomplete"):
         load("mnist", tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_folder_of_classes_is_split_80_20(tmp_path):
         ("?width=32", ConfigError, "width=32"),
         ("/absent", DataError, "absent"),
         ("/cat", DataError, "one folder a class"),
-        ("/half", DataError, "train/ alone"),
+        ("/half", DataError, "train/ only"),
         ("/lonely", DataError, "two or more"),
         ("/broken", DataError, r"0\.png: not a readable image"),
         ("/one", DataError, "class a has 1 image"),

@@ -8,7 +8,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +62,7 @@ def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rul
     seed=st.integers(0, 5),
 )
 def test_labels_at_the_clients_move_neither_server_nor_validation(per_client, K, N_s, N_validation, rule, seed):
+    """And they are in the hash: without them, or as further clients' images, it is another one."""
     labels_N = BALANCED_N[:900]
     without = split(labels_N, 10, N_s, K, rule, seed, N_validation)
     shared = split(labels_N, 10, N_s, K, rule, seed, N_validation, labels_per_client=per_client)
@@ -72,17 +72,8 @@ def test_labels_at_the_clients_move_neither_server_nor_validation(per_client, K,
     everything = [shared.server_N, shared.validation_N, *shared.labelled, *shared.clients]
     np.testing.assert_array_equal(np.sort(np.concatenate(everything)), np.arange(900))
     assert without.labelled == () and without.labelled_counts(labels_N).shape == (0, 10)
-
-
-def test_the_hash_covers_labels_at_the_clients():
-    """Swapping two clients' labelled images changes it; so does calling them the images of further clients."""
-    shared = split(BALANCED_N, 10, 100, 3, Iid(), 0, labels_per_client=2)
-    first, second, third = shared.labelled
-    swapped = replace(shared, labelled=(second, first, third))
     further = replace(shared, labelled=(), clients=(*shared.clients, *shared.labelled))
-    reversed_first = replace(shared, labelled=(first[::-1], second, third))
-    assert len({shared.hash(), swapped.hash(), further.hash(), replace(shared, labelled=()).hash()}) == 4
-    assert reversed_first.hash() == shared.hash()
+    assert len({shared.hash(), further.hash(), replace(shared, labelled=()).hash()}) == 3
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -130,14 +121,6 @@ def test_realised_R_in_closed_form(K, R):
     assert mean_total_variation(shared.counts(labels_N)) == pytest.approx(expected, abs=10 / 3000)
 
 
-def test_sets_of_classes_by_hand():
-    """d = 5, K = 2, R = 1: classes dealt 0, 2, 4 to client 0 and 1, 3 to client 1; disjoint, so realised R = 1."""
-    labels_N = np.repeat(np.arange(5), 10)
-    shared = split(labels_N, 5, 0, 2, ClassSkew(R=1), 0)
-    assert shared.counts(labels_N).tolist() == [[10, 0, 10, 0, 10], [0, 10, 0, 10, 0]]
-    assert mean_total_variation(shared.counts(labels_N)) == 1.0
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 8), st.integers(1, 6), st.integers(0, 10**6))
 def test_realised_R_is_definition_2(K, d, seed):
@@ -146,12 +129,6 @@ def test_realised_R_is_definition_2(K, d, seed):
     P_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
     pairs = [abs(P_Kd[k] - P_Kd[m]).sum() / 2 for k, m in combinations(range(K), 2)]
     assert mean_total_variation(counts_Kd) == pytest.approx(np.mean(pairs), abs=1e-12)
-
-
-def test_one_client_has_no_pair():
-    shared = split(torch.as_tensor(BALANCED_N), 10, 0, 1, ClassSkew(R=1), 0)
-    assert mean_total_variation(shared.counts(BALANCED_N)) == 0.0
-    assert len(shared.clients[0]) == len(BALANCED_N)
 
 
 @pytest.mark.parametrize(
@@ -241,14 +218,3 @@ def test_server_and_clients_see_no_image_beyond_the_cap(rule):
     assert len(np.unique(in_use)) == len(in_use) == 1000
     assert np.bincount(BALANCED_N[in_use]).tolist() == [100] * 10
     assert split(BALANCED_N, 10, 100, 10, rule, 3, N_validation=50, images=6000).hash() == whole.hash()
-
-
-def test_more_labels_than_the_cap_leaves_are_refused():
-    with pytest.raises(ConfigError, match="class 0 has 10: N_s can be at most 100"):
-        split(BALANCED_N, 10, 110, 2, Iid(), 0, images=100)
-
-
-def test_images_without_labels_are_capped_too():
-    whole, capped = share_unlabelled(1000, 4, 0), share_unlabelled(1000, 4, 0, images=100)
-    assert [len(positions_N) for positions_N in capped] == [25] * 4
-    assert all(set(some_N) <= set(all_N) for some_N, all_N in zip(capped, whole, strict=True))

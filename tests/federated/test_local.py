@@ -14,7 +14,7 @@ from benchmark.federated.local import ClientModule, ServerModule, gradient, seed
 from benchmark.methods.protocol import SERVER, World
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import Place
+from benchmark.optim.sgd import StepRange
 from benchmark.streams import numpy_stream, torch_stream
 from tests.federated.helpers import difference, equal, module_of
 from tests.methods.watch import tiny_with
@@ -49,7 +49,7 @@ def jobs(environment):
 def fresh(cls, environment, job):
     federation, sgd = environment.experiment.federation, environment.experiment.optimizer
     local = job.update.start(job.receives, None, None)
-    place = Place(first_step=0, total_steps=federation.T * federation.rounds)
+    place = StepRange(first_step=0, total_steps=federation.T * federation.rounds)
     module = cls(job, local, environment.network(), sgd, place)
     seed_job(module, environment.experiment.seed, 1, job)
     return module

@@ -33,11 +33,6 @@ def test_pseudo_labels_are_scipys(logits: np.ndarray, threshold: float) -> None:
     assert (found.kept_N.numpy() == (probs_ND.max(axis=1) >= threshold))[clear_N].all()
 
 
-def test_pseudo_labels_take_no_gradient() -> None:
-    logits_ND = torch.zeros(2, 3, requires_grad=True)
-    assert not pseudo_labels(logits_ND, 0.5).confidence_N.requires_grad
-
-
 @pytest.mark.parametrize("threshold", [95.0, -0.1, float("nan")])
 def test_a_threshold_that_is_no_probability_is_refused(threshold: float) -> None:
     with pytest.raises(ConfigError, match="is not a probability"):
@@ -65,13 +60,6 @@ def test_nothing_kept_is_exactly_zero(logits: np.ndarray) -> None:
     loss.backward()
     assert loss.item() == 0.0
     assert logits_ND.grad is not None and not logits_ND.grad.any()
-
-
-def test_no_logits_of_a_batch_with_images_is_zero_too() -> None:
-    logits_MD = torch.empty(0, 3, requires_grad=True)
-    loss = consistency_loss(logits_MD, torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool), 8)
-    loss.backward()
-    assert loss.item() == 0.0
 
 
 def test_divergence_is_not_hidden_by_the_mask() -> None:

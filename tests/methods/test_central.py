@@ -1,7 +1,5 @@
 """Central methods: each loss in NumPy on a linear network, the average of weights, the ramp, and their limit cases."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -19,10 +17,8 @@ from benchmark.methods.central import (
     PseudoLabeling,
     ReMixMatch,
     Step,
-    aligned,
 )
 from benchmark.methods.protocol import CENTRAL, Batch
-from tests.federated.helpers import equal, weights_after
 from tests.methods.watch import tiny_with, watched
 
 RAMP = 0.25
@@ -150,12 +146,6 @@ def test_targets_take_no_gradient():
     assert found == pytest.approx((value(up) - value(down)) / (2 * h), rel=1e-5)
 
 
-def test_alignment_by_hand():
-    """(.5, .5) with known (.75, .25) of predicted (.5, .5): (.75, .25)."""
-    found = aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.75, 0.25]), torch.tensor([0.5, 0.5]))
-    torch.testing.assert_close(found, torch.tensor([[0.75, 0.25]]), atol=1e-5, rtol=0)
-
-
 METHODS = (FixMatch, UDA, PseudoLabeling, PiModel, MeanTeacher, MixMatch, ReMixMatch)
 
 
@@ -170,20 +160,6 @@ def test_the_average_of_weights_is_tested(method):
     (first, *_) = module.models().values()
     for name, value in first.items():
         torch.testing.assert_close(value, average[name], rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("method", [m for m in METHODS if "MixMatch" not in m.__name__])
-def test_without_weight_only_labels_are_learned_from(method):
-    """Bit by bit as in the rounds of labels alone; group norm, so that unlabelled images leave no statistics."""
-    plain = tiny_with(method(batch_size=8, unlabelled_weight=0.0, ema=0.9))
-    labels = replace(plain, method=replace(plain.method, warm_start_rounds=2, ema=0.0))
-    students = [watched(e, 2)[0].state.server["student"] for e in (plain, labels)]
-    assert equal(*students)
-
-
-def test_an_average_of_nothing_else_is_the_student():
-    e = tiny_with(FixMatch(batch_size=8, threshold=0.14))
-    assert equal(weights_after(e, 2), weights_after(replace(e, method=replace(e.method, ema=1e-12)), 2))
 
 
 def test_the_ramp_rises_over_its_share_of_the_run():

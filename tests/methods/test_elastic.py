@@ -55,17 +55,6 @@ def test_rates_by_hand(elastic, C, alpha, beta):
     assert elastic.rates(C) == pytest.approx((alpha, beta))
 
 
-def test_without_a_pull_clients_never_hear_of_one_another():
-    """alpha = 0, beta = 1: each client's model is its own chain of local steps; the center is the mean of the last."""
-    method = EASGD(batch_size=8, elastic=Asymmetric(alpha=0.0, beta=1.0), momentum="reset")
-    environment, module, seen = rounds_of(method, 3)
-    alone = {client: seen[0] for client in range(4)}
-    for round_number in (1, 2, 3):
-        alone = trained(environment, {client: alone[client] for client in cohort(module, round_number)}, round_number)
-        assert equal(seen[round_number], mean([alone[client] for client in cohort(module, round_number)]))
-    assert all(equal(module.state.clients[str(client)]["student"], alone[client]) for client in range(4))
-
-
 def test_a_full_pull_is_fedavg_one_round_late():
     """alpha = beta = 1: clients start at the center before the last, so that z_t is a round of FedAvg from z_{t-2}."""
     method = EASGD(batch_size=8, elastic=Asymmetric(alpha=1.0, beta=1.0), momentum="reset")
@@ -75,15 +64,6 @@ def test_a_full_pull_is_fedavg_one_round_late():
         students = trained(environment, dict.fromkeys(members, seen[max(0, round_number - 2)]), round_number)
         assert equal(seen[round_number], mean([students[client] for client in members]))
     assert difference(seen[3], seen[4]) > 0
-
-
-@pytest.mark.parametrize("alpha", [0.2, 0.6])
-def test_overlap_without_momentum_is_easgd_with_rates_alpha_and_one_minus_alpha(alpha):
-    """mean(x - alpha (x - z)) = z + (1 - alpha) (mean x - z)."""
-    overlap = rounds_of(OverlapSGD(batch_size=8, alpha=alpha, beta=0.0), 3)[2]
-    easgd = rounds_of(EASGD(batch_size=8, elastic=Asymmetric(alpha=alpha, beta=1.0 - alpha)), 3)[2]
-    assert max(difference(a, b) for a, b in zip(overlap, easgd, strict=True)) < 1e-6
-    assert difference(overlap[0], overlap[3]) > 1e-3
 
 
 def test_the_anchor_s_momentum_by_its_definition():
@@ -100,17 +80,3 @@ def test_the_anchor_s_momentum_by_its_definition():
         torch.testing.assert_close(z_1, m_1, atol=1e-6, rtol=0)
         expected = z_1 + 0.3 * (m_1 - z_0) + (m_2 - z_1)
         torch.testing.assert_close(z_2.double(), expected, atol=1e-6, rtol=0)
-
-
-def test_a_client_that_rests_keeps_its_model():
-    """C = 1 of K = 4: who was not drawn in a round has what it had before it."""
-    environment = prepare(experiment(EASGD(batch_size=8), C=1))
-    module = module_of(environment.experiment, environment)
-    before: dict = {}
-    for round_number in range(1, 7):
-        (drawn,) = cohort(module, round_number)
-        module.training_step(round_number, 0)
-        for client, tree in before.items():
-            assert equal(module.state.clients[client]["student"], tree["student"]) is (client != str(drawn))
-        before = dict(module.state.clients)
-    assert len(before) > 1

@@ -7,9 +7,8 @@ import torch
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.jobs import JobRunner
 from benchmark.methods.feddyn import FedDyn
-from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.optim.sgd import SGD, Constant
-from tests.federated.helpers import equal, weights_after
+from tests.federated.helpers import equal
 from tests.methods.watch import tiny_with, watched
 
 ALPHA = 0.3
@@ -17,12 +16,6 @@ ALPHA = 0.3
 
 def experiment(alpha, **factors):
     return tiny_with(FedDyn(alpha=alpha, batch_size=8), "everywhere", **factors)
-
-
-def test_without_alpha_it_is_fedavg():
-    """Bit by bit, two rounds, with equal weights of clients."""
-    fedavg = tiny_with(SupervisedFL(batch_size=8, weighting="uniform"), "everywhere")
-    assert equal(weights_after(experiment(0.0), 2), weights_after(fedavg, 2))
 
 
 def test_servers_lines_of_algorithm_1():

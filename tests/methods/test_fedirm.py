@@ -12,11 +12,9 @@ from scipy.special import softmax
 from torch import nn
 
 from benchmark.config import values_before
-from benchmark.errors import ConfigError
-from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.environment import weights_of
 from benchmark.methods.fedirm import FedIRM, RelationMatching, mean_relation, relation_loss, several_passes
 from benchmark.methods.protocol import Batch, Key
-from benchmark.models.build import Model
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
@@ -137,12 +135,6 @@ def test_the_ramp(round_number, expected):
     assert FedIRM(ramp_rounds=0).ramp(world) == 1.0
 
 
-def test_the_ramp_as_released():
-    """Clients join in com_round 21 of 0, 1, ...: exp(-5 (1 - 21/30)^2) = .638."""
-    world: Any = type("World", (), {"round": 22})
-    assert FedIRM(warm_start_rounds=21).ramp(world) == pytest.approx(math.exp(-5 * 0.09))
-
-
 # --- whole rounds, independently ---
 
 
@@ -229,12 +221,6 @@ def test_two_rounds_after_one_on_labels_by_plain_torch(way):
     assert (difference(mean, as_released()) > 3e-5) == (way != "released")
 
 
-def test_five_rounds_without_any_on_labels_by_plain_torch():
-    """The ramp of four rounds is over in the last one."""
-    module, _ = watched(experiment_of(METHOD), 5)
-    assert difference(module.models()["student"], by_plain_torch(METHOD, 5)) < 2e-6
-
-
 # --- what is sent and kept ---
 
 
@@ -269,17 +255,3 @@ def test_a_cohort_without_labels_uses_the_last_relations():
                 assert last is None or torch.equal(found, last)
                 both.add((bool(sent), last is None))
     assert {(True, False), (False, False)} <= both
-
-
-@pytest.mark.parametrize("setting", ["share", "every_client", "server"])
-def test_it_needs_clients_with_all_their_labels(setting):
-    with pytest.raises(ConfigError, match="does not suit method 'fedirm'"):
-        prepare(experiment_of(METHOD, setting))
-
-
-def test_passes_without_dropout_are_refused():
-    """They would make another cell and move nothing."""
-    with pytest.raises(ConfigError, match="passes: 5 does nothing"):
-        prepare(experiment_of(replace(METHOD, passes=5)))
-    with_dropout = Model(network="emnist_cnn", norm="none", dropout=0.25)
-    replace(METHOD, passes=5).check(replace(prepare(experiment_of(METHOD)).setup(), model=with_dropout))

@@ -103,15 +103,6 @@ def test_labels_at_the_server_train_sigma_there_alone():
     assert equal(module.models()["theta"], summed(states[3]["sigma"], states[3]["psi"]))
 
 
-def test_labels_at_clients_average_both_and_the_server_trains_nothing():
-    _, watch, states = watched_states(experiment("every_client", replace(METHOD, **EXACT)), 2)
-    for round_number in (1, 2):
-        known = [states[round_number]["known"][str(job.key.client)] for job, _ in watch.clients(round_number)]
-        for name in ("sigma", "psi"):
-            assert equal(states[round_number][name], mean([sets[name] for sets in known]))
-        assert not [job for job, _ in watch.seen[round_number] if job.key.client == SERVER and job.data]
-
-
 OFF = replace(METHOD, lambdas=Lambdas(s=1.0, i=0.0, a=0.0, l2=0.0, l1=0.0), psi_factor=0.0, helpers=0, **EXACT)
 
 
@@ -197,14 +188,6 @@ def test_without_thresholds_sparse_transfer_changes_no_bit(setting):
     )
     assert equal(sparse[4]["sigma"], dense[4]["sigma"]) and equal(sparse[4]["psi"], dense[4]["psi"])
     assert a.metrics["comm/bytes_down"] <= b.metrics["comm/bytes_down"]
-
-
-def test_a_warm_start_trains_sigma_alone():
-    for setting in ("server", "every_client"):
-        _, watch, states = watched_states(experiment(setting, replace(METHOD, warm_start_rounds=1)), 2)
-        assert equal(states[0]["psi"], states[1]["psi"]) and difference(states[0]["sigma"], states[1]["sigma"]) > 0
-        assert difference(states[1]["psi"], states[2]["psi"]) > 0
-        assert not [job for job, _ in watch.seen[1] if "unlabelled" in job.data]
 
 
 # FedMatch's losses, on linear networks that NumPy can follow.

@@ -15,14 +15,13 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch, FedSwitchUpdate, histogram, kl_from_uniform, mean_softmax
-from benchmark.methods.protocol import SERVER, Job, Key, Limit
-from benchmark.methods.shared import ema
+from benchmark.methods.protocol import Job, Key, Limit
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.optim.sgd import SGD, Constant
 from tests.conftest import tiny_experiment
-from tests.federated.helpers import difference, equal, weights_after
-from tests.methods.watch import SETTINGS, tiny_with, watched
+from tests.federated.helpers import difference, equal
+from tests.methods.watch import tiny_with, watched
 
 BASE = tiny_experiment()
 BATCHES: dict[str, Any] = {"batch_size": 8, "labelled_batch_size": 4, "server_batch_size": 8}
@@ -40,40 +39,6 @@ experiment = tiny_with
 
 def after_rounds(method, rounds, setting="server"):
     return watched(experiment(method, setting), rounds)
-
-
-@pytest.mark.parametrize("setting", SETTINGS[:3])
-def test_a_teacher_that_is_the_student(setting):
-    """TS-Client with alpha = 0 has T = S at every local step: FedProx-FixMatch, bit by bit; with alpha > 0 it has not.
-    A group norm makes labels independent of the mode, and 30 to 70 % of them are kept."""
-    plain, _ = after_rounds(FOUR["fedprox_fixmatch"], 1, setting)
-    assert 0.3 <= plain.metrics["pseudo/kept"] <= 0.7
-    expected = weights_after(experiment(FOUR["fedprox_fixmatch"], setting), rounds=2)
-    assert equal(weights_after(experiment(TSClientEMA(**SHARED, ratio=0.0), setting), rounds=2), expected)
-    assert difference(weights_after(experiment(FOUR["ts_client_ema"], setting), rounds=2), expected) > 1e-6
-
-
-def test_a_fixed_teacher_is_the_student_for_one_local_step():
-    """TS-Server with alpha = 0 sends T = S: equal for T = 1, over all rounds; with T = 2 the student has moved on."""
-    still = TSServerEMA(**SHARED, ratio=0.0)
-    for T, same in ((1, True), (2, False)):
-        one, other = (weights_after(experiment(method, T=T)) for method in (FOUR["fedprox_fixmatch"], still))
-        assert equal(one, other) is same
-
-
-@pytest.mark.parametrize("unsent_teacher", ["from_student", "keep_last"])
-def test_fedswitch_that_never_sends_is_fedprox_fixmatch(unsent_teacher):
-    """Watching a teacher moves nothing."""
-    never = FedSwitch(rule="student", **SHARED, unsent_teacher=unsent_teacher)
-    assert equal(weights_after(experiment(never)), weights_after(experiment(FOUR["fedprox_fixmatch"])))
-
-
-def test_fedswitch_that_always_sends_a_teacher_that_stays_is_ts_server():
-    """local_ratio = 1 leaves the local teacher as it was received; any other ratio is another method."""
-    expected = weights_after(experiment(FOUR["ts_server_ema"]))
-    for local_ratio, same in ((1.0, True), (None, False)):
-        method = FedSwitch(rule="teacher", **SHARED, ratio=0.5, local_ratio=local_ratio)
-        assert equal(weights_after(experiment(method)), expected) is same
 
 
 def test_two_local_steps_by_hand():
@@ -137,35 +102,6 @@ def test_what_the_server_makes_of_a_round():
         assert module.metrics[f"fedswitch/{name}"] == pytest.approx(np.mean([s[name] for s in sends]))
 
 
-@pytest.mark.parametrize("server_teacher", ["mean", "mean_then_ema"])
-def test_teachers_that_come_back(server_teacher):
-    """TS-Client: the mean of the teachers, then Eq. 1 with the student that ServerUpdate left."""
-    module, watch = after_rounds(replace(FOUR["ts_client_ema"], server_teacher=server_teacher), 1)
-    teachers = [outcome.sends["teacher"] for _, outcome in watch.clients()]
-    expected = {name: sum(t[name].double() for t in teachers) / 4 for name in teachers[0]}
-    if server_teacher == "mean_then_ema":
-        expected = ema(expected, module.state.server["student"], 0.5)
-    assert difference(module.state.server["teacher"], expected) < 1e-6
-    assert difference(module.state.server["teacher"], module.state.server["student"]) > 1e-6
-
-
-def test_bytes_are_those_of_the_models_that_travel_and_clients_keep_nothing():
-    """4 clients, w bytes a model: down w or 2 w, up w, w and two numbers of 8, or 2 w."""
-    size = sum(value.numel() * 4 for value in weights_of(prepare(BASE).network()).values())
-    cases = [
-        (FOUR["fedprox_fixmatch"], size, size),
-        (FOUR["ts_server_ema"], 2 * size, size),
-        (FOUR["ts_client_ema"], 2 * size, 2 * size),
-        (FedSwitch(rule="teacher", **SHARED), 2 * size, size + 16),
-        (FedSwitch(rule="student", **SHARED), size, size + 16),
-        (FedSwitch(rule="student", **SHARED, unsent_teacher="keep_last"), size, size + 8),
-    ]
-    for method, down, up in cases:
-        module, _ = after_rounds(method, 1)
-        assert (module.metrics["comm/bytes_down"], module.metrics["comm/bytes_up"]) == (4 * down, 4 * up)
-        assert module.state.clients == {}
-
-
 def test_the_last_known_divergence_is_kept():
     """Teacher in round 1, then never: the server's D^T stays; clients have no teacher and send one number."""
     method = FedSwitch(**SHARED, unsent_teacher="keep_last", beta=0.0)
@@ -175,26 +111,6 @@ def test_the_last_known_divergence_is_kept():
     module, watch = after_rounds(far, 2)
     assert module.metrics["fedswitch/sent_teacher"] == 0.0 and module.metrics["fedswitch/kl_teacher"] == known
     assert all(set(outcome.sends) == {"student", "kl_student"} for _, outcome in watch.clients())
-
-
-def test_a_sum_over_batches_is_t_means():
-    """With first_round alone deciding, T = 2 batches give twice the divergences and equal weights."""
-    mean, total = (after_rounds(FedSwitch(**SHARED, divergence=d), 1)[0] for d in ("mean", "sum"))
-    for name in ("fedswitch/kl_teacher", "fedswitch/kl_student"):
-        assert total.metrics[name] == pytest.approx(2 * mean.metrics[name])
-
-
-def test_clients_train_on_what_they_hold():
-    """RSCFed's setting: one labelled client takes L_s alone and has no divergence; means are over the other three."""
-    module, watch = after_rounds(FOUR["fedswitch"], 1, "some_clients")
-    with_labels = [client for client in range(4) if module.environment.labelled[client]]
-    assert len(with_labels) == 1
-    for job, outcome in watch.clients():
-        holds = job.key.client in with_labels
-        assert set(job.data) == ({"labelled"} if holds else {"unlabelled"})
-        assert ("kl_student" in outcome.sends) is not holds
-    measured = [outcome.sends["kl_student"] for _, outcome in watch.clients() if "kl_student" in outcome.sends]
-    assert module.metrics["fedswitch/kl_student"] == pytest.approx(sum(measured) / 3)
 
 
 @pytest.mark.parametrize("setting", ["server", "some_clients"])
@@ -209,14 +125,6 @@ def test_warm_start_trains_holders_of_labels_alone(name, setting):
     assert equal(server["student"], server.get("teacher", server["student"]))
     module.training_step(2, 0)
     assert {job.key.client for job in watch.jobs(2)} >= {0, 1, 2, 3}
-
-
-def test_labels_of_the_server_are_idle_beside_labels_at_clients():
-    """Algorithm 1 has no ServerUpdate: with N_s = 20 the clients alone train, each on both kinds of images."""
-    module, watch = watched(experiment(FOUR["fedprox_fixmatch"], "every_client", N_s=20))
-    assert module.environment.labelled[SERVER] == 20
-    assert sorted(job.key.client for job in watch.jobs()) == [0, 1, 2, 3]
-    assert all(set(job.data) == {"labelled", "unlabelled"} for job in watch.jobs())
 
 
 # FedSwitch's equations on numbers: the EMA (Eq. 1), divergences (Eq. 2) and the rule (Eq. 3).

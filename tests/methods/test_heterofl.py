@@ -8,11 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmark.data.partition import Shards
-from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.heterofl import ClientUpdate, HeteroFL, averaged, leading_slices, masked, scaler
-from benchmark.methods.supervised_fl import SupervisedFL
-from tests.federated.helpers import equal, weights_after
+from tests.federated.helpers import equal
 from tests.methods.watch import tiny_with, watched
 
 # Two hidden units, three inputs, two classes.
@@ -27,12 +25,6 @@ WEIGHTS = {
 def experiment(widths=(1.0, 0.5, 0.25), **factors):
     e = tiny_with(HeteroFL(batch_size=8, widths=widths), "everywhere", **factors)
     return replace(e, model=replace(e.model, norm="sbn"))
-
-
-def test_at_width_1_it_is_fedavg():
-    """Bit by bit, two rounds, with equal weights of clients, all of which hold all classes."""
-    fedavg = replace(experiment(), method=SupervisedFL(batch_size=8, weighting="uniform"))
-    assert equal(weights_after(experiment((1.0,)), 2), weights_after(fedavg, 2))
 
 
 def test_half_a_network_by_hand():
@@ -98,16 +90,3 @@ def test_a_round_is_the_mean_of_what_clients_of_three_widths_sent():
             ]
             expected = sum(found) / len(found) if found else start[name][row, 0].double()
             torch.testing.assert_close(module.state.server["student"][name][row, 0].double(), expected)
-
-
-def test_classes_are_asked_for_once():
-    _, watch = watched(experiment(C=4), rounds=2)
-    asked = {number: sum("classes" in outcome.sends for _, outcome in watch.seen[number]) for number in (1, 2)}
-    assert asked == {1: 4, 2: 0}
-
-
-@pytest.mark.parametrize(("norm", "told"), [("gn", "leaves parts of channels or groups"), ("bn", "choose sbn")])
-def test_what_cannot_be_sliced_is_refused(norm, told):
-    e = experiment((0.0625,))
-    with pytest.raises(ConfigError, match=told):
-        prepare(replace(e, model=replace(e.model, norm=norm)))

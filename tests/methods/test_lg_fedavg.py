@@ -1,15 +1,10 @@
 """LG-FedAvg: common layers are averaged, private ones stay, and what is tested is the ensemble of clients' models."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare
 from benchmark.methods.lg_fedavg import LGFedAvg, layers_of
-from benchmark.methods.supervised_fl import SupervisedFL
-from tests.federated.helpers import equal, weights_after
 from tests.methods.watch import tiny_with, watched
 
 METHOD = LGFedAvg(batch_size=8, private_layers=1)
@@ -17,11 +12,6 @@ METHOD = LGFedAvg(batch_size=8, private_layers=1)
 
 def experiment(method=METHOD, **factors):
     return tiny_with(method, "everywhere", **factors)
-
-
-def test_while_all_layers_are_common_it_is_fedavg():
-    fedavg = tiny_with(SupervisedFL(batch_size=8), "everywhere")
-    assert equal(weights_after(experiment(LGFedAvg(batch_size=8, fedavg_rounds=2)), 2), weights_after(fedavg, 2))
 
 
 @pytest.mark.parametrize("private", ["first", "last"])
@@ -41,24 +31,6 @@ def test_private_layers_never_leave_their_client(private):
             assert layers_of(job.receives.get("own", {})) == (own if number == 1 else [])
 
 
-def test_a_client_goes_on_from_its_own_layers():
-    """Those that it kept in round 1 differ between clients, and move on in round 2."""
-    module, _ = watched(experiment(C=4), rounds=1)
-    first = {keeper: tree["layers"] for keeper, tree in module.state.clients.items()}
-    assert len(first) == 4 and not equal(first["0"], first["1"])
-    module.training_step(2, 0)
-    assert not any(equal(first[keeper], tree["layers"]) for keeper, tree in module.state.clients.items())
-
-
-def test_common_layers_are_the_mean_by_images():
-    module, watch = watched(experiment(C=2), rounds=1)
-    sizes = module.environment.labelled
-    sent = [(sizes[job.key.client], outcome.sends["student"]) for job, outcome in watch.seen[1]]
-    for name in sent[0][1]:
-        mean = sum(n * w[name].double() for n, w in sent) / sum(n for n, _ in sent)
-        torch.testing.assert_close(module.state.server["student"][name].double(), mean, rtol=1e-5, atol=1e-6)
-
-
 def test_the_ensemble_is_tested():
     """Mean softmax of the clients' models over the test images, by hand; one voter is tested as any model."""
     module, _ = watched(experiment(C=4, rounds=2), rounds=2)
@@ -74,10 +46,3 @@ def test_the_ensemble_is_tested():
     assert len(voters) == 4 and module.metrics["test/accuracy"] == pytest.approx(float(accuracy), abs=1e-9)
     one = module.evaluator.measure(voters[:1])
     assert module.evaluator.measure([voters[0], voters[0]]) == pytest.approx(one, rel=1e-5)
-
-
-@pytest.mark.parametrize(("layers", "norm", "told"), [(9, "gn", "private_layers: 9 of"), (1, "bn", "'bn'")])
-def test_what_leaves_nothing_to_share_is_refused(layers, norm, told):
-    e = experiment(LGFedAvg(batch_size=8, private_layers=layers))
-    with pytest.raises(ConfigError, match=told):
-        prepare(replace(e, model=replace(e.model, norm=norm)))

@@ -124,9 +124,9 @@ class Plain(Method):
     [
         ("semifll", "did you mean 'semifl'"),
         ("nowhere:Method", "cannot be imported"),
-        (f"{HERE}:HERE", "is no dataclass"),
-        (f"{HERE}:Plain", "is no dataclass"),
-        ("benchmark.optim.sgd:SGD", "it lacks init, round, models, check, needs"),
+        (f"{HERE}:HERE", "is not a dataclass"),
+        (f"{HERE}:Plain", "is not a dataclass"),
+        ("benchmark.optim.sgd:SGD", "add init, round, models, check, needs"),
     ],
 )
 def test_names_that_are_no_method(name, message):

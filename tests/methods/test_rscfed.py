@@ -16,7 +16,7 @@ from benchmark.experiment import from_json, to_json
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
-from benchmark.methods.protocol import Batch, Job, Outcome, Training
+from benchmark.methods.protocol import Job, Outcome, Training
 from benchmark.methods.rscfed import RSCFed, norm_of_all, reweighted, sum_of_norms
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal
@@ -75,8 +75,6 @@ SAME: dict[str, Any] = {"batch_size": 8, "alpha": ALPHA, "unlabelled_weight": LA
 @pytest.mark.parametrize(
     "method, share, beta",
     [
-        (rscfed(M=1, subset=4, beta=0.0, labelled_weight="by_size", **SAME), None, 0.0),
-        (rscfed(M=1, subset=4, beta=0.0, **SAME), 0.5, 0.0),
         (fed_consist(**SAME), 0.5, 0.0),
         (fed_consist(labelled_share=None, **SAME), None, 0.0),
         (rscfed(M=1, subset=4, beta=0.0, labelled_weight="per_round", **SAME), 0.5, 0.0),
@@ -132,14 +130,6 @@ def test_a_client_drawn_twice_trains_twice_from_the_global_model():
     for client, kept in module.state.clients.items():
         assert set(kept) == (set() if int(client) == labelled else {"teacher", "teacher_steps"})
         assert kept.get("teacher_steps", 4) == 4
-
-
-def test_a_reused_model_counts_in_both_subsets():
-    """Two subsets of everyone: one job a client, and the result of M = 1, up to the order of the sums."""
-    module, (log,) = rounds_of(experiment_of(rscfed(M=2, subset=4, batch_size=8, beta=50.0, drawn_twice="reused")))
-    once, _ = rounds_of(experiment_of(rscfed(M=1, subset=4, batch_size=8, beta=50.0)))
-    assert len(log.jobs) == 4
-    assert difference(module.models()["student"], once.models()["student"]) < 1e-7
 
 
 def test_the_round_is_the_mean_of_the_subsets():
@@ -205,15 +195,6 @@ def test_a_round_without_labelled_clients_is_by_size():
     assert module.metrics["aggregation/labelled_share"] == 0.0
 
 
-@pytest.mark.parametrize("share, expected", [(None, (1, 1, 1, 1)), (0.4, (0.4, 0.2, 0.2, 0.2))])
-def test_fed_consist_averages_equally(share, expected):
-    """ "origi.": a quarter each; with a share for the one labelled client, the others share the rest equally."""
-    module, (log,) = rounds_of(experiment_of(fed_consist(batch_size=8, labelled_share=share, weighting="equal")))
-    models = sorted(sent_in(log, module), key=lambda sent: not sent[1])
-    mean = sum(weight * bias for weight, (_, _, bias) in zip(expected, models, strict=True)) / sum(expected)
-    assert torch.allclose(module.models()["student"]["fc2.bias"].double(), mean, atol=1e-7)
-
-
 def test_former_names_and_defaults_keep_their_cells():
     """per_subset was "paper" in older records: read, and in the hash."""
     e = experiment_of(rscfed(M=2, subset=3))
@@ -248,38 +229,6 @@ def test_the_first_global_model_is_sent_to_clients_that_come_late(teacher_start)
             assert equal(job.receives["teacher"], start) and not equal(job.receives["student"], start)
         met.add(client)
     assert len(met) > 2 and (sent > 0) == (teacher_start == "paper")
-
-
-def test_warm_start_is_the_labelled_client_alone():
-    """One job, whose result is the new global model and, for the teachers, theta_glob^0."""
-    module, (first, second) = rounds_of(
-        experiment_of(rscfed(M=2, subset=3, batch_size=8, warm_start_rounds=1)), rounds=2
-    )
-    (job,), (outcome,) = first.jobs, first.outcomes
-    assert module.environment.labelled[job.key.client] and job.learning_rate == "server"
-    assert equal(module.state.server["first"], outcome.sends["student"])
-    assert equal(second.jobs[0].receives["student"], outcome.sends["student"]) and len(second.jobs) == 6
-    assert not any("teacher" in job.receives for job in second.jobs)
-
-
-def test_warm_start_weighs_by_labels():
-    """ "share": (l1 w1 + ... + l4 w4) / (l1 + ... + l4), and no image without a label is seen."""
-    module, (log,) = rounds_of(experiment_of(fed_consist(batch_size=8, warm_start_rounds=1), setting="share"))
-    labels = [module.environment.labelled[outcome.key.client] for outcome in log.outcomes]
-    sent = [outcome.sends["student"]["fc2.bias"].double() for outcome in log.outcomes]
-    expected = sum(n * w for n, w in zip(labels, sent, strict=True)) / sum(labels)
-    assert torch.allclose(module.models()["student"]["fc2.bias"].double(), expected, atol=1e-7)
-    assert len(set(labels)) > 1 and all(set(job.data) == {"labelled"} for job in log.jobs)
-
-
-@pytest.mark.parametrize("setting, streams", [("share", {"labelled", "unlabelled"}), ("one_more_client", None)])
-def test_streams_are_those_that_a_client_has(setting, streams):
-    module, (log,) = rounds_of(experiment_of(rscfed(M=3, subset=4, batch_size=8), setting=setting))
-    for job in log.jobs:
-        extra = {"labelled"} if job.key.client == 4 else {"unlabelled"}
-        assert set(job.data) == (streams or extra)
-        assert job.learning_rate == ("server" if "labelled" in job.data else "client")
-    assert ("aggregation/labelled_share" in module.metrics) == (setting == "one_more_client")
 
 
 # Distance-reweighted aggregation, by hand on three clients with two weights each.
@@ -336,12 +285,6 @@ def test_the_share_of_labelled_clients():
     method = rscfed(labelled_share=0.2, beta=0.0)
     check(method.consensus(MODELS, [A, B, C]), [0.2, 0.4, 0.4])
     check(method.consensus(MODELS, [A, replace(A, size=300), C]), [0.05, 0.15, 0.8])
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-def test_one_kind_of_client_is_weighted_by_size(labelled):
-    members = [replace(member, labelled=labelled) for member in (A, B, C)]
-    check(rscfed(beta=0.0).consensus(MODELS, members), [100, 50, 50])
 
 
 def test_the_beta_rules():
@@ -407,24 +350,6 @@ class Constantly(nn.Module):
 
     def forward(self, images_NCHW):
         return self.logits_D.expand(len(images_NCHW), -1)
-
-
-IMAGES = {name: torch.zeros(3, 1, 2, 2) for name in ("weak", "weak2")}
-
-
-def test_both_losses_in_one_step():
-    """Student (.5, .5), label 1: ln 2 for each image, + 3 x .02."""
-    networks = (
-        nn.ModuleDict({"student": Constantly(0.0, 0.0)}),
-        nn.ModuleDict({"teacher": Constantly(math.log(1.5), 0.0)}),
-    )
-    batch = {
-        "unlabelled": Batch(views=IMAGES, labels_N=None),
-        "labelled": Batch(views=IMAGES, labels_N=torch.ones(3).long()),
-    }
-    update = MeanTeacherUpdate(method=rscfed(temperature=1.0, unlabelled_weight=3.0))
-    loss, _ = update.loss(*networks, batch, torch.Generator())
-    assert loss.item() == pytest.approx(math.log(2) + 0.06, rel=1e-5)
 
 
 @pytest.mark.parametrize(

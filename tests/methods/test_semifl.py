@@ -15,7 +15,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.jobs import JobRunner
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit, Stream
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.semifl import NO_LABEL, ClientUpdate, SemiFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
@@ -108,34 +108,10 @@ def test_the_sets_of_equations_3_and_4():
     assert local.pseudo is not None and local.pseudo.kept_N.tolist() == [True, False, True, False, False]
 
 
-def test_the_released_code_mixes_with_any_image():
-    rows = [SURE] * 60 + [UNSURE] * 4
-    mixed = started(rows, mix_source="released_code").selected["mix"].positions_N
-    assert len(mixed) == 60 and (mixed < 60).any()  # the chance that none of 60 falls on 60 of 64 is 1e-72
-
-
 @pytest.mark.parametrize(("rule", "labels"), [("skip_mix", {NO_LABEL}), ("draw_from_all", {0})])
 def test_nothing_below_the_threshold(rule, labels):
     found = started([SURE, SURE], nothing_below=rule).selected["mix"].labels_N
     assert found is not None and set(found.tolist()) == labels
-
-
-def test_a_skipped_mix_leaves_the_fix_loss():
-    """With all images sure the loss is L_fix alone, with either rule's gradient differing."""
-    network = nn.ModuleDict({"student": nn.Sequential(nn.Flatten(), nn.Linear(4, 3))})
-    views = {"weak": torch.rand(5, 1, 2, 2), "strong": torch.rand(5, 1, 2, 2)}
-    labels_N = torch.tensor([0, 1, 2, 0, 1])
-
-    def loss(mix_labels_N):
-        batch = {
-            "fix": Batch(views=views, labels_N=None, pseudo_labels_N=labels_N),
-            "mix": Batch(views=views, labels_N=None, pseudo_labels_N=mix_labels_N),
-        }
-        return ClientUpdate(method=SemiFL()).loss(network, nn.ModuleDict(), batch, torch.Generator().manual_seed(1))[0]
-
-    fix_alone = nn.functional.cross_entropy(network["student"](views["strong"]), labels_N)
-    assert loss(torch.full_like(labels_N, NO_LABEL)).item() == pytest.approx(fix_alone.item())
-    assert loss(labels_N).item() > fix_alone.item() + 0.1
 
 
 def tiny(**changes) -> Experiment:
@@ -173,15 +149,6 @@ def order_of_work(experiment: Experiment, rounds: int) -> list[list[str]]:
 def test_the_server_comes_first_and_last():
     """Algorithm 1: server, clients in every round, and the server once more in the end."""
     assert order_of_work(tiny(), 3) == [["server", "clients"], ["server", "clients"], ["server", "clients", "server"]]
-
-
-def test_the_server_s_epochs_may_be_others():
-    """T = 2 local steps of a client, and three times as many of the server."""
-    module = module_of(tiny(server_epochs_each=3))
-    watch = Watch(module)
-    module.training_step(1, 0)
-    steps = {job.key.client == SERVER: outcome.steps for job, outcome in watch.seen[1] if outcome.steps}
-    assert steps == {True: 6, False: 2}
 
 
 def test_the_released_order_and_the_warm_start():

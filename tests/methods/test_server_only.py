@@ -1,16 +1,13 @@
 """The bounds: whose images and labels they learn from, and static batch norms with statistics of these images."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare
 from benchmark.methods.protocol import CENTRAL, SERVER
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
-from tests.federated.helpers import equal, module_of, weights_after
+from tests.federated.helpers import equal, weights_after
 from tests.federated.test_hidden_labels import permuted
 from tests.methods.watch import tiny_with
 
@@ -39,19 +36,3 @@ def test_clients_labels_count_where_they_are_asked_for():
         weights = weights_after(environment.experiment, 1, environment)
         others = weights_after(environment.experiment, 1, permuted(environment, "everyone else"))
         assert equal(weights, others) != moved
-
-
-def test_everyones_images_without_their_labels_are_refused():
-    with pytest.raises(ConfigError, match="choose data.label_setting everywhere"):
-        prepare(tiny_with(EVERYONES))
-
-
-@pytest.mark.parametrize(("method", "setting"), [(EVERYONES, "everywhere"), (ServerOnly(batch_size=8), "server")])
-def test_static_statistics_are_measured(method, setting):
-    """Not the means 0 and variances 1 that a network begins with."""
-    e = tiny_with(method, setting)
-    module = module_of(replace(e, model=replace(e.model, norm="sbn")))
-    module.training_step(1, 0)
-    weights = module.state.server["student"]
-    means = [value for name, value in weights.items() if name.endswith("running_mean")]
-    assert means and all(bool((value != 0).any()) for value in means)

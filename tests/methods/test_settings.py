@@ -10,11 +10,15 @@ from benchmark.federated.environment import prepare
 from benchmark.methods.catalogue import method_name
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD, MovingRate
+from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedswitch import FedSwitch
+from benchmark.methods.heterofl import HeteroFL
+from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
+from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
 from benchmark.methods.supervised_fl import SupervisedFL
 from tests.conftest import tiny_experiment
@@ -81,6 +85,14 @@ def crl(**changes):
             {},
             "client_labels: 'released_code' does nothing",
         ),
+        (crl(bn_statistics="slot"), "server", {}, "'slot' moves nothing but self-training"),
+        (FedIRM(), "share", {}, "does not suit method 'fedirm'"),
+        (FedIRM(passes=5), "some_clients", {}, "passes: 5 does nothing with a network without dropout"),
+        (LGFedAvg(private_layers=9), "everywhere", {}, "private_layers: 9 of"),
+        (LGFedAvg(private_layers=1), "everywhere", {"norm": "bn"}, "model.norm: 'bn'"),
+        (HeteroFL(widths=(0.0625,)), "everywhere", {"norm": "gn"}, "leaves parts of channels or groups"),
+        (HeteroFL(widths=(0.0625,)), "everywhere", {"norm": "bn"}, "choose sbn"),
+        (ServerOnly(images="everyones"), "server", {}, "choose data.label_setting everywhere"),
         (RSCFed(subset=5), "some_clients", {}, "choose 1 to 4"),
         (RSCFed(subset=3), "server", {}, "one_more_client"),
         (crl(), "server", {"norm": "sbn"}, "model.norm: 'sbn' with method 'ssfl', which asks for no statistics"),

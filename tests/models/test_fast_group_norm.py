@@ -55,15 +55,6 @@ def test_outputs_and_gradients_are_pytorchs(N, groups, per_group, side, mean):
         assert off < 1e-6 * (1 + abs(mean)) * (1 + r) ** 2 * size
 
 
-def test_the_result_stays_channels_last():
-    norm, images_NCHW = norm_and_images(3, 2, 2, 4)
-    leaf = images_NCHW.requires_grad_()
-    found = norm(leaf)
-    found.square().sum().backward()
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    assert leaf.grad.is_contiguous(memory_format=torch.channels_last)
-
-
 @pytest.mark.parametrize("change", [torch.Tensor.double, torch.Tensor.bfloat16, torch.Tensor.contiguous])
 def test_elsewhere_it_is_pytorchs_own_to_the_bit(change):
     norm, images_NCHW = norm_and_images(3, 2, 2, 4)

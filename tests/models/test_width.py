@@ -10,7 +10,6 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.models.build import ImageShape, Model, build
-from benchmark.models.small_cnn import narrowed
 
 # N images, C channels, H rows, W columns
 
@@ -82,15 +81,6 @@ def test_a_slice_computes_what_the_full_network_does_without_the_rest(network, n
         for network_ in (full, narrow):
             network_.train(norm == "none")  # evaluation keeps sBN's statistics at 0 and 1, or at 0 where zeroed
         torch.testing.assert_close(narrow(images_NCHW), full(images_NCHW))
-
-
-@given(full=st.sampled_from([16, 32, 64, 128]), width=st.floats(0, 1, exclude_min=True), power=st.integers(0, 4))
-def test_narrowed_is_the_least_multiple_that_is_enough(full: int, width: float, power: int) -> None:
-    multiple = 2**power
-    units = narrowed(full, width, multiple)
-    assert units % multiple == 0
-    assert multiple <= units <= full
-    assert units - multiple < full * width <= units + 1e-6
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ BROKEN = [
     (4, "result.json", b"[]", "not a JSON object"),
     (5, "result.json", b"{}", "status None"),
     (6, "state.pt", b"PK", "is damaged"),
-    (7, "experiment.json", b"name_error:Mine", "no method of this suite"),
-    (8, "experiment.json", b"syntax_error:Mine", "no method of this suite"),
-    (9, "experiment.json", b"leaves:Mine", "no method of this suite"),
+    (7, "experiment.json", b"name_error:Mine", "not a method of this suite"),
+    (8, "experiment.json", b"syntax_error:Mine", "not a method of this suite"),
+    (9, "experiment.json", b"leaves:Mine", "not a method of this suite"),
 ]
 FILES = {"name_error": "nothing_of_this_name", "syntax_error": "def (", "leaves": "import sys; sys.exit(3)"}
 

@@ -93,7 +93,7 @@ def two_costs() -> Records:
 def test_budgets_are_the_least_totals_of_steps_and_of_bytes_up_and_down() -> None:
     """A spends 30 steps and 90 bytes, B 60 and 60. At 30 steps A has all its rounds, B one (20; two would be 40): .5
     and .6. At 60 bytes B has all its rounds, A two (60): .8 and .4."""
-    (column,) = arenas(item_of([A, B]), two_costs())
+    (column,) = arenas(Reported(item_of([A, B]), two_costs()))
     assert column.budget == {"steps": 30.0, "bytes": 60.0}
     assert by_method(column) == {
         "B": {"rounds": 0.8, "steps": 0.6, "bytes": 0.8},
@@ -110,14 +110,14 @@ def test_one_run_without_an_evaluation_leaves_the_method_out() -> None:
     """Seed 1 of B was first evaluated beyond the budget: a mean of seed 0 alone would stand beside means of both."""
     both = {seed: run_of(A, seed, [line(0.5, 30, 0)]) for seed in (0, 1)}
     b = {0: run_of(B, 0, [line(0.9, 30, 0), line(0.9, 30, 0)]), 1: run_of(B, 1, [line(None, 30, 0), line(0.9, 30, 0)])}
-    (column,) = arenas(item_of([A, B]), {A.cell_key: both, B.cell_key: b})
+    (column,) = arenas(Reported(item_of([A, B]), {A.cell_key: both, B.cell_key: b}))
     assert set(by_method(column)["B"]) == {"rounds"} and set(by_method(column)["A"]) == {"rounds", "steps"}
 
 
 def test_a_method_that_sends_nothing_sets_no_budget_and_stays_within_any() -> None:
     records = dict(two_costs())
     records[C.cell_key] = {0: run_of(C, 0, [line(0.2, 50, 0), line(0.3, 50, 0)])}
-    (column,) = arenas(item_of([A, B, C]), records)
+    (column,) = arenas(Reported(item_of([A, B, C]), records))
     assert column.budget == {"steps": 30.0, "bytes": 60.0}
     assert by_method(column)["C"] == {"rounds": 0.3, "bytes": 0.3}
 
@@ -128,7 +128,7 @@ def test_bounds_and_diverged_runs_set_no_budget() -> None:
     records = dict(two_costs())
     records[bound.cell_key] = {0: run_of(bound, 0, [line(0.99, 5, 0)])}
     records[C.cell_key] = {0: run_of(C, 0, [line(0.1, 4, 1)], status="diverged")}
-    (column,) = arenas(item_of([A, B, C, bound]), records)
+    (column,) = arenas(Reported(item_of([A, B, C, bound]), records))
     assert column.budget["steps"] == 30.0
     assert [result.cell.label for result in column.bounds] == ["Bound/own"]
     assert [(result.cell.label, result.status) for result in column.apart] == [("C/own", "diverged")]
@@ -152,7 +152,7 @@ def test_a_column_is_over_common_seeds() -> None:
     """A has seeds 0 to 4, B 0 to 3: four are common, and A's mean leaves seed 4 out (1.0, which would have lifted
     it)."""
     records = ends((A, dict.fromkeys(range(4), 0.5) | {4: 1.0}), (B, dict.fromkeys(range(4), 0.6)))
-    (column,) = arenas(item_of([A, B], seeds=5), records)
+    (column,) = arenas(Reported(item_of([A, B], seeds=5), records))
     assert column.seeds == (0, 1, 2, 3)
     assert by_method(column)["A"]["rounds"] == 0.5
     assert [entry.result.status for entry in column.compared] == ["partial", "done"]
@@ -160,7 +160,7 @@ def test_a_column_is_over_common_seeds() -> None:
 
 def test_without_a_common_seed_nothing_is_placed() -> None:
     """Each keeps its own mean, and that is all that can be said."""
-    (column,) = arenas(item_of([A, B]), ends((A, {0: 0.5}), (B, {1: 0.6})))
+    (column,) = arenas(Reported(item_of([A, B]), ends((A, {0: 0.5}), (B, {1: 0.6}))))
     assert column.seeds == ()
     assert [(p.difference, p.summary.mean) for e in column.compared for p in [e.places["rounds"]]] == [
         (None, 0.6),
@@ -171,7 +171,7 @@ def test_without_a_common_seed_nothing_is_placed() -> None:
 def test_columns_follow_the_item() -> None:
     """own, then tuned; A/tuned waits; the bound that there is one of stands beside both."""
     item, records = small()
-    own, tuned = arenas(item, records)
+    own, tuned = arenas(Reported(item, records))
     assert (own.title, tuned.title) == ("own hyperparameters", "tuned hyperparameters")
     assert [choice.label for choice in own.waiting] == []
     assert [choice.label for choice in tuned.waiting] == ["A/tuned"]
@@ -186,7 +186,7 @@ def test_bounds_of_a_column_stay_in_it() -> None:
         arena_cell(name, alpha, 960 + place, "alpha", role=roles[name])
         for place, (name, alpha) in enumerate(itertools.product("AS", (0.1, 1.0)))
     ]
-    low, high = arenas(item_of(cells), {})
+    low, high = arenas(Reported(item_of(cells), {}))
     assert [[r.cell.label for r in column.bounds] for column in (low, high)] == [["S/0.1"], ["S/1.0"]]
 
 
@@ -207,7 +207,7 @@ def test_an_arena_compares_methods_and_has_nothing_published() -> None:
 def test_the_table_says_what_the_numbers_say() -> None:
     """small(): A .91 and B .81 in the mean; B, C, D and the bound below; the second column waits."""
     item, records = small()
-    own, tuned = arena_tables(item, records)
+    own, tuned = arena_tables(Reported(item, records))
     text = markdown_of(own)
     assert "| A | 91.00 ±1.00 | 91.00 ±1.00 |" in text and "| B | 81.00 ±1.00 |" in text
     assert "| -10.00 no interval n=3 |" in text
@@ -225,7 +225,7 @@ def test_the_table_says_what_the_numbers_say() -> None:
 def test_methods_that_kept_no_pseudo_label_are_named() -> None:
     lines = [{**line(0.5, 10, 1e6), "pseudo/kept": 0.0}]
     records = {A.cell_key: {0: run_of(A, 0, lines)}, **ends((B, {0: 0.6}))}
-    (column,) = arenas(item_of([A, B]), records)
+    (column,) = arenas(Reported(item_of([A, B]), records))
     assert learned_nothing(column) == "Not ranked: 1 of 2 methods kept no pseudo-label in the last round: A."
     assert [one.result.cell.label for one in column.compared] == ["B/own", "A/own"]
 
@@ -238,7 +238,7 @@ def test_what_is_typically_no_better_than_labels_alone_is_not_ranked(ends_of_c: 
     records = ends(
         (A, dict.fromkeys(range(3), 0.85)), (C, dict(enumerate(ends_of_c))), (bound, {0: 0.6, 1: 0.6, 2: 0.7})
     )
-    (column,) = arenas(item_of([C, A, bound]), records)
+    (column,) = arenas(Reported(item_of([C, A, bound]), records))
     differences = {one.result.cell.label: one.places["rounds"].difference for one in column.compared}
     assert (differences["C/own"] is not None) == ranked
     assert ("C" in learned_nothing(column)) == (not ranked)
@@ -246,7 +246,7 @@ def test_what_is_typically_no_better_than_labels_alone_is_not_ranked(ends_of_c: 
 
 def test_json_has_every_place_in_fractions() -> None:
     item, records = small()
-    found = arena_object(item, records)
+    found = arena_object(Reported(item, records))
     assert found["varies"] == "hyperparameters"
     assert found["columns"][0] == {"value": "own", "seeds": [0, 1, 2], "rounds": 2, "steps": 20.0, "bytes": 1e6}
     first = found["methods"][0]

@@ -16,7 +16,8 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.boards import board, declared_claims, findings, furthest, papers_table, questions, sentences, state_text
-from reports.claims import claim_page, finding_text, interval_text, reason_text, target_table
+from reports.claims import finding_text, interval_text, reason_text, target_table
+from reports.formatting import claim_page
 from reports.interval_figures import forest
 from reports.pages import _card
 from reports.provenance import pre_registration
@@ -192,12 +193,13 @@ def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:
         b.cell_key: {s: run(b, s, (0.7, 0.8)) for s in range(2)},
     }
     runs[b.cell_key][2] = run(b, 2, (0.7, 0.75))
-    table = target_table(item, runs, claim)
+    one = Reported(item, runs)
+    table = target_table(one, claim)
     assert table is not None and [[entry.text for entry in row.entries] for row in table.rows] == [
         ["a", "10", "20.0 MB", "3 of 3"],
         ["b", "20", "40.0 MB", "2 of 3"],
     ]
-    assert target_table(item, runs, item.claims[0]) is None
+    assert target_table(one, item.claims[0]) is None
 
 
 def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
@@ -208,7 +210,7 @@ def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
     one = Reported(replace(item, profile="paper", cells=cells, claims=(claim,)), records)
     (judged,) = one.judged
     assert finding_text(one, judged) == "parameters: the difference is +200. It is counted."
-    assert forest(one, judged, seeds=False) is None
+    assert forest(judged, seeds=False) is None
     (bullet,) = [line for line in papers_table([one]).splitlines() if line.startswith("- ")]
     assert "**holds**" in bullet and bullet.endswith(": parameters +200, counted.")
 
@@ -216,13 +218,13 @@ def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
 def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:
     page = Page(build([pilots()], tmp_path))
     assert "not run" in page.text and "fedswitch" in page.source
-    assert "toy/tab1/demo/" + claim_page(pair().claims[0]) in page.files()
+    assert claim_page(pair(), pair().claims[0]) in page.files()
 
 
 def test_a_forest_has_a_row_a_look_and_a_row_a_seed() -> None:
     item, records = confirmed(seeds=9)
     one = Reported(item, records)
-    picture = forest(one, one.judged[0], seeds=True)
+    picture = forest(one.judged[0], seeds=True)
     assert picture is not None
     (ax,) = picture.figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()][:2] == ["look 1: 9 seeds", "seed 100"]
@@ -247,7 +249,7 @@ def test_a_forest_draws_the_interval_that_is_told(fallen: int) -> None:
     }
     one = Reported(item, begun_under(item, records))
     (judged,) = one.judged
-    picture = forest(one, judged, seeds=False)
+    picture = forest(judged, seeds=False)
     assert picture is not None and judged.runs_fall == (fallen > 0) and judged.estimate is not None
     (ax,) = picture.figure.axes
     drawn = [np.asarray(each.get_segments())[0, :, 0] for each in ax.collections if isinstance(each, LineCollection)]
@@ -261,7 +263,7 @@ def test_a_forest_draws_the_interval_that_is_told(fallen: int) -> None:
 
 def test_a_claim_s_page_has_its_sentence_its_rule_and_every_seed(tmp_path: Path) -> None:
     build([confirmed()], tmp_path)
-    text = words(tmp_path / "toy/tab1/demo" / claim_page(pair().claims[0]))
+    text = words(tmp_path / claim_page(pair(), pair().claims[0]))
     for said in (
         "holds",
         "+10.04 points",
@@ -290,12 +292,12 @@ def test_a_page_says_when_claim_and_first_run_were_made_and_by_which_rule(tmp_pa
         a: {**{s: begun(run, hours[s] - 1) for s, run in records[a].items()}, 0: make_record(item.cells[0], 0)},
         b: {s: begun(run, hours[s]) for s, run in records[b].items()},
     }
-    assert pre_registration(item, records, item.claims[0]) == {
+    assert pre_registration(Reported(item, records), item.claims[0]) == {
         "made": "2026-11-22 21:53 UTC, in commit 9500fb4",
         "first run": "2026-11-23 01:07 UTC, a seed 101, by code 4f1c2a9be0",
         "rule": "version 4; 2 runs begun before the rule had a version; 16 runs begun under version 4",
     }
-    assert pre_registration(item, {}, item.claims[0])["first run"] == "none yet"
+    assert pre_registration(Reported(item, {}), item.claims[0])["first run"] == "none yet"
     build([(item, records)], tmp_path)
-    page = (tmp_path / "toy" / "tab1" / "demo" / claim_page(item.claims[0])).read_text()
+    page = (tmp_path / claim_page(item, item.claims[0])).read_text()
     assert "in commit 9500fb4, hash" in page and "2 runs begun before the rule had a version" in page

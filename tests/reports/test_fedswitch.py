@@ -9,6 +9,7 @@ from benchmark.records.record import RunRecord
 from reports.item_figures import figure_csv
 from reports.paper_table import item_tables
 from reports.properties import property_tables
+from reports.reported import Reported
 from reports.results import runs_frame
 
 
@@ -37,29 +38,29 @@ def test_table_1_has_what_was_handed_over_beside_the_print():
     cell = item.cell("FedSwitch")
     handed = client({"student": 4, "teacher": 4}, {"student": 4, "kl_student": 8})
     records = {cell.cell_key: {0: record(cell, exchange=handed)}}
-    (table,) = item_tables(item, records)
+    (table,) = item_tables(Reported(item, records))
     rows = {row.entries[0].text: [entry.text for entry in row.entries[1:]] for row in table.rows}
     assert rows["FedSwitch"] == ["no", "yes", "yes", "yes", "yes", "yes"]  # ours and print, property by property
     assert rows["FedMatch"][1::2] == ["no", "yes", "no"] and rows["FedSEAL"][1::2] == ["yes", "no", "no"]
-    (found,) = property_tables(item, records)
+    (found,) = property_tables(Reported(item, records))
     assert found.rows[0].entries[1].below == ("clients also send kl_student",)
 
 
 def test_figure_2_has_columns_without_a_run():
-    (table,) = item_tables(one("fig2"), {})
+    (table,) = item_tables(Reported(one("fig2"), {}))
     assert [column.name for column in table.columns] == ["alpha", "classes a client", "KL, nats"]
-    assert "mean" not in table.caption and len(runs_frame([(one("fig2"), {})])) == 0
+    assert "mean" not in table.caption and len(runs_frame([Reported(one("fig2"), {})])) == 0
 
 
 def test_a_ratio_stands_in_table_and_file():
     item = one("fig3_right")
     cell = item.cells[0]
     records = {cell.cell_key: {0: record(cell)}}
-    (table, *_) = item_tables(item, records)
+    (table, *_) = item_tables(Reported(item, records))
     assert "0.5" in [entry.text for entry in table.rows[0].entries]
-    frame = runs_frame([(item, records)])
+    frame = runs_frame([Reported(item, records)])
     assert frame[frame["metric"] == "pseudo/kl_ratio"]["value"].tolist() == [0.5]
-    points = figure_csv(item, records)
+    points = figure_csv(Reported(item, records))
     assert points[points["metric"] == "pseudo/kl_ratio"][["round", "value"]].to_numpy().tolist() == [
         [16, pytest.approx(0.5)]
     ]

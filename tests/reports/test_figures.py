@@ -11,10 +11,11 @@ import pytest
 
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Drawing, Item
-from benchmark.verdicts.results import Records, collect
+from benchmark.verdicts.results import Records
 from benchmark.verdicts.statistics import summary
 from reports.figures import Panel, Picture, as_json, curves
 from reports.item_figures import caption_of, figure_csv, item_picture, joins, panels_of
+from reports.reported import Reported
 from reports.results import series_of
 from reports.style import DARK, LOOKS, PALETTE, looks
 from tests.reports.fakes import make_cell, make_record
@@ -27,7 +28,7 @@ ARENA = (
 
 @pytest.fixture(scope="module")
 def drawn(laptop_table: tuple[Item, Records]) -> Picture:
-    picture = item_picture(*laptop_table)
+    picture = item_picture(Reported(*laptop_table))
     assert picture is not None
     return picture
 
@@ -35,8 +36,8 @@ def drawn(laptop_table: tuple[Item, Records]) -> Picture:
 def test_what_is_drawn_equals_the_records(drawn: Picture, laptop_table: tuple[Item, Records]) -> None:
     """First panel: accuracy of the small cohort. Grouping's line and its data are the mean of its three seeds."""
     item, records = laptop_table
-    result = collect(item, records)["Grouping/small"]
-    band = series_of(result, records, "test/accuracy", 120).band
+    result = Reported(item, records).results["Grouping/small"]
+    band = series_of(result, "test/accuracy", 120).band
     panel = drawn.data[0]
     line = next(one for one in panel["lines"] if one["name"] == "Grouping")
     assert [point[0] for point in line["points"]] == list(band.index)
@@ -59,9 +60,9 @@ def test_a_row_has_one_y_scale_and_a_column_one_x_scale(drawn: Picture) -> None:
 def test_a_picture_on_used_axes_is_as_on_new_ones(laptop_table: tuple[Item, Records]) -> None:
     """Also after one with another metric, a mark where clients join, and a logarithmic axis."""
     item, records = laptop_table
-    result = collect(item, records)["Grouping/small"]
+    result = Reported(item, records).results["Grouping/small"]
     panels = [
-        Panel(title="", metric=metric, joins=joined, lines={"": series_of(result, records, metric, 60)})
+        Panel(title="", metric=metric, joins=joined, lines={"": series_of(result, metric, 60)})
         for metric, joined in (
             ("test/accuracy", 30),
             ("diversity/delta/l2/squared/clients", None),
@@ -97,7 +98,7 @@ def test_names_and_data_cannot_leave_their_place() -> None:
     cells = [make_cell(f"{n}", {"method": n}, i) for i, n in enumerate(("<b>$x$</b>", "B"), start=1)]
     records = {c.cell_key: {0: make_record(c, 0, {"test/accuracy": 0.5})} for c in cells}
     item = Item(name="toy/tab1", title="T", profile="demo", cells=tuple(cells))
-    picture = item_picture(item, records)
+    picture = item_picture(Reported(item, records))
     assert picture is not None and "<b>" not in picture.inline("x") and "&lt;b&gt;$x$" in picture.inline("x")
 
 
@@ -133,12 +134,12 @@ def factor_item() -> tuple[Item, Records]:
         for c in cells
     }
     drawing = Drawing(kind="against", x="T", log_x=True)
-    return Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), seeds=3, drawing=drawing), records
+    return Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), seeds=5, drawing=drawing), records
 
 
 def test_against_a_factor_the_points_are_means_in_order() -> None:
     """T = 2, 8, 32 on a logarithmic axis: .54 .60 .84 in percent, with scipy's intervals."""
-    picture = item_picture(*factor_item())
+    picture = item_picture(Reported(*factor_item()))
     assert picture is not None
     (panel,) = picture.data
     points = panel["lines"][0]["points"]
@@ -151,7 +152,7 @@ def test_means_of_different_seeds_are_not_joined() -> None:
     """At T = 8 seed 4 alone has run: its .62 beside the others' means would draw a bend that no seed has."""
     item, records = factor_item()
     key = item.cells[2].cell_key
-    pictures = [item_picture(item, runs) for runs in (records, {**records, key: {4: records[key][4]}})]
+    pictures = [item_picture(Reported(item, runs)) for runs in (records, {**records, key: {4: records[key][4]}})]
     joined, apart = (picture.figure.axes[0].lines[0].get_linestyle() for picture in pictures if picture)
     assert joined != "None" and apart == "None"
 
@@ -160,7 +161,7 @@ def test_against_a_factor_a_bound_is_level() -> None:
     """FedSwitch's Figure 4: labels alone at .4 for every alpha."""
     (item,) = items(["fedswitch/fig4"], "demo")
     records = {cell.cell_key: {0: make_record(cell, 0, {"test/accuracy": 0.4})} for cell in item.cells}
-    picture = item_picture(item, records)
+    picture = item_picture(Reported(item, records))
     assert picture is not None
     (level,) = [line for line in picture.data[0]["lines"] if line["name"] == "Labels alone"]
     assert [(x, y) for x, y, *_ in level["points"]] == [(x, 40.0) for x in (0.01, 0.05, 0.1, 1.0, 10.0, 100.0)]
@@ -169,7 +170,9 @@ def test_against_a_factor_a_bound_is_level() -> None:
 def test_words_on_the_x_axis_keep_their_order() -> None:
     item, records = factor_item()
     cells = tuple(replace(c, setting={"method": f"T{c.setting['T']}"}) for c in item.cells)
-    picture = item_picture(replace(item, cells=cells, drawing=Drawing(kind="against", x="method", lines=())), records)
+    picture = item_picture(
+        Reported(replace(item, cells=cells, drawing=Drawing(kind="against", x="method", lines=())), records)
+    )
     assert picture is not None
     assert [t.get_text() for t in picture.figure.axes[0].get_xticklabels()] == ["T32", "T2", "T8"]
 
@@ -182,14 +185,14 @@ def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     records = {c.cell_key: {0: make_record(c, 0, {"test/accuracy": 0.5}, rounds=lines)} for c in cells}
     drawing = Drawing(metrics=("pseudo/kl_uniform",), panels=("data",), truth={"pseudo/kl_uniform": "pseudo/kl_true"})
     item = Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), drawing=drawing)
-    picture = item_picture(item, records)
+    picture = item_picture(Reported(item, records))
     assert picture is not None and len(picture.data) == 2
     assert [ax.get_title(loc="left") for ax in picture.figure.axes] == ["x", "y"]
     truth = [line for line in picture.figure.axes[0].get_lines() if line.get_gid() == "line-0-truth"]
     assert list(np.asarray(truth[0].get_ydata())) == [0.2, 0.2]
     assert caption_of(item).endswith("Dotted, in a line's colour: KL of true labels from uniform, mean over seeds.")
     assert "Dotted, in" not in caption_of(replace(item, drawing=None))
-    assert set(figure_csv(item, records)["label"]) == {c.label for c in cells}
+    assert set(figure_csv(Reported(item, records))["label"]) == {c.label for c in cells}
 
 
 def test_class_counts_of_the_embedded_digits() -> None:
@@ -201,7 +204,7 @@ def test_class_counts_of_the_embedded_digits() -> None:
         cells=(cell,),
         drawing=Drawing(kind="class_counts", panels=("alpha",)),
     )
-    picture = item_picture(item, {})
+    picture = item_picture(Reported(item, {}))
     assert picture is not None
     patches: Any = picture.figure.axes[0].patches
     heights = sum(patch.get_height() for patch in patches)
@@ -209,7 +212,7 @@ def test_class_counts_of_the_embedded_digits() -> None:
 
 
 def test_nothing_is_drawn_without_a_run() -> None:
-    assert item_picture(factor_item()[0], {}) is None
+    assert item_picture(Reported(factor_item()[0], {})) is None
 
 
 def test_methods_keep_their_look_and_no_two_share_a_line() -> None:

@@ -12,9 +12,9 @@ from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.verdicts.judge import Estimate, Judged
 from reports import boards
-from reports.claims import claim_page, finding_text
+from reports.claims import finding_text
 from reports.findings import findings_page, write_findings
-from reports.formatting import markdown
+from reports.formatting import claim_page, markdown
 from reports.pages import papers
 from reports.reported import Reported
 from reports.scope import lines_beside
@@ -48,7 +48,7 @@ def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
     name = "FedAvg loses with a large cohort"
     (judged,) = [judged for judged in one.judged if judged.claim.name == name]
     page = findings_page([Reported(one.item, {}), one], links=True)
-    assert f"[{name}](ssfl/tab2/laptop/{claim_page(judged.claim)})**: {judged.verdict}." in page
+    assert f"[{name}]({claim_page(one.item, judged.claim)})**: {judged.verdict}." in page
     assert markdown(finding_text(one, judged)) in page
     for line in lines_beside(one, judged, [one]):
         assert markdown(line) in page

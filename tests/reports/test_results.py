@@ -6,6 +6,7 @@ import pytest
 
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import cell_result
+from reports.reported import Reported
 from reports.results import RUN_COLUMNS, csv_text, curves_frame, runs_frame, series_of
 from tests.reports.fakes import accuracies, make_cell, make_record
 
@@ -26,7 +27,7 @@ def test_a_band_is_the_t_interval_of_each_round() -> None:
     records = {
         CELL.cell_key: {s: make_record(CELL, s, {"test/accuracy": 0.5}, rounds=rounds(*v)) for s, v in enumerate(lines)}
     }
-    series = series_of(cell_result(CELL, records, 5), records, "test/accuracy")
+    series = series_of(cell_result(CELL, records, 5), "test/accuracy")
     assert list(series.band.index) == [1, 2] and series.band.loc[1, "mean"] == pytest.approx(0.2)
     assert series.band.loc[1, "high"] == pytest.approx(0.2 + 1.2417 * 0.0707, abs=1e-4)
     assert series.band.loc[2].tolist() == pytest.approx([0.6, 0.6, 0.6, 3])
@@ -38,7 +39,7 @@ def test_unfinished_and_diverged_runs_join_no_mean() -> None:
     made[2] = make_record(CELL, 2, status="unfinished", rounds=rounds(0.9))
     made[3] = make_record(CELL, 3, status="diverged", rounds=rounds(0.1, math.nan))
     records = {CELL.cell_key: made}
-    series = series_of(cell_result(CELL, records, 4), records, "test/accuracy")
+    series = series_of(cell_result(CELL, records, 4), "test/accuracy")
     assert series.band.empty and list(series.finished) == [0, 1]
     assert list(series.unfinished) == [2] and series.diverged[3].tolist() == [0.1]
 
@@ -47,13 +48,13 @@ def test_long_lines_are_means_of_consecutive_rounds() -> None:
     """1 to 10 in at most 5 points: means of two, each at its second round."""
     made = make_record(CELL, 0, {"test/accuracy": 1.0}, rounds=rounds(*[float(t) for t in range(1, 11)]))
     records = {CELL.cell_key: {0: made}}
-    series = series_of(cell_result(CELL, records, 1), records, "test/accuracy", most=5)
+    series = series_of(cell_result(CELL, records, 1), "test/accuracy", most=5)
     assert list(series.finished.index) == [2, 4, 6, 8, 10]
     assert series.finished[0].tolist() == [1.5, 3.5, 5.5, 7.5, 9.5]
 
 
 def test_every_run_and_metric_is_a_row_and_what_is_absent_too() -> None:
-    frame = runs_frame([(ITEM, accuracies([(CELL, [0.1 + 0.2])]))])
+    frame = runs_frame([Reported(ITEM, accuracies([(CELL, [0.1 + 0.2])]))])
     assert tuple(frame.columns) == RUN_COLUMNS and len(frame) == 3
     assert frame["status"].tolist() == ["done", "missing", "missing"]
     assert "toy/tab1,demo,a," in csv_text(frame) and ",0.30000000000000004,1,done" in csv_text(frame)

@@ -1,9 +1,7 @@
 """The site as a visitor and as an attacker see it: complete, self-contained, the same twice, deaf to hostile names."""
 
-import base64
-import hashlib
+import gzip
 import json
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,8 +13,9 @@ from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import Records
 from reports.articles import article
-from reports.pages import is_web
-from reports.site import build, item_page
+from reports.cells import is_web
+from reports.formatting import cell_page, item_page
+from reports.site import build
 from tests.reports.arena_fakes import small
 from tests.reports.fakes import accuracies, make_cell, make_record, pair, printed
 
@@ -90,12 +89,17 @@ def site(laptop_table: tuple[Item, Records], tmp_path_factory: pytest.TempPathFa
     return out
 
 
-def test_every_page_is_well_formed_and_every_link_leads_somewhere(site: Path) -> None:
+def test_every_page_is_well_formed_and_every_link_leads_somewhere(
+    site: Path, laptop_table: tuple[Item, Records]
+) -> None:
+    """Each cell that has a run has one page, and every cell has its experiment as a file."""
     pages = sorted(site.rglob("*.html"))
     names = [path.relative_to(site).as_posix() for path in pages]
     assert {"index.html", "glossary.html", "performance.html", "ssfl/index.html"} <= set(names)
-    assert len([name for name in names if "/cell-" in name]) == 12 + 5 + 4
-    assert len([name for name in names if name.startswith("runs/")]) == 32 + 10 + 7
+    shown = (laptop_table, small(), lean())
+    with_runs = {cell.cell_key for item, records in shown for cell in item.cells if records.get(cell.cell_key)}
+    assert {Path(name).stem for name in names if name.startswith("cells/")} == with_runs
+    assert {path.stem for path in site.glob("cells/*.json")} == {c.cell_key for item, _ in shown for c in item.cells}
     for path in pages:
         page = Page(path)
         assert page.open == [], path
@@ -105,16 +109,16 @@ def test_every_page_is_well_formed_and_every_link_leads_somewhere(site: Path) ->
             assert (path.parent / link).resolve().is_file(), (path, link)
 
 
-def test_pages_load_nothing_and_only_their_own_scripts_run(site: Path) -> None:
-    """The policy names every script that is no data by its hash, and nothing else."""
+def test_pages_load_the_site_s_own_files_and_nothing_runs_in_them(site: Path) -> None:
+    """One style sheet and one script, beside the pages; a script in a page is refused by its policy."""
     for path in site.rglob("*.html"):
         page = Page(path)
         (policy,) = [a["content"] or "" for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
         assert policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
-        assert not [t for t, a in page.tags if t in ("link", "img", "iframe", "object", "base") or "src" in a], path
-        scripts = re.findall(r"<script>(.*?)</script>", page.source, re.DOTALL)
-        hashes = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts}
-        assert hashes == set(re.findall(r"'sha256-([^']*)'", policy)), path
+        assert "'unsafe-inline'" not in policy.partition("script-src")[2]
+        loaded = [attrs.get("href") or attrs.get("src") or "" for tag, attrs in page.tags if tag in ("link", "script")]
+        assert [(path.parent / name).resolve() for name in loaded if name] == [site / "site.css", site / "site.js"]
+        assert not [t for t, _ in page.tags if t in ("img", "iframe", "object", "base")], path
         assert not [a for _, a in page.tags for name in a if name.startswith("on")], path
 
 
@@ -149,20 +153,41 @@ def test_only_profile_paper_compares(tmp_path: Path) -> None:
     assert "-13.07 to the paper" in text and "count as equal within ±1.0 points" in text
 
 
-def test_a_cell_and_a_run_lead_to_each_other_and_run_again(site: Path) -> None:
+def test_a_cell_has_one_page_with_all_that_its_records_hold(tmp_path: Path) -> None:
+    """In two items with other seeds: the runs of both, each number after the last round and in the best one, what
+    differs by seed, every attempt, and the rounds as a file."""
     item, records = lean()
     cell = item.cells[0]
-    pages = [site / item_page(item).parent / _page_of(site, item, "A/2")]
-    run = site / "runs" / cell.cell_key / "seed-1.html"
-    assert run.resolve() in [(pages[0].parent / link).resolve() for link in Page(pages[0]).files()]
-    assert pages[0].resolve() in [(run.parent / link).resolve() for link in Page(run).files()]
-    assert from_json(json.loads(run.with_suffix(".json").read_text())).seed == 1
-    assert "not run" in words(site / item_page(item).parent / _page_of(site, item, "B/4"))
-
-
-def _page_of(site: Path, item: Item, label: str) -> str:
-    folder = site / item_page(item).parent
-    return next(path.name for path in folder.glob("cell-*.html") if f"<h1>{label}</h1>" in path.read_text())
+    more = make_record(cell, 3, {"test/accuracy": 0.75, "comm/bytes_up": 12.0}, rounds=[{"round": 1}, {"round": 2}])
+    machine = {"code": {"commit": "aa", "changes": None}, "hardware": {"processor": "one"}}
+    attempts = [
+        {"started": "2026-11-20T10:00:00Z", "from_round": 0, **machine},
+        {"started": "2026-11-21T11:30:00Z", "from_round": 1, **machine, "hardware": {"processor": "two"}},
+    ]
+    result = {**more.result, "best": {"round": 1, "test/accuracy": 0.8}}
+    data = {"name": "digits", "hash": "0001", "partition": "p3"}
+    more = replace(more, result=result, manifest={**more.manifest, "data": data, "attempts": attempts})
+    records = {**records, cell.cell_key: {**records[cell.cell_key], 3: more}}
+    other = replace(item, name="toy/tab2", seeds=5)
+    build([(item, records), (other, records)], tmp_path)
+    path = tmp_path / cell_page(cell)
+    page, text = Page(path), words(path)
+    linked = {(path.parent / link).resolve() for link in page.files()}
+    assert {tmp_path / item_page(item), tmp_path / item_page(other)} <= linked
+    for said in (
+        *("toy/tab1, laptop A/2", "toy/tab2, laptop A/2", "71.25 ±8.54", "n=4/5", "seed 4 – not run"),
+        *("75.00 best: 80.00", "Bytes up comm/bytes_up", "attempts differ in processor"),
+        *("2026-11-20 10:00 UTC from round 1: 2026-11-21 11:30 UTC", "p3 seed 3", "c0ffee seeds 0 to 2"),
+    ):
+        assert said in text, said
+    rounds = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().splitlines()
+    assert rounds == ["seed,round", "3,1", "3,2"]
+    assert from_json(json.loads(path.with_suffix(".json").read_text())).seed == 0
+    never_run = cell_page(item.cells[3])
+    assert not (tmp_path / never_run).exists()
+    assert (tmp_path / never_run).with_suffix(".json") in {
+        (tmp_path / item_page(item).parent / link).resolve() for link in Page(tmp_path / item_page(item)).files()
+    }
 
 
 def test_curves_and_numbers_stand_beside_the_pages(site: Path, laptop_table: tuple[Item, Records]) -> None:
@@ -254,7 +279,7 @@ def test_departures_show_what_was_measured(tmp_path: Path) -> None:
     build([(item, records)], tmp_path / "site", written=tmp_path / "written")
     page = tmp_path / "site/toy/departures.html"
     said = words(page)
-    assert "reset | kept; profile laptop: 90.00 ±0.00 | 94.00 ±1.00, difference +4.00 points no interval, n=3" in said
+    assert "reset | kept; profile laptop: 90.00 ±0.00 | 94.00 ±1.00, difference +4.00 points, n=3" in said
     assert "Measured other: not run." in said and "<b>x</b>" in said and "<b>x" not in page.read_text()
 
 

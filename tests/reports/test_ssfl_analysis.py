@@ -16,6 +16,7 @@ from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
 from benchmark.papers.item import Cell, Item
+from reports.reported import Reported
 from reports.ssfl_analysis import (
     Association,
     associated,
@@ -119,7 +120,9 @@ def test_a_cell_is_one_point_in_whatever_item_it_stands() -> None:
     """Also where it is measured more often; the median of 9, .5 and .5 is .5."""
     one, more = cell("Grouping"), cell("Grouping", evaluation=Evaluation(gradient_diversity_every=2))
     records = {one.cell_key: runs(one, [0.9, 0.8], 0.5)}
-    (row,) = cells_of(runs_of([(item([one]), records), (item([more], "ssfl/fig6"), records)])).to_dict("records")
+    (row,) = cells_of(runs_of([Reported(item([one]), records), Reported(item([more], "ssfl/fig6"), records)])).to_dict(
+        "records"
+    )
     assert (row["cell"], row["averaging"], row["n"]) == ("ssfl/tab2: Grouping/R=0.4", "Grouping", 2)
     assert row["server_weight"] == pytest.approx(1 / 6)
     assert row["accuracy"] == pytest.approx(0.85) and row[DIVERSITY] == 0.5
@@ -196,22 +199,22 @@ def test_page_and_item_from_the_same_records() -> None:
         end = 0.9 - float(c.setting["R"]) / 9 + gains[str(c.setting["method"])]
         records[c.cell_key] = runs(c, [end + s / 90 for s in range(3)], 0.5 + i / 50)
     one = item(cells)
-    found = page([(one, records)])
+    found = page([Reported(one, records)])
     assert found is not None
     (section,) = found["sections"]
     assert "grouping gains +4.00" in section["sentences"][0] and "group's weight gains +3.00" in section["sentences"][0]
     assert [len(table.rows) for table in section["tables"]] == [2, 9, 27]
     ((picture, caption),) = section["pictures"]
     assert sum(len(one["points"]) for one in picture.data[0]["lines"]) == 27 and "Each dot is a cell" in caption
-    shown = item_section(one, records)
+    shown = item_section(Reported(one, records))
     assert shown is not None and shown["table"].rows[0].entries[1].text == "+4.00"
     # Labels alone at .825 beside FedAvg's .811, .822 and .833 at R = .8: that setting is shown, and not averaged.
     alone = Cell(label="alone", setting={}, role="bound", experiment=replace(cells[0].experiment, method=ServerOnly()))
     with_bound = replace(one, cells=(*one.cells, alone))
-    found = page([(with_bound, {**records, alone.cell_key: runs(alone, [0.825] * 3, 0.0)})])
+    found = page([Reported(with_bound, {**records, alone.cell_key: runs(alone, [0.825] * 3, 0.0)})])
     assert found is not None
     (section,) = found["sections"]
     assert "Over 8 settings" in section["sentences"][0] and "Left out: 1 cell" in section["sentences"][-1]
     assert [len(table.rows) for table in section["tables"]] == [2, 8, 27]
-    assert item_section(item(cells[:2]), records) is None
-    assert page([(item([], "ssfl/tab1"), {})]) is None
+    assert item_section(Reported(item(cells[:2]), records)) is None
+    assert page([Reported(item([], "ssfl/tab1"), {})]) is None

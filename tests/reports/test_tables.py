@@ -14,6 +14,7 @@ from reports.claims import claims_table, lines_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
 from reports.paper_table import grid, item_tables, ladder_table
+from reports.reported import Reported
 from reports.tables import csv_of, files_of, latex_of, markdown_of
 from reports.terminal import print_item
 from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair, printed
@@ -89,7 +90,7 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
 def test_markdown_by_hand() -> None:
     """A: mean .91, std .01. B: mean .81, std .01. B - A by seed: -.10 -.09 -.11: mean -.10, std .01, and
     t(.975, 2) / sqrt 3 = 2.484: +-2.48 points."""
-    (table,) = item_tables(*two_methods())
+    (table,) = item_tables(Reported(*two_methods()))
     rows = markdown_of(table).splitlines()
     assert rows[2] == "| C | A, ours | B, ours | A, published | B, difference to A, points |"
     assert rows[4] == "| C = 2 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | 80.50 | -10.00 no interval n=3 |"
@@ -98,7 +99,7 @@ def test_markdown_by_hand() -> None:
 
 
 def test_latex_by_hand() -> None:
-    (table,) = item_tables(*two_methods())
+    (table,) = item_tables(Reported(*two_methods()))
     text = latex_of(table)
     assert r"C = 2 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & 80.50 & -10.00 no interval n=3 \\" in text
     assert text.count("&") == 4 * 3 and r"\begin{tabular}{lrrrr}" in text and "% a note" in text
@@ -106,7 +107,7 @@ def test_latex_by_hand() -> None:
 
 def test_csv_has_one_unit_a_row_and_says_which() -> None:
     """Fractions throughout, also what the paper prints in percent."""
-    (table,) = item_tables(*two_methods())
+    (table,) = item_tables(Reported(*two_methods()))
     rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table)))}
     first = rows["A/2"]
     assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.805", "3", "done")
@@ -142,7 +143,7 @@ def test_json_by_hand() -> None:
 
 def test_on_profile_paper_the_published_number_is_compared() -> None:
     """.91 against 80.5 %: +10.50 points, far outside the margin."""
-    (table,) = item_tables(*two_methods("paper"))
+    (table,) = item_tables(Reported(*two_methods("paper")))
     assert "+10.50 to the paper" in markdown_of(table) and "differs" in markdown_of(table)
     assert "orientation" not in markdown_of(table)
 
@@ -155,7 +156,7 @@ def test_several_metrics_are_blocks_of_columns() -> None:
     values = {"test/accuracy": 0.9, metrics[1]: 1.25}
     records = {cell.cell_key: {0: make_record(cell, 0, values)} for cell in cells}
     item = Item(name="toy/tab1", title="T", profile="paper", cells=cells, metrics=metrics)
-    (table, differences) = item_tables(item, records, most=5)
+    (table, differences) = item_tables(Reported(item, records), most=5)
     text = markdown_of(table)
     assert "80.00 ±1.5 n=3" in text and "1.25 n=1" in text and "Diversity of weight changes" in text
     assert differences.title == "Differences to A"
@@ -171,7 +172,7 @@ def test_entries_without_runs_have_their_published_and_computed_values() -> None
     item = Item(
         name="toy/tab1", title="T", profile="laptop", cells=(cell,), shown=(shown,), rows=("method",), columns=()
     )
-    (table,) = item_tables(item, accuracies([(cell, [0.9])]))
+    (table,) = item_tables(Reported(item, accuracies([(cell, [0.9])])))
     text = markdown_of(table)
     assert "| A | 90.00 n=1 | – | 3.5 |" in text and "| Other | – | 88.00 | 12 |" in text
     assert "- Other: quoted" in text
@@ -185,7 +186,7 @@ def test_entries_without_runs_have_their_published_and_computed_values() -> None
 def test_what_is_computed_is_one_column_unless_a_row_has_two_values(sizes: tuple[float, ...], heads: list[str]) -> None:
     item, records = two_methods()
     cells = tuple(replace(cell, computed={"MB": size}) for cell, size in zip(item.cells, sizes, strict=True))
-    (table,) = item_tables(replace(item, cells=cells), records, most=9)
+    (table,) = item_tables(Reported(replace(item, cells=cells), records), most=9)
     assert [head for head in table.heads() if "MB" in head] == heads
     places = [table.heads().index(head) for head in heads]
     shown = [[row.entries[place].text for place in places] for row in table.rows]
@@ -199,7 +200,7 @@ def test_what_all_rows_share_is_said_once_and_two_on_one_place_make_a_list() -> 
     assert found is not None and (found.corner, found.constant, found.columns) == ("C", "K = 47", ("A", "B"))
     twice = replace(item, cells=tuple(replace(c, setting={"method": "A"}) for c in item.cells))
     assert grid(twice) is None
-    (table,) = item_tables(twice, records)
+    (table,) = item_tables(Reported(twice, records))
     assert [row.entries[0].text for row in table.rows] == ["A/2", "B/2", "A/4", "B/4"]
 
 
@@ -213,7 +214,7 @@ def test_a_head_of_the_terminal_breaks_no_word() -> None:
 def test_what_has_no_column_stands_beside_the_table() -> None:
     item, records = two_methods()
     alone = make_cell("Labels alone", {"rung": "labels"}, 9, role="control")
-    table, beside = item_tables(replace(item, cells=(*item.cells, alone)), records)
+    table, beside = item_tables(Reported(replace(item, cells=(*item.cells, alone)), records))
     assert [row.entries[0].text for row in table.rows] == ["C = 2", "C = 4"]
     assert beside.title == "Beside the table" and [row.entries[0].text for row in beside.rows] == ["Labels alone"]
 
@@ -228,7 +229,7 @@ def test_who_has_labels_is_said_where_methods_differ() -> None:
             replace(cell, experiment=replace(cell.experiment, data=data)) if cell.label.startswith(changed) else cell
             for cell in item.cells
         )
-        (table,) = item_tables(replace(item, cells=cells), records)
+        (table,) = item_tables(Reported(replace(item, cells=cells), records))
         assert [note for note in table.notes if "labels" in note] == notes
 
 
@@ -241,7 +242,7 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
         for seed, run in records[cell.cell_key].items()
     }
     records = {**records, cell.cell_key: chosen}
-    (table,) = item_tables(item, records)
+    (table,) = item_tables(Reported(item, records))
     sentence = "selection: best round on the test set, as the paper did (A/2)"
     assert sentence in table.notes and "95.00" in markdown_of(table) and sentence in latex_of(table)
     assert sentence in " ".join(terminal(item, records).split()) and sentence in item_result(item, records)["notes"]
@@ -250,9 +251,9 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
 
 def test_the_ladder_and_diverged_runs(laptop_table: tuple[Item, Records]) -> None:
     item, records = laptop_table
-    ladder = ladder_table(item, records)
+    ladder = ladder_table(Reported(item, records))
     assert ladder is not None and [row.entries[0].text for row in ladder.rows][0] == "Server only"
-    (table,) = item_tables(item, records)
+    (table,) = item_tables(Reported(item, records))
     assert "n=2/3, 1 diverged" in markdown_of(table)
     text = terminal(item, records)
     assert "small, C = 10" in text and "…" not in text
@@ -294,7 +295,7 @@ def hostile() -> tuple[Item, Records]:
 
 def test_hostile_names_stay_text() -> None:
     """No cell of a Markdown table is broken or becomes a tag or link; LaTeX has no bare special; CSV no formula."""
-    (table,) = item_tables(*hostile(), widest=2)
+    (table,) = item_tables(Reported(*hostile()), widest=2)
     files = {name: content.decode() for name, content in files_of([table]).items()}
     rows = [line for line in files["table.md"].splitlines() if line.startswith("|")]
     assert len(rows) == 2 + len(HOSTILE) and "<script" not in files["table.md"] and "[x](http" not in files["table.md"]

@@ -7,7 +7,7 @@ import pytest
 from benchmark.experiment import Experiment
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell
-from benchmark.verdicts.results import Records, collapsed, collect
+from benchmark.verdicts.results import ACCURACY, Records, Results, collapsed
 from tests.reports.fakes import accuracies, make_record, pair
 
 
@@ -19,7 +19,7 @@ def beside_bound(a: list[float], alone: list[float]) -> frozenset[str]:
     item = replace(item, cells=(*item.cells, bound))
     records: Records = accuracies([(cell, a), (bound, alone)])
     below = collapsed(item, records)
-    assert {label for label, result in collect(item, records).items() if result.collapsed} == below
+    assert {label for label, result in Results(item, records)[ACCURACY].items() if result.collapsed} == below
     return below
 
 

@@ -1,0 +1,253 @@
+"""A cell's page: where it stands, its curves, and every number, file and attempt of its runs.
+
+Several items may have the same cell. It has one page, of all its runs.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import pandas as pd
+
+from benchmark.experiment import to_json
+from benchmark.papers.item import Cell
+from benchmark.records.record import RunRecord, fall_in_words
+from benchmark.verdicts.results import ACCURACY, CellResult, cell_result
+from benchmark.verdicts.statistics import summary
+from reports.agreement import agreement
+from reports.figures import Panel, Picture, curves
+from reports.formatting import (
+    NONE,
+    axis_title,
+    interval_text,
+    is_fraction,
+    megabytes,
+    metric_name,
+    number,
+    shown,
+    thousands,
+)
+from reports.item_figures import DIVERSITY, joins
+from reports.methods import exchange_table, kind_of, method_page
+from reports.paper_table import SELECTED_ON_TEST, method_of, ours_entry, setting_text
+from reports.provenance import by_seed, commit_of, files_of_run, flat, marks_of, remarks, started
+from reports.reported import KEPT, KEPT_ACCURACY, Reported
+from reports.results import csv_text, is_number, series_of
+from reports.style import looks
+from reports.tables import Entry, Table, table_of
+
+CURVES = (ACCURACY, KEPT, KEPT_ACCURACY, DIVERSITY)
+CURVE_POINTS = 160
+Place: TypeAlias = tuple[Reported, CellResult]  # an item, and the cell as the item has it
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellPage:
+    """A cell with a run, in all items that have it, the first of which names it."""
+
+    places: tuple[Place, ...]
+
+    @property
+    def first(self) -> Cell:
+        return self.places[0][1].cell
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """By seed; items may ask for different seeds."""
+        runs = {run.seed: run for _, result in self.places for run in result.runs}
+        return [run for _, run in sorted(runs.items())]
+
+    @property
+    def profile(self) -> str:
+        return self.places[0][0].item.profile
+
+
+def cell_pages(every: Sequence[Reported]) -> list[CellPage]:
+    """Each cell once that has a run in any of these items."""
+    places: dict[str, list[Place]] = {}
+    for one in every:
+        for result in one.results.values():
+            places.setdefault(result.cell.cell_key, []).append((one, result))
+    pages = (CellPage(places=tuple(found)) for found in places.values())
+    return [page for page in pages if page.runs]
+
+
+def cell_values(page: CellPage) -> dict[str, Any]:
+    """What the cell's template shows, all but the names of its files."""
+    runs, cell = page.runs, page.first
+    wanted = max(one.item.seeds for one, _ in page.places)
+    result = cell_result(cell, {cell.cell_key: {run.seed: run for run in runs}}, wanted)
+    return {
+        "cell": cell,
+        "profiles": list(dict.fromkeys(one.item.profile for one, _ in page.places)),
+        "items": list(dict.fromkeys(one.item.name for one, _ in page.places)),
+        "places": _places_table(page),
+        "interval": interval_text(ACCURACY, result.summary),
+        "entry": ours_entry(page.places[0][0].item, result, ACCURACY),
+        "method": method_page(kind_of(cell)),
+        "notes": _notes(page),
+        "pictures": cell_pictures(result),
+        "runs": _runs_table(page, wanted),
+        "numbers": _numbers_table(runs),
+        "falls": [(run.seed, fall_in_words(run.result["fall"])) for run in runs if run.result.get("fall")],
+        "mirrored": [(run.seed, run.wandb_url, is_web(run.wandb_url)) for run in runs if run.wandb_url],
+        "cost": cost_of(runs),
+        "exchange": exchange_table(runs),
+        "settings": by_seed({run.seed: flat({**run.experiment, "seed": "the run's"}) for run in runs}),
+        "remarks": remarks(runs, page.profile),
+        "provenance": by_seed({run.seed: files_of_run(run) for run in runs}),
+    }
+
+
+def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
+    """The experiment as the first run recorded it, else as the item asks for it; of seed 0."""
+    experiment = {**(runs[0].experiment if runs else to_json(cell.experiment)), "seed": 0}
+    return (json.dumps(experiment, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
+    """All that the records hold by round: a row a seed and round, a column a metric; compressed."""
+    rows = [{"seed": run.seed, **line} for run in runs for line in run.rounds]
+    frame = pd.DataFrame(rows or None, columns=None if rows else ["seed", "round"])
+    return gzip.compress(csv_text(frame).encode(), mtime=0)
+
+
+def cell_pictures(result: CellResult) -> list[Picture]:
+    """A picture for each measured metric: every run thin, their mean and its band over it."""
+    method = method_of(result.cell)
+    look = looks([method])[method]
+    known = {metric: series_of(result, metric, CURVE_POINTS) for metric in CURVES}
+    panels = [
+        (ACCURACY, "", {"": known[ACCURACY]}),
+        (KEPT, "Pseudo-labels (%)", {"kept": known[KEPT], "right among kept": known[KEPT_ACCURACY]}),
+        (DIVERSITY, "", {"": known[DIVERSITY]}),
+    ]
+    pictures = []
+    for metric, y_title, lines in panels:
+        if any(lines.values()):
+            panel = Panel(title="", metric=metric, y_title=y_title, lines=lines, joins=joins([result.cell]))
+            styles = {line: replace(look, dash=place) for place, line in enumerate(lines)}
+            pictures.append(curves([[panel]], styles, width=4.2, height=2.1))
+    return pictures
+
+
+def _places_table(page: CellPage) -> Table:
+    """A row an item that has the cell: its label and setting there, ours and published, and whether they agree."""
+    rows = []
+    for one, result in page.places:
+        item, cell = one.item, result.cell
+        metric = item.metrics[0]
+        ours = ours_entry(item, one.by_metric[metric][cell.label], metric)
+        printed = [f"{metric_name(name)} {value.value:g}" for name, value in cell.published.items()]
+        agreed = agreement(item, result)
+        rows.append(
+            (
+                Entry(text=f"{item.name}, {item.profile}", href=one.page.as_posix()),
+                Entry(text=cell.label, below=() if cell.role == "published" else (cell.role,)),
+                setting_text(cell.setting),
+                replace(ours, href="", below=(metric_name(metric), *ours.below)),
+                Entry(
+                    text=", ".join(printed) or NONE,
+                    look="" if item.profile == "paper" else "published",
+                    below=("not comparable",) if printed and item.profile != "paper" else (),
+                ),
+                Entry(text=agreed.verdict or "no verdict", below=(agreed.reason,)) if agreed else NONE,
+            )
+        )
+    heads = ("Table or figure", "Cell", "Setting", "Ours", "Published", "Agreement")
+    return table_of("places", "Where the cell stands", heads, rows, words=3)
+
+
+def _notes(page: CellPage) -> list[str]:
+    """The cell's own notes in its items, and whether test data chose the round."""
+    notes = [note for _, result in page.places for note in filter(None, result.cell.note.split("; "))]
+    chosen = [SELECTED_ON_TEST] if any(result.selected_on_test for _, result in page.places) else []
+    return list(dict.fromkeys([*notes, *chosen]))
+
+
+def _runs_table(page: CellPage, wanted: int) -> Table:
+    """A row a seed, with those that are wanted and have not been run."""
+    heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Kept (%)", "Accuracy of kept (%)", "Rounds", "Time")
+    rows: list[list[Any]] = []
+    for run in page.runs:
+        look = run.status if run.status in ("diverged", "failed") else ""
+        texts = (
+            run.status,
+            shown(ACCURACY, run.selected(ACCURACY)),
+            shown("test/loss", run.selected("test/loss")),
+            shown(KEPT, run.last(KEPT)),
+            shown(KEPT_ACCURACY, run.last(KEPT_ACCURACY)),
+            str(run.result.get("rounds", len(run.rounds))),
+            minutes(run),
+        )
+        begun = Entry(text=started(run)[0], below=tuple(started(run)[1:]))
+        name = Entry(text=f"seed {run.seed}", below=tuple(marks_of(run, page.profile)))
+        rows.append([name, *(Entry(text=text, look=look) for text in texts), commit_of(run), begun])
+    for seed in sorted(set(range(wanted)) - {run.seed for run in page.runs}):
+        rows.append([f"seed {seed}", Entry(text="not run", look="missing"), *[NONE] * 8])
+    return table_of("runs", "Runs", (*heads, "Commit", "Started"), rows, words=2)
+
+
+def _numbers_table(runs: Sequence[RunRecord]) -> Table:
+    """A row a number of the results, a column a seed: after the last round and, where it differs, in the best one."""
+    lasts, bests = ([_numbers(run.result.get(way) or {}) for run in runs] for way in ("last", "best"))
+    rows = []
+    for name in sorted({name for numbers in (*lasts, *bests) for name in numbers}):
+        entries = [_number_entry(name, last.get(name), best.get(name)) for last, best in zip(lasts, bests, strict=True)]
+        title = axis_title(name)
+        rows.append((Entry(text=title, below=(name,) if title != name else ()), *entries))
+    heads = ("Number", *(f"seed {run.seed}" for run in runs))
+    return table_of("numbers", "After the last round; below it, where it differs, in the best round", heads, rows)
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if is_number(value)}
+
+
+def _number_entry(metric: str, last: float | None, best: float | None) -> Entry:
+    text = f"best: {_value(metric, best)}"
+    return Entry(text=_value(metric, last), below=() if best in (None, last) else (text,), sort=last)
+
+
+def _value(metric: str, value: float | None) -> str:
+    if value is not None and not is_fraction(metric) and math.isfinite(value) and value == int(value):
+        return f"{int(value):,}"
+    return shown(metric, value)
+
+
+def minutes(run: RunRecord) -> str:
+    """ "3.2 min" of wall time; empty where the record does not say."""
+    wall = run.result.get("wall_seconds")
+    return f"{wall / 60:.1f} min" if isinstance(wall, int | float) else ""
+
+
+def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """Means over the finished runs."""
+    ended = [run.result for run in runs if run.status == "done"]
+    shapes: dict[str, tuple[str, Callable[[float], str]]] = {
+        "local_steps": ("local steps", thousands),
+        "bytes_up": ("MB up", megabytes),
+        "bytes_down": ("MB down", megabytes),
+        "wall_seconds": ("minutes on its machine", lambda seconds: number(seconds / 60)),
+    }
+    costs = []
+    for key, (name, text) in shapes.items():
+        values = [{**result, **(result.get("cost") or {})}.get(key) for result in ended]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        if known:
+            costs.append((name, text(summary(known).mean)))
+    return costs
+
+
+def is_web(url: str) -> bool:
+    """Whether following the address can do no more than open a page: https, a host, nothing that hides another."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    plain = url.isascii() and url.isprintable() and not set(url) & set(" \"'<>\\`")
+    return plain and parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc
