@@ -37,7 +37,7 @@ def test_rounds_are_taken_in_a_random_order_and_the_warm_up_is_dropped() -> None
     assert [number for number, _ in calls] == [number for number in range(1, 11) for _ in range(2)]
     assert {first[1] for first in calls[::2]} == {"a", "b"}  # not always the same one first
     assert sorted(calls) == [(number, name) for number in range(1, 11) for name in "ab"]
-    assert [len(found.wall) for found in times.values()] == [9, 9]
+    assert [len(each.wall) for each in times.values()] == [9, 9]
 
 
 def test_cpu_seconds_of_another_process_are_counted() -> None:

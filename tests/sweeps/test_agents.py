@@ -68,7 +68,7 @@ def test_a_cell_that_is_killed_stopped_handed_out_twice_and_resumed_has_one_reco
     The second copy goes on where the first stopped, and finishes. The first comes back under its own id to a finished
     run, and shows what is recorded. W&B has each round once in each; the record, and what is counted, is one.
     """
-    path = sweep_file(tmp_path, [16])
+    path = sweep_file(tmp_path, [8])
     words, sweep = [*FSSL, "agent", str(path), SWEEP], {"config": path.read_text()}
     with Server(Faults(exit_first=True)) as server:
         server._upsert_sweep(sweep)
@@ -93,14 +93,14 @@ def test_a_cell_that_is_killed_stopped_handed_out_twice_and_resumed_has_one_reco
         assert json.loads(counted.stdout)["counts"]["done"] == 1
 
 
-@pytest.mark.parametrize("change", [{"command": ["rm", "-rf", "x"]}, {"parameters": {"T": {"values": [1, 2, 3]}}}])
-def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path, change):
+def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path):
     path = sweep_file(tmp_path, [1, 2])
+    change = {"command": ["rm", "-rf", "x"], "parameters": {"T": {"values": [1, 2, 3]}}}
     with Server() as server:
         server.sweep = {**yaml.safe_load(path.read_text()), **change}
         done = called([*FSSL, "agent", str(path), SWEEP], environment(server, tmp_path))
         assert done.returncode == 65 and "nothing was run" in done.stderr and not server.handed_out, done.stderr
-        assert next(iter(change)) in done.stderr
+        assert all(f"{name}: the server has" in done.stderr for name in change)
 
 
 @pytest.mark.parametrize(
