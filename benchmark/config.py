@@ -19,6 +19,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from benchmark.errors import ConfigError
@@ -265,9 +266,11 @@ def _read(hint: Any, raw: Any, path: str) -> Any:
         return _read_union(args, raw, path)
     if origin is tuple:
         return _read_tuple(args, raw, path)
+    if origin is Mapping and isinstance(raw, Mapping):
+        return {str(key): _read(args[1], value, _join(path, str(key))) for key, value in raw.items()}
     if dataclasses.is_dataclass(hint):
         return raw if isinstance(raw, typing.cast(type, hint)) else from_plain(typing.cast(type, hint), raw, path)
-    reader = {bool: _bool, int: _int, float: _float, str: _str}.get(hint)
+    reader = {bool: _bool, int: _int, float: _float, str: _str, datetime: _time}.get(hint)
     if reader is None:
         raise TypeError(f"{path}: configurations cannot hold {hint!r}")
     return reader(raw, path)
@@ -332,6 +335,12 @@ def _float(raw: Any, path: str) -> float:
 def _str(raw: Any, path: str) -> str:
     if not isinstance(raw, str):
         raise ConfigError(f"{path}: {shown(raw)} is not a text")
+    return raw
+
+
+def _time(raw: Any, path: str) -> datetime:
+    if not isinstance(raw, datetime) or raw.tzinfo is None:
+        raise ConfigError(f"{path}: {shown(raw)} is not a time in UTC; write 2026-11-25T14:05:00Z")
     return raw
 
 

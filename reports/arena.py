@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
-from benchmark.papers.beside import is_bound
+from benchmark.papers.bounds import is_bound
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult

@@ -28,7 +28,7 @@ def forest(judged: Judged, *, seeds: bool) -> Picture | None:
         return None
     scale = 100.0 if is_fraction(claim.metric) else 1.0
     least = min(range(len(seen.differences)), key=lambda k: typical(seen.of(seen.confirming or seen.pilots, k)))
-    shown = looked_at(seen, judged.error).least if judged.looks else least
+    shown = looked_at(seen, judged.error).contrast if judged.looks else least
     values = {seed: scale * value for seed, value in seen.differences[shown].items()}
     rows = []
     if seen.pilots:

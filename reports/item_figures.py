@@ -6,7 +6,7 @@ import pandas as pd
 
 from benchmark.errors import FsslError
 from benchmark.federated.environment import prepare
-from benchmark.papers.beside import bound_of
+from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.results import ACCURACY
 from reports.figures import Panel, Picture, against, class_counts, curves

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
+from benchmark.papers.columns import WORDS
 from benchmark.papers.item import CONFIRMING, Claim, Item
-from benchmark.papers.table import WORDS
 from benchmark.verdicts.evidence import contrasts
 from benchmark.verdicts.judge import DECIDED, Judged, share_text
 from benchmark.verdicts.signed_ranks import typical

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmark.experiment import Experiment
-from benchmark.papers.beside import bound_of
+from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.record import FINISHED, Records, read_records
 from benchmark.verdicts.families import closed, family_of

@@ -46,7 +46,7 @@ def chosen_items(options: argparse.Namespace) -> "list[Item]":
     quoted = getattr(options, "also_quoted", False)
     chosen = items(options.items, options.profile, options.also, also_quoted=quoted, rule=options.rule)
     if options.main:
-        chosen = [item.of_main_claims() for item in chosen if any(claim.main for claim in item.claims)]
+        chosen = [item.main_claims_only() for item in chosen if any(claim.main for claim in item.claims)]
         if not chosen:
             raise ConfigError(f"--main: no main claim in {', '.join(options.items)}; leave it out")
     return chosen

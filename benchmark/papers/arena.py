@@ -2,7 +2,7 @@
 
 No paper has this table. The environment (images, who holds them, labels, network, K, C, T, seeds, length, batch sizes,
 warm start) is the same for all, and none of the papers'. "untuned": what the environment leaves open is as the paper
-has it, or stands beside the entry. "tuned": of six settings, three learning rates by two values of the method's own
+has it, or is given with the entry. "tuned": of six settings, three learning rates by two values of the method's own
 hyperparameter, the one with the best accuracy on labels held out at the server, on seeds apart from the table's.
 """
 
@@ -38,7 +38,7 @@ class Environment:
     notes: tuple[str, ...] = ()
 
     def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
-        """The entry in this environment, untuned where nothing is given; `second` as it is in `settings`."""
+        """The entry in this environment, untuned where no value is given; `second` is a value of `settings`."""
         method = entry.method
         if entry.beta_here:
             method = replace(method, beta=entry.beta_here(method.beta, self.base))
@@ -54,19 +54,19 @@ class Environment:
         )
 
     def settings(self, entry: Entry) -> dict[str, tuple[float, float | None]]:
-        """The six settings of the equal budget, by what is said of them."""
+        """The six settings of the equal budget, by name: (learning rate, second hyperparameter)."""
         if entry.second is None:
             low, middle, high = self.learning_rates
             rates = (low / 4, low / 2, low, middle, high, 2 * high)
             return {f"lr {lr:g}": (lr, None) for lr in rates}
         word = WORDS[entry.second]
-        here = entry.beta_here if entry.second == "beta" else None
-        values = [here(value, self.base) if here else value for value in entry.values]
+        beta = entry.beta_here if entry.second == "beta" else None
+        values = [beta(value, self.base) if beta else value for value in entry.values]
         return {f"lr {lr:g}, {word} {v:.4g}": (lr, v) for lr in self.learning_rates for v in values}
 
 
 def trial(experiment: Experiment, rounds: int) -> Experiment:
-    """The experiment measured on held-out labels, shorter, on a seed of its own."""
+    """The experiment as a trial: shorter, measured on held-out labels, on a seed of its own."""
     federation = replace(experiment.federation, rounds=rounds)
     evaluation = Evaluation(every=rounds, validation=True)
     return replace(experiment, federation=federation, evaluation=evaluation, seed=TRIAL_SEED)
@@ -87,11 +87,13 @@ def choice(entry: Entry, scale: Environment) -> Choice:
 def compared(
     name: str, title: str, scale_of: Callable[[str], Environment], profile: str, also: Sequence[Entry] = ()
 ) -> Item:
-    """Methods as rows, untuned and tuned hyperparameters as columns; for `alpha` its values, untuned."""
+    """The item: methods as rows; untuned and tuned hyperparameters as columns, for `alpha` its values, untuned."""
     scale, entries = scale_of(profile), (*ENTRIES, *also)
     if name == "alpha":
-        places = {a: replace(scale, base=replace(scale.base, partition=Dirichlet(alpha=a, min_size=2))) for a in ALPHAS}
-        cells = [_cell(e, "alpha", value, place.experiment(e)) for e in entries for value, place in places.items()]
+        by_alpha = {
+            a: replace(scale, base=replace(scale.base, partition=Dirichlet(alpha=a, min_size=2))) for a in ALPHAS
+        }
+        cells = [_cell(e, "alpha", a, skewed.experiment(e)) for e in entries for a, skewed in by_alpha.items()]
         tuned, notes = [], (*scale.notes, "Nothing is tuned.")
     else:
         cells = [_cell(entry, "hyperparameters", UNTUNED, scale.experiment(entry)) for entry in entries]
@@ -121,7 +123,7 @@ def _cell(entry: Entry, column: str, value: str | float, experiment: Experiment)
 
 
 def environment(profile: str, data: Data, network: str, federation: Federation, every: int, **rest: Any) -> Environment:
-    """Main classes at R = 0.4, a test every so many rounds."""
+    """An environment of clients with main classes (R = 0.4), tested every so many rounds."""
     base = Experiment(
         data=data,
         partition=ClassSkew(R=0.4),
@@ -135,7 +137,7 @@ def environment(profile: str, data: Data, network: str, federation: Federation, 
 
 
 def digits_scale(profile: str) -> Environment:
-    """8x8 images, 50 labels: 12 methods, their trials and three seeds, in minutes at the demo's size."""
+    """8x8 images with 50 labels; at the demo's size all methods, trials and seeds take minutes."""
     data = Data(name="digits", N_s=50, N_validation=100, augmentation=DIGITS_AUGMENTATION)
     demo = profile == "demo"
     federation = Federation(K=6, C=3, T=8, rounds=60) if demo else Federation(K=10, C=5, T=16, rounds=60)

@@ -1,4 +1,4 @@
-"""The arena's methods, each as its own paper has it where the environment leaves that open, with the source."""
+"""The arena's methods: as in their own papers where the environment leaves that open, with the source."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -37,20 +37,22 @@ FEDSWITCH_SGD = SSFL_SGD
 # FedSwitch reports no EMA ratio. A teacher of .999 would still be the initial weights after so few rounds.
 SHORT_RUN_RATIO = 0.9
 
-# The paper's teacher starts at the first, untrained model and moves by .001 a step: over so few steps it stays there.
-# The released code's follows from the start (local_unsupervised.py:24-27).
+# By the paper the teacher starts at the untrained model and moves by .001 a step, which in so few steps is nothing. In
+# the released code it follows from the start (local_unsupervised.py:24-27).
 RSCFED_RELEASED: Mapping[str, Any] = {"ema_warm_up": "released_code", "teacher_start": "released_code"}
 
 
 def by_images(beta: float, environment: Experiment) -> float:
-    """RSCFed's beta has the unit images / distance; with a client's images over those of a client in its SVHN (73,257
-    over ten), beta / N_i is the paper's."""
+    """RSCFed's beta in the environment, so that beta / N_i is the paper's.
+
+    Its unit is images / distance: it is scaled by a client's images over those of a client in the paper's SVHN.
+    """
     data = environment.data
     return beta * ((known(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326
 
 
 def by_prior(beta: float, environment: Experiment) -> float:
-    """FedSwitch's beta, "the amount of expected imbalance", as a multiple of the clients' true one."""
+    """FedSwitch's beta, "the amount of expected imbalance", as a multiple of the clients' true imbalance."""
     return beta * prior_of(environment)
 
 
@@ -70,9 +72,9 @@ class Entry:
     name: str
     method: Any
     sgd: SGD
-    second: str | None = "threshold"  # the field tried beside the learning rate; None: six learning rates
+    second: str | None = "threshold"  # the field tried with the learning rate; None: six learning rates
     values: tuple[float, float] = (0.8, 0.95)
-    # A beta whose unit depends on the clients' images, in the environment at hand.
+    # Where beta's unit depends on the clients' images: beta in a given environment.
     beta_here: Callable[[float, Experiment], float] | None = None
     setting: Setting = "server"
     bound: bool = False
@@ -151,8 +153,8 @@ ENTRIES = (
 def entry_of(name: str) -> Entry:
     """A method of the catalogue, or of the user's own (`my_module:MyMethod`), at its defaults and SSFL's optimizer.
 
-    Its second hyperparameter is `threshold` where it has one; labels lie at the server if it can work so, else with one
-    more client. Raises ConfigError where it can work in neither setting.
+    Its second hyperparameter is `threshold` where it has one. The server holds the labels if the method can work so,
+    else one more client. Raises ConfigError where it can work in neither setting.
     """
     method = method_class(name)()
     settings = [setting for setting in SETTINGS if setting in method.needs]

@@ -8,17 +8,18 @@ from benchmark.errors import ConfigError
 from benchmark.papers import arena, fedswitch, rscfed, semifl, ssfl
 from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
+from benchmark.papers.paper import AS_PRINTED, Rule, Variant
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
-from benchmark.papers.table import BY_THE_PRINT, Rule, Variant, item
+from benchmark.papers.table import item
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
 WITH_SWITCHES = (ssfl.PAPER, semifl.PAPER, rscfed.PAPER, fedswitch.PAPER)
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
 } | {f"{paper.name}/departures": partial(departures, paper) for paper in WITH_SWITCHES}
-# Items that are built otherwise, by the print or as they once were: "ssfl/tab2-printed", "rscfed/fig2-plain". Each is
-# asked for by its own name alone.
+# Items that are built in another way, by the print or as they once were: "ssfl/tab2-printed", "rscfed/fig2-plain".
+# Each is chosen by its own name alone.
 VARIANTS: Mapping[str, Callable[..., Item]] = {
     f"{paper.name}/{name}{variant.suffix}": build
     for paper in WITH_SWITCHES
@@ -28,14 +29,14 @@ VARIANTS: Mapping[str, Callable[..., Item]] = {
         *([("departures", partial(departures, paper, variant=variant))] if variant.switches else []),
     )
 }
-# Beside a paper's own items: by its name, or with all, but not with the paper.
+# Questions of the suite's own: chosen by name, or with all, but not with the paper.
 OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))
 
 
 def variant_of(name: str) -> Variant | None:
-    """How the item of that name is built where it is one of `VARIANTS`."""
-    known = (one for paper in WITH_SWITCHES for one in paper.variants if name.startswith(f"{paper.name}/"))
-    return next((one for one in known if name.endswith(one.suffix)), None)
+    """The variant that builds the item of that name; None where it is not one of `VARIANTS`."""
+    variants = (v for paper in WITH_SWITCHES for v in paper.variants if name.startswith(f"{paper.name}/"))
+    return next((variant for variant in variants if name.endswith(variant.suffix)), None)
 
 
 def profiles(name: str) -> tuple[str, ...]:
@@ -55,23 +56,23 @@ def items(
     also_quoted: bool = False,
     rule: Rule = "released_code",
 ) -> list[Item]:
-    """The items of these names ("ssfl/tab2", "ssfl" for a whole paper, "all"), each once; a paper's name
-    stands for what the paper has, not for OURS beside it. Raises ConfigError.
+    """The items of these names, each once: "ssfl/tab2", "ssfl" for a whole paper without OURS, "all".
 
-    Where an item's runs under that profile would be those of a smaller one, it is the item of the smaller one.
+    Where an item's runs under that profile would be those of a smaller one, it is the item of the smaller profile.
 
-    `also`: more methods for the arena's items, by name ("my_module:MyMethod"); other items know no such thing.
-    `also_quoted`: cells that are else only shown, because the paper quotes them, are trained too.
+    `also`: more methods for the arena's items, by name ("my_module:MyMethod").
+    `also_quoted`: cells that the paper quotes, which are else only shown, are trained too.
     `rule`: "paper" takes the print where the released code contradicts it, for the papers that have both.
+    Raises ConfigError.
     """
     entries = [entry_of(name) for name in also]
     chosen: dict[str, None] = {}
     for name in names:
-        found = [one for one in ITEMS if name in ("all", one) or (name == one.split("/")[0] and one not in OURS)]
-        found = [name] if name in VARIANTS else found
-        if not found:
+        matches = [one for one in ITEMS if name in ("all", one) or (name == one.split("/")[0] and one not in OURS)]
+        matches = [name] if name in VARIANTS else matches
+        if not matches:
             raise ConfigError(f"unknown item {name!r}; {nearest(name, [*PAPERS, *ITEMS, *VARIANTS, 'all'])}")
-        chosen.update(dict.fromkeys(found if rule == "released_code" else map(_printed, found)))
+        chosen.update(dict.fromkeys(matches if rule == "released_code" else map(_printed, matches)))
     for name in chosen:
         if entries and not name.startswith("arena/"):
             raise ConfigError(
@@ -81,22 +82,22 @@ def items(
             own = " or ".join(profiles(name))
             raise ConfigError(f"{name}: profile {profile} has a stand-in's own numbers; choose --profile {own}")
     builders = {**ITEMS, **VARIANTS}
-    here = {name: profile_of(profile, profiles(name)) for name in chosen}
+    own_profiles = {name: profile_of(profile, profiles(name)) for name in chosen}
     if entries:
-        built = [builders[name](where, entries) for name, where in here.items()]
+        built = [builders[name](own, entries) for name, own in own_profiles.items()]
     else:
-        built = [item_of(builders[name], where) for name, where in here.items()]
-    return [one.with_quoted() for one in built] if also_quoted else built
+        built = [item_of(builders[name], own) for name, own in own_profiles.items()]
+    return [item.with_quoted() for item in built] if also_quoted else built
 
 
 @cache
 def item_of(build: Callable[..., Item], profile: str) -> Item:
-    """Built once: a report asks for every item several times."""
+    """The item, built once: a report asks for every item several times."""
     return build(profile)
 
 
 def _printed(name: str) -> str:
-    printed = f"{name.removesuffix(BY_THE_PRINT)}{BY_THE_PRINT}"
+    printed = f"{name.removesuffix(AS_PRINTED)}{AS_PRINTED}"
     if printed not in VARIANTS:
         raise ConfigError(f"--rule paper: {name} has one rule; choose an item of ssfl")
     return printed

@@ -24,13 +24,14 @@ from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
-from benchmark.papers.beside import ALONE, labels_alone
+from benchmark.papers.bounds import ALONE, bound, labels_alone
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.paper import Paper
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled, with_fields
 from benchmark.papers.ssfl import FEDMATCH_SGD
-from benchmark.papers.table import Paper, item, items
+from benchmark.papers.table import item, items
 
-OWN: Mapping[str, type] = {  # of the paper, or run by it
+OWN: Mapping[str, type] = {  # the paper's own, or run by it
     "FedProx-FixMatch": FedProxFixMatch,
     "TS-Server EMA": TSServerEMA,
     "TS-Client EMA": TSClientEMA,
@@ -72,7 +73,7 @@ OPEN_SGD = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=1e-4, schedule
 
 def experiment(setting: Setting) -> Experiment:
     """The line as published."""
-    found = Experiment(
+    e = Experiment(
         data=data_of(setting),
         partition=partition_of(setting),
         model=Model(network="resnet9", norm="none"),  # not said; FedMatch's, which the paper follows
@@ -81,13 +82,16 @@ def experiment(setting: Setting) -> Experiment:
         optimizer=FEDMATCH_SGD if setting.method == "FedMatch" else OPEN_SGD,
         evaluation=Evaluation(every=8 if setting.streaming else 20),  # 20 rounds: an epoch of section 6.1
     )
-    return with_prior(found)
+    return with_prior(e)
 
 
 def data_of(setting: Setting) -> Data:
-    """Section 5.1: 56,000 / 2,000 / 2,000 of CIFAR-10's 60,000 images and 63,000 / 3,500 / 3,500 of Fashion-MNIST's
-    70,000. Section 5.2: 5 labels a class at each client, or 100 a class at the server (5.1 says 5,000 there, which
-    leaves no 550 images a client). Fashion-MNIST's labels are not given: the same numbers."""
+    """Images for training, validation and test of section 5.1, and labels of section 5.2.
+
+    56,000 / 2,000 / 2,000 of CIFAR-10's 60,000 images and 63,000 / 3,500 / 3,500 of Fashion-MNIST's 70,000. 5 labels a
+    class at each client, or 100 a class at the server (section 5.1 says 5,000, which does not leave 550 images a
+    client). Fashion-MNIST's labels are not given: the same numbers.
+    """
     held_out = 3500 if setting.streaming else 2000
     where: Mapping[str, Any] = {"N_s": 0, "label_setting": "every_client"} if setting.at_clients else {"N_s": 1000}
     return Data(
@@ -121,9 +125,11 @@ def method_of(setting: Setting) -> Any:
 
 
 def federation_of(setting: Setting) -> Federation:
-    """Section 5.2: one epoch a round; 5 of 100 clients, or all of 10. 800 epochs are 16,000 rounds of 5 clients
-    (section 6.1), and taken for 800 rounds of all clients. T says nothing beside epochs. Grouping counts steps: the
-    six that pass over 510 or 550 images in batches of 100."""
+    """Section 5.2: one epoch a round; 5 of 100 clients, or all of 10.
+
+    800 epochs are 16,000 rounds of 5 clients (section 6.1), and taken for 800 rounds of all clients. T has no effect
+    where epochs are given. Grouping counts steps: six pass over 510 or 550 images in batches of 100.
+    """
     length: Mapping[str, Any] = {"T": 6} if setting.method == "FedRGD" else {"T": 1, "epochs": 1}
     if setting.streaming:
         return Federation(K=10, C=10, rounds=800, **length)
@@ -131,18 +137,20 @@ def federation_of(setting: Setting) -> Federation:
 
 
 def with_prior(e: Experiment) -> Experiment:
-    """FedSwitch with beta of Eq. 3, "the amount of expected imbalance", which the paper does not print: the mean
-    divergence of the clients' true classes from equal shares, of the partition at hand."""
+    """FedSwitch with its beta of Eq. 3, "the amount of expected imbalance"; other methods as they are.
+
+    The paper does not print beta. Here it is the mean divergence of the clients' true classes from equal shares.
+    """
     return replace(e, method=replace(e.method, beta=prior_of(e))) if isinstance(e.method, FedSwitch) else e
 
 
 def prior_of(e: Experiment) -> float:
-    """That divergence in nats, to two digits."""
+    """The clients' mean divergence from equal shares, in nats, to two digits."""
     return round(float(divergence_K(clients_of(e)).mean()), 2)
 
 
 def clients_of(e: Experiment) -> IntArray:
-    """(K, d) images of each class at each client, of one drawn partition of equal classes."""
+    """(K, d) images of each class at each client, for one draw of the partition with equal classes."""
     data, K = e.data, e.federation.K
     at_clients = K * CLASSES * data.labels_per_client if data.label_setting == "every_client" else 0
     training = IMAGES[data.name] - data.pooled_test
@@ -163,32 +171,35 @@ def divergence_K(counts_Kd: IntArray) -> FloatArray:
 
 
 def classes_of(e: Experiment) -> float:
-    """Classes of which a client has images, in the mean (Figure 2)."""
+    """The mean number of classes of which a client has images (Figure 2)."""
     return round(float((clients_of(e) > 0).sum(axis=1).mean()), 2)
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-ins. A teacher's ratio counts rounds, and is smaller in a short run; beta is the stand-in's own; so
-    many images are used that the clients hold as many under both label settings."""
-    found = (STREAMING if setting.streaming else SCALES)[profile]
-    data = dict(found.data)
+    """The stand-in of a line.
+
+    A teacher's ratio counts rounds, and is smaller in a short run. beta is of the stand-in's own clients. Clients hold
+    equally many images under both label settings.
+    """
+    stand_in = (STREAMING if setting.streaming else SCALES)[profile]
+    data = dict(stand_in.data)
     if setting.at_clients and profile == "demo":
-        found = replace(found, batch_size=10)
+        stand_in = replace(stand_in, batch_size=10)
     if setting.at_clients:
         each = LABELS_A_CLASS[profile, setting.streaming]
-        labels = CLASSES * each * (found.K or 1)
+        labels = CLASSES * each * (stand_in.K or 1)
         data = {name: value for name, value in data.items() if name != "N_s"} | {"labels_per_client": each}
     else:
         labels = data["N_s"]
     if profile == "laptop":
         data["images"] = UNLABELLED + data["N_validation"] + labels
-    found = replace(found, data=data, method={"ratio": 0.9})
-    reduced = with_prior(scaled(experiment(setting), found, profile))
+    stand_in = replace(stand_in, data=data, method={"ratio": 0.9})
+    reduced = with_prior(scaled(experiment(setting), stand_in, profile))
     if setting.method == "FedSwitch":
-        return replace(found, method={**found.method, "beta": reduced.method.beta})
-    if setting.method == "FedRGD":  # steps in the place of an epoch
-        return replace(found, T=steps_of(reduced))
-    return found
+        return replace(stand_in, method={**stand_in.method, "beta": reduced.method.beta})
+    if setting.method == "FedRGD":  # steps replace an epoch
+        return replace(stand_in, T=steps_of(reduced))
+    return stand_in
 
 
 UNLABELLED = 6000  # images that the clients of the laptop's stand-ins share
@@ -273,9 +284,12 @@ STREAMING: Mapping[str, Scale] = {
 }
 
 
-def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Labels alone, the bound that every cell has to beat: one for each way in which labels are held. At clients, too,
-    with as many steps a round as the cells have, which begin anew with their labels until all images are through."""
+def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+    """The bounds, one for each way in which labels are held.
+
+    At clients, too, a bound makes as many steps a round as the cells, which repeat their labels until all images are
+    through.
+    """
     if name not in BOUNDED:
         return
     firsts: dict[object, Cell] = {}
@@ -284,19 +298,18 @@ def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
         if cell.role == "published":  # labels at clients: of the same clients
             firsts.setdefault((e.data, e.partition if e.data.label_setting == "every_client" else None), cell)
     for cell in firsts.values():
-        alone = labels_alone(cell)
-        if cell.experiment.data.label_setting == "every_client":
-            e = alone.experiment
-            federation = replace(e.federation, T=steps_of(cell.experiment), epochs=None)
-            alone = replace(alone, experiment=replace(e, federation=federation))
+        e = labels_alone(cell.experiment)
+        if e.data.label_setting == "every_client":
+            e = replace(e, federation=replace(e.federation, T=steps_of(cell.experiment), epochs=None))
+        alone = bound(e)
         if len(firsts) > 1:
-            place = cell.label.removesuffix(str(cell.setting["method"]))
-            alone = replace(alone, label=place + ALONE, setting={**cell.setting, "method": ALONE})
+            label = cell.label.removesuffix(str(cell.setting["method"])) + ALONE
+            alone = replace(alone, label=label, setting={**cell.setting, "method": ALONE})
         yield alone
 
 
 def steps_of(e: Experiment) -> int:
-    """Batches in which a client passes over the images of a round."""
+    """The batches in which a client passes over its images of a round."""
     images = int(clients_of(e).sum(axis=1).max()) / e.data.streaming_steps
     return math.ceil(images / e.method.batch_size)
 
@@ -305,13 +318,13 @@ BOUNDED = ("tab2", "tab3", "fig4", "fig5")  # the items that show accuracies
 
 
 def drawn_otherwise(e: Experiment, **change: Any) -> Experiment:
-    """Other clients, with their own beta."""
+    """The experiment with another draw of clients, and their beta."""
     assert isinstance(e.partition, Dirichlet)
     return with_prior(replace(e, partition=replace(e.partition, **change)))
 
 
 def skewed_labels(e: Experiment) -> Experiment:
-    """As many labels at a client, of its classes in proportion (section 5.4), instead of equally many of each."""
+    """Labels of a client's classes in proportion (section 5.4) instead of equally many of each; as many in all."""
     labels = CLASSES * e.data.labels_per_client
     share = round(labels / (labels + float(clients_of(e).sum(axis=1).mean())), 4)
     return with_prior(
@@ -331,7 +344,7 @@ FOUND_METHOD: Mapping[str, Any] = {"threshold": 0.782, "unlabelled_weight": 0.92
 
 
 def found_values(e: Experiment) -> Experiment:
-    """With the hyperparameters that the search found, those of them that the method has."""
+    """The experiment with those hyperparameters of the search that the method has."""
     return replace(e, method=with_fields(e.method, FOUND_METHOD), optimizer=replace(e.optimizer, **FOUND_OPTIMIZER))
 
 
@@ -340,7 +353,7 @@ PAPER = Paper(
     setting=Setting,
     experiment=experiment,
     scale=scale,
-    beside=beside,
+    additions=additions,
     computed={"classes a client": classes_of, "KL, nats": prior_of},
     changes={
         "alpha_of_each_class": lambda e: drawn_otherwise(e, alpha=CLASSES * e.partition.alpha),  # type: ignore[union-attr]
@@ -353,11 +366,11 @@ PAPER = Paper(
 
 
 def tab1(profile: str) -> Item:
-    """One run a method says what it hands over, and a reduced profile's says the same as the paper's."""
+    """One run a method is enough: every run exchanges the same, in a reduced profile too."""
     return replace(item(PAPER, "tab1", profile), seeds=1)
 
 
-OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # where an item's runs differ not in all profiles
+OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # items whose runs do not differ in all profiles
 ITEMS: Mapping[str, Callable[..., Item]] = {
     "tab1": tab1,
     **items(PAPER, ("tab2", "tab3", "fig2", "fig3_left", "fig3_right", "fig4", "fig5")),

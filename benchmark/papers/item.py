@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
+from benchmark.config import Checked, NotNegative, nearest
+from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 
 ACCURACY = "test/accuracy"
 UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
-FORMS = ("improves", "comparable", "every", "trend", "order")  # of claims
-# verdicts/endpoints.py; of last_100 any number of rounds
-ENDPOINTS = ("last", "end", "speed", "throughout", "spread", "collapse", "arithmetic", "last_100")
+ENDPOINTS = ("last", "end", "speed", "throughout", "spread", "collapse", "arithmetic")  # verdicts/endpoints.py
+LAST_ROUNDS = re.compile(r"last_(\d+)")  # one more endpoint: the mean over so many last rounds
 PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
 
 
@@ -32,13 +33,13 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One entry of a published table that nothing is trained for: quoted from another paper, or computed."""
+    """An entry of a published table without a run: quoted from another paper, or computed."""
 
     label: str  # unique in the item: "FedAvg/full"; claims refer to it
     setting: Mapping[str, str | int | float]  # what row and column say, for people: {"method": "FedAvg", "C": 47}
     published: Mapping[str, Printed] = field(default_factory=dict)  # metric -> what the paper prints
     computed: Mapping[str, float | str] = field(default_factory=dict)  # columns that need no run: "parameters", "MB"
-    note: str = ""  # what a reader has to know of it: "the server's labels are one more client's"
+    note: str = ""  # what a reader has to know: "the server's labels are one more client's"
 
     def printed(self, metric: str = ACCURACY) -> float | None:
         """The printed value of that metric; None where the paper has none."""
@@ -47,24 +48,47 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(Shown):
-    """An entry that can be trained, or a control or rung of ours beside it: a full setting without the seed."""
+    """An entry that can be trained: a full setting without the seed."""
 
     experiment: Experiment  # seed 0 stands for every seed
-    # control: ours, beside the paper's; ladder: a rung below the table; bound: beside the ranking, not in it;
-    # quoted: the paper quotes another paper's number; shown, and trained on request alone (`Item.with_quoted`);
-    # partition: who holds which images is shown, and nothing is trained
+    # published: in the paper. control, ladder, bound: added by the suite (ladder: below the table; bound: not ranked).
+    # quoted: the paper quotes another paper's number; trained on request alone (`Item.with_quoted`).
+    # partition: the classes of each client are shown, and nothing is trained.
     role: Literal["published", "quoted", "control", "ladder", "bound", "partition"] = "published"
 
     @property
     def cell_key(self) -> str:
         return self.experiment.cell_key
 
+    def companion(
+        self,
+        method: str,
+        experiment: Experiment,
+        *,
+        note: str,
+        label: str = "",
+        role: Literal["control", "bound"] = "control",
+    ) -> "Cell":
+        """A cell that the suite adds next to this one, with another method's name.
+
+        `label`: where that name alone does not make the label unique.
+        """
+        return replace(
+            self,
+            label=label or self.label.replace(str(self.setting["method"]), method),
+            setting={**self.setting, "method": method},
+            experiment=experiment,
+            published={},
+            role=role,
+            note=note,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A cell that is known only once its trials are done: the setting with the best accuracy on held-out labels.
+    """A cell that is known only after its trials: the setting with the best accuracy on held-out labels.
 
-    Trials and cell use different seeds, so that no image chosen on is counted. Equal trials: the first one wins.
+    Trials and cell use different seeds, so that no image on which it was chosen counts. Of equal trials the first wins.
     """
 
     label: str  # of the cell to come
@@ -91,23 +115,24 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """A contrast of another item whose runs speak of a claim's sentence, at another setting; shown, never judged."""
+    """A contrast of another item on a claim's sentence, at another setting; shown, never judged."""
 
     item: str  # "ssfl/tabj1"
     contrast: Mapping[str, float]  # "{data}" in a label stands for each data set of that item
 
     def contrasts_in(self, labels: Iterable[str]) -> tuple[Mapping[str, float], ...]:
-        """With the labels of that item: one contrast, or one for each data set. Empty where a label is absent."""
+        """One contrast, or one for each data set, of that item's labels. Empty where a label is absent."""
         known = frozenset(labels)
         pattern = re.escape(next(iter(self.contrast))).replace(re.escape("{data}"), "(.+)")
-        names = [match.groups()[0] if match.groups() else "" for one in known if (match := re.fullmatch(pattern, one))]
-        every = ({label.replace("{data}", name): w for label, w in self.contrast.items()} for name in sorted(names))
-        return tuple(one for one in every if known.issuperset(one))
+        matches = filter(None, (re.fullmatch(pattern, label) for label in known))
+        names = sorted(match.groups()[0] if match.groups() else "" for match in matches)
+        every = ({label.replace("{data}", name): w for label, w in self.contrast.items()} for name in names)
+        return tuple(contrast for contrast in every if known.issuperset(contrast))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A sentence of the paper (or a question of ours) and, fixed before the runs that judge it, what would bear it out.
+class Claim(Checked):
+    """A sentence of the paper (or a question of ours), with the test that is fixed before the runs that judge it.
 
     The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x endpoint of `metric`.
     Forms: improves (the contrast is above zero), comparable (it lies inside +-least), trend (as improves, over an
@@ -122,19 +147,26 @@ class Claim:
     contrasts: tuple[Mapping[str, float], ...] = ()  # of the forms "every" and "order"
     form: Literal["improves", "comparable", "every", "trend", "order"]
     endpoint: str = "last"
-    least: float  # least difference of interest, in the metric's unit (accuracy: fraction)
+    least: NotNegative  # least difference of interest, in the metric's unit (accuracy: fraction)
     metric: str = ACCURACY
     main: bool = False  # one of the few that a paper's error is spent on first, in the order of its item
-    # No part of its hash:
-    made: datetime | None = None  # when it was written down as it stands, in UTC
-    commit: str = ""  # that has it first
-    withdrawn: str = ""  # why its form is not its sentence's: judged as declared, but on no board
+    # Not part of its hash:
+    made: datetime | None = None  # when it was written down in this form, in UTC
+    commit: str = ""  # the first one that has it
+    withdrawn: str = ""  # why its form does not express its sentence: judged as declared, but on no board
     elsewhere: tuple[Elsewhere, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.labels:
+            raise ConfigError("contrast is missing")
+        if self.endpoint not in ENDPOINTS and not LAST_ROUNDS.fullmatch(self.endpoint):
+            raise ConfigError(f"unknown endpoint {self.endpoint!r}; {nearest(self.endpoint, (*ENDPOINTS, 'last_100'))}")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The cells it speaks of, each once."""
-        return tuple(dict.fromkeys(label for one in (self.contrast, *self.contrasts) for label in one))
+        """The cells that it is about, each once."""
+        return tuple(dict.fromkeys(label for contrast in (self.contrast, *self.contrasts) for label in contrast))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +180,7 @@ class Family:
         return claim in self.main or claim in self.others
 
     def without(self, claims: "Family") -> "Family":
-        main, others = (tuple(one for one in part if one not in claims) for part in (self.main, self.others))
+        main, others = (tuple(hash for hash in part if hash not in claims) for part in (self.main, self.others))
         return Family(main=main, others=others)
 
 
@@ -162,7 +194,7 @@ class Drawing:
     metrics: tuple[str, ...] = (ACCURACY,)  # a panel each
     panels: tuple[str, ...] = ()  # keys of `Cell.setting` whose values make panels
     lines: tuple[str, ...] = ("method",)  # keys of `Cell.setting` whose values make lines
-    truth: Mapping[str, str] = field(default_factory=dict)  # metric -> metric drawn dotted beside it
+    truth: Mapping[str, str] = field(default_factory=dict)  # metric -> metric drawn dotted with it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,19 +205,19 @@ class Item:
     title: str
     profile: str
     cells: tuple[Cell, ...]
-    shown: tuple[Shown, ...] = ()  # beside the cells
+    shown: tuple[Shown, ...] = ()  # further entries
     claims: tuple[Claim, ...] = ()
     seeds: int = 1
     notes: tuple[str, ...] = field(default=())  # stand-ins, scale, selection rule: printed wherever the table is
     choices: tuple[Choice, ...] = ()  # cells that wait for their trials
     metrics: tuple[str, ...] = (ACCURACY,)  # a block of columns each; the first one ranks
-    rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; empty: all that are no column
+    rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; empty: all that are not columns
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
     drawing: Drawing | None = None  # of a figure; None: a table
     margin: float | None = None  # below it a published and a reproduced accuracy count as equal (a fraction)
-    # The first seed of the paper's claims. A later one where its cells before were wrong and are withdrawn.
+    # The first seed of the paper's claims; a later one where earlier cells were wrong and are withdrawn.
     confirms_from: int = CONFIRMING.start
-    # The paper's families that have confirming runs, by their first seed; a plan looks them up.
+    # The paper's families that have confirming runs, by their first seed; filled in by the plan.
     closed: Mapping[int, Family] = field(default_factory=dict)
 
     @property
@@ -193,7 +225,7 @@ class Item:
         return "method" in self.rows
 
     def resolved(self, score: Callable[[Experiment], float | None]) -> "Item":
-        """With a cell for every choice whose trials are done; the other choices are left waiting."""
+        """The item with a cell for every choice whose trials are done; the other choices still wait."""
         chosen = {choice.label: choice.cell(score) for choice in self.choices}
         cells = tuple(cell for cell in chosen.values() if cell is not None)
         waiting = tuple(choice for choice in self.choices if chosen[choice.label] is None)
@@ -201,7 +233,7 @@ class Item:
 
     @property
     def trained(self) -> tuple[Cell, ...]:
-        """The cells that a plan runs: all but those that are only shown."""
+        """The cells that a plan runs: all except those that are only shown."""
         return tuple(cell for cell in self.cells if cell.role not in UNTRAINED)
 
     def with_quoted(self) -> "Item":
@@ -209,23 +241,23 @@ class Item:
         cells = (replace(cell, role="published") if cell.role == "quoted" else cell for cell in self.cells)
         return replace(self, cells=tuple(cells))
 
-    def of_main_claims(self) -> "Item":
-        """The cells of the main claims with the bounds beside them, and the claims on these alone."""
+    def main_claims_only(self) -> "Item":
+        """The item with the cells of its main claims, the bounds, and the claims on these alone."""
         main = {label for claim in self.claims if claim.main for label in claim.labels}
         cells = tuple(cell for cell in self.cells if cell.label in main or cell.role == "bound")
         kept = {cell.label for cell in cells}
         return replace(self, cells=cells, claims=tuple(c for c in self.claims if kept.issuperset(c.labels)))
 
     def contrasts_of(self, claim: Claim) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """The claim's contrasts over cells, whatever these are called; a label that is no cell's stands for itself."""
+        """The claim's contrasts by cell keys; a label that is not a cell's stays as it is."""
         keys = {cell.label: cell.cell_key for cell in self.cells}
         contrasts = claim.contrasts or (claim.contrast,)
         return tuple(tuple(sorted((keys.get(label, label), float(w)) for label, w in c.items())) for c in contrasts)
 
     def hash_of(self, claim: Claim) -> str:
-        """16 hexadecimal digits: another sentence, cell, endpoint, form or margin makes it another claim."""
-        told = (claim.quote, claim.source, claim.form, claim.endpoint, claim.metric, float(claim.least), claim.main)
-        return hashlib.sha256(json.dumps((self.contrasts_of(claim), *told)).encode()).hexdigest()[:16]
+        """16 hexadecimal digits of all that makes the claim: sentence, cells, endpoint, form, margin, main or not."""
+        fixed = (claim.quote, claim.source, claim.form, claim.endpoint, claim.metric, float(claim.least), claim.main)
+        return hashlib.sha256(json.dumps((self.contrasts_of(claim), *fixed)).encode()).hexdigest()[:16]
 
     def cell(self, label: str) -> Cell:
         """The cell of that label. Raises KeyError."""
@@ -233,13 +265,13 @@ class Item:
 
 
 def census(items: Iterable[Item]) -> dict[str, int]:
-    """Distinct cells by what they are for, however many tables share them; one of two kinds counts as the first."""
+    """Distinct cells by kind, however many tables share them; a cell of two kinds counts as the first."""
     kinds = {"published": ("published",), "controls": ("control", "bound"), "rungs": ("ladder",), "quoted": ("quoted",)}
     cells = [cell for item in items for cell in item.cells]
     seen: set[str] = set()
     counts = {}
     for kind, roles in kinds.items():
-        found = {cell.cell_key for cell in cells if cell.role in roles} - seen
-        counts[kind] = len(found)
-        seen |= found
+        keys = {cell.cell_key for cell in cells if cell.role in roles} - seen
+        counts[kind] = len(keys)
+        seen |= keys
     return counts

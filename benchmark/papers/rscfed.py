@@ -18,15 +18,16 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
-from benchmark.papers.beside import bound, labels_alone, ours
+from benchmark.papers.bounds import bound, labels_alone
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper, Variant
 from benchmark.papers.scale import DIGITS_AUGMENTATION, Scale
-from benchmark.papers.table import Paper, Variant, items
+from benchmark.papers.table import items
 
 
 @dataclass(frozen=True, kw_only=True)
 class Set:
-    """What section 4.1 has for a data set."""
+    """A data set's numbers, section 4.1."""
 
     name: str  # the suite's
     images: int  # for training
@@ -82,8 +83,8 @@ class Setting:
     """One line of a table of RSCFed."""
 
     data: Literal["svhn", "cifar100", "isic2018"] = "svhn"  # section 4.4: "SVHN dataset unless separately clarified"
-    # Up to a bracket: FedAvg, FedIRM, Fed-Consist or "Basic" (Table 2 has its numbers), "Basic + SSO", RSCFed. In it,
-    # "origi.": without the weight of labels that section 4.2 adds.
+    # FedAvg, FedIRM, Fed-Consist or "Basic" (Table 2 has its numbers), "Basic + SSO", RSCFed; then in brackets
+    # "origi." for no weight of labels, which section 4.2 adds.
     method: str
     K: int = 10  # clients (section 4.2)
     labelled: int = 1  # of them, with all their labels
@@ -115,7 +116,7 @@ def experiment(setting: Setting) -> Experiment:
         partition=PARTITION,
         model=known.model,
         method=method,
-        # Section 4.1; T says nothing beside epochs. All clients of Fed-Consist and FedAvg take part (section 4.4).
+        # Section 4.1; T has no effect where epochs are given. All clients of Fed-Consist and FedAvg take part (4.4).
         federation=Federation(K=setting.K, C=setting.K, T=1, epochs=1, rounds=1000),
         optimizer=_sgd(method, known.lr, known.labelled_lr),
         evaluation=Evaluation(every=1, selection="best_on_test"),  # README: final_model/*_best.pth
@@ -132,7 +133,7 @@ def experiment_before(setting: Setting) -> Experiment:
 
 
 def _method(setting: Setting, known: Set) -> SupervisedFL | FedConsist | FedIRM | RSCFed:
-    if setting.base == "FedAvg":  # all clients with labels, and nobody else
+    if setting.base == "FedAvg":  # the clients with labels, and no others
         return SupervisedFL(batch_size=known.batch_size)
     if setting.base == "FedIRM":
         # Its own numbers, with RSCFed's optimizer ("for all methods", section 4.1) and weights (section 4.2).
@@ -176,7 +177,7 @@ def _method(setting: Setting, known: Set) -> SupervisedFL | FedConsist | FedIRM 
 
 
 def _sgd(method: object, lr: float, labelled_lr: float) -> SGD:
-    """Rates of section 4.1. Momentum is the code's, as are no Nesterov and clipping at 5: local_supervised.py:46-72."""
+    """Rates of section 4.1; momentum without Nesterov and clipping at 5 are the code's (local_supervised.py:46-72)."""
     rates: dict[str, Any] = {"lr": lr, "server_lr": labelled_lr}
     if isinstance(method, SupervisedFL):
         rates = {"lr": labelled_lr}
@@ -184,8 +185,7 @@ def _sgd(method: object, lr: float, labelled_lr: float) -> SGD:
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-ins. beta has the unit images / distance (Eq. 6 divides by N_i): it keeps its ratio to a client's
-    images."""
+    """The stand-in of a line. beta keeps its ratio to a client's images: its unit is images / distance (Eq. 6)."""
     known, (stand_in, images) = SETS[setting.data], STAND_INS[profile][setting.data]
     method = _method(setting, known)
     if isinstance(method, RSCFed) and method.beta:
@@ -193,7 +193,7 @@ def scale(setting: Setting, profile: str) -> Scale:
         if method.beta_rule == "released_code":
             betas["beta_labelled"] = known.beta_labelled * images / known.images
         stand_in = replace(stand_in, method=betas)
-    if stand_in.model and setting.data == "isic2018":  # the rates of the network that stands in
+    if stand_in.model and setting.data == "isic2018":  # the rates of the network that replaces it
         stand_in = replace(stand_in, optimizer=_sgd(method, SETS["svhn"].lr, SETS["svhn"].labelled_lr))
     return stand_in
 
@@ -244,7 +244,7 @@ STAND_INS: Mapping[str, Mapping[str, tuple[Scale, int]]] = {
 
 
 def models_sent(experiment: Experiment) -> float:
-    """Local models of a round, as a multiple of the clients: "Com. cost" of Table 6."""
+    """Local models sent in a round, as a multiple of the clients: "Com. cost" of Table 6."""
     method, K = experiment.method, experiment.federation.K
     if isinstance(method, RSCFed):
         return method.M * method.subset / K
@@ -253,30 +253,35 @@ def models_sent(experiment: Experiment) -> float:
     return experiment.federation.C / K
 
 
-def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The labels alone of each data set and label setting (FedAvg's lower bound of Table 1), the bound that every cell
-    has to beat; and what holds still what a table's rows change besides what they speak of."""
+def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+    """The bounds of each data set and label setting (in Table 1, FedAvg's lower bound), and three tables' controls.
+
+    A control keeps fixed what a table's rows change besides what they are about.
+    """
     taken = {cell.cell_key for cell in cells}
     for cell in cells:
-        alone = labels_alone(cell).experiment
+        alone = labels_alone(cell.experiment)
         if not isinstance(cell.experiment.method, MeanTeacherMethod) or alone.cell_key in taken:
             continue
         taken.add(alone.cell_key)
-        place = {key: value for key, value in cell.setting.items() if key in ("data", "K")}
-        found = bound(alone)
-        words = (str(place["data"]) if "data" in place else "", found.label, f"K={place['K']}" if "K" in place else "")
-        yield replace(found, label="/".join(filter(None, words)), setting={**place, **found.setting})
+        factors = {key: value for key, value in cell.setting.items() if key in ("data", "K")}
+        lower = bound(alone)
+        words = [str(factors["data"])] if "data" in factors else []
+        words += [lower.label, *([f"K={factors['K']}"] if "K" in factors else [])]
+        yield replace(lower, label="/".join(words), setting={**factors, **lower.setting})
     if name == "tab2":
-        yield from _weight_held(cells)
+        yield from _with_weight_held(cells)
     if name == "tab4":
-        yield from _labelled_data_held(cells)
+        yield from _with_labelled_share_held(cells)
     if name == "fig2":
-        yield from _averaged_equally(cells)
+        yield from _with_equal_weights(cells)
 
 
-def _weight_held(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Table 2's rows with the labelled client at half of every round that it is in, as Basic has it: by the print it
-    has .25 of a round and as released .44, so that sub-sampling is not all that changes."""
+def _with_weight_held(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """Table 2's rows with the labelled client's weight at half of every round that it is in, as in Basic.
+
+    By the print its weight is .25 of a round and as released .44, so that sub-sampling is not the only change.
+    """
     for cell in cells:
         method = cell.experiment.method
         if not isinstance(method, RSCFed):
@@ -284,29 +289,31 @@ def _weight_held(cells: Sequence[Cell]) -> Iterable[Cell]:
         held = replace(method, labelled_weight="per_round", labelled_times=6.0)
         name, label = f"{cell.setting['method']}, weight held", f"{cell.label}, weight held"
         note = "ours: labelled clients have half of each round that they are in, as in Basic"
-        yield ours(cell, name, replace(cell.experiment, method=held), label=label, note=note)
+        yield cell.companion(name, replace(cell.experiment, method=held), label=label, note=note)
 
 
-def _averaged_equally(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Fed-Consist's original weights as section 1 has them; section 4.2 has FedAvg's, by size."""
+def _with_equal_weights(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """Fed-Consist with equal weights, as in section 1; in section 4.2 clients weigh by their size."""
     for cell in cells:
         method = cell.experiment.method
         if type(method) is FedConsist and method.labelled_share is None:
             equally = replace(cell.experiment, method=replace(method, weighting="equal"))
             name, note = "Fed-Consist (equally)", "ours: section 1 says that Fed-Consist averages equally"
-            yield ours(cell, name, equally, label=name, note=note)
+            yield cell.companion(name, equally, label=name, note=note)
 
 
-def _labelled_data_held(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Table 4 with a fifth of the clients labelled, as its first row has it: there one labelled client holds ever less
-    of the data, about 21 % with 5 clients and 2 % with 50."""
+def _with_labelled_share_held(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """Table 4 with a fifth of the clients labelled, as in its first row.
+
+    In the table one client is labelled, and holds ever less of the data: about 21 % with 5 clients and 2 % with 50.
+    """
     for cell in cells:
         e = cell.experiment
         if e.federation.K != 50:
             continue
         fifth = replace(e, data=replace(e.data, labelled_clients=e.federation.K // 5))
         note = "ours: 10 of 50 clients labelled, so that labels are as large a share of the data as with 1 of 5"
-        held = ours(cell, str(cell.setting["method"]), fifth, label=f"{cell.label}/labels held", note=note)
+        held = cell.companion(str(cell.setting["method"]), fifth, label=f"{cell.label}/labels held", note=note)
         yield replace(held, setting={**held.setting, "labelled": "a fifth"})
 
 
@@ -316,7 +323,7 @@ PLAIN = Variant(
     note="Clients' images are not limited, and FedIRM is the suite's until 2026-11: departures 16, 17 and 18.",
     experiment=experiment_before,
     switches=True,
-    named_by="Runs with the plain Dirichlet partition, the suite's until 2026-11, stand in {name}, with the claims "
+    named_by="Runs with the plain Dirichlet partition, the suite's until 2026-11, are in {name}, with the claims "
     "that they judged. The claims here begin anew at seed 300, which judged nothing, with an error of 5 %.",
 )
 PAPER = Paper(
@@ -325,7 +332,7 @@ PAPER = Paper(
     experiment=experiment,
     variants=(PLAIN,),
     scale=scale,
-    beside=beside,
+    additions=additions,
     computed={"cost": models_sent},
     confirms_from=300,  # seeds from 100 and from 200 judged the claims of PLAIN
 )

@@ -1,9 +1,9 @@
-"""Profiles: how far an experiment is scaled down. A `Scale` names the fields that change; everything else stays.
+"""Profiles: how far an experiment is scaled down.
 
-`paper` is the experiment as published and `gpu` the same with a tenth of the rounds. `demo` and `laptop` need a
-stand-in, which is a `Scale` in the paper's file: other data, a small network, fewer clients and rounds. It is applied
-to any experiment with any method, so label setting, streams, pooled tests, local epochs and the method's own switches
-are what the paper has, unless the stand-in says otherwise.
+`paper` is the experiment as published, and `gpu` the same with a tenth of the rounds. `demo` and `laptop` need a
+stand-in, which is a `Scale` in the paper's file: other data, a small network, fewer clients and rounds. A `Scale` names
+the fields that change, of any experiment with any method. All else stays as in the paper: label setting, streams,
+pooled tests, local epochs and the method's own switches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ PROFILES = ("demo", "laptop", "gpu", "paper")  # from the smallest to the publis
 REDUCED = ("demo", "laptop")  # those with a stand-in
 FULL_SIZE = ("gpu", "paper")
 
-# Digits are not mirrored: a mirrored 2 is no 2. The released codes mirror them (a departure of the stand-ins).
+# Digits are not mirrored: a mirrored 2 is not a 2. The released codes mirror them (a departure of the stand-ins).
 MNIST_AUGMENTATION = Augmentation(weak=Weak(flip=0.0, padding_mode="zero"), strong=RandAugment(pool="ssfl"))
 DIGITS_AUGMENTATION = Augmentation(
     weak=Weak(flip=0.0, padding_mode="zero"),
@@ -30,7 +30,7 @@ DIGITS_AUGMENTATION = Augmentation(
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """A stand-in. None and what is not named: as in the experiment that it is applied to."""
+    """A stand-in: the fields that it changes. None, or not named: the field stays."""
 
     title: str  # the stand-in's data, for people: "MNIST"
     data: Mapping[str, Any] = field(default_factory=dict)  # fields of Data
@@ -42,7 +42,7 @@ class Scale:
     warm_start_rounds: int | None = None  # rounds in which labels alone are trained on
     K: int | None = None
     C: int | None = None
-    T: int | None = None  # local steps; also in the place of the paper's epochs
+    T: int | None = None  # local steps; they replace the paper's epochs
     epochs: int | None = None
     rounds: int | None = None
     optimizer: SGD | None = None
@@ -51,7 +51,7 @@ class Scale:
 
 
 def check_profile(name: str) -> None:
-    """Raises ConfigError for a name that is no profile's."""
+    """Raises ConfigError for a name that is not a profile's."""
     if name not in PROFILES:
         raise ConfigError(f"unknown profile {name!r}; choose {', '.join(PROFILES[:-1])} or {PROFILES[-1]}")
 
@@ -61,7 +61,7 @@ def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
     sizes = {name: getattr(scale, name) for name in ("K", "C", "T", "epochs", "rounds")}
     federation = {name: size for name, size in sizes.items() if size is not None}
     if scale.T is not None and scale.epochs is None:
-        federation["epochs"] = None  # local steps in the place of epochs
+        federation["epochs"] = None  # local steps replace epochs
     return replace(
         experiment,
         data=replace(experiment.data, **scale.data),
@@ -76,13 +76,13 @@ def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
 
 
 def with_field(value: Any, path: str, new: Any) -> Any:
-    """A frozen dataclass with one field set, named with dots."""
+    """A copy of a frozen dataclass with one field set, named with dots."""
     name, _, rest = path.partition(".")
     return replace(value, **{name: with_field(getattr(value, name), rest, new) if rest else new})
 
 
 def with_fields(method: Any, wanted: Mapping[str, Any]) -> Any:
-    """The method with these values in those of the fields that it has."""
+    """The method with these values, for those of the fields that it has."""
     has = {f.name for f in fields(method)}
     return replace(method, **{name: value for name, value in wanted.items() if name in has})
 
@@ -113,8 +113,10 @@ def tenth(experiment: Experiment) -> Experiment:
 
 
 def profile_of(profile: str, available: Iterable[str]) -> str:
-    """Of the available profiles the one whose runs `profile` would repeat: the largest that is not above it, or else
-    the smallest there is. Raises ConfigError for a name that is no profile's."""
+    """The available profile whose runs `profile` would repeat: the largest not above it, else the smallest.
+
+    Raises ConfigError for a name that is not a profile's.
+    """
     check_profile(profile)
     known = [name for name in PROFILES if name in set(available)]
     below = [name for name in known if PROFILES.index(name) <= PROFILES.index(profile)]

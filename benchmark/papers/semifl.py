@@ -21,10 +21,11 @@ from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine, Steps
 from benchmark.papers import ssfl
-from benchmark.papers.beside import ALONE, bound, ours, steps_on_labels
+from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
-from benchmark.papers.table import Paper, items
+from benchmark.papers.table import items
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
 # "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).
@@ -83,7 +84,7 @@ def experiment(setting: Setting) -> Experiment:
         "SemiFL": semifl,
         **dict.fromkeys(("Partially Supervised", "Fully Supervised"), supervised),
         **{"FedAvg": fedavg, "LG-FedAvg": lg_fedavg, "FedDyn": feddyn, "HeteroFL": heterofl},
-        **dict.fromkeys(("FedMatch", "FedRGD"), of_ssfl),
+        **dict.fromkeys(("FedMatch", "FedRGD"), ssfl_table_3),
     }
     if setting.method not in ways:
         raise ConfigError(f"method: {setting.method!r} is in no table of SemiFL")
@@ -105,7 +106,7 @@ def semifl(setting: Setting) -> Experiment:
             server_batch_size=server_batch_size(setting),
             statistics="server" if setting.sBN == "server" else "server_and_clients",
         ),
-        # T says nothing beside epochs. That the server's E follows the clients' in the row E = 1 of Table 4 is a guess.
+        # T has no effect where epochs are given. That the server's E is the clients' in the row E = 1 is a guess.
         federation=Federation(K=100, C=10, T=1, epochs=setting.E, rounds=800),
         optimizer=TABLE_5,
         evaluation=EVALUATION,
@@ -129,8 +130,11 @@ def server_batch_size(setting: Setting) -> int:
 
 
 def supervised(setting: Setting) -> Experiment:
-    """The bounds: labels in one place, 400 passes (Table 3: T = 400) at rate .1, which is no number of Table 5, with
-    momentum kept throughout (train_classifier.py, utils.py:171-184). A round is one pass."""
+    """The bounds: labels in one place, 400 passes (Table 3: T = 400), with a round for each.
+
+    The rate .1 is not in Table 5; it and the momentum that is kept throughout are the code's (train_classifier.py,
+    utils.py:171-184).
+    """
     size = server_batch_size(setting)
     everyones = setting.N_s == "all"
     return Experiment(
@@ -147,9 +151,11 @@ def supervised(setting: Setting) -> Experiment:
 
 
 def central(setting: Setting) -> Experiment:
-    """Table 4 of FixMatch's paper: B = 64, mu = 7, eta = .03, weight decay .0005, 2^20 steps; its code has these for
-    all methods (ReMixMatch's in remixmatch_no_cta.py), and an average of weights with .999. A round is a reporting unit
-    of 1,024 steps."""
+    """A centralised method: Table 4 of FixMatch's paper, in rounds of 1,024 steps as reporting units.
+
+    B = 64, mu = 7, eta = .03, weight decay .0005, 2^20 steps; FixMatch's code has these for all methods (ReMixMatch's
+    in remixmatch_no_cta.py), and an average of weights with .999.
+    """
     data = data_of(setting)
     return Experiment(
         data=with_field(data, "augmentation.strong", CENTRAL_STRONG.get(setting.method, STRONG)),
@@ -176,42 +182,51 @@ def quoted(setting: Setting, method: Any, *, epochs: int, rounds: int, optimizer
 
 
 def fedavg(setting: Setting, method: Any = None, rounds: int = 2000) -> Experiment:
-    """LG-FedAvg's released command (README and models/Update.py of pliang279/LG-FedAvg: rate .1, momentum .5, B = 50,
-    one pass, 2,000 rounds), on the network that fits the print's parameters."""
+    """LG-FedAvg's released command, on the network that fits the print's parameters.
+
+    README and models/Update.py of pliang279/LG-FedAvg: rate .1, momentum .5, B = 50, one pass, 2,000 rounds.
+    """
     sgd = SGD(lr=0.1, momentum=0.5, nesterov=False, weight_decay=0.0, schedule=Constant())
-    way = method or SupervisedFL(batch_size=50)
-    return quoted(setting, way, epochs=1, rounds=rounds, optimizer=sgd, model=FEDAVG_CNN)
+    method = method or SupervisedFL(batch_size=50)
+    return quoted(setting, method, epochs=1, rounds=rounds, optimizer=sgd, model=FEDAVG_CNN)
 
 
 def lg_fedavg(setting: Setting) -> Experiment:
-    """It goes on from FedAvg for 200 rounds with the convolutions in common (released command for CIFAR-10: --epochs
-    200 --num_layers_keep 2); of Table 3's 1,800 rounds these are the last."""
+    """FedAvg, then 200 rounds with the convolutions in common: the last of Table 3's 1,800 rounds.
+
+    Released command for CIFAR-10: --epochs 200 --num_layers_keep 2.
+    """
     method = LGFedAvg(private="last", private_layers=2, fedavg_rounds=1600, batch_size=50)
     e = fedavg(setting, method, rounds=1800)
     return replace(e, evaluation=replace(e.evaluation, every=50))  # a test passes all clients' models
 
 
 def feddyn(setting: Setting) -> Experiment:
-    """Its released CIFAR-10 example (example_cifar_10.py of alpemreacar/FedDyn: rate .1, B = 50, five passes, weight
-    decay .001, alpha = .01; clipped at 10, utils_general.py: max_norm) with Table 3's cohort and rounds."""
+    """Its released CIFAR-10 example with Table 3's cohort and rounds.
+
+    example_cifar_10.py of alpemreacar/FedDyn: rate .1, B = 50, five passes, weight decay .001, alpha = .01; clipped at
+    10 (utils_general.py: max_norm).
+    """
     sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=1e-3, schedule=Constant(), clip=10.0)
     method = FedDyn(alpha=0.01, batch_size=50)
     return quoted(setting, method, epochs=5, rounds=600, optimizer=sgd, model=FEDAVG_CNN)
 
 
 def heterofl(setting: Setting) -> Experiment:
-    """As released on CIFAR-10 (utils.py:process_control of diaoenmao/HeteroFL-...: B = 10, five passes, rate .1,
-    momentum .9 without Nesterov, weight decay .0005, tenths after rounds 300 and 500 of 800; clipped at 1,
-    train_classifier_fed.py), in the levels a to e. With i.i.d. clients the release has 400, tenths after 150 and 250.
+    """As released on CIFAR-10, in the levels a to e.
+
+    utils.py:process_control of diaoenmao/HeteroFL-...: B = 10, five passes, rate .1, momentum .9 without Nesterov,
+    weight decay .0005, a tenth of the rate after rounds 300 and 500 of 800; clipped at 1 (train_classifier_fed.py).
+    With i.i.d. clients the release has 400 rounds, and tenths after 150 and 250.
     """
     sgd = SGD(lr=0.1, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Steps(), clip=1.0)
     model = Model(network="resnet18", norm="sbn")
     return quoted(setting, HeteroFL(batch_size=10), epochs=5, rounds=800, optimizer=sgd, model=model)
 
 
-def of_ssfl(setting: Setting) -> Experiment:
+def ssfl_table_3(setting: Setting) -> Experiment:
     """FedMatch and FedRGD: SSFL's own Table 3, whose "non-iid" is one class a client, in cohorts of 5."""
-    here = ssfl.Setting(
+    theirs = ssfl.Setting(
         data="cifar10",
         method="FedMatch" if setting.method == "FedMatch" else "Grouping",
         R=0.0 if setting.partition == "IID" else 1.0,
@@ -224,11 +239,11 @@ def of_ssfl(setting: Setting) -> Experiment:
         norm="none" if setting.method == "FedMatch" else "gn",
         E=200,
     )
-    return ssfl.experiment(here)
+    return ssfl.experiment(theirs)
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-ins. Both data sets of the paper are one here; "fewer" labels stand for 250."""
+    """The stand-in of a line, one for both data sets of the paper; "fewer" labels stand for 250."""
     stand_in = SCALES[profile]
     few, many = FEW_AND_MANY[profile]
     N_s = few if setting.N_s == 250 else many
@@ -236,36 +251,44 @@ def scale(setting: Setting, profile: str) -> Scale:
     images = {"images": CLIENT_IMAGES + VALIDATION + labels["N_s"]} if profile == "laptop" else {}
     network = stand_in.model.network if stand_in.model else ""
     least = {"min_size": LEAST_IMAGES[profile]} if isinstance(PARTITIONS[setting.partition], Dirichlet) else {}
-    found = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
+    scaled_down = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":
-            # A client has five passes in the print. With E = 1 it has one, and with steps in their place a fifth.
-            return replace(found, T=max(1, found.T * setting.E // 5) if found.T else None)
+            # By the print a client makes five passes, and with E = 1 one: a fifth of the steps that replace them.
+            return replace(scaled_down, T=max(1, scaled_down.T * setting.E // 5) if scaled_down.T else None)
         case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, at its rate
-            size = found.server_batch_size or found.batch_size
-            return replace(found, batch_size=size, T=found.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
+            size = scaled_down.server_batch_size or scaled_down.batch_size
+            return replace(scaled_down, batch_size=size, T=scaled_down.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
         case method if method in CENTRAL:  # an average over .1 % of the print's 2^20 steps, and 1 % of these or more
-            model, way = Model(network=network, norm="bn"), {"unlabelled_ratio": 1, "ema": 0.95}
-            if method == "MixMatch":  # 100 is reached after 16,384 steps, and here at once (digits, seed 50: 26 at 100)
-                way["unlabelled_weight"] = 10.0  # there: 89
-            return replace(found, T=found.T or N_s, model=model, method=way, optimizer=SGD(schedule=Cosine(c=0.4375)))
+            model, fields = Model(network=network, norm="bn"), {"unlabelled_ratio": 1, "ema": 0.95}
+            if (
+                method == "MixMatch"
+            ):  # the paper's 100 is reached after 16,384 steps, and here at once: 26 on digits, seed 50
+                fields["unlabelled_weight"] = 10.0  # digits: 89
+            return replace(
+                scaled_down,
+                T=scaled_down.T or N_s,
+                model=model,
+                method=fields,
+                optimizer=SGD(schedule=Cosine(c=0.4375)),
+            )
         case "FedMatch" | "FedRGD":  # as in SSFL's own stand-ins
-            model, T = Model(network=network, norm="gn", norm_groups=4), found.T or 16
-            return replace(found, model=model, T=T, optimizer=SGD(lr=0.02, schedule=Cosine(c=0.4375)))
+            model, T = Model(network=network, norm="gn", norm_groups=4), scaled_down.T or 16
+            return replace(scaled_down, model=model, T=T, optimizer=SGD(lr=0.02, schedule=Cosine(c=0.4375)))
         case "HeteroFL":
-            return found
+            return scaled_down
     # A network without norm, and the print's share of SemiFL's rounds.
-    rounds = setting.rounds * (found.rounds or 1) // 800
-    found = replace(found, model=Model(network=network, norm="none"), rounds=rounds)
+    rounds = setting.rounds * (scaled_down.rounds or 1) // 800
+    scaled_down = replace(scaled_down, model=Model(network=network, norm="none"), rounds=rounds)
     if setting.method == "LG-FedAvg":
         last = Evaluation(every=max(1, rounds // 9))
-        return replace(found, method={"fedavg_rounds": rounds * 8 // 9}, evaluation=last)
-    return found
+        return replace(scaled_down, method={"fedavg_rounds": rounds * 8 // 9}, evaluation=last)
+    return scaled_down
 
 
 # Tried, by held-out labels with seed 50. Digits, at the end: labels alone, SemiFL IID, SemiFL K = 2, E = 1 IID:
-#   server batches of 10, 30 rounds: 91, 96, 96, 91, where with E = 1 no client was ever sure enough to take part;
-#   server batches of 5, 36 rounds: 93, 97, 95, 96 (taken; after 30 rounds with E = 1 nobody took part on seed 0);
+#   server batches of 10, 30 rounds: 91, 96, 96, 91, where with E = 1 no client was ever confident enough to take part;
+#   server batches of 5, 36 rounds: 93, 97, 95, 96 (taken; after 30 rounds with E = 1 no client took part on seed 0);
 #   server batches of 25, 20 rounds: 92, -, 89, 73.
 # Digits as they are now, seed 0, on the test set: labels alone 92 (20 labels: 88), SemiFL IID 94 and K = 2 94 (91 and
 #   86, below labels alone), everyone's labels 98, the control IID 97 and K = 2 95.
@@ -312,9 +335,12 @@ SCALES: Mapping[str, Scale] = {
 }
 
 
-def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Bounds of ours: in the ablations the server's labels alone, which every cell has to beat, as rounds in which no
-    client takes part; beside the paper's own bound the same at Table 5's rate. And the control of Table 3."""
+def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+    """The suite's bounds, and the control of Table 3.
+
+    In the ablations the bound is labels alone, as rounds in which no client takes part. In Table 1 the paper's own
+    bound is repeated at Table 5's rate.
+    """
     if name in ("tab4", "fig4", "tab6"):
         yield from labels_alone(cells)
     if name == "tab3":
@@ -324,39 +350,42 @@ def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """One for each number of labels and of steps on them, with the statistics of sBN from everyone's images as in the
-    other cells."""
+    """A bound for each number of labels and of steps on them.
+
+    The statistics of sBN are from everyone's images, as in the other cells.
+    """
     last = {(cell.experiment.data.N_s, steps_on_labels(cell.experiment)): cell for cell in cells}
     amounts = dict(zip(sorted({N_s for N_s, _ in last}), ("fewer", "more"), strict=False))
     most = max(steps for _, steps in last)
-    for (N_s, steps), beside in sorted(last.items(), key=lambda entry: entry[0]):
-        full = beside.experiment
+    for (N_s, steps), like in sorted(last.items(), key=lambda entry: entry[0]):
+        full = like.experiment
         cell = bound(replace(full, method=replace(full.method, warm_start_rounds=full.federation.rounds)))
         if len(amounts) > 1:
             cell = replace(cell, label=f"{ALONE}/{amounts[N_s]}", setting={**cell.setting, "N_s": N_s})
         elif steps < most:
-            cell = replace(cell, label=f"{ALONE}/fewer steps", setting={"E": beside.setting["E"], **cell.setting})
+            cell = replace(cell, label=f"{ALONE}/fewer steps", setting={"E": like.setting["E"], **cell.setting})
         yield cell
 
 
 def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Supervised FedAvg on SemiFL's own backbone with sBN, strong augmentation and global momentum, round by round as
-    long: "two major reasons" for SemiFL's lead over supervised methods (section 4) are then no difference."""
+    """Supervised FedAvg with SemiFL's backbone, sBN, strong augmentation and global momentum, equally long.
+
+    It excludes the "two major reasons" for SemiFL's lead over supervised methods (section 4).
+    """
     for cell in cells:
         e = cell.experiment
         if not isinstance(e.method, SemiFL):
             continue
         images = e.data.images and e.data.images - e.data.N_s + 10
-        way = SupervisedFL(
+        method = SupervisedFL(
             batch_size=e.method.batch_size,
             weighting="uniform",
             view="strong",
             server_momentum=e.method.server_momentum,
         )
-        control = ours(
-            cell,
+        control = cell.companion(
             "Control",
-            replace(e, data=replace(e.data, N_s=10, label_setting="everywhere", images=images), method=way),
+            replace(e, data=replace(e.data, N_s=10, label_setting="everywhere", images=images), method=method),
             note="ours: supervised FedAvg with SemiFL's backbone, sBN, strong augmentation and global momentum",
         )
         yield replace(control, setting={**control.setting, "N_s": "all"})
@@ -369,7 +398,7 @@ def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:
         if isinstance(e.method, ServerOnly) and e.optimizer != TABLE_5:
             method, label = f"{cell.setting['method']}, rate .03", f"{cell.label}, rate .03"
             note = "ours: the bound at Table 5's rate; the released code has .1"
-            yield ours(cell, method, replace(e, optimizer=TABLE_5), label=label, note=note, role="bound")
+            yield cell.companion(method, replace(e, optimizer=TABLE_5), label=label, note=note, role="bound")
 
 
 PAPER = Paper(
@@ -377,7 +406,7 @@ PAPER = Paper(
     setting=Setting,
     experiment=experiment,
     scale=scale,
-    beside=beside,
+    additions=additions,
     factors={
         "N_s": lambda setting, e: "all" if setting.N_s == "all" else e.data.N_s,
         "E": lambda setting, e: e.federation.epochs or f"{e.federation.T} steps",

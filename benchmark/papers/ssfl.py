@@ -1,7 +1,7 @@
 """SSFL (arXiv:2008.11364): from a line of its Table A.2 to the experiment, every number with its source.
 
 Where Table A.2 is silent the number is the released code's, with its line; `results/published/ssfl/` holds the rows.
-Beside every pair of grouping and FedAvg stands the control that the paper lacks.
+Every pair of grouping and FedAvg gets the control that the paper lacks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +23,12 @@ from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Su
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, Cosine
-from benchmark.papers.beside import ALONE, labels_alone, ours
+from benchmark.papers.bounds import ALONE, ALONE_NOTE, labels_alone
+from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
+from benchmark.papers.paper import Paper, Rule, printed_variant
 from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale
-from benchmark.papers.table import Factor, Paper, Rule, by_the_print, items
+from benchmark.papers.table import items
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
@@ -44,7 +46,7 @@ FIXMATCH_RATIO = 7  # mu of FixMatch, unlabelled images for each labelled one; S
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One cell of a table: the columns of Table A.2, and what decides its network and length."""
+    """One cell of a table: the columns of Table A.2, and what determines its network and length."""
 
     data: str  # a data set of CLASSES
     method: str  # a key of METHODS
@@ -63,25 +65,28 @@ class Setting:
 
 
 def as_printed(setting: Setting) -> Setting:
-    """Where Table A.2 and section 3.4 say otherwise than the released code: Table 3's T = 100 over CIFAR-10's length
-    (row 50), and GN in EMNIST's network, since both arms of section 4 are "CRL + GN"."""
+    """The setting where Table A.2 and section 3.4 differ from the released code.
+
+    Table 3 has T = 100 over CIFAR-10's length (row 50), and EMNIST's network has GN, since both arms of section 4 are
+    "CRL + GN".
+    """
     if setting.network == "resnet9":
         return replace(setting, T=100, E=EPOCHS["cifar10"])
     return replace(setting, norm="gn") if setting.network == "emnist_cnn" else setting
 
 
 def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
-    """The setting at the paper's scale, by the released code where it contradicts the print, or by the print
-    ("paper"). Raises ConfigError.
+    """The setting at the paper's scale. Raises ConfigError.
 
-    Default "released_code": the printed numbers came from it. reports/ssfl/departures.md has every difference.
+    `rule` decides where the released code contradicts the print; the printed numbers came from the code.
+    reports/ssfl/departures.md has every difference.
     """
     if rule == "paper":
         setting = as_printed(setting)
     steps_per_epoch = RESNET9_STEPS_PER_EPOCH if setting.network == "resnet9" else STEPS_PER_EPOCH
     if rule == "paper":
         steps_per_epoch = STEPS_PER_EPOCH  # M / B of Table A.1
-    # Rows 38-40 print T = 1 for the one holder of all images; a round there is a reporting unit, as long as others'.
+    # Rows 38-40 print T = 1 for the one holder of all images; its round is a reporting unit, as long as others'.
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     rounds = setting.E * steps_per_epoch // T
     # A tenth of the epochs lies between two measurements, as released (train_parallel.py: epoch_interval). EMNIST's
@@ -101,8 +106,10 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
 
 
 def data_of(setting: Setting, rule: Rule = "released_code") -> Data:
-    """Who holds the N_s labels: the server, int(N_s / d) of each class (utils_v2.py:477-487), or the clients in equal
-    numbers, of each class ("every_client": FedMatch's setting) or of each client's classes in proportion ("share")."""
+    """Who holds the N_s labels: the server, int(N_s / d) of each class (utils_v2.py:477-487), or all clients equally.
+
+    Clients hold them of each class ("every_client": FedMatch's setting) or of their classes in proportion ("share").
+    """
     classes = CLASSES[setting.data]
     data = Data(
         name=setting.data,
@@ -127,7 +134,7 @@ def augmentation(rule: Rule) -> Augmentation:
 
 
 def dropout(network: str) -> float:
-    """.25 in the EMNIST network (EMNIST_model.py:9-24); no other has a place for it."""
+    """.25 in the EMNIST network (EMNIST_model.py:9-24); no other network has dropout."""
     return 0.25 if network == "emnist_cnn" else 0.0
 
 
@@ -169,7 +176,7 @@ FEDMATCH_SGD = SGD(lr=0.001, momentum=0.0, nesterov=False, weight_decay=0.0, sch
 
 
 def optimizer_of(setting: Setting, rule: Rule = "released_code") -> SGD:
-    """The optimizer of a setting. By the print, self-training and Table 3 have what Table A.1 has for their data.
+    """The optimizer of a setting. By the print, self-training and Table 3 have Table A.1's for their data.
 
     As released (train_parallel.py:283-291), self-training has rate 0.03 and no warm-up, else CIFAR-10's; Table 3 has
     rate 0.003 x 5 x 64 / 128, with Eq. 11 over the script's 200 epochs of 15 steps where clients have the labels, and
@@ -209,7 +216,7 @@ def method_of(setting: Setting, rule: Rule = "released_code") -> Any:
     # Eq. 6 where labels are everywhere, else CRL with tau of section 3.4.
     objective: CRL | Supervised = Supervised() if setting.labels == "everywhere" else CRL(threshold=0.95)
     match setting.method:
-        case "FedAvg" | "CRL with BN" | "CRL with GN" | "Supervised":  # section 3.4: all with FedAvg; `norm` tells them
+        case "FedAvg" | "CRL with BN" | "CRL with GN" | "Supervised":  # section 3.4: all with FedAvg, by `norm`
             return ssfl(FedAvg(), objective)
         case "Grouping":
             if setting.S is None:
@@ -268,8 +275,8 @@ class StandIn:
     largest_cohort: int  # C, so that a run ends in time
 
 
-# Warm starts: without them clients have nothing confident to learn from. A measurement of gradient diversity passes
-# over all images of the cohort, and so is rare.
+# Warm starts: without them clients have no confident pseudo-labels to learn from. A measurement of gradient diversity
+# passes over all images of the cohort, and so is rare.
 MNIST = Scale(
     title="MNIST",
     data={"name": "mnist", "N_s": 100, "N_validation": 1000, "augmentation": MNIST_AUGMENTATION, "unlabelled": "train"},
@@ -353,23 +360,23 @@ STAND_INS: Mapping[str, StandIn] = {
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-in of a line, in the length of its T."""
+    """The stand-in of a line; its length in rounds depends on T."""
     stand_in = STAND_INS[profile]
-    found = stand_in.table_2 if setting.cohort else stand_in.others
-    assert found.model and found.evaluation and found.rounds and found.warm_start_rounds
-    evaluation = found.evaluation
+    chosen = stand_in.table_2 if setting.cohort else stand_in.others
+    assert chosen.model and chosen.evaluation and chosen.rounds and chosen.warm_start_rounds
+    evaluation = chosen.evaluation
     if not (setting.measured or (stand_in.always_measured and not setting.cohort)):
         evaluation = replace(evaluation, gradient_diversity_every=0)
     grouping = {"averaging": Grouping(S=min(2, setting.S))} if setting.S else {}
-    found = replace(
-        found,
-        data={**found.data, **_labels(setting, stand_in)},
-        model=replace(found.model, norm="bn" if setting.norm == "bn" else "gn"),
+    chosen = replace(
+        chosen,
+        data={**chosen.data, **_labels(setting, stand_in)},
+        model=replace(chosen.model, norm="bn" if setting.norm == "bn" else "gn"),
         method={"unlabelled_ratio": 1, **grouping},  # FixMatch's, and two groups wherever the paper has any
         evaluation=evaluation,
     )
     if setting.cohort:
-        return replace(found, C=_share_of(found.K or 1, setting.C), notes=(*_table_2_notes(found), *found.notes))
+        return replace(chosen, C=_share_of(chosen.K or 1, setting.C), notes=(*_table_2_notes(chosen), *chosen.notes))
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]  # Table 3 has its own length
     K, C = cohort_of(setting, stand_in)
@@ -378,7 +385,7 @@ def scale(setting: Setting, profile: str) -> Scale:
         return rounds * T_OF_STAND_INS // T
 
     return replace(
-        found,
+        chosen,
         warm_start_rounds=rounds_of(stand_in.others.warm_start_rounds or 0),
         K=K,
         C=C,
@@ -387,12 +394,12 @@ def scale(setting: Setting, profile: str) -> Scale:
             every=max(1, rounds_of(evaluation.every)),
             gradient_diversity_every=rounds_of(evaluation.gradient_diversity_every),
         ),
-        notes=(*_notes(stand_in), *found.notes),
+        notes=(*_notes(stand_in), *chosen.notes),
     )
 
 
 def _share_of(K: int, C: int) -> int:
-    """Of K clients as many as C are of Table 2's 47, and two at least."""
+    """The cohort among K clients that is C of Table 2's 47, and at least two."""
     return max(2, round(C / 47 * K))
 
 
@@ -403,7 +410,7 @@ def cohort_of(setting: Setting, stand_in: StandIn) -> tuple[int, int]:
 
 
 def _labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
-    """N_s in the paper's ratio. With labels at clients, a share of each one's: 5 of each class would be too many."""
+    """N_s in the paper's ratio. With labels at clients, a share of each client's: 5 of each class are too many."""
     classes = CLASSES[setting.data]
     N_s = stand_in.others.data["N_s"] * (setting.N_s // classes * classes) // STANDARD_N_S[setting.data]
     if setting.labels in ("every_client", "share"):
@@ -434,14 +441,14 @@ def _table_2_notes(own: Scale) -> tuple[str, ...]:
     )
 
 
-# Cells of ours beside the paper's.
+# Cells that the suite adds to the paper's.
 
 COUNTERPARTS = ("FedAvg", "CRL with GN")  # of grouping: "FedAvg", and in section 3 the other
 CONTROL = "Control"
 OWN_GROUP = "Own group"  # grouping with section 3.3's start of a client
 
 
-def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
+def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     yield from controls(cells)
     yield from labelled_clients(cells)
     if name == "tab2":
@@ -450,33 +457,35 @@ def beside(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """The control of every grouping cell that has FedAvg beside it."""
-    places = {cell.label: cell for cell in cells}
-    for label, cell in places.items():
-        if not any(label.replace("Grouping", other) in places for other in COUNTERPARTS if "Grouping" in label):
+    """The control of every grouping cell for which there is one of FedAvg."""
+    by_label = {cell.label: cell for cell in cells}
+    for label, cell in by_label.items():
+        if not any(label.replace("Grouping", other) in by_label for other in COUNTERPARTS if "Grouping" in label):
             continue
-        yield ours(cell, CONTROL, control_of(cell.experiment), note=cell.note)
+        yield cell.companion(CONTROL, control_of(cell.experiment), note=cell.note)
 
 
 def labelled_clients(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Where clients have labels: what they learn from those alone."""
+    """The bounds where clients have labels: those labels alone."""
     for cell in cells:
         if cell.role == "published" and cell.experiment.data.label_setting in ("every_client", "share"):
-            alone = labels_alone(cell)
-            yield ours(cell, ALONE, alone.experiment, note=alone.note, role="bound")
+            yield cell.companion(ALONE, labels_alone(cell.experiment), note=ALONE_NOTE, role="bound")
 
 
 def own_group(grouping: Cell) -> Iterator[Cell]:
-    """Grouping whose clients go on from the mean of the group they were in (section 3.3: "the server broadcasts
-    w_avg,i to the user group G_i"); as released they start from that of the group they are put into."""
+    """Grouping whose clients start from the mean of the group that they were in.
+
+    Section 3.3: "the server broadcasts w_avg,i to the user group G_i". As released they start from the mean of the
+    group that they are put into.
+    """
     method = replace(grouping.experiment.method, client_start="paper")
     if method != grouping.experiment.method:
         note = "grouping by section 3.3: clients go on from the mean of the group they were in"
-        yield ours(grouping, OWN_GROUP, replace(grouping.experiment, method=method), note=note)
+        yield grouping.companion(OWN_GROUP, replace(grouping.experiment, method=method), note=note)
 
 
 def ladder(full: Experiment) -> list[Cell]:
-    """What each step from the server's labels alone to the federated setting does, on Table 2's own setting.
+    """The effect of each step from labels alone to the federated setting, on Table 2's own setting.
 
     On the laptop its rate, .02, is also the best for labels alone: the mean of seeds 70 to 72 on 1,000 labels held out
     at the server is .912, .916, .921, .911 at .005, .01, .02, .05.
@@ -505,16 +514,18 @@ def ladder(full: Experiment) -> list[Cell]:
 
 
 def epochs_of(setting: Setting, e: Experiment) -> Factor:
-    """E as it runs; a stand-in's run is so many times as long as its data set's others."""
+    """E as it runs; of a stand-in, its length as a multiple of the other runs'."""
     if e.profile in REDUCED:
         return f"{setting.E / EPOCHS[setting.data]:g} x the rounds"
     return round(e.federation.rounds * e.federation.T / STEPS_PER_EPOCH)
 
 
 def stretched(base: Experiment, rule: Rule) -> Experiment:
-    """CIFAR-10's schedule over the base's local steps, whose rate is kept: as printed (it falls to the floor and comes
-    back) or as released (it falls once, and stays)."""
-    epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]  # of CIFAR-10, in local steps here
+    """The base with CIFAR-10's schedule over its local steps, and its own rate.
+
+    As printed the rate falls to the floor and comes back; as released it falls once, and stays.
+    """
+    epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]  # of CIFAR-10, in the base's local steps
     full = optimizer("cifar10", rule).schedule
     assert isinstance(full, Cosine) and full.steps is not None
     schedule = replace(
@@ -529,10 +540,10 @@ PAPER = Paper(
     name="ssfl",
     setting=Setting,
     experiment=experiment,
-    variants=(by_the_print(partial(experiment, rule="paper")),),
+    variants=(printed_variant(partial(experiment, rule="paper")),),
     scale=scale,
     usual=lambda setting: {"E": EPOCHS[setting.data]},
-    beside=beside,
+    additions=additions,
     bounded=True,
     factors={"E": epochs_of},
     changes={

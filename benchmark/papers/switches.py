@@ -1,4 +1,4 @@
-"""Choices that a paper leaves open, or that depart from it: each as a pair of cells with all else in common.
+"""Choices that a paper leaves open, or that depart from it: each as a pair of cells that differ in it alone.
 
 `results/published/PAPER/departures.toml` has a paper's switches, and README.md of this folder its keys. The cells of a
 switch are NAME/default and NAME/other of the item PAPER/departures; `reports/PAPER/departures.md` names each as
@@ -13,9 +13,10 @@ from typing import Any
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.paper import Paper, Variant
 from benchmark.papers.published import PUBLISHED, check_keys, read_published
 from benchmark.papers.scale import REDUCED, with_field
-from benchmark.papers.table import SELECTIONS, Paper, Variant, item
+from benchmark.papers.table import SELECTIONS, item
 
 DEFAULT, OTHER = "Default", "Other"
 SEEDS = {"demo": 3, "laptop": 3}
@@ -25,7 +26,7 @@ SEEDS = {"demo": 3, "laptop": 3}
 class Switch:
     """One choice between two ways, on a base cell with which everything else is shared.
 
-    A way is values by path ({"method.momentum": "released_code"}) or the name of one of the paper's `changes`.
+    A way is values by dotted field ({"method.momentum": "released_code"}) or the name of one of the paper's `changes`.
     """
 
     name: str  # of the pair: its cells are NAME/default and NAME/other
@@ -36,12 +37,12 @@ class Switch:
     both: Mapping[str, Any] = field(default_factory=dict)  # set in the base first
     default: Mapping[str, Any] | str = field(default_factory=dict)
     other: Mapping[str, Any] | str = field(default_factory=dict)
-    unset: tuple[str, ...] = ()  # fields that are none in the other way
+    unset: tuple[str, ...] = ()  # fields that are None in the other way
     instead: str | None = None  # the other way as a cell: "tab2: Control/full"
 
 
 def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
-    """A paper's switches, and notes for the foot of the table. Raises ConfigError for a misspelt key."""
+    """A paper's switches, and notes for the foot of the table. Raises ConfigError for an unknown key."""
     path = PUBLISHED / paper / "departures.toml"
     file = tomllib.loads(path.read_text())
     check_keys(f"{path}", file, {"switches", "notes"})
@@ -54,10 +55,10 @@ def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
 def departures(paper: Paper, profile: str, variant: Variant | None = None) -> Item:
     """Every switch as a row: our default, the other way, and their difference. Raises ConfigError."""
     if variant is not None:
-        return variant.of(departures(paper.built_by(variant), profile))
+        return variant.rename(departures(paper.built_by(variant), profile))
     switches, notes = switches_of(paper.name)
-    places = [switch.base for switch in switches] + [switch.instead for switch in switches if switch.instead]
-    names = dict.fromkeys(place.partition(": ")[0] for place in places)
+    cells_used = [switch.base for switch in switches] + [switch.instead for switch in switches if switch.instead]
+    names = dict.fromkeys(cell.partition(": ")[0] for cell in cells_used)
     bases: dict[str, Experiment] = {}
     for name in names:
         known = item(paper, name, profile).cells
@@ -71,11 +72,11 @@ def departures(paper: Paper, profile: str, variant: Variant | None = None) -> It
         cells=tuple(cells),
         seeds=SEEDS.get(profile, 1),
         notes=(
-            "A question of ours, no table of the paper. Both cells of a row have everything else in common.",
+            "A question of ours, not a table of the paper. Both cells of a row have everything else in common.",
             f"Intervals are per row and uncorrected; with {len(cells) // 2} rows expect a spurious one.",
             *notes,
             SELECTIONS["last"],
-            *paper.variants_of(f"{paper.name}/departures"),
+            *paper.notes_on_variants(f"{paper.name}/departures"),
         ),
     )
 
@@ -88,7 +89,7 @@ def _stand_in(paper: Paper, name: str, profile: str) -> str:
 
 
 def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list[Cell]:
-    """Its two cells, the profile's own way first; none where both are the same (no warm start in the paper's)."""
+    """The switch's two cells, the profile's own way first; none where both are equal (no warm start at `paper`)."""
     base = bases[switch.base]
     shared = _with(base, switch.both, paper)
     other = bases[switch.instead] if switch.instead else _with(shared, switch.other, paper)

@@ -1,4 +1,4 @@
-"""What `fssl verify` says of claims and of whole items; records by themselves: records/verify.py."""
+"""What `fssl verify` reports of claims and of whole items; records/verify.py checks the records themselves."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -12,29 +12,29 @@ from benchmark.verdicts.rule import version_in_words
 
 
 def troubles_of_claims(records: Iterable[Pair]) -> list[str]:
-    """Runs that confirm: each was begun under its papers' claims, and all of a hundred of seeds under the same."""
-    found = []
+    """Confirming runs that did not begin under their papers' claims, or under others than their hundred of seeds."""
+    troubles = []
     families: dict[tuple[str, int], tuple[Family, Path]] = {}
     for record, path in records:
         if record.seed not in CONFIRMING or not record.manifest:
             continue
         try:
-            told = families_in(record.manifest)
+            noted = families_in(record.manifest)
         except (LookupError, TypeError, AttributeError):
-            found.append(f"{path}: manifest.json: claims cannot be read")
+            troubles.append(f"{path}: manifest.json: claims cannot be read")
             continue
-        families_here = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
-        for name in sorted(families_here - told.keys()):
-            found.append(f"{path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm")
-        for name, family in told.items():
-            right, other = families.setdefault((name, first_seed_of(record.seed)), (family, path))
-            if family != right:
-                found.append(f"{path}: manifest.json: other claims of {name} than {other} was begun under")
-    return found
+        wanted = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
+        for name in sorted(wanted - noted.keys()):
+            troubles.append(f"{path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm")
+        for name, family in noted.items():
+            first, other = families.setdefault((name, first_seed_of(record.seed)), (family, path))
+            if family != first:
+                troubles.append(f"{path}: manifest.json: other claims of {name} than {other} was begun under")
+    return troubles
 
 
 def notes_of_rules(records: Iterable[Pair]) -> list[str]:
-    """Where the confirming runs of a family's hundred of seeds were begun under several versions of the rule."""
+    """Hundreds of seeds whose confirming runs began under several versions of the rule."""
     versions: dict[tuple[str, int], dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
     for record, path in records:
         if record.seed in CONFIRMING and isinstance(claims := record.manifest.get("claims"), Mapping):
@@ -49,8 +49,7 @@ def notes_of_rules(records: Iterable[Pair]) -> list[str]:
 
 
 def notes_of_item(item: Item, records: Records) -> list[str]:
-    """Of a table or figure as a whole: which seeds have not been run of which cells, and runs of several versions of
-    the code. Its records are whole for all that."""
+    """Seeds that have not been run of some cells, and runs of several versions of the code. Neither is a fault."""
     lacking, versions = defaultdict(list), defaultdict(list)
     wanted = {seed for by_seed in records.values() for seed in by_seed} | set(range(item.seeds))
     for cell in item.cells:
@@ -60,15 +59,15 @@ def notes_of_item(item: Item, records: Records) -> list[str]:
         for seed, run in runs.items():
             code = run.manifest.get("code", {})
             versions[(code.get("commit"), code.get("changes"))].append(f"{cell.label} seed {seed}")
-    found = [
+    notes = [
         f"{item.name}: seeds {seeds} have not been run of {len(labels)} of {len(item.cells)} cells: "
         + ", ".join(labels[:3])
         + (", ..." if len(labels) > 3 else "")
         for seeds, labels in lacking.items()
     ]
     if len(versions) > 1:
-        named = [
+        names = [
             f"{str(commit)[:12]}{'+' if changes else ''} ({runs[0]})" for (commit, changes), runs in versions.items()
         ]
-        found.append(f"{item.name}: runs of {len(versions)} code versions: {', '.join(named[:4])}")
-    return found
+        notes.append(f"{item.name}: runs of {len(versions)} code versions: {', '.join(names[:4])}")
+    return notes

@@ -1,4 +1,4 @@
-"""Metrics that no run writes: made of what it wrote, once it has ended."""
+"""Metrics that no run writes, computed from what it wrote."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,25 +17,28 @@ def value_of(record: RunRecord, metric: str) -> float | None:
 
 
 def divergences(record: RunRecord) -> tuple[float, float] | None:
-    """Of the pseudo-labels and of the true labels from equal shares, nats: means over the evaluated rounds of the last
-    eighth (a committed copy has no others). None where no such round measured both."""
+    """Of the pseudo-labels and of the true labels from equal shares, in nats.
+
+    Means over the evaluated rounds of the last eighth (a committed copy has no others); None where no such round
+    measured both.
+    """
     names = ("pseudo/kl_uniform", "pseudo/kl_true")
     start = len(record.rounds) * (1 - 1 / LAST_PART)
-    found = [
+    measured = [
         [line[name] for name in names]
         for line in record.rounds
         if line["round"] > start and "test/accuracy" in line and all(name in line for name in names)
     ]
-    if not found:
+    if not measured:
         return None
-    given, true = (fmean(values) for values in zip(*found, strict=True))
-    return given, true
+    pseudo, true = (fmean(values) for values in zip(*measured, strict=True))
+    return pseudo, true
 
 
 def kl_ratio(record: RunRecord) -> float | None:
-    """The pseudo-labels' divergence over the true labels'; none where these are in equal shares."""
-    found = divergences(record)
-    return found[0] / found[1] if found and found[1] > 0 else None
+    """The pseudo-labels' divergence over the true labels'; None where the true labels are in equal shares."""
+    both = divergences(record)
+    return both[0] / both[1] if both and both[1] > 0 else None
 
 
 def kl_log_ratio(record: RunRecord) -> float | None:
@@ -44,25 +47,27 @@ def kl_log_ratio(record: RunRecord) -> float | None:
 
 
 def kl_gap(record: RunRecord) -> float | None:
-    """The true labels' divergence less the pseudo-labels', nats."""
-    found = divergences(record)
-    return found[1] - found[0] if found else None
+    """The true labels' divergence less the pseudo-labels', in nats."""
+    both = divergences(record)
+    return both[1] - both[0] if both else None
 
 
 def labelled_weight(record: RunRecord) -> float | None:
-    """What labelled clients weighed in the global model (RSCFed, section 4.2), mean of the rounds that others took part
-    in; all, where labels alone are trained on."""
+    """The weight of labelled clients in the global model (RSCFed, section 4.2).
+
+    A mean over the rounds in which other clients took part; 1 where labels alone are trained on.
+    """
     alone = record.experiment.get("method", {}).get("kind") == "supervised_fl"
     return 1.0 if alone else record.mean("aggregation/labelled_share")
 
 
-# What a run handed over ("exchange" in its result, benchmark/diagnostics/exchange.py), as FedSwitch Table 1 asks of it.
+# What was exchanged in a run ("exchange" in its result, benchmark/diagnostics/exchange.py), for FedSwitch's Table 1.
 
-OF_OTHERS = {"helpers"}  # what a client receives that other clients made, and the server only passed on
+OF_OTHERS = {"helpers"}  # what a client receives that other clients made, and that the server only passed on
 
 
 def names(exchange: Mapping[str, Any], way: str) -> set[str]:
-    """What clients received, sent or kept."""
+    """What clients "received", "sent" or "kept"."""
     return set(exchange["holders"].get("client", {}).get(way, ()))
 
 
@@ -78,13 +83,13 @@ def is_stateless(exchange: Mapping[str, Any]) -> bool:
 
 
 def is_smoothed(exchange: Mapping[str, Any]) -> bool:
-    """Anyone holds a teacher."""
-    held = (seen[way] for seen in exchange["holders"].values() for way in ("received", "sent", "kept"))
-    return "teacher" in exchange["state"] or any("teacher" in found for found in held)
+    """The server or a client holds a teacher."""
+    held = (holder[way] for holder in exchange["holders"].values() for way in ("received", "sent", "kept"))
+    return "teacher" in exchange["state"] or any("teacher" in trees for trees in held)
 
 
-def _of_exchange(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRecord], float | None]:
-    """1 where it holds, else 0; none where the run does not say what it handed over."""
+def _property(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRecord], float | None]:
+    """1 where the property holds, else 0; None where the run did not record its exchange."""
     return lambda record: float(holds(record.result["exchange"])) if record.result.get("exchange") else None
 
 
@@ -93,7 +98,7 @@ DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
     "pseudo/kl_ratio": kl_ratio,
     "pseudo/kl_log_ratio": kl_log_ratio,
     "pseudo/kl_gap": kl_gap,
-    "exchange/privacy": _of_exchange(is_private),
-    "exchange/statelessness": _of_exchange(is_stateless),
-    "exchange/smoothing": _of_exchange(is_smoothed),
+    "exchange/privacy": _property(is_private),
+    "exchange/statelessness": _property(is_stateless),
+    "exchange/smoothing": _property(is_smoothed),
 }

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from benchmark.papers.beside import bound_of
-from benchmark.papers.item import ACCURACY, CONFIRMING, PILOTS, Claim, Family, Item
+from benchmark.papers.bounds import bound_of
+from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, Family, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.endpoints import LAST_ROUNDS, fell_from_its_best, gain_at_end
+from benchmark.verdicts.endpoints import fell_from_its_best, gain_at_end
 from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of, manifest_name
 from benchmark.verdicts.results import CellResult, Records, cell_result, ends_beside_bound, typically_below
 from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST

@@ -1,22 +1,22 @@
-"""Whether the numbers bear a paper's claims out: `holds`, `contradicted`, `no effect of interest` or `undecided`.
+"""Whether the numbers support a paper's claims: `holds`, `contradicted`, `no effect of interest` or `undecided`.
 
 Only confirming seeds are judged (looks.py), and all of them. The typical difference is judged by its signed-rank
-interval (signed_ranks.py): improves and trend hold above zero, comparable holds within the margin; an improvement whose
-interval lies within the margin is no effect of interest. Both verdicts of "no difference" need at least 20 seeds.
-"every" and "order" hold where each of their contrasts does, each at the claim's whole error, and fail where one fails,
-at its share of it (intersection-union). Where more than a tenth of a cell's runs collapsed (evidence.py), the
-differences are lopsided, and signed ranks alone err: there the exact sign test, which needs no symmetry, has to give
-the same verdict at the look's level, else the claim is undecided. Collapse is counted beside every verdict, and judged
-by the sign test only in claims that are about it.
+interval (signed_ranks.py). "improves" and "trend" hold where it lies above zero, "comparable" where it lies within the
+margin; an improvement whose interval lies within the margin is no effect of interest. Both verdicts of "no difference"
+need at least 20 seeds. "every" and "order" hold where each of their contrasts holds, each at the claim's whole error,
+and fail where one fails, at its share of the error (intersection-union).
 
-The error of a family of claims (families.py), some false verdict in it at any look, is .05 on a paper's first hundred
-of seeds and .05 / 2^k on its k-th, so that all later ones together have at most .025. Half of it is for the few main
-claims, one after another: each has all of that half, once those before it are decided by a rejection, "holds" or
-"contradicted". The other half is shared by all other claims of the paper: an item has its claims' shares, and what a
-claim that is so decided leaves is shared by the others of the item (Holm's). "No effect of interest" rejects no
-difference, and hands nothing on. So no verdict moves by the runs of another item. A mean is not judged: where one arm
-collapses now and then, no test of a mean keeps its level at so few seeds. tests/verdicts/test_error_rate.py simulates
-the whole rule.
+Where more than a tenth of a cell's runs collapsed (evidence.py), the differences are not symmetric, and signed ranks
+alone err. There the exact sign test, which needs no symmetry, must give the same verdict at the look's level; else the
+claim is undecided. Collapse is counted with every verdict. Only claims about collapse judge it, by the sign test.
+
+The error of a family of claims (families.py) is the probability of any false verdict in it at any look. It is .05 on a
+paper's first hundred of seeds and .05 / 2^k on its k-th, so that all later ones together have at most .025. Half of it
+is for the few main claims, one after another: each has all of that half once those before it are rejected ("holds" or
+"contradicted"). All other claims of the paper share the other half. An item has the shares of its claims, and the share
+of a rejected claim goes to the others of the item (Holm). "No effect of interest" rejects no difference, and its share
+stays. So no verdict depends on the runs of another item. Means are not judged: where one arm collapses now and then, no
+test of a mean holds its level at so few seeds. tests/verdicts/test_error_rate.py simulates the whole rule.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,8 +26,8 @@ from typing import Literal, TypeAlias
 
 from scipy.special import betaincinv
 
+from benchmark.papers.columns import COMPUTED
 from benchmark.papers.item import CONFIRMING, Cell, Claim, Family, Item
-from benchmark.papers.table import COMPUTED
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, evidence
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.looks import errors, smallest_look
@@ -38,7 +38,7 @@ from benchmark.verdicts.statistics import contrast
 from benchmark.verdicts.units import in_unit
 
 Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
-REJECTIONS = ("holds", "contradicted")  # they hand their error on
+REJECTIONS = ("holds", "contradicted")  # their share of the error goes to other claims
 DECIDED = (*REJECTIONS, "no effect of interest")
 
 
@@ -48,29 +48,30 @@ class Estimate:
 
     value: float
     n: int
-    interval: Interval | None = None  # None: not judged, or so few seeds have none at the claim's error
+    interval: Interval | None = None  # None: not judged, or too few seeds at the claim's error
     is_range: bool = False  # the interval ends at the least and the largest difference
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim and what the records say of it. Of a claim with several contrasts, estimates are the least one's."""
+    """A claim and what the records say of it; of several contrasts, the estimates are of the smallest."""
 
     claim: Claim
     verdict: Verdict
     reason: str
-    # Over the last look's seeds; before it over all that confirm, or over pilots. None: no seed has all of its cells.
+    # Over the last look's seeds; before the first look over all confirming seeds, or over pilots. None: no seed has all
+    # of the claim's cells.
     seen: Estimate | None = None
     over_all: Estimate | None = None  # over all confirming seeds, where they are more than the look's
-    pilots: Estimate | None = None  # beside confirming seeds; never judged
+    pilots: Estimate | None = None  # shown with confirming seeds; never judged
     level: float = 1 - FAMILY_ERROR  # of the intervals
     error: float = FAMILY_ERROR  # of all its looks together
-    diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1": runs the claim needs and that diverged
-    looks: int = 0  # that it has had
+    diverged: tuple[str, ...] = ()  # runs of the claim's cells: "fedavg/C=47 seed 1"
+    looks: int = 0  # at which it was judged so far
     collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
-    runs_fall: bool = False  # of some cell so many that the sign test had to agree
-    waits_for: str = ""  # a main claim before it that is open; until it is decided, seeds do not settle this one
-    could_decide: int = 0  # seeds of the smallest look to come that can decide; 0: it is decided, or none can
+    runs_fall: bool = False  # so many runs of a cell collapsed that the sign test had to agree
+    waits_for: str = ""  # an open main claim before it; this one is undecided until that is decided
+    could_decide: int = 0  # seeds of the next look that can decide; 0: it is decided, or none can
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
 
     @property
@@ -96,8 +97,8 @@ class Decision:
 
     verdict: Verdict
     why: str
-    looks: int  # the one at which it was decided; undecided: all that there were
-    least: int = 0  # the contrast that is shown
+    looks: int  # the number of the look that decided; undecided: of the last look
+    contrast: int = 0  # the one that is shown
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
     waits_for: str = ""
@@ -125,24 +126,26 @@ def judge(item: Item, records: Records) -> list[Judged]:
 
 
 def family_error(hundred: int) -> float:
-    """Of the claims on a paper's k-th hundred of confirming seeds, k = 1, 2, ..."""
+    """The error of the claims on a paper's k-th hundred of confirming seeds, k = 1, 2, ..."""
     return FAMILY_ERROR if hundred == 1 else FAMILY_ERROR / 2**hundred
 
 
 def decide(claims: Sequence[Evidence], family: Family, hundred: int = 1) -> list[tuple[Decision, float]]:
-    """Of each of an item's claims in a family what its looks say, and the error at which they were judged."""
+    """For each of an item's claims in a family: what its looks say, and the error at which they judged it."""
     error = family_error(hundred)
     half = error / 2 if family.main and family.others else error
     main = {claim.hash: claim for claim in claims if claim.hash in family.main}
     others = [claim for claim in claims if claim.hash not in main]
     share = half * min(1.0, len(others) / max(1, len(family.others)))
-    decisions = _in_order(main, family.main, half)
-    decisions |= dict(zip((claim.hash for claim in others), _by_holm(others, share), strict=True))
+    decisions = _main_in_order(main, family.main, half)
+    decisions |= dict(zip((claim.hash for claim in others), _holm(others, share), strict=True))
     return [decisions[claim.hash] for claim in claims]
 
 
-def _in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: float) -> dict[str, tuple[Decision, float]]:
-    """One after another at the same error; behind the first without a rejection none is decided."""
+def _main_in_order(
+    claims: Mapping[str, Evidence], order: Sequence[str], error: float
+) -> dict[str, tuple[Decision, float]]:
+    """Main claims one after another at the same error; none after the first without a rejection is decided."""
     decisions: dict[str, tuple[Decision, float]] = {}
     waits_for = ""
     for name in order:
@@ -157,21 +160,21 @@ def _in_order(claims: Mapping[str, Evidence], order: Sequence[str], error: float
     return decisions
 
 
-def _by_holm(claims: Sequence[Evidence], error: float) -> list[tuple[Decision, float]]:
-    """What a claim that is decided by a rejection leaves is shared by the others."""
+def _holm(claims: Sequence[Evidence], error: float) -> list[tuple[Decision, float]]:
+    """Claims at equal shares of the error; the share of a rejected claim goes to the others."""
     decided: dict[int, tuple[Decision, float]] = {}
     while True:
         rejected = sum(decision.verdict in REJECTIONS for decision, _ in decided.values())
         each = error / max(1, len(claims) - rejected)
-        left = {n: (looked_at(claim, each), each) for n, claim in enumerate(claims) if n not in decided}
-        new = {n: pair for n, pair in left.items() if pair[0].verdict != "undecided"}
+        judged = {n: (looked_at(claim, each), each) for n, claim in enumerate(claims) if n not in decided}
+        new = {n: pair for n, pair in judged.items() if pair[0].verdict != "undecided"}
         decided |= new
         if not any(decision.verdict in REJECTIONS for decision, _ in new.values()):
-            return [(left | decided)[n] for n in range(len(claims))]
+            return [(judged | decided)[n] for n in range(len(claims))]
 
 
 def looked_at(seen: Evidence, error: float) -> Decision:
-    """The verdict of the first look that decides, at that error for all looks together."""
+    """The verdict of the first look that decides; all looks together err no more than `error`."""
     seeds = seen.confirming
     passed: set[int] = set()
     decision = Decision(verdict="undecided", why=f"{len(seeds)} seeds of at least {LOOKS[0]}", looks=0)
@@ -188,10 +191,10 @@ def looked_at(seen: Evidence, error: float) -> Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a look says of one contrast."""
+    """What one look says of one contrast."""
 
-    above: bool = False  # zero, at the claim's error
-    verdict: Verdict = "undecided"  # that it gives to the claim whatever the others say, at its share of the error
+    above: bool = False  # whether it is above zero, at the claim's error
+    verdict: Verdict = "undecided"  # of the claim, whatever the other contrasts say; at this one's share of the error
     why: str
     typical: float = 0.0
     interval: Interval | None = None
@@ -199,22 +202,22 @@ class Reading:
 
 
 def readings_at(seen: Evidence, error: float, look: int) -> list[Reading]:
-    """What that look says of each contrast, at that error for all looks together."""
+    """What that look says of each contrast; all looks together err no more than `error`."""
     many, seeds = range(len(seen.differences)), seen.confirming[: LOOKS[look]]
     whole, share = errors(error)[look], errors(error / len(many))[look]
     return [_reading(seen, contrast, seeds, whole, share) for contrast in many]
 
 
 def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Reading:
-    """By signed ranks, and by the sign test where runs fall; a claim about collapse by the sign test alone."""
+    """Signed ranks, and the sign test where runs collapsed; for claims about collapse the sign test alone."""
     differences = seen.of(seeds, contrast)
-    at = typical(differences)
+    estimate = typical(differences)
     if seen.claim.endpoint == "collapse":
-        return replace(_by_signs(differences, whole, share), typical=at)
-    ranks = replace(_of_interval(seen, differences, whole, share, interval), typical=at)
+        return replace(_sign_reading(differences, whole, share), typical=estimate)
+    ranks = replace(_interval_reading(seen, differences, whole, share, interval), typical=estimate)
     if not runs_fall(seen, contrast, seeds):
         return ranks
-    signs = _of_interval(seen, differences, whole, share, median_interval)
+    signs = _interval_reading(seen, differences, whole, share, median_interval)
     fallen = _shares(seen.collapsed_of(seeds, contrast), len(seeds))
     if (signs.verdict, signs.above) == (ranks.verdict, ranks.above):
         agrees = ", and the sign test agrees" if ranks.above or ranks.verdict != "undecided" else ""
@@ -228,7 +231,7 @@ def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
 
 
 def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Decision:
-    """What the contrasts say of the claim. `passed`: those seen above zero, at this look or before."""
+    """What the contrasts say of the claim. `passed`: those that were above zero at this look or before."""
     deciding = [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
     waiting = [contrast for contrast in range(len(readings)) if contrast not in passed]
     shown = min(deciding[:1] or waiting or range(len(readings)), key=lambda contrast: readings[contrast].typical)
@@ -237,7 +240,7 @@ def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -
         verdict=reading.verdict if deciding or waiting else "holds",
         why=reading.why,
         looks=look + 1,
-        least=shown,
+        contrast=shown,
         interval=reading.interval,
         level=reading.level,
     )
@@ -246,10 +249,10 @@ def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -
 Intervals: TypeAlias = Callable[[Sequence[float], float], Interval | None]
 
 
-def _of_interval(
+def _interval_reading(
     seen: Evidence, differences: Sequence[float], whole: float, share: float, intervals: Intervals
 ) -> Reading:
-    """What the intervals of one test say at both errors."""
+    """What one test's intervals say, at the whole error and at the contrast's share of it."""
     claim, margin, n = seen.claim, in_unit(seen.claim.metric, seen.claim.least), len(differences)
     wide, apart = intervals(differences, whole), intervals(differences, share)
     if wide is None:
@@ -285,8 +288,8 @@ def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[
     return "holds", f"the interval lies within +-{margin}"
 
 
-def _by_signs(differences: Sequence[float], whole: float, share: float) -> Reading:
-    """The seeds at which one side of the contrast collapsed more often than the other."""
+def _sign_reading(differences: Sequence[float], whole: float, share: float) -> Reading:
+    """The sign test of the seeds at which one side of the contrast collapsed and the other did not."""
     better, worse = (sum(sign * difference > 0 for difference in differences) for sign in (1, -1))
     p = sign_test(better, worse)
     why = f"{better} seeds for and {worse} against, sign test p = {p:.2g}"
@@ -297,20 +300,22 @@ def _by_signs(differences: Sequence[float], whole: float, share: float) -> Readi
 
 @cache
 def share_text(count: int, n: int) -> str:
-    """ "3 of 16, 4 to 46 %": a share with the interval of Clopper and Pearson."""
+    """A share with the interval of Clopper and Pearson: "3 of 16, 4 to 46 %"."""
     low = betaincinv(count, n - count + 1, FAMILY_ERROR / 2) if count else 0.0
     high = betaincinv(count + 1, n - count, 1 - FAMILY_ERROR / 2) if count < n else 1.0
     return f"{count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
 
 
 def _shares(fallen: Mapping[str, int], n: int) -> str:
-    """ "SemiFL/K=2: 3 of 16, 4 to 46 %": the cells of which runs collapsed."""
+    """The cells with collapsed runs: "SemiFL/K=2: 3 of 16, 4 to 46 %"."""
     return ", ".join(f"{label}: {share_text(count, n)}" for label, count in fallen.items() if count)
 
 
 def _counted(item: Item, records: Records, claim: Claim) -> Judged:
-    """A claim on what is computed, or on what every run counts alike: exact, by one value a cell. Sizes of a reduced
-    profile's networks are no paper's."""
+    """A claim on what is computed, or is the same in every run: exact, by one value a cell.
+
+    The networks of reduced profiles have other sizes than the paper's, so their sizes judge nothing.
+    """
     if item.profile != "paper" and claim.metric in COMPUTED:
         return Judged(claim=claim, verdict="not judged yet", reason="counted at profile paper, on the paper's networks")
     values: dict[str, dict[int, float]] = {}
@@ -336,28 +341,28 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
 
 
 def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
-    """The decision with what a reader has to know first, and the estimates."""
+    """The decision with its estimates, and what a reader has to know before it."""
     if seen.unjudged:
         return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged, evidence=seen)
     if seen.confirming:
-        judged = _of_looks(seen, decision, error)
+        judged = _judged_at_looks(seen, decision, error)
     elif seen.pilots:
-        judged = _of_pilots(seen)
+        judged = _pilots_only(seen)
     else:
         judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
     reason = "; ".join((*seen.said_first, judged.reason))
     if seen.diverged:
         counts = "counted as accuracy 0" if seen.claim.metric in HIGHER_IS_BETTER else "left out"
         reason += f"; diverged and {counts}: {', '.join(seen.diverged)}"
-    open_ = not judged.is_decided
-    could_decide = smallest_look(error, judged.looks, alike=seen.claim.form == "comparable") if open_ else 0
+    next_look = smallest_look(error, judged.looks, alike=seen.claim.form == "comparable")
+    could_decide = 0 if judged.is_decided else next_look
     return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide, evidence=seen)
 
 
-def _of_looks(seen: Evidence, decision: Decision, error: float) -> Judged:
+def _judged_at_looks(seen: Evidence, decision: Decision, error: float) -> Judged:
     every = seen.confirming
     seeds = every[: LOOKS[decision.looks - 1]] if decision.looks else every
-    at_look = _estimate(seen.of(seeds, decision.least), decision.interval)
+    at_look = _estimate(seen.of(seeds, decision.contrast), decision.interval)
     reason = decision.why
     if decision.verdict == "undecided":
         if decision.looks:
@@ -368,8 +373,8 @@ def _of_looks(seen: Evidence, decision: Decision, error: float) -> Judged:
             margin = in_unit(seen.claim.metric, seen.claim.least)
             reason += f", though it is typically below the least difference of interest ({margin})"
         reason += f"; reached at look {decision.looks} of {len(LOOKS)}, at {len(seeds)} seeds"
-    beyond = seen.of(every, decision.least) if len(every) > len(seeds) else []
-    pilots = seen.of(seen.pilots, decision.least)
+    beyond = seen.of(every, decision.contrast) if len(every) > len(seeds) else []
+    pilots = seen.of(seen.pilots, decision.contrast)
     return Judged(
         claim=seen.claim,
         verdict=decision.verdict,
@@ -379,14 +384,14 @@ def _of_looks(seen: Evidence, decision: Decision, error: float) -> Judged:
         pilots=_estimate(pilots) if pilots else None,
         level=decision.level,
         looks=decision.looks,
-        collapsed=seen.collapsed_of(seeds, decision.least),
-        runs_fall=runs_fall(seen, decision.least, seeds),
+        collapsed=seen.collapsed_of(seeds, decision.contrast),
+        runs_fall=runs_fall(seen, decision.contrast, seeds),
         waits_for=decision.waits_for,
     )
 
 
-def _of_pilots(seen: Evidence) -> Judged:
-    """The difference that pilot seeds show, under that name."""
+def _pilots_only(seen: Evidence) -> Judged:
+    """The difference on pilot seeds, not judged."""
     values = min((seen.of(seen.pilots, contrast) for contrast in range(len(seen.differences))), key=typical)
     reason = f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)"
     return Judged(claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(values))

@@ -1,9 +1,9 @@
 """When a claim is judged, and how much of its error each look may spend.
 
-The first 9, 16, 24 and 32 confirming seeds of a claim's family are looked at, and nothing between: who adds seeds until
-a claim is decided errs far more often than one look at its level (18 to 24 % instead of 5 %, simulated). At look k of n
-seeds in all, error ln(1 + (e - 1) n / 32) may have been spent (Lan and DeMets 1983, the function that is like
-Pocock's); the levels follow from the joint distribution of the looks, that of a Brownian motion at the times n / 32.
+A claim is judged at the first 9, 16, 24 and 32 confirming seeds of its family, and at no number between. Adding seeds
+until a claim is decided errs far more often than one look at its level (18 to 24 % instead of 5 %, simulated). At a
+look of n seeds, error x ln(1 + (e - 1) n / 32) may have been spent (Lan and DeMets 1983, their function like Pocock's).
+The levels follow from the joint distribution of the looks, that of a Brownian motion at the times n / 32.
 """
 
 import functools
@@ -17,35 +17,35 @@ from scipy.special import ndtr  # scipy.stats and scipy.optimize take half a sec
 from benchmark.verdicts.rule import EQUIVALENCE, LOOKS
 
 Values: TypeAlias = NDArray[np.float64]
-NODES = 401  # of the integral over where the process was at the look before
+NODES = 401  # of the integral over the process's value at the look before
 
 
 @functools.cache
 def errors(error: float, looks: tuple[int, ...] = LOOKS) -> tuple[float, ...]:
-    """The two-sided error of the test at each look, so that all looks together err no more than `error`."""
+    """The two-sided error of the test at each look; all looks together err no more than `error`."""
     times = [n / looks[-1] for n in looks]
-    found: list[float] = []
-    start, density, spent, before = np.zeros(1), np.ones(1), 0.0, 0.0  # weights of where the process can be
+    at_looks: list[float] = []
+    start, density, spent, before = np.zeros(1), np.ones(1), 0.0, 0.0  # values that the process can have, their weights
     for time in times:
         sigma = math.sqrt(time - before)
         to_spend = error * math.log(1 + (math.e - 1) * time) - spent
         bound = _bound(start, density, sigma, to_spend)
-        found.append(float(2 * ndtr(-bound / math.sqrt(time))))
-        place = np.linspace(-bound, bound, NODES)
-        weights = np.full(NODES, place[1] - place[0])
+        at_looks.append(float(2 * ndtr(-bound / math.sqrt(time))))
+        inside = np.linspace(-bound, bound, NODES)
+        weights = np.full(NODES, inside[1] - inside[0])
         weights[[0, -1]] /= 2
-        density = weights * (_normal(place[:, None], start, sigma) @ density)
-        start, spent, before = place, spent + to_spend, time
-    return tuple(found)
+        density = weights * (_normal(inside[:, None], start, sigma) @ density)
+        start, spent, before = inside, spent + to_spend, time
+    return tuple(at_looks)
 
 
 def _normal(place: Values, mean: Values, sigma: float) -> Values:
-    """The density."""
+    """The density of the normal distribution."""
     return np.exp(-(((place - mean) / sigma) ** 2) / 2) / (math.sqrt(2 * math.pi) * sigma)
 
 
 def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> float:
-    """What the process goes beyond, on either side, with just that chance."""
+    """The value that the process exceeds, on either side, with probability `to_spend`."""
     low, high = 0.0, 12.0
     while high - low > 1e-12:
         bound = (low + high) / 2
@@ -55,9 +55,9 @@ def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> flo
 
 
 def smallest_look(error: float, looks_had: int = 0, *, alike: bool = False) -> int:
-    """Seeds of the first look to come at which some differences would decide; 0 where none can.
+    """Seeds of the next look at which some differences would decide; 0 where none can.
 
-    n differences of one sign have a p-value of 2 / 2^n. `alike`: of a claim that two things are alike.
+    n differences of one sign have a p-value of 2 / 2^n. `alike`: for a claim that two things are alike.
     """
     able = [n for n, spends in zip(LOOKS, errors(error), strict=True) if 2 * 0.5**n <= spends]
     return next((n for n in able if n in LOOKS[looks_had:] and (n >= EQUIVALENCE or not alike)), 0)

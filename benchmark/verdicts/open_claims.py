@@ -1,4 +1,4 @@
-"""How many confirming seeds the claims need that are still open: counts, and sentences for the command line."""
+"""How many confirming seeds the open claims need: counts, and sentences for the command line."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,14 +10,14 @@ from benchmark.verdicts.results import counted
 
 
 def could_decide(items: Iterable[Item], records: Records) -> dict[int, int]:
-    """`looks_of` the items' claims; an item whose cells still wait for trials has none."""
+    """`looks_of` the items' claims, without items whose cells still wait for trials."""
     return looks_of(judged for item in items if not item.choices for judged in judge(item, counted(item, records)))
 
 
 def looks_of(claims: Iterable[Judged]) -> dict[int, int]:
-    """Seeds of a look -> of how many open claims it is the smallest that can decide.
+    """Seeds of a look -> number of open claims for which it is the smallest look that can decide.
 
-    Claims that are decided, judged in another item, counted, or past their last look are in none.
+    Claims that are decided, judged in another item, counted, or past their last look are left out.
     """
     return dict(sorted(Counter(judged.could_decide for judged in claims if judged.could_decide).items()))
 
@@ -33,7 +33,7 @@ def looks_in_words(looks: Mapping[int, int]) -> str:
 
 
 def too_few_in_words(looks: Mapping[int, int], seeds: int) -> str:
-    """What so many seeds leave open by arithmetic, and how many would do; empty where they can decide every claim."""
+    """How many open claims so many seeds can decide, and how many seeds decide more; empty where they decide all."""
     total = sum(looks.values())
     able = {n: sum(count for look, count in looks.items() if look <= n) for n in (seeds, *looks)}
     if able[seeds] == total:

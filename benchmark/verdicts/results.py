@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, TypeAlias
 
-from benchmark.papers.beside import bound_of
+from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import before_clients, value_at

@@ -1,6 +1,6 @@
 """The constants of the rule that judges claims, and its version.
 
-The version is raised by hand with every change that can move a verdict, in a constant or in the code:
+Raise the version with every change that can move a verdict, in a constant or in the code:
 
 1  2026-11-22 20:40 UTC, 189696b: signed ranks at looks of confirming seeds.
 2  2026-11-22 23:08, 944a7df: collapse is judged apart, alone above a fifth of a cell's runs. The first runs that
@@ -10,7 +10,7 @@ The version is raised by hand with every change that can move a verdict, in a co
 4  2026-11-25 03:59, fb4a3a8: all confirming seeds are judged by signed ranks, and the sign test has to agree where runs
    fall; a bound inside a contrast is an arm like any other; only rejections hand error on; later hundreds have less.
 
-Manifests name the version since 4. The hash of the constants shows a change that somebody forgot to count.
+Manifests have the version since 4. The hash of the constants shows a change without a new version.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ RULE_VERSION = 4
 
 LOOKS = (9, 16, 24, 32)  # confirming seeds
 SEEDS = 100  # of a family of claims
-EQUIVALENCE = 20  # seeds from which two things can be called alike
+EQUIVALENCE = 20  # the least seeds at which two things can be called alike
 FAMILY_ERROR = 0.05  # of a family on a paper's first hundred of seeds
 RUNS_FALL = 0.1  # of a cell's runs: above it the sign test has to agree
 BELOW_BOUND = 0.05  # of accuracy: a run that ends so far below labels alone has collapsed
@@ -34,17 +34,17 @@ SURE = 1e-3  # accuracies nearer to 0 or 1 have no log-odds that few test images
 
 
 def constants() -> Mapping[str, Any]:
-    """Every constant of this file but the version."""
+    """Every constant of this file except the version."""
     return {name: value for name, value in globals().items() if name.isupper() and name != "RULE_VERSION"}
 
 
 def rule() -> dict[str, Any]:
-    """What the manifest of a confirming run says: version, and 16 hexadecimal digits for the constants."""
-    told = json.dumps(constants(), sort_keys=True)
-    return {"version": RULE_VERSION, "constants": hashlib.sha256(told.encode()).hexdigest()[:16]}
+    """For the manifest of a confirming run: the version, and 16 hexadecimal digits for the constants."""
+    text = json.dumps(constants(), sort_keys=True)
+    return {"version": RULE_VERSION, "constants": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
 def version_in_words(manifest: Mapping[str, Any]) -> str:
-    """ "under version 4", of the rule when a confirming run began."""
-    told = manifest.get("rule")
-    return f"under version {told.get('version')}" if isinstance(told, Mapping) else "before the rule had a version"
+    """The rule's version when a confirming run began: "under version 4"."""
+    noted = manifest.get("rule")
+    return f"under version {noted.get('version')}" if isinstance(noted, Mapping) else "before the rule had a version"

@@ -20,11 +20,11 @@ Interval: TypeAlias = tuple[float, float]
 
 
 def walsh_averages(differences: Sequence[float]) -> NDArray[np.float64]:
-    """Sorted means of all n (n + 1) / 2 pairs, to DIGITS: the sign of a tie must not be a rounding error's."""
+    """Sorted means of all n (n + 1) / 2 pairs, rounded to DIGITS so that a tie has no sign."""
     return _walsh_averages(tuple(differences))
 
 
-@functools.lru_cache(maxsize=4096)  # a claim is looked at with several errors
+@functools.lru_cache(maxsize=4096)  # a claim is judged at several errors
 def _walsh_averages(differences: tuple[float, ...]) -> NDArray[np.float64]:
     values = np.asarray(differences, dtype=np.float64)
     rows, columns = _pairs(len(values))
@@ -37,14 +37,14 @@ def _pairs(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def typical(differences: Sequence[float]) -> float:
-    """The Hodges-Lehmann estimate. Needs a difference."""
+    """The Hodges-Lehmann estimate of at least one difference."""
     averages = walsh_averages(differences)
     return float(averages[len(averages) // 2] + averages[(len(averages) - 1) // 2]) / 2
 
 
 @functools.cache
 def cumulative(n: int) -> NDArray[np.float64]:
-    """P(W <= w) for w = 0, 1, ...: W is the sum of those of the ranks 1 to n whose difference is negative."""
+    """P(W <= w) for w = 0, 1, ...; W is the sum of the ranks (1 to n) of the negative differences."""
     ways = np.ones(1)
     for rank in range(1, n + 1):
         ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
@@ -52,10 +52,9 @@ def cumulative(n: int) -> NDArray[np.float64]:
 
 
 def interval(differences: Sequence[float], error: float) -> Interval | None:
-    """Two-sided, at level 1 - error; None where so few differences can reject nothing at that error.
+    """The signed-rank test's, two-sided at level 1 - error; None where so few differences can reject nothing.
 
-    It lies above zero exactly where the signed-rank test of so small a p-value says so; differences of zero count
-    against it.
+    It lies above zero exactly where the test rejects at that error. Differences of zero count against that.
     """
     averages_outside = int(np.searchsorted(cumulative(len(differences)), error / 2, side="right"))  # on each side
     if averages_outside == 0:
@@ -65,7 +64,7 @@ def interval(differences: Sequence[float], error: float) -> Interval | None:
 
 
 def median_interval(differences: Sequence[float], error: float) -> Interval | None:
-    """The sign test's, of the median difference: between two order statistics; None as in `interval`."""
+    """The sign test's interval of the median difference, between two order statistics; None as in `interval`."""
     n = len(differences)
     tails = bdtr(np.arange(n // 2 + 1), n, 0.5)  # P(k or fewer of one sign)
     outside = int(np.searchsorted(tails, error / 2, side="right"))
@@ -76,6 +75,6 @@ def median_interval(differences: Sequence[float], error: float) -> Interval | No
 
 
 def sign_test(better: int, worse: int) -> float:
-    """Two-sided p-value of so many differences above and below zero; those of zero are left out."""
+    """Two-sided p-value of so many differences above and below zero; zeros are left out."""
     n = better + worse
     return min(1.0, float(2 * bdtr(min(better, worse), n, 0.5)))

@@ -1,4 +1,4 @@
-"""Differences with their unit: points for fractions, else plain numbers."""
+"""Differences with their unit: percentage points for fractions, else plain numbers."""
 
 import math
 

@@ -134,7 +134,7 @@ def test_plan_of_the_main_claims_leaves_out_what_they_do_not_speak_of(capsys, tm
     code, out, _ = fssl(capsys, "plan", "ssfl/tab2", "--profile", "demo", *words)
     planned = json.loads(out)
     assert (code, planned["cells"], planned["runs"]) == (0, 5, 45)
-    main_only = items(["ssfl/tab2"], "demo")[0].of_main_claims()
+    main_only = items(["ssfl/tab2"], "demo")[0].main_claims_only()
     labels = ["FedAvg/small", "FedAvg/full", "Grouping/full", "Control/full", "Server only"]
     assert [cell.label for cell in main_only.cells] == labels
     assert all(set(claim.labels) <= set(labels) for claim in main_only.claims) and len(main_only.claims) == 8

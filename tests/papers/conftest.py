@@ -21,4 +21,4 @@ def transcribed() -> Mapping[str, Any]:
     path = ROOT.parent / "shared" / "facts" / "paper_tables.yaml"
     if not path.exists():
         pytest.skip("the independent transcription is not here")
-    return {found["id"].lower(): found for found in yaml.safe_load_all(path.read_text())}
+    return {document["id"].lower(): document for document in yaml.safe_load_all(path.read_text())}

@@ -7,6 +7,7 @@ from benchmark.cli.main import main
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Choice, Item
 from benchmark.records.record import run_folder
+from benchmark.records.run import run
 from reports.exports import item_result
 from sweeps.launcher import launch
 from sweeps.plan import plan
@@ -50,11 +51,7 @@ def test_it_is_compared_in_the_arena_in_worker_processes(tmp_path):
     item = shortened(items(["arena/digits"], "demo", [NAME])[0])
     first = plan([item], tmp_path)
     assert len(first.missing) == 6 + 2 and len(first.waiting) == 2
-
-    def train(runs):
-        launch(LocalWorkers(2, tmp_path), runs, tmp_path)
-
-    train(first.missing)
+    launch(LocalWorkers(2, tmp_path), first.missing, tmp_path)
     scores = {
         name: record_of(run_folder(tmp_path, trial)).last("validation/accuracy")
         for name, trial in item.choices[0].trials.items()
@@ -62,8 +59,9 @@ def test_it_is_compared_in_the_arena_in_worker_processes(tmp_path):
     second = plan([item], tmp_path)
     assert second.waiting == ()
     best = max(scores, key=lambda name: scores[name] or 0.0)
-    assert {run.cell_key for run in second.missing} <= {item.choices[0].finals[best].cell_key}
-    train(second.missing)
+    assert {missing.cell_key for missing in second.missing} <= {item.choices[0].finals[best].cell_key}
+    for experiment in second.missing:
+        run(experiment, tmp_path)
     done = plan([item], tmp_path)
     assert not done.missing
     cells = {cell["label"]: cell for cell in item_result(done.items[0], done.records)["cells"]}

@@ -12,12 +12,13 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers import published
-from benchmark.papers.beside import bound_of, is_bound
+from benchmark.papers.bounds import bound_of, is_bound
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items, profiles, variant_of
 from benchmark.papers.item import ACCURACY, Printed
+from benchmark.papers.paper import Paper
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES, REDUCED, Scale
-from benchmark.papers.table import Paper, item
+from benchmark.papers.table import item
 
 FILE = """
 paper = "toy"
@@ -105,13 +106,17 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
         ('title = "A table"', 'titel = "A table"', r"unknown key 'titel'; did you mean 'title'"),
         ("seeds = 4\n", "", "seeds is missing"),
         ("spread = 0.5", "spraed = 0.5", r"unknown key 'spraed' of a cell; did you mean 'spread'"),
-        ('form = "improves"', 'from = "improves"', r"claim 'A is better': unknown key 'from'; did you mean 'form'"),
+        (
+            'form = "improves"',
+            'from = "improves"',
+            r"claim 'A is better': unknown key from = 'improves'; did you mean 'form'",
+        ),
         ("log_x = true", "logx = true", r"figure: unknown key 'logx'; did you mean 'log_x'"),
         ('paper = "toy"', "paper = ", "toy/tab1.toml"),
         ("least = 0.01", "", "claim 'A is better': least is missing"),
-        ("least = 0.01", 'least = "small"', "least is 'small'; a margin in the metric's unit is needed"),
+        ("least = 0.01", 'least = "small"', "least: 'small' is not a number"),
         ('endpoint = "end"', 'endpoint = "ends"', "unknown endpoint 'ends'; did you mean 'end'"),
-        ('form = "improves"', 'form = "improve"', "unknown form 'improve'; did you mean 'improves'"),
+        ('form = "improves"', 'form = "improve"', "form: unknown value 'improve'; did you mean 'improves'"),
         ('"{data}/A/alpha=0.1" = 1', '"{data}/A/alpha=0.2" = 1', "no cell 'SVHN/A/alpha=0.2'; choose SVHN/A/"),
     ],
 )

@@ -98,9 +98,9 @@ def test_one_claim_a_contrast(profile: str):
 
 @pytest.fixture
 def no_cache() -> Iterator[None]:
-    families._owners_of.cache_clear()
+    families._owners_in.cache_clear()
     yield
-    families._owners_of.cache_clear()
+    families._owners_in.cache_clear()
 
 
 def test_main_claims_stand_in_one_item(no_cache: None, tab2: Item, monkeypatch: pytest.MonkeyPatch):

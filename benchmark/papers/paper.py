@@ -1,0 +1,113 @@
+"""What `table.py` has to know of a paper, and the other ways in which its items are built."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from benchmark.experiment import Experiment, to_json
+from benchmark.papers.columns import Factor
+from benchmark.papers.item import CONFIRMING, Cell, Item
+from benchmark.papers.scale import FULL_SIZE, PROFILES, Scale
+
+Line = Mapping[str, Any]  # one printed entry of a file
+Rule = Literal["paper", "released_code"]
+AS_PRINTED = "-printed"  # ends the name of an item under `--rule paper`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Another way to build a paper's items, each of them an item of its own."""
+
+    suffix: str  # ends their names: "-printed" of "ssfl/tab2-printed"
+    title: str  # in brackets after an item's title
+    note: str  # at the foot of their tables
+    experiment: Callable[[Any], Experiment]  # a setting at the paper's scale
+    profiles: tuple[str, ...] = PROFILES  # in which their runs differ from those of the paper's own items
+    switches: bool = False  # whether PAPER/departures is built so, too
+    named_by: str = ""  # a note of the paper's own items; {name} is the item that is built this way
+    family: str = ""  # what manifests put after the paper's name for the family of its claims
+    confirms_from: int = CONFIRMING.start  # the first seed of its claims
+
+    def rename(self, item: Item) -> Item:
+        """The item under this variant's name and title."""
+        title, notes = f"{item.title} ({self.title})", (*item.notes, self.note)
+        return replace(item, name=item.name + self.suffix, title=title, notes=notes)
+
+
+def printed_variant(experiment: Callable[[Any], Experiment]) -> Variant:
+    """The items by the print, where the released code contradicts it. Stand-ins have numbers of their own."""
+    return Variant(
+        suffix=AS_PRINTED,
+        title="by the print",
+        note="By the print, where the released code contradicts it. The code of the printed numbers was another.",
+        experiment=experiment,
+        profiles=FULL_SIZE,
+        family=AS_PRINTED,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper: from its printed lines to experiments, and what the suite adds."""
+
+    name: str
+    setting: type[Any]  # a dataclass of the paper's file: the keys of a line that make its experiment
+    experiment: Callable[[Any], Experiment]  # a setting at the paper's scale
+    variants: tuple[Variant, ...] = ()
+    scale: Callable[[Any, str], Scale]  # (setting, "demo" or "laptop") -> its stand-in
+    # Values of a setting that are so usual in the paper that no label has them: {"E": 300}.
+    usual: Callable[[Any], Mapping[str, Any]] = lambda setting: {}
+    # (item's name, its cells) -> cells that the suite adds to them: controls, bounds, rungs of a ladder.
+    additions: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
+    computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # columns without a run
+    factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # beside `FACTORS`
+    bounded: bool = False  # whether `bounds` are added to items that show accuracies
+    changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
+    confirms_from: int = CONFIRMING.start  # the first seed of its claims; later where earlier cells were wrong
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of a line that make its setting."""
+        return {f.name for f in fields(self.setting)}
+
+    @property
+    def printed(self) -> Callable[[Any], Experiment] | None:
+        """A setting by the print alone, where `experiment` follows released code that contradicts it."""
+        return next((variant.experiment for variant in self.variants if variant.suffix == AS_PRINTED), None)
+
+    def built_by(self, variant: Variant) -> "Paper":
+        return replace(self, experiment=variant.experiment, variants=(), confirms_from=variant.confirms_from)
+
+    def notes_on_variants(self, item: str) -> Iterator[str]:
+        return (v.named_by.format(name=f"{item}{v.suffix}") for v in self.variants if v.named_by)
+
+    def setting_of(self, line: Line) -> Any:
+        """The line's setting, without its value, row and notes."""
+        return self.setting(**{key: value for key, value in line.items() if key in self.keys})
+
+
+def differences(paper: Paper, lines: Iterable[Line]) -> dict[str, list[tuple[Any, Any]]]:
+    """Fields that the print and the released code set differently: dotted name -> pairs (released, printed).
+
+    Empty for a paper with one rule.
+    """
+    pairs: dict[str, list[tuple[Any, Any]]] = {}
+    if paper.printed is None:
+        return pairs
+    for line in lines:
+        setting = paper.setting_of(line)
+        released, printed = _flat(to_json(paper.experiment(setting))), _flat(to_json(paper.printed(setting)))
+        for name in (*released, *(name for name in printed if name not in released)):
+            pair = released.get(name), printed.get(name)
+            if pair[0] != pair[1] and pair not in pairs.setdefault(name, []):
+                pairs[name].append(pair)
+    return {name: of_field for name, of_field in pairs.items() if of_field}
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Nested dicts as one, by dotted names."""
+    if not isinstance(value, dict):
+        return {name: value}
+    parts = [_flat(part, f"{name}.{key}" if name else key) for key, part in value.items()]
+    return {key: leaf for part in parts for key, leaf in part.items()}
