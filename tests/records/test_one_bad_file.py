@@ -142,7 +142,7 @@ def test_work_goes_on_with_the_others(results):
 def test_a_record_runs_no_file_that_the_user_has_not_named(results, capsys):
     """Named on the command line, it is run, and what it does wrong is one line."""
     for name in FILES:
-        with pytest.raises(ConfigError, match="no file is run because a record names it"):
+        with pytest.raises(ConfigError, match="a record's own code is not run"):
             from_record({**to_json(TINY), "method": {"kind": f"{name}:Mine"}})
         with pytest.raises(ConfigError, match="cannot be imported"):
             from_json({**to_json(TINY), "method": {"kind": f"{name}:Mine"}})

@@ -14,6 +14,7 @@ from benchmark.experiment import Experiment
 from benchmark.records.claim import claimed
 from benchmark.records.files import read_json
 from benchmark.records.record import run_folder
+from benchmark.records.wandb_mirror import unreachable
 from sweeps.factors import experiment_of
 from tests.records.wandb_server import PROJECT, Faults, Server
 from tests.sweeps.agents import FSSL, called, environment, history_of, metrics_of
@@ -104,16 +105,20 @@ def test_wandb_runs_are_made_again_from_the_records(preempted):
                 assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
 
 
-@pytest.mark.parametrize(("key", "said"), [("", "no API key"), ("0" * 40, "cannot be reached")])
-def test_without_wandb_a_run_goes_on_offline_and_says_so_in_one_line(tmp_path, key, said):
-    with socket.socket() as unused:  # bound, so that nobody else takes the port, and listened to by nobody
+def test_without_wandb_a_run_goes_on_offline_and_says_so_in_one_line(tmp_path, monkeypatch):
+    """W&B cannot be reached; nor can it without a key."""
+    with socket.socket() as unused:  # bound, so that no other process takes the port; nothing listens there
         unused.bind(("127.0.0.1", 0))
-        where = {"WANDB_BASE_URL": f"http://127.0.0.1:{unused.getsockname()[1]}", "WANDB_API_KEY": key}
-        env = environment(None, tmp_path, NETRC=str(tmp_path / "none"), **where)
-        words = ["--federation.rounds=2", "--federation.T=1", "--json", "--wandb", "online"]
+        address = {"WANDB_BASE_URL": f"http://127.0.0.1:{unused.getsockname()[1]}", "WANDB_API_KEY": "0" * 40}
+        env = environment(None, tmp_path, NETRC=str(tmp_path / "none"), **address)
         began = time.monotonic()
+        words = ["--federation.rounds=2", "--federation.T=1", "--json", "--wandb", "online"]
         done = called([*FSSL, "run", *words], env)
     assert done.returncode == 0 and json.loads(done.stdout)["status"] == "done", done.stderr
-    assert [line for line in done.stderr.splitlines() if "fssl: W&B" in line and said in line], done.stderr
+    lines = [line for line in done.stderr.splitlines() if "fssl: W&B" in line]
+    assert len(lines) == 1 and "cannot be reached" in lines[0], done.stderr
     assert time.monotonic() - began < 60
     assert list((tmp_path / "results").rglob("run-*.wandb"))
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    assert "no API key" in (unreachable() or "")
