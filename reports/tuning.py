@@ -1,6 +1,6 @@
-"""A tuning study's page: what was searched and why, every trial in one table, and their course in one picture.
+"""A tuning study's page: what was searched and why, a table of all trials, and a figure of their course.
 
-Built from the study's own JSON file under results/studies, without Optuna and without its storage.
+Built from the study's JSON file under results/studies alone: it needs neither Optuna nor the study's storage.
 """
 
 import json
@@ -12,23 +12,22 @@ from typing import Any
 
 import pandas as pd
 
-from benchmark.verdicts.statistics import Paired, paired
+from benchmark.verdicts.statistics import paired
 from reports.figures import Dots, Picture, scatter
 from reports.formatting import NONE, percent, points, points_interval
 from reports.style import Look
 from reports.tables import Column, Entry, Row, Table, csv_of
 
-STATES = {"complete": "complete", "pruned": "given up early", "failed": "failed"}
 KINDS = {
     "trial": Look(colour=8),
-    "given up": Look(colour=8, marker=6),
+    "pruned": Look(colour=8, marker=6),
     "default": Look(colour=0, marker=1),
     "best": Look(colour=1, marker=3),
 }
 
 
 def study_pages(folder: Path) -> tuple[dict[str, tuple[dict[str, Any], dict[str, bytes]]], list[str]]:
-    """Name -> values and files of the page of each study in the folder; and a line for each that cannot be read."""
+    """Name -> values and files of each study's page; and a line for each file that cannot be read."""
     pages, troubles = {}, []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
@@ -42,11 +41,10 @@ def study_pages(folder: Path) -> tuple[dict[str, tuple[dict[str, Any], dict[str,
 
 
 def study_values(study: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows. Raises KeyError, TypeError or ValueError for a file that is no study."""
-    states = Counter(STATES[trial["state"]] for trial in study["trials"])
+    """What the template shows. Raises KeyError, TypeError or ValueError for a file that is not a study."""
     return {
         "study": study,
-        "counts": ", ".join(f"{states[name]} {name}" for name in STATES.values() if name in states),
+        "counts": counts_in_words(study),
         "said": best_in_words(study),
         "history": _history(study),
         "trials": _trials(study),
@@ -55,33 +53,34 @@ def study_values(study: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def best_over_default(study: Mapping[str, Any]) -> Paired | None:
-    """The best trial's accuracy less the default's, paired by seed; None where one of them is missing."""
-    scores = {trial["number"]: dict(zip(study["seeds"], trial["scores"], strict=False)) for trial in study["trials"]}
-    best, default = scores.get(study["best"]), scores.get(study["default"])
-    return None if best is None or default is None else paired(best, default)
+def counts_in_words(study: Mapping[str, Any]) -> str:
+    """ "14 complete, 10 pruned" """
+    counts = Counter(trial["state"] for trial in study["trials"])
+    return ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned") if state in counts)
 
 
 def best_in_words(study: Mapping[str, Any]) -> str:
-    """Empty where there is no best trial, or no default."""
-    seen = best_over_default(study)
-    if seen is None:
+    """The best trial less the default, paired by seed; empty where one of them is missing."""
+    scores = {trial["number"]: dict(zip(study["seeds"], trial["scores"], strict=False)) for trial in study["trials"]}
+    best, default = scores.get(study["best"]), scores.get(study["default"])
+    difference = paired(best, default) if best and default else None
+    if difference is None:
         return ""
     if study["best"] == study["default"]:
         return "No trial was better than the default."
-    text = f"Paired by seed, the best has {points(seen.mean)} points over the default"
-    if seen.interval is not None:
-        text += f" ({points_interval(seen.interval)}, 95 %, n = {seen.n}; not corrected for selection)"
-    decided = seen.interval is not None and seen.interval[0] > 0
-    return text + ("." if decided else ": not distinguishable from the default.")
+    text = f"Paired by seed, the best has {points(difference.mean)} points over the default"
+    if difference.interval is None:
+        return f"{text}: not distinguishable from the default."
+    interval = f"{points_interval(difference.interval)}, 95 %, n = {difference.n}; not corrected for selection"
+    return f"{text} ({interval})" + ("." if difference.interval[0] > 0 else ": not distinguishable from the default.")
 
 
 def _history(study: Mapping[str, Any]) -> Picture:
-    """Each trial's mean over the seeds it had, and the best complete trial so far."""
+    """Each trial's mean over the seeds that it ran, and the best complete trial so far."""
     kinds = {study["default"]: "default", study["best"]: "best"}
     rows = [
         {
-            "kind": kinds.get(trial["number"], "trial" if trial["state"] == "complete" else "given up"),
+            "kind": kinds.get(trial["number"], "trial" if trial["state"] == "complete" else "pruned"),
             "name": f"trial {trial['number']}",
             "x": trial["number"],
             "y": 100 * (fmean(trial["scores"]) if trial["value"] is None else trial["value"]),
@@ -98,7 +97,7 @@ def _history(study: Mapping[str, Any]) -> Picture:
 
 
 def _trials(study: Mapping[str, Any]) -> Table:
-    """A column a field, with its range; values of the CSV are fractions."""
+    """One column a field, with its range. Values in the CSV are fractions."""
     importance = study["importance"] or {}
     columns = [Column(name="Trial", left=True), Column(name="Mean"), Column(name="Seeds"), Column(name="State")]
     for span in study["space"]:
@@ -114,7 +113,7 @@ def _trials(study: Mapping[str, Any]) -> Table:
             Entry(text=str(trial["number"]), below=marks),
             Entry(text=percent(trial["value"])),
             Entry(text=" ".join(percent(score, 1) for score in trial["scores"])),
-            Entry(text=STATES[trial["state"]], below=(str(trial["why"]),) if trial.get("why") else ()),
+            Entry(text=trial["state"]),
         )
         values = [trial["values"].get(span["field"]) for span in study["space"]]
         rows.append(Row(entries=(*entries, *(Entry(text=NONE if v is None else f"{v:g}") for v in values))))

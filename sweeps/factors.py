@@ -1,20 +1,18 @@
 """From a few factors, by the papers' letters, to an experiment.
 
-    {"R": 0.4, "T": 8, "method": "grouping"}     free factors, in the arena's environment of that data set
+    {"R": 0.4, "T": 8, "method": "grouping"}     factors, set in the arena's environment of that data set
     {"cell": "ssfl/tab2:Grouping/full"}          a paper's cell
 
-either with "profile" and "seed". What is not given stays as the environment (or the cell) has it.
+Both take "profile" and "seed". What is not given stays as the environment (or the cell) has it.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from benchmark.config import nearest
-from benchmark.data.partition import ClassSkew, Dirichlet
+from benchmark.config import nearest, override
 from benchmark.errors import ConfigError
-from benchmark.experiment import Experiment
+from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.papers.arena import UNTUNED
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
@@ -37,86 +35,70 @@ METHODS: Mapping[str, str] = {
     "central_fixmatch": "Central FixMatch",
     "supervised": "Supervised FedAvg",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Factor:
-    """The type of its values, and the function that puts one into an experiment."""
-
-    kind: type
-    put: Callable[[Experiment, Any], Experiment]
-
-
-def _local_steps(experiment: Experiment, value: int) -> Experiment:
-    return replace(experiment, federation=replace(experiment.federation, T=value))
-
-
-def _labels(experiment: Experiment, value: int) -> Experiment:
-    return replace(experiment, data=replace(experiment.data, N_s=value))
-
-
-def _class_skew(experiment: Experiment, value: float) -> Experiment:
-    old = experiment.partition
-    return replace(experiment, partition=replace(old, R=value) if isinstance(old, ClassSkew) else ClassSkew(R=value))
-
-
-def _dirichlet(experiment: Experiment, value: float) -> Experiment:
-    """As arena/alpha has it: no client with fewer than two images."""
-    return replace(experiment, partition=Dirichlet(alpha=value, min_size=2))
-
-
-def _groups(experiment: Experiment, value: int) -> Experiment:
-    method = experiment.method
-    if not hasattr(getattr(method, "averaging", None), "S"):
-        raise ConfigError(f"S: {value} groups, but the method has none; give method=grouping")
-    return replace(experiment, method=replace(method, averaging=replace(method.averaging, S=value)))
-
-
-# K and C are put together (`_sizes`): one after the other, the cohort could exceed the clients in between.
-FACTORS: Mapping[str, Factor] = {
-    "R": Factor(kind=float, put=_class_skew),
-    "alpha": Factor(kind=float, put=_dirichlet),
-    "T": Factor(kind=int, put=_local_steps),
-    "N_s": Factor(kind=int, put=_labels),
-    "S": Factor(kind=int, put=_groups),
+# Factor -> the experiment's field that it sets.
+FIELDS: Mapping[str, str] = {
+    "R": "partition.R",
+    "alpha": "partition.alpha",
+    "T": "federation.T",
+    "N_s": "data.N_s",
+    "S": "method.averaging.S",
+    "K": "federation.K",
+    "C": "federation.C",
 }
-SIZES = ("K", "C")
 CHOICES: Mapping[str, Mapping[str, str]] = {"method": METHODS, "data": ENVIRONMENTS}
-NAMES = (*FACTORS, *SIZES, *CHOICES, "seed", "profile", "cell")
+NAMES = (*FIELDS, *CHOICES, "seed", "profile", "cell")
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
     """The experiment of these factors. Raises ConfigError that names the factor, its value and what to write."""
     for name, value in values.items():
         check(name, value)
-    profile, seed = values.get("profile", DEFAULT_PROFILE), values.get("seed", 0)
-    if "cell" in values:
-        if factors := values.keys() - {"cell", "profile", "seed"}:
-            raise ConfigError(f"{min(factors)}: a cell fixes all factors; leave out cell, or this factor")
-        return cell_named(values["cell"], profile).with_seed(seed)
-    if {"R", "alpha"} <= values.keys():
-        raise ConfigError("R and alpha: images are divided by one rule; give one of the two")
-    experiment = _sizes(_environment(values, profile), values)
-    for name, factor in FACTORS.items():
-        if name in values:
-            experiment = factor.put(experiment, factor.kind(values[name]))
-    return experiment.with_seed(seed)
+    seed = values.get("seed", 0)
+    if not isinstance(seed, int):
+        raise ConfigError(f"seed: {seed!r} is not a whole number")
+    return _at_first_seed(tuple((name, value) for name, value in values.items() if name != "seed")).with_seed(seed)
 
 
 def check(name: str, value: Any) -> None:
-    """Raises ConfigError where no factor has this name, or it cannot have this value."""
+    """Raises ConfigError for a name that is not a factor, and for an unknown method, data set or profile.
+
+    Whether a number suits its field is checked when the experiment is made.
+    """
     if name not in NAMES:
         raise ConfigError(f"unknown factor {name!r}; {nearest(name, NAMES)}")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ConfigError(f"{name}: {value!r} is neither a number nor a name")
+    if name in FIELDS and isinstance(value, str):
+        raise ConfigError(f"{name}: {value!r} is not a number")
     words = {**CHOICES, "profile": PROFILES}.get(name)
     if words is not None and value not in words:
         raise ConfigError(f"unknown {name} {value!r}; {nearest(str(value), words)}")
-    whole = name in (*SIZES, "seed") or (name in FACTORS and FACTORS[name].kind is int)
-    if whole and (not isinstance(value, int) or isinstance(value, bool)):
-        raise ConfigError(f"{name}: {value!r} is not a whole number")
-    if name in FACTORS and (not isinstance(value, int | float) or isinstance(value, bool)):
-        raise ConfigError(f"{name}: {value!r} is not a number")
-    if name == "cell" and not isinstance(value, str):
-        raise ConfigError(f"{name}: {value!r} is not a text")
+
+
+@cache  # a grid asks for each of them with many seeds
+def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
+    values = dict(given)
+    profile = values.pop("profile", DEFAULT_PROFILE)
+    if "cell" in values:
+        name = values.pop("cell")
+        if values:
+            raise ConfigError(f"{min(values)}: a cell fixes all factors; leave out cell, or this factor")
+        return cell_named(str(name), profile)
+    if {"R", "alpha"} <= values.keys():
+        raise ConfigError("R and alpha: images are divided by one rule; give one of the two")
+    plain = to_json(_environment(values, profile))
+    if "R" in values and plain["partition"]["kind"] != "class_skew":
+        plain["partition"] = {"kind": "class_skew"}
+    if "alpha" in values:
+        plain["partition"] = {"kind": "dirichlet", "min_size": 2}  # as in arena/alpha
+    if "S" in values and "S" not in plain["method"].get("averaging", {}):
+        raise ConfigError(f"S: {values['S']} groups, but the method has none; give method=grouping")
+    if isinstance(clients := values.get("K"), int):  # a cohort that is not given is at most all clients
+        values.setdefault("C", min(clients, plain["federation"]["C"]))
+    for name, field in FIELDS.items():
+        if name in values:
+            override(plain, field, repr(values[name]))
+    return from_json(plain)
 
 
 def cell_named(name: str, profile: str) -> Experiment:
@@ -144,10 +126,3 @@ def _cell(item: Item, label: str) -> Experiment:
 def _environment(values: Mapping[str, Any], profile: str) -> Experiment:
     item = _item(ENVIRONMENTS[values.get("data", "digits")], profile)
     return _cell(item, f"{METHODS[values.get('method', 'crl')]}/{UNTUNED}")
-
-
-def _sizes(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """K and C together. A cohort that is not given keeps its size, and is all clients where there are fewer."""
-    K = values.get("K", experiment.federation.K)
-    C = values.get("C", min(K, experiment.federation.C))
-    return replace(experiment, federation=replace(experiment.federation, K=K, C=C))

@@ -84,6 +84,9 @@ WITHDRAWN = {
     "report --serve": "the site opens from a file: reports/site/index.html",
     "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command goes on",
     "run --dense": "`--engine reference` passes images below the threshold, too",
+    "tune --list": "`fssl tune` names the studies; their ranges and reasons are in sweeps/*.toml and on their pages",
+    "tune --takeover-after": "leave it out: the trial of a worker that is silent for two minutes is queued again",
+    "tune --timeout": "`timeout -s INT 2h fssl tune STUDY` stops in time, and the same command goes on",
     "verify --replay": "`fssl verify --retrain N` trains N runs again",
     "work --no-wait": "leave it out: runs that other workers train are waited for",
 }

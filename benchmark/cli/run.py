@@ -46,15 +46,14 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--engine",
         default="auto",
-        help="auto (default), reference (one job after another, on any device), pool (worker processes, and a faster "
-        "local step: the last bits differ) or ray (the same on the Ray cluster at $RAY_ADDRESS, else on one of this "
-        "machine). A run that goes on keeps the numerics that it began with",
+        help="auto (default), reference (one job after another, on any device) or pool (worker processes, and a "
+        "faster local step: the last bits differ). A run that goes on keeps the engine that it began with",
     )
     command.add_argument(
         "--device",
         help="device of the reference engine: cpu, cuda or cuda:1 (default: cpu; with auto, cuda if there is one)",
     )
-    command.add_argument("--workers", type=int, help="processes of pool or ray (default: one a core)")
+    command.add_argument("--workers", type=int, help="processes of the pool (default: one a core)")
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     command.add_argument(
         "--wandb",

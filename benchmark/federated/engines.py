@@ -11,13 +11,12 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of
-from benchmark.federated.process_pool import ProcessPool
-from benchmark.federated.sharing import FAST
+from benchmark.federated.process_pool import FAST, ProcessPool
 from benchmark.federated.start import usable_cores
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
-ENGINES = ("auto", "reference", "pool", "ray")
+ENGINES = ("auto", "reference", "pool")
 # Local steps below which starting workers (seconds each, for importing torch) costs more than they save: "auto".
 WORTH_WORKERS = 10_000
 
@@ -134,17 +133,21 @@ def careful(device: torch.device) -> None:
 
 def check_engine(name: str, workers: int | None, threads: int, device: str | None) -> None:
     """Raise ConfigError where there is no such engine, or it does not go with the rest."""
+    if name == "ray":
+        raise ConfigError(
+            "--engine: 'ray' is withdrawn; choose pool on one machine, or share runs among many with --launcher ray"
+        )
     if name not in ENGINES:
         raise ConfigError(f"--engine: unknown engine {name!r}; choose {', '.join(ENGINES)}")
     if workers is not None and workers < 1:
         raise ConfigError(f"--workers: {workers}; choose 1 or more")
     if threads < 1:
         raise ConfigError(f"--threads: {threads}; choose 1 or more")
-    if name in ("pool", "ray"):
+    if name == "pool":
         if device not in (None, "cpu"):
-            raise ConfigError(f"--device: {device!r}, but --engine {name} runs on the CPU; choose --engine reference")
+            raise ConfigError(f"--device: {device!r}, but --engine pool runs on the CPU; choose --engine reference")
         if threads != 1:
-            raise ConfigError(f"--threads: {threads}, but the workers of --engine {name} have their own; leave it out")
+            raise ConfigError(f"--threads: {threads}, but the workers of --engine pool have their own; leave it out")
     if device is not None:
         device_named(device)
 
@@ -164,8 +167,6 @@ def build_engine(
     Raises ConfigError.
     """
     check_engine(name, workers, threads, device)
-    if name == "ray":
-        return ray_engine(environment, workers, threads=1)
     processes = processes_of(name, environment.experiment, workers, threads, device)
     if processes:
         return pool(environment, processes, threads=1)
@@ -190,29 +191,21 @@ def processes_of(name: str, experiment: Experiment, workers: int | None, threads
 
 
 def engine_again(
-    recorded: Mapping[str, Any],
-    environment: Environment,
-    workers: int | None,
-    *,
-    name: str = "auto",
-    device: str | None = None,
+    recorded: Mapping[str, Any], environment: Environment, workers: int | None, *, device: str | None = None
 ) -> Engine:
-    """An engine that gives the bits of the one in a manifest. `workers` may be others than they were, their threads
-    not. The pool and Ray give the same bits: which of the two it is, `name` decides.
+    """An engine of the name and threads in a manifest, which gives the same bits. `workers` may be others.
 
-    Raises ConfigError for an engine that is no longer there.
+    Raises ConfigError for an engine that is withdrawn.
     """
-    began, threads = recorded["name"], recorded["threads"]
-    if began == "reference":
+    name, threads = recorded["name"], recorded["threads"]
+    if name == "pool":
+        return pool(environment, workers or recorded.get("workers"), threads=threads)
+    if name == "reference":
         torch.set_num_threads(threads)
         if "device" not in recorded:
             return ReferenceEngine(environment)
         return ReferenceEngine(environment, "cuda" if device in (None, "cpu") else device)
-    if began not in ("pool", "ray") or not recorded.items() >= FAST.items():
-        raise ConfigError(f"this run was begun by the engine {began!r}, which is no longer there; start it anew")
-    if name == "ray":
-        return ray_engine(environment, workers, threads=threads)
-    return pool(environment, workers or (None if began == "ray" else recorded.get("workers")), threads=threads)
+    raise ConfigError(f"this run was begun by the engine {name!r}, which is withdrawn; start it anew")
 
 
 def pool(environment: Environment, workers: int | None, *, threads: int) -> Engine:
@@ -221,10 +214,3 @@ def pool(environment: Environment, workers: int | None, *, threads: int) -> Engi
     if workers == 1:
         return ReferenceEngine(environment, fast=True)
     return ProcessPool(environment, workers, threads=threads)
-
-
-def ray_engine(environment: Environment, workers: int | None, *, threads: int) -> Engine:
-    from benchmark.federated.ray_engine import RayEngine
-
-    torch.set_num_threads(1)
-    return RayEngine(environment, workers, threads=threads)

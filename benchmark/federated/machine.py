@@ -1,9 +1,7 @@
-"""What a process makes of its machine: freed memory, shared memory, matrix products, and who ran out of memory."""
+"""What a process makes of its machine: freed memory, matrix products, and who ran out of memory."""
 
 import contextlib
 import ctypes
-import math
-import os
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -30,18 +28,6 @@ def keep_freed_memory() -> bool:
         return False
     settings = ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, (1 << 31) - 1), (M_TOP_PAD, 64 << 20))
     return all(mallopt(name, value) == 1 for name, value in settings)
-
-
-def shared_memory_left() -> float:
-    """Bytes that tensors can still be moved into; infinite where the system does not say.
-
-    Linux hands out shared memory beyond this too, and then kills the process at its first use.
-    """
-    try:
-        room = os.statvfs("/dev/shm")
-    except OSError:
-        return math.inf
-    return room.f_bavail * room.f_frsize
 
 
 # What torch's allocator, C++ and oneDNN say; the last tells no reasons, and a shortage is the one seen.

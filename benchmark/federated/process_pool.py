@@ -1,266 +1,317 @@
 """The process pool: a call's jobs on several processes of this machine, by the fast form of the local step.
 
-Two threads of one process wait for each other at every operation, and collapse beside other programs; processes of one
-thread share what is there. Workers live as long as the engine. They share the images and get every distinct tensor that
-jobs receive once a call. Their number does not move a bit; the fast form of the local step does, so that a run that
-goes on keeps its engine.
+Two threads of one process wait for each other at every operation, and collapse next to other programs; processes of
+one thread share the cores. Each worker process has a thread of this process, which sends it jobs and receives their
+outcomes. The number of workers moves no bit.
 """
 
+import copyreg
 import io
+import os
 import pickle
-import queue
 import signal
 import threading
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from multiprocessing import Pipe, parent_process
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+import traceback
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from multiprocessing import Pipe, connection, parent_process
+from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
-import torch.multiprocessing  # noqa: F401  teaches multiprocessing to share tensors
+import torch.multiprocessing  # noqa: F401  teaches multiprocessing to hand over tensors in shared memory
 from torch import Tensor
 
-from benchmark.errors import FsslError
+from benchmark.errors import ConfigError, FsslError
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner
-from benchmark.federated.machine import keep_freed_memory, shared_memory_left
-from benchmark.federated.sharing import Call, SharingEngine, result_of
+from benchmark.federated.jobs import JobRunner, keeper_of, name_of
+from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.start import hear, starting, usable_cores
-from benchmark.methods.protocol import Tree
+from benchmark.federated.stopping import check
+from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
-Sent = dict[int, tuple[int, Tensor]]  # id -> number and tensor (held, since the id of a freed one may come again)
-
-# A job takes seconds: how often, in seconds, a worker looks for its parent meanwhile, and that for a signal to stop.
-PARENT_WATCH = 0.5
-
-
-@dataclass(eq=False)
-class Worker:
-    """One process, seen from the parent."""
-
-    process: BaseProcess
-    connection: Connection
-    knows_environment: bool = False
-    sent: dict[int, Sent] = field(default_factory=dict)  # the tensors that it has, by call
+FAST = {"bit_equal": True, "plain": False, "confident_only": True}  # how records name the fast local step
+SUBMITTED = 2  # jobs that a worker has at most: the one it runs, and the next
+UNDER_WAY = 3  # jobs a worker that have begun and are not handed out: bounds the outcomes that wait in memory
+LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process was asked to stop
+FORGET = b""  # in place of a job
 
 
-class ProcessPool(SharingEngine[Worker]):
-    """`workers` persistent processes of `threads` each; None: one for each core that this process may use.
+class WorkerEnded(FsslError):
+    """A worker process ended by itself."""
 
-    A script that builds one needs the line `if __name__ == "__main__":`: its processes import the script.
+
+class ProcessPool:
+    """`workers` processes of `threads` each, until it is closed; None: one for each core that this process may use.
+
+    Use it in a `with` block: an interpreter that ends otherwise waits for the jobs in progress. A script that builds
+    one needs the line `if __name__ == "__main__":`, since its processes import the script.
+    Raises ConfigError for fewer than one worker, FsslError where the machine does not let processes start.
     """
 
     name = "pool"
 
     def __init__(self, environment: Environment, workers: int | None = None, *, threads: int = 1) -> None:
-        super().__init__(environment, usable_cores() if workers is None else workers, threads)
-        self._shared = share_images(environment)
-        self._end_workers = weakref.finalize(self, end, self._jobs_of)  # also when the interpreter ends
-        self._begin()
+        workers = usable_cores() if workers is None else workers
+        if workers < 1:
+            raise ConfigError(f"--workers: {workers}; choose 1 or more")
+        devices = ["cpu"] * workers  # of each worker
+        self._workers: list[Worker] = []
+        self.settings: Mapping[str, Any] = {"name": self.name, "threads": threads, **FAST, "workers": workers}
+        try:
+            with starting() as context:
+                content = environment if share_images(environment) else dumps(environment)
+                for device in devices:
+                    self._workers.append(Worker(context, content, device, threads))
+        except (EOFError, OSError, RuntimeError) as error:  # too few file descriptors or processes
+            self.close()
+            raise FsslError(f"worker processes cannot be started here: {error}; choose --workers 1") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
-        end(self._jobs_of)
+        """End the workers; work in progress is lost."""
+        while self._workers:
+            self._workers.pop().end()
 
     @property
     def pids(self) -> list[int]:
         """The workers' processes."""
-        return [worker.process.pid for worker in self._jobs_of if worker.process.pid is not None]
+        return [worker.process.pid for worker in self._workers]
 
-    def _begin(self) -> None:
-        if self._jobs_of:
-            return
-        with starting() as context:
-            for _ in range(self._count):
-                connection, theirs = Pipe()
-                arguments = (theirs, self._shared, self._threads)
-                worker = Worker(context.Process(target=work, args=arguments, daemon=True), connection)
-                worker.process.start()
-                theirs.close()  # so that the pipe ends with the process
-                self._jobs_of[worker] = []
+    def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
+        """One outcome a job, in job order. Jobs with one keeper run in list order, each on the state the last one left.
 
-    def _give(self, worker: Worker, call: Call, index: int, private: Tree | None) -> None:
+        Private state is written to `kept` when its outcome is handed out. Raises what a job raised when its outcome is
+        due, and FsslError where a worker has ended. A caller may stop half way: no further job is started then.
+        """
+        for index, outcome in enumerate(self._results(jobs, round_number, kept, wants_gradient=False)):
+            if outcome.private is not None:
+                kept[keeper_of(jobs[index])] = outcome.private
+            yield outcome
+
+    def gradients(
+        self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
+    ) -> Iterator[dict[str, Weights]]:
+        """As `ReferenceEngine.gradients`."""
+        return self._results(jobs, round_number, kept, wants_gradient=True)
+
+    def _results(
+        self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree], *, wants_gradient: bool
+    ) -> Iterator[Any]:
+        waiting = list(range(len(jobs)))
+        under_way: dict[int, Future[Any]] = {}
+
+        def submit() -> None:
+            """Give jobs to the workers that have the fewest. The last ones wait for whoever is free first."""
+            while waiting and self._workers:
+                worker = min(self._workers, key=Worker.load)
+                if worker.load() >= (SUBMITTED if len(waiting) > len(self._workers) else 1):
+                    return
+                index = next_job(jobs, waiting, under_way, UNDER_WAY * len(self._workers))
+                if index is None:
+                    return
+                waiting.remove(index)
+                private = kept.get(keeper_of(jobs[index]))
+                under_way[index] = worker.submit(jobs[index], private, round_number, wants_gradient)
+
         try:
-            job = pack(call.jobs[index], worker.sent.setdefault(call.number, {}))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise self._cannot_be_sent(call, index, error) from error
-        with self._alive(worker):
-            if not worker.knows_environment:
-                # Not among the process's arguments, since the parent would wait for one worker after another to read.
-                worker.knows_environment = True
-                shared = {id(tensor): (number, tensor) for number, tensor in enumerate(self._shared)}
-                worker.connection.send(pack(self._environment, shared))
-            worker.connection.send((call.number, index, job, pack(private, {}), call.wants_gradient, call.round_number))
-
-    def _take_in(self) -> None:
-        busy = {worker.connection: worker for worker, given in self._jobs_of.items() if given}
-        if not busy:
-            raise FsslError("the engine was closed while outcomes were still asked of it")
-        for connection in wait(list(busy), PARENT_WATCH):
-            worker = busy[connection]  # type: ignore[index]  # `wait` gives what it was given
-            with self._alive(worker):
-                number, index, result = worker.connection.recv()
-                self._enter(worker, number, index, unpack(result, {}))
-
-    def _forget(self, call: Call) -> None:
-        for worker in list(self._jobs_of):
-            if worker.sent.pop(call.number, None) is not None:
-                with self._alive(worker):
-                    worker.connection.send(call.number)
-
-    @contextmanager
-    def _alive(self, worker: Worker) -> Iterator[None]:
-        """A message cut in two is the end of all workers. Raises FsslError where this one has ended by itself."""
-        try:
-            yield
-        except (EOFError, OSError) as error:
-            worker.process.join(timeout=1)
-            how, remedy = how_ended(worker.process.exitcode)
-            message = f"worker process {worker.process.pid} {how} during {self._job_of(worker)}; {remedy}"
-            end(self._jobs_of)
-            raise FsslError(message) from error
-        except BaseException:
-            end(self._jobs_of)
+            for due in range(len(jobs)):
+                submit()
+                while due not in under_way or not under_way[due].done():
+                    self._wait()
+                    submit()
+                yield under_way.pop(due).result()
+        except (WorkerEnded, KeyboardInterrupt):
+            self.close()
             raise
+        finally:
+            for worker in self._workers:
+                worker.forget()
+
+    def _wait(self) -> None:
+        """Wait a moment for a job to end, of whichever call. Raises WorkerEnded, and Preempted after a signal."""
+        check()
+        if not self._workers:
+            raise FsslError("the pool was closed while outcomes were still asked of it")
+        submitted = [future for worker in self._workers for future in worker.futures]
+        for future in wait(submitted, LOOK, FIRST_COMPLETED).done:
+            if isinstance(error := future.exception(), WorkerEnded):
+                raise error
 
 
-def end(workers: dict[Worker, Any]) -> None:
-    """End the processes and empty the dict."""
-    while workers:
-        worker, _ = workers.popitem()
-        worker.connection.close()
-        worker.process.kill()  # it holds nothing but what it was sent
-        worker.process.join(timeout=5)
+def next_job(jobs: Sequence[Job], waiting: Sequence[int], under_way: Collection[int], most: int) -> int | None:
+    """The first waiting job that may start; None where `most` are under way, or none may.
 
-
-def how_ended(code: int | None) -> tuple[str, str]:
-    """A process's exit code in words, and what helps."""
-    if code is not None and code < 0:
-        return f"ended by {signal.Signals(-code).name}", "with too little memory, choose fewer --workers"
-    return f"ended with exit code {code}", 'a script that starts workers needs the line if __name__ == "__main__":'
-
-
-def share_images(environment: Environment) -> list[Tensor]:
-    """The images and labels, moved into shared memory in place.
-
-    None where they do not fit there (a container has 64 MB by default): then every worker gets a copy of its own.
+    Jobs with one keeper run one after another, each once the outcome of the one before was handed out.
     """
-    tensors = [value for value in vars(environment.data).values() if isinstance(value, Tensor)]
-    to_move = [tensor for tensor in tensors if not tensor.is_shared()]
-    if sum(tensor.untyped_storage().nbytes() for tensor in to_move) > shared_memory_left():
-        return []
-    for tensor in to_move:
-        tensor.share_memory_()
-    return tensors
+    if len(under_way) >= most:
+        return None
+    keepers = {keeper_of(jobs[index]) for index in under_way}
+    return next((index for index in waiting if keeper_of(jobs[index]) not in keepers), None)
+
+
+class Worker:
+    """One process, and the thread of this process that sends it jobs and receives their results."""
+
+    def __init__(self, context: Any, environment: Environment | bytes, device: str, threads: int) -> None:
+        self._connection, theirs = Pipe()
+        self.process = context.Process(target=work, args=(theirs, environment, device, threads), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the pipe ends with the process
+        self._thread = ThreadPoolExecutor(1)
+        self._buffer = io.BytesIO()
+        self._pickler = pickler(self._buffer)
+        self.futures: list[Future[Any]] = []  # of its jobs; ended ones may be among them
+
+    def load(self) -> int:
+        """Jobs that it has not ended."""
+        self.futures = [future for future in self.futures if not future.done()]
+        return len(self.futures)
+
+    def submit(self, job: Job, private: Tree | None, *how: Any) -> "Future[Any]":
+        """What `JobRunner.run` returns or raises for the job, or `JobRunner.gradient`; `how` as for `result_of`."""
+        future = self._thread.submit(self._run, job, private, *how)
+        self.futures.append(future)
+        return future
+
+    def forget(self) -> None:
+        """Let the process drop the tensors that it has, once its jobs have ended."""
+        self._thread.submit(self._forget)
+
+    def end(self) -> None:
+        self.process.kill()  # it holds nothing but what it was sent
+        self._connection.close()
+        self.process.join(timeout=5)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Any:
+        name = name_of(job, round_number)
+        try:
+            self._pickler.dump(job)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self._forget()
+            message = f"{error}; an update has to be a dataclass at the top level of a module"
+            raise FsslError(f"{name} cannot be sent to a worker process: {message}") from error
+        packed_job = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        try:
+            self._connection.send_bytes(packed_job)
+            self._connection.send_bytes(dumps((private, round_number, wants_gradient)))
+            result = pickle.loads(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise WorkerEnded(f"worker process {self.process.pid} {self._how_ended()} during {name}") from error
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _forget(self) -> None:
+        self._buffer = io.BytesIO()
+        self._pickler = pickler(self._buffer)
+        self._connection.send_bytes(FORGET)
+
+    def _how_ended(self) -> str:
+        self.process.join(timeout=1)
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            return f"was ended by {signal.Signals(-code).name} (with too little memory, choose fewer --workers)"
+        return f'ended with exit code {code} (a script that starts it needs the line if __name__ == "__main__":)'
+
+
+def share_images(environment: Environment) -> bool:
+    """Move the images and labels into shared memory, in place.
+
+    False where it does not take them all (a container has 64 MB by default): then each worker gets a copy of its own.
+    """
+    try:
+        for value in vars(environment.data).values():
+            if isinstance(value, Tensor):
+                value.share_memory_()
+    except RuntimeError:
+        return False
+    return True
 
 
 # What runs in a worker process.
 
 
-def work(connection: Connection, shared: Sequence[Tensor], threads: int) -> None:
-    """A worker's main function: jobs one after another, until its parent ends. `shared`: the environment's images and
-    labels, where they lie in shared memory. What comes: the environment, then jobs, and the numbers of ended calls."""
+def work(parent: connection.Connection, environment: Environment | bytes, device: str, threads: int) -> None:
+    """A worker's main function: jobs one after another, until its parent ends."""
     hear()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     keep_freed_memory()
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=take_in, args=(connection, inbox), daemon=True).start()
-    runner = JobRunner(unpack(inbox.get(), dict(enumerate(shared))), fast=True)
-    received: dict[int, dict[int, Tensor]] = {}  # call -> tensors that several of its jobs receive, by number
-    while True:
-        message = inbox.get()
-        if isinstance(message, int):
-            received.pop(message, None)
-            continue
-        call, index, packed, private, wants_gradient, round_number = message
-        job = unpack(packed, received.setdefault(call, {}))
-        result = result_of(runner, job, unpack(private, {}), wants_gradient, round_number)
-        with suppress(OSError):  # nobody reads any more: `take_in` ends the process
-            connection.send((call, index, pack(result, {})))
+    prepared = pickle.loads(environment) if isinstance(environment, bytes) else environment
+    runner = JobRunner(prepared, fast=True, device=device)
+    buffer = io.BytesIO()
+    unpickler = pickle.Unpickler(buffer)
+    with suppress(EOFError, OSError):  # the parent has ended
+        while True:
+            packed = parent.recv_bytes()
+            if packed == FORGET:
+                unpickler = pickle.Unpickler(buffer)
+                continue
+            buffer.write(packed)
+            buffer.seek(0)
+            job = unpickler.load()
+            buffer.seek(0)
+            buffer.truncate()
+            parent.send_bytes(dumps(result_of(runner, job, *pickle.loads(parent.recv_bytes()))))
 
 
-def take_in(connection: Connection, inbox: "queue.SimpleQueue[Any]") -> None:
-    """Take what comes while a job runs, so that the parent never waits to hand over the next one. When the parent has
-    ended or closed the pipe, so does this process, whose main thread may be deep in a job that nobody waits for."""
+def end_with_parent() -> None:
+    """End this process once its parent has ended, whatever its main thread is at."""
     parent = parent_process()
     assert parent is not None  # a worker has one
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Any:
+    """A job's outcome, or its gradient, or the exception that the parent is to raise in its place."""
     try:
-        while parent.is_alive():
-            while connection.poll(PARENT_WATCH):
-                inbox.put(connection.recv())
-    except (EOFError, OSError):
-        pass
-    finally:
-        signal.raise_signal(signal.SIGTERM)
+        return (runner.gradient if wants_gradient else runner.run)(job, round_number, private)
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error))
+        where = f"{name_of(job, round_number)} failed in a worker process:\n{trace}"
+        if not isinstance(error, FsslError):  # its class may be known here alone
+            return RuntimeError(where)
+        error.add_note(where)
+        return error
 
 
-# Trees of tensors between processes: a pickle in which a tensor is its memory and its layout (channels last stays
-# channels last), so that nothing downstream can tell. torch's own way, a file of shared memory for each tensor, takes
-# sixteen times as long for 0.2 M weights. So nothing is shared but the images.
-
-InMemory = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], npt.NDArray[np.uint8]]
+# A pickled tensor is its memory and its layout: channels last stays channels last, so that nothing downstream can tell.
+# torch's own way, a file of shared memory for each tensor, takes sixteen times as long for 0.2 M weights.
+# A pickler that goes on sends an object once, in however many jobs it is.
 
 
-def pack(tree: Any, known: Sent) -> bytes:
-    """The tree without the tensors in `known`, to which those that are packed are added.
+def pickler(file: io.BytesIO) -> pickle.Pickler:
+    """A pickler whose tensors come out by `tensor_of`."""
+    made = pickle.Pickler(file, protocol=5)
+    made.dispatch_table = {**copyreg.dispatch_table, Tensor: reduced}
+    return made
 
-    Raises what pickle raises for what it cannot take (a class that is not at a module's top level).
-    """
+
+def dumps(tree: Any) -> bytes:
+    """The tree for `pickle.loads`."""
     file = io.BytesIO()
-    _Pickler(file, known).dump(tree)
+    pickler(file).dump(tree)
     return file.getvalue()
 
 
-def unpack(packed: bytes, known: dict[int, Tensor]) -> Any:
-    """The tree; its tensors without memory are those in `known`, to which the others are added."""
-    return _Unpickler(packed, known).load()
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, known: Sent) -> None:
-        super().__init__(file, protocol=5)
-        self._known = known
-
-    def persistent_id(self, value: Any) -> tuple[int, InMemory | None] | None:
-        if not isinstance(value, Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
-            return None
-        if id(value) in self._known:
-            return self._known[id(value)][0], None
-        number = len(self._known)
-        self._known[id(value)] = (number, value)
-        return number, in_memory(value)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, packed: bytes, known: dict[int, Tensor]) -> None:
-        super().__init__(io.BytesIO(packed))
-        self._known = known
-
-    def persistent_load(self, found: tuple[int, InMemory | None]) -> Tensor:
-        number, content = found
-        if content is not None:
-            self._known[number] = from_memory(content)
-        return self._known[number]
-
-
-def in_memory(tensor: Tensor) -> InMemory:
-    """Type, shape, stride and bytes of a tensor. One whose elements fill no stretch of memory is copied first."""
+def reduced(tensor: Tensor) -> tuple[Any, ...]:
+    """How to build the tensor anew, for pickle: its bytes, type, shape and stride."""
     dense = tensor.detach()
-    expected = 1
-    for stride, size in sorted(zip(dense.stride(), dense.shape, strict=True)):
-        if size > 1 and stride != expected:
-            dense = dense.contiguous()
-            break
-        expected *= size
-    flat = dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
-    return dense.dtype, tuple(dense.shape), dense.stride(), flat.view(torch.uint8).numpy()
+    if dense.untyped_storage().nbytes() != dense.nbytes:  # a part of another tensor
+        dense = dense.clone()
+    content = torch.empty(0, dtype=torch.uint8).set_(dense.untyped_storage()).numpy()
+    return tensor_of, (content, dense.dtype, tuple(dense.shape), dense.stride())
 
 
-def from_memory(found: InMemory) -> Tensor:
-    dtype, shape, stride, content = found
+def tensor_of(content: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(content).view(dtype).as_strided(shape, stride)

@@ -9,7 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from benchmark.diagnostics.diversity import GradientDiversity
-from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_record, to_json
 from benchmark.federated import stopping
 from benchmark.federated.engines import Engine, build_engine, check_engine, engine_again, processes_of
@@ -51,9 +51,8 @@ def run(
     `engine`, `workers`, `threads` and `device`: see `build_engine`. How many workers there are moves no bit; the rest
     does, so a run that goes on keeps what it began with. `seconds_between` saves: a run that is killed does so much
     again. `patience`: seconds without a sign of life after which a run that another machine, or a stopped process, is
-    at is taken over. `like`: an engine's settings in a manifest; where that engine is still there, it takes precedence
-    over `engine`. `begun_under`: gives entries of the manifest, such as the claims that the run is to judge; asked when
-    it begins.
+    at is taken over. `like`: an engine's settings in a manifest, which take precedence over `engine`. `begun_under`:
+    gives entries of the manifest, such as the claims that the run is to judge; asked when it begins.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
@@ -81,9 +80,10 @@ def run(
                 found, warning = states.load(folder, f"{experiment.cell_key}/seed={experiment.seed}")
                 if warning is not None:
                     print(f"fssl: warning: {warning}", file=sys.stderr)
-                settings = (read_json(folder / "manifest.json") or {}).get("engine") if found else None
-                chosen = _engine_again(settings, like, environment, workers, name=engine, device=device)
-                if chosen is None:
+                settings = (read_json(folder / "manifest.json") or {}).get("engine") if found else like
+                if settings:
+                    chosen = engine_again(settings, environment, workers, device=device)
+                else:
                     chosen = build_engine(engine, environment, workers, threads, device=device)
                 recorder = Recorder(claim, experiment, found, seconds_between, clock)
                 with contextlib.closing(chosen):
@@ -93,24 +93,6 @@ def run(
         raise Stopped(
             f"{folder}: stopped by {preempted.signal}; the same command goes on from the last finished round"
         ) from None
-
-
-def _engine_again(
-    began_with: Mapping[str, Any] | None,
-    like: Mapping[str, Any] | None,
-    environment: Environment,
-    workers: int | None,
-    *,
-    name: str,
-    device: str | None,
-) -> Engine | None:
-    """The engine that the run began with; else one of the settings `like`, where it is still there; else None."""
-    if began_with:
-        return engine_again(began_with, environment, workers, name=name, device=device)
-    if like:
-        with contextlib.suppress(ConfigError):
-            return engine_again(like, environment, workers, name=name, device=device)
-    return None
 
 
 def _as_begun(experiment: Experiment, folder: Path) -> Experiment:

@@ -59,7 +59,11 @@ def test_a_pool_of_one_gives_the_bits_of_two(tiny, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "threads", "named"),
-    [("gpuu", 1, "unknown engine 'gpuu'; choose auto, reference, pool"), ("pool", 2, "--threads: 2")],
+    [
+        ("gpuu", 1, "unknown engine 'gpuu'; choose auto, reference, pool"),
+        ("ray", 1, "--engine: 'ray' is withdrawn; choose pool on one machine, .* --launcher ray"),
+        ("pool", 2, "--threads: 2"),
+    ],
 )
 def test_what_cannot_be_built_is_refused(tiny, name, threads, named):
     with pytest.raises(ConfigError, match=named):
@@ -86,16 +90,9 @@ def test_a_record_is_trained_again_by_its_own_engine_and_threads(tiny, tmp_path,
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.parametrize(
-    "began",
-    [
-        {"name": "cpu", "threads": 1, "bit_equal": True},  # workers with the plain local step
-        {"name": "pool", "threads": 1, "bit_equal": True, "plain": False, "confident_only": False},
-    ],
-)
-def test_an_engine_that_is_gone_is_named(tiny, began):
-    with pytest.raises(ConfigError, match=f"begun by the engine '{began['name']}', which is no longer there"):
-        engine_again(began, prepare(tiny), None)
+def test_a_run_begun_by_a_withdrawn_engine_is_refused_by_name(tiny):
+    with pytest.raises(ConfigError, match="begun by the engine 'ray', which is withdrawn; start it anew"):
+        engine_again({"name": "ray", "threads": 1}, prepare(tiny), None)
 
 
 def manifest(results):

@@ -1,7 +1,11 @@
-"""Worker processes: bit-equal to the same local step in this process, in job order, and never left behind or waited for
-in vain. What the fast local step gives: test_fast_step.py."""
+"""The pool gives the bits of the same local step in this process, in job order, and leaves no worker behind.
 
+What the fast local step gives: test_fast_step.py. Legend: A, B, C sizes of any tensor.
+"""
+
+import io
 import os
+import pickle
 import signal
 import threading
 import time
@@ -11,13 +15,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmark.errors import ConfigError, FsslError
-from benchmark.federated import process_pool
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.process_pool import ProcessPool
+from benchmark.federated.process_pool import ProcessPool, dumps, next_job, pickler
 from benchmark.federated.start import starting
 from benchmark.methods.protocol import Job, Key, Limit, Tree
 from tests.conftest import alive, tiny_experiment
@@ -71,14 +76,15 @@ def two(environment: Environment) -> Iterator[ProcessPool]:
 
 @pytest.fixture(scope="module")
 def one_without_shared_memory(environment: Environment) -> Iterator[ProcessPool]:
-    """Every tensor of the environment comes through the pipe."""
-    images_NCHW = environment.data.train_images_NCHW.clone()
-    fresh = replace(environment, data=replace(environment.data, train_images_NCHW=images_NCHW))
+    """The images go through the pipe, as where /dev/shm is too small or cannot be written to."""
+
+    def refused(tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("unable to allocate shared memory(shm)")
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_pool, "shared_memory_left", lambda: 0)
-        with ProcessPool(fresh, workers=1) as engine:
+        patch.setattr(torch.Tensor, "share_memory_", refused)
+        with ProcessPool(environment, workers=1) as engine:
             yield engine
-    assert not images_NCHW.is_shared()
 
 
 def jobs_of(environment: Environment, update, steps=(2, 2, 2, 2), draws=(0,)) -> list[Job]:
@@ -147,22 +153,6 @@ def test_each_worker_is_a_process_with_one_thread(environment, two):
     assert {entry["pid"] for entry in said} == set(two.pids) and os.getpid() not in two.pids
 
 
-def test_weights_that_all_jobs_receive_are_sent_once_to_each_worker(environment, two, monkeypatch):
-    """Four jobs, two workers: the network's tensors go over twice, not four times."""
-    sizes: list[int] = []
-
-    def counting(tree, known):
-        packed = pack(tree, known)
-        sizes.append(len(packed))
-        return packed
-
-    pack = process_pool.pack
-    monkeypatch.setattr(process_pool, "pack", counting)
-    list(two.fit(jobs_of(environment, ToConstant()), 1, {}))
-    weights = sum(tensor.nbytes for tensor in weights_of(environment.network()).values())
-    assert 2 * weights < sum(sizes) < 3 * weights
-
-
 def test_a_failure_comes_when_its_outcome_is_due_and_with_the_worker_s_traceback(environment, two):
     """Client 0's outcome first; then client 1's error, of its own class; the engine goes on."""
     outcomes = two.fit(jobs_of(environment, Fails()), 1, {})
@@ -213,24 +203,37 @@ def test_fewer_than_one_worker_is_refused(environment):
         ProcessPool(environment, workers=0)
 
 
-def test_a_killed_worker_is_an_error_and_not_a_hang(environment, one_without_shared_memory, tmp_path):
-    """Killed in the middle of a job; the error comes within two seconds, and the engine starts a new worker."""
-    engine, killed_at = one_without_shared_memory, []
-    (victim,) = engine.pids
+def test_a_killed_worker_is_one_error_and_not_a_hang(environment, tmp_path):
+    """Killed in the middle of a job: the error comes within two seconds, and no worker is left."""
+    killed_at = []
+    with ProcessPool(environment, workers=2) as engine:
+        pids = engine.pids
 
-    def kill() -> None:
-        wait_until(lambda: bool(os.listdir(tmp_path)))
-        killed_at.append(time.monotonic())
-        os.kill(victim, signal.SIGKILL)
+        def kill() -> None:
+            wait_until(lambda: len(os.listdir(tmp_path)) == 2)
+            killed_at.append(time.monotonic())
+            os.kill(pids[1], signal.SIGKILL)  # the job that is not due
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    with pytest.raises(FsslError, match=rf"worker process {victim} ended by SIGKILL during the job of client \d in"):
-        list(engine.fit(jobs_of(environment, Sleeps(folder=str(tmp_path))), 1, {}))
-    assert time.monotonic() - killed_at[0] < 2.0
-    thread.join()
-    assert engine.pids == []
-    assert same(environment, engine, jobs_of(environment, ToConstant())) and len(engine.pids) == 1
+        thread = threading.Thread(target=kill)
+        thread.start()
+        with pytest.raises(
+            FsslError, match=rf"worker process {pids[1]} was ended by SIGKILL .* the job of client \d in"
+        ):
+            list(engine.fit(jobs_of(environment, Sleeps(folder=str(tmp_path))), 1, {}))
+        assert time.monotonic() - killed_at[0] < 2.0
+        thread.join()
+        assert engine.pids == [] and not any(map(alive, pids))
+        with pytest.raises(FsslError, match="the pool was closed"):
+            list(engine.fit(jobs_of(environment, ToConstant()), 1, {}))
+
+
+def test_a_machine_that_starts_no_process_is_one_line(environment, monkeypatch):
+    def refused() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("benchmark.federated.process_pool.Pipe", refused)
+    with pytest.raises(FsslError, match="Too many open files; choose --workers 1"):
+        ProcessPool(environment, workers=2)
 
 
 def test_an_exception_in_the_with_block_ends_the_workers(environment):
@@ -245,7 +248,7 @@ def trains(folder: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     environment = prepare(BASE)
-    engine = ProcessPool(environment, workers=1)
+    engine = ProcessPool(environment, workers=1)  # in no `with` block
     Path(folder, "pid").write_text(str(*engine.pids))
     list(engine.fit(jobs_of(environment, Sleeps(folder=folder)), 1, {}))
 
@@ -261,7 +264,73 @@ def test_no_worker_outlives_its_parent(how, tmp_path):
     assert alive(pid)
     os.kill(parent.pid, how)
     wait_until(lambda: not alive(pid), seconds=3)
-    parent.join()
+    parent.join(timeout=20)
+    assert parent.exitcode not in (None, 0)
+
+
+def job(index: int, keeper: str) -> Job:
+    key, limit = Key(client=index), Limit(steps=1)
+    return Job(key=key, update=ToConstant(), receives={}, data={}, limit=limit, keeps=keeper)
+
+
+@given(
+    keepers=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30),
+    most=st.integers(1, 9),
+    luck=st.randoms(use_true_random=False),
+)
+def test_any_jobs_come_to_an_end_and_a_keeper_s_run_one_after_another(keepers, most, luck):
+    """Jobs begin whenever they may, and are handed out in list order: nothing waits for itself."""
+    jobs = [job(index, keeper) for index, keeper in enumerate(keepers)]
+    waiting, under_way = list(range(len(jobs))), set[int]()
+    for due in range(len(jobs)):
+        while (due not in under_way or luck.random() < 0.5) and (
+            index := next_job(jobs, waiting, under_way, most)
+        ) is not None:
+            assert keepers[index] not in {keepers[other] for other in under_way}
+            assert keepers[index] not in {keepers[other] for other in waiting if other < index}
+            waiting.remove(index)
+            under_way.add(index)
+            assert len(under_way) <= most
+        under_way.remove(due)
+    assert not waiting
+
+
+@given(
+    sizes=st.lists(st.integers(0, 4), min_size=3, max_size=3),
+    order=st.permutations([0, 1, 2]),
+    dtype=st.sampled_from((torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.uint8)),
+    part=st.sampled_from((slice(None), slice(1, 3), slice(None, None, 2))),
+)
+def test_a_tensor_keeps_its_values_type_and_layout(sizes, order, dtype, part):
+    """Whatever its order in memory; of a part only its own elements are sent."""
+    whole_ABC = torch.randint(0, 2, sizes, generator=torch.Generator().manual_seed(0)).to(dtype).permute(order)
+    tensor_ABC = whole_ABC[:, part]
+    received = pickle.loads(dumps({"it": tensor_ABC}))["it"]
+    assert received.dtype == dtype and torch.equal(received, tensor_ABC)
+    assert received.untyped_storage().nbytes() == tensor_ABC.nbytes
+    assert part != slice(None) or received.stride() == whole_ABC.stride()
+
+
+def test_weights_in_channels_last_stay_so_and_may_be_written_to():
+    weights_OIHW = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last).requires_grad_()
+    received = pickle.loads(dumps([weights_OIHW]))[0]
+    assert received.is_contiguous(memory_format=torch.channels_last) and not received.requires_grad
+    received += 1
+    assert torch.equal(received, weights_OIHW.detach() + 1)
+
+
+def test_weights_that_several_jobs_receive_are_sent_once():
+    """A pickler that goes on, as each worker has one, sends the second job without them."""
+    shared, file = torch.zeros(1000), io.BytesIO()
+    sender = pickler(file)
+    sender.dump({"a": shared, "b": [shared, torch.ones(2)]})
+    first = file.tell()
+    sender.dump({"c": shared})
+    assert 4000 < first < 5000 and file.tell() - first < 100
+    file.seek(0)
+    receiver = pickle.Unpickler(file)
+    tree = receiver.load()
+    assert tree["a"] is tree["b"][0] is receiver.load()["c"]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

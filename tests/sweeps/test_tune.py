@@ -1,9 +1,10 @@
-"""Tuning: spans and their scales, studies run for real, what is refused. On PostgreSQL: test_tune_postgres.py."""
+"""Tuning: scales, whole studies, workers that race, die and wake, what is refused; test_tune_postgres.py has more."""
 
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,236 +19,270 @@ from optuna.trial import TrialState
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json
-from benchmark.records.claim import PATIENCE
-from benchmark.records.record import read_rounds, run_folder
-from sweeps.studies import FEDSWITCH, STUDIES, fedswitch
-from sweeps.tune import METRIC, GivesUp, Plan, Span, Worker, opened, requeue_dead, study_named, summary_of, tune
+from benchmark.federated.module import FederatedModule
+from benchmark.records.claim import this_process
+from benchmark.records.record import run_folder
+from sweeps.heartbeat import DeadTrials, beating
+from sweeps.studies import DECLARED, Hyperparameter, Study, read_study
+from sweeps.tune import METRIC, Pruning, Worker, open_study, summary_of, tune
 from tests.conftest import ROOT, record_of
-from tests.sweeps.toy_study import TOY, defaults, toy_plan
+from tests.sweeps.gates import begun
 
-NAME = "tests.sweeps.toy_study:TOY"
-
-
-def worker(results: Path, plan: Plan, storage: str = "") -> Worker:
-    place = storage or str(results / "tuning" / "s.journal")
-    return Worker(plan=plan, storage=place, results=results, data_root=None, patience=PATIENCE)
+TOY_FILE = str(Path(__file__).with_name("toy.toml"))
+TOY = read_study(TOY_FILE, "demo")
 
 
-@given(st.floats(0.0, 1.0), st.sampled_from([span for span in TOY.space]))
-def test_a_value_is_inside_its_span_and_comes_back_from_its_coordinate(share, span):
-    ends = sorted((span.coordinate(span.low), span.coordinate(span.high)))
-    value = span.value(ends[0] + share * (ends[1] - ends[0]))
-    assert span.low * 0.99 <= value <= span.high * 1.01
-    assert span.value(span.coordinate(value)) == pytest.approx(value, abs=1e-12)
+def worker(results: Path, study: Study = TOY, storage: str = "") -> Worker:
+    return Worker(study=study, storage=storage or str(results / "s.journal"), results=results)
+
+
+def tuned(results: Path, study: Study = TOY) -> dict:
+    return summary_of(study, tune(worker(results, study)))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("sweeps.heartbeat.BEAT", 0.05)
+    monkeypatch.setattr("sweeps.heartbeat.PATIENCE", 0.5)
+    monkeypatch.setattr("sweeps.tune.SECONDS_BETWEEN_LOOKS", 0.1)
+
+
+@given(st.floats(0.0, 1.0), st.sampled_from(TOY.space))
+def test_a_value_is_in_its_range_and_comes_back_from_its_coordinate(share, parameter):
+    low, high = parameter.coordinates
+    value = parameter.value(low + share * (high - low))
+    assert parameter.low * 0.99 <= value <= parameter.high * 1.01
+    assert parameter.value(parameter.coordinate(value)) == pytest.approx(value, abs=1e-12)
 
 
 def test_what_matters_of_a_momentum_is_its_distance_from_one():
-    span = Span(field="m", low=0.5, high=0.99, scale="log below one", reason="")
-    assert span.value(0.1) == 0.9 and span.coordinate(0.95) == 0.05 and span.value(0.0123456) == 0.9877
+    momentum = Hyperparameter(field="m", low=0.5, high=0.99, scale="log below one", reason="")
+    assert momentum.value(0.1) == 0.9 and momentum.coordinate(0.95) == 0.05 and momentum.value(0.0123456) == 0.9877
 
 
 def test_a_study_runs_its_default_first_on_labels_held_out_and_on_seeds_of_its_own(tmp_path):
     """Values are the means of the records' accuracies on held-out labels; nothing was measured on test data; a second
     call trains nothing, and more trials go on with the same study."""
-    plan = toy_plan()
-    found = summary_of(tune(worker(tmp_path, plan), jobs=1), plan)
-    assert found["trials"][0]["values"] == plan.defaults and found["default"] == 0 and found["seeds"] == [1000, 1001]
-    assert len(found["trials"]) == 3 and json.loads(json.dumps(found)) == found
-    for trial in found["trials"]:
-        runs = plan.runs(trial["values"])[: len(trial["scores"])]
+    summary = tuned(tmp_path)
+    trials = summary["trials"]
+    assert trials[0]["values"] == TOY.defaults and summary["default"] == 0 and summary["seeds"] == [1000, 1001]
+    assert len(trials) == 3 and json.loads(json.dumps(summary)) == summary
+    for trial in trials:
+        runs = TOY.runs(trial["values"])[: len(trial["scores"])]
         records = [record_of(run_folder(tmp_path, run)) for run in runs]
         assert trial["scores"] == [record.last(METRIC) for record in records]
         assert not any(name.startswith("test/") for record in records for line in record.rounds for name in line)
         if trial["state"] == "complete":
             assert trial["value"] == pytest.approx(sum(trial["scores"]) / 2) and trial["value"] > 0
-    best = max(trial["value"] or 0.0 for trial in found["trials"])
-    assert found["trials"][found["best"]]["value"] == best
+    assert trials[summary["best"]]["value"] == max(trial["value"] or 0.0 for trial in trials)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/result.json")}
-    assert summary_of(tune(worker(tmp_path, plan), jobs=1), plan) == found
-    more = toy_plan(trials=4)
-    assert more.key == plan.key
-    assert summary_of(tune(worker(tmp_path, more), jobs=1), more)["trials"][:3] == found["trials"]
+    assert tuned(tmp_path) == summary
+    assert tuned(tmp_path, replace(TOY, trials=4))["trials"][:3] == trials
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
 
 
 def test_a_setting_that_diverges_is_worse_than_any(tmp_path):
-    def wild(profile: str):
-        return replace(defaults(profile), optimizer=replace(defaults(profile).optimizer, lr=1e30))
-
-    study = replace(TOY, experiment=wild, space=TOY.space[2:])
-    plan = Plan(study=study, profile="demo", trials=1, seeds=2)
-    (trial,) = summary_of(tune(worker(tmp_path, plan), jobs=1), plan)["trials"]
+    wild = replace(TOY.experiment, optimizer=replace(TOY.experiment.optimizer, lr=1e30))
+    (trial,) = tuned(tmp_path, replace(TOY, experiment=wild, space=TOY.space[2:], trials=1))["trials"]
     assert (trial["value"], trial["scores"]) == (0.0, [0.0])
 
 
 @pytest.mark.parametrize("accuracy", [0.9, 0.1])
-def test_a_trial_behind_the_median_is_given_up_in_the_midst_of_a_run(accuracy):
+def test_a_trial_behind_the_median_is_pruned_in_the_middle_of_a_run(accuracy):
     """Three trials had .5 after round 4; the fourth one ends there if it has less."""
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.MedianPruner(n_startup_trials=3))
     for _ in range(3):
         trial = study.ask()
         trial.report(0.5, 4)
         study.tell(trial, 0.5)
-    pruning = GivesUp(study.ask(), 1)
-    module = Rounds({METRIC: accuracy}, 3)
-    if accuracy < 0.5:
-        with pytest.raises(optuna.TrialPruned):
-            pruning.on_train_batch_end(None, module)  # type: ignore[arg-type]
-    else:
-        pruning.on_train_batch_end(None, module)  # type: ignore[arg-type]
-
-
-def Rounds(metrics, rounds_done):
-    from benchmark.federated.module import FederatedModule
-
     module = FederatedModule.__new__(FederatedModule)
-    vars(module).update(metrics=metrics, rounds_done=rounds_done)
-    return module
-
-
-def command(results: Path, *words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmark.cli.main", "tune", NAME, "--json", "--results", str(results), *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def begun(results: Path) -> list[Path]:
-    return [path for path in results.glob("runs/*/*") if read_rounds(path)]
+    vars(module).update(metrics={METRIC: accuracy}, rounds_done=3)
+    pruned = False
+    try:
+        Pruning(study.ask(), rounds_before=1).on_train_batch_end(None, module)  # type: ignore[arg-type]
+    except optuna.TrialPruned:
+        pruned = True
+    assert pruned == (accuracy < 0.5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [SIGINT, SIGKILL])
-def test_stopped_or_killed_in_the_middle_it_goes_on_with_the_same_values(number, tmp_path):
-    """After the first run has begun. The default, trial 0, is in the study once in the end, and so is each value."""
-    with command(tmp_path, "--jobs", "1") as first:
+def test_stopped_or_killed_in_the_middle_it_goes_on_with_the_same_values(number, tmp_path, impatient):
+    """After the first run has begun. The default, trial 0, is in the study once in the end."""
+    words = ["tune", TOY_FILE, "--jobs", "1", "--results", str(tmp_path), "--storage", str(tmp_path / "s.journal")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmark.cli.main", *words]
+    with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as first:
         until = time.monotonic() + 120
-        while not begun(tmp_path):
+        while not any(begun(folder) for folder in tmp_path.glob("runs/*/seed=*")):
             assert time.monotonic() < until and first.poll() is None, first.communicate()
             time.sleep(0.02)
         first.send_signal(number)
-        _, said = first.communicate(timeout=120)
-        assert first.returncode == (76 if number == SIGINT else -SIGKILL), said
-    plan = toy_plan()
-    if number == SIGKILL:  # a trial that began this moment might still be about to claim its run
-        time.sleep(10.5)
-    with command(tmp_path, "--jobs", "2") as second:
-        out, said = second.communicate(timeout=300)
-    assert second.returncode == 0, said
-    trials = json.loads(out)["trials"]
-    assert sum(trial["values"] == plan.defaults for trial in trials) == 1 and len(trials) >= 3
-    assert json.loads((tmp_path / "studies" / "toy-tiny-demo.json").read_text())["trials"] == trials
+        _, errors = first.communicate(timeout=120)
+        assert first.returncode == (76 if number == SIGINT else -SIGKILL), errors
+    trials = summary_of(TOY, tune(worker(tmp_path), jobs=2))["trials"]  # the second process is patient
+    assert [trial["values"] for trial in trials].count(TOY.defaults) == 1 and len(trials) == 3
 
 
-def test_a_dead_trial_s_values_are_queued_again_once(tmp_path):
-    plan, place = toy_plan(), str(tmp_path / "s.journal")
-    study = opened(plan, place)
-    trial = study.ask()
-    for span in TOY.space:
-        span.drawn(trial)
-    requeue_dead(study, plan, tmp_path, PATIENCE)  # it began a moment ago
-    assert study.trials[0].state == TrialState.RUNNING
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sweeps.tune.BEAT", 0.0)
-        for _ in range(2):
-            requeue_dead(study, plan, tmp_path, PATIENCE)
-    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.WAITING]
-    assert study.ask().user_attrs == {} and opened(plan, place).sampler is not study.sampler
+@pytest.mark.parametrize("wanted", [1, 5])
+def test_workers_that_race_end_exactly_as_many_trials_as_are_wanted(wanted, tmp_path, monkeypatch, impatient):
+    """Six at once, each of which knows the others by the journal alone."""
+    monkeypatch.setattr(Worker, "_mean_accuracy", lambda self, trial: TOY.space[0].suggested(trial))
+    ours = worker(tmp_path, replace(TOY, trials=wanted))
+    workers = [threading.Thread(target=ours.work) for _ in range(6)]
+    for thread in workers:
+        thread.start()
+    for thread in workers:
+        thread.join()
+    states = [trial.state for trial in open_study(ours.study, ours.storage).trials]
+    assert states.count(TrialState.COMPLETE) == wanted and set(states) <= {TrialState.COMPLETE, TrialState.FAIL}
 
 
-def test_a_study_survives_a_crash_at_any_byte_of_its_journal(tmp_path):
+@pytest.mark.parametrize("scheme", ["", "sqlite:///"])
+def test_a_dead_worker_s_values_are_queued_again_once_whatever_the_time_of_day(scheme, tmp_path, impatient):
+    """Trial 0's worker beats, trial 1's does not; the clock is put back by an hour. Two observers see it."""
+    storage = f"{scheme}{tmp_path / 's'}"
+    study = open_study(TOY, storage)
+    living, dead = study.ask(), study.ask()
+    values = [parameter.suggested(dead) for parameter in TOY.space]
+    observers = [(DeadTrials(), open_study(TOY, storage)) for _ in range(2)]
+    with beating(living), pytest.MonkeyPatch.context() as patch:
+        for observer, trials in observers:
+            observer.requeue(trials)
+        an_hour_ago = time.time() - 3600
+        patch.setattr(time, "time", lambda: an_hour_ago)
+        time.sleep(0.6)
+        for observer, trials in observers:
+            observer.requeue(trials)
+    running, failed, queued = study.trials
+    states = [TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING]
+    assert [trial.state for trial in (running, failed, queued)] == states
+    assert list(TOY.values(queued.params).values()) == values
+
+
+def test_a_worker_whose_process_is_gone_from_this_machine_is_not_waited_for(tmp_path):
+    """Its values are queued again, until three workers have died of them. Who has just begun with them is not dead."""
+    study, dead = open_study(TOY, str(tmp_path / "s")), DeadTrials()
+    with beating(study.ask()), subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        for deaths in (1, 2, 3):
+            trial = study.ask()
+            lr = TOY.space[0].suggested(trial)
+            dead.requeue(study)
+            assert study.trials[trial.number].state == TrialState.RUNNING
+            trial.set_user_attr("worker", {**this_process(), "pid": ended.pid, "beat": 0})
+            dead.requeue(study)
+            states = [each.state for each in study.trials]
+            queued = [TrialState.WAITING] if deaths < 3 else []
+            assert states == [TrialState.RUNNING, *[TrialState.FAIL] * deaths, *queued]
+    assert [TOY.space[0].value(each.params["optimizer.lr"]) for each in study.trials[1:]] == [lr] * 3
+
+
+def test_a_worker_that_was_held_for_dead_and_wakes_leaves_its_trial_to_another(tmp_path, monkeypatch, impatient):
+    """Its trial was queued again while it stood still: it takes that one, and the study has one trial."""
+    ours = worker(tmp_path, replace(TOY, trials=1))
+    calls = []
+
+    def slept(self: Worker, trial: optuna.Trial) -> float:
+        calls.append(trial.number)
+        if len(calls) == 1:
+            others = open_study(ours.study, ours.storage)
+            others.tell(trial.number, state=TrialState.FAIL)
+            others.enqueue_trial({})
+        trial.report(0.5, 1)
+        return 0.5
+
+    monkeypatch.setattr(Worker, "_mean_accuracy", slept)
+    ours.work()
+    states = [trial.state for trial in open_study(ours.study, ours.storage).trials]
+    assert calls == [0, 1] and states == [TrialState.FAIL, TrialState.COMPLETE]
+
+
+def test_a_study_survives_a_crash_at_any_byte_of_its_journal(tmp_path, monkeypatch):
     """A write that was broken off (a killed machine, a full disk) at each byte of the lines of a trial: all whole lines
     count, and what is written after them is read by the next worker."""
-    plan, whole, cut = toy_plan(), tmp_path / "whole", tmp_path / "cut"
-    study = opened(plan, str(whole))
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # no machine fails here
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    study = open_study(TOY, str(whole))
     trial = study.ask()
-    TOY.space[0].drawn(trial)
+    TOY.space[0].suggested(trial)
     study.tell(trial, 0.25)
     raw = whole.read_bytes()
-    ends = [0] + [place + 1 for place, byte in enumerate(raw) if byte == ord("\n")]
+    ends = [0] + [index + 1 for index, byte in enumerate(raw) if byte == ord("\n")]
     known = {}
     for end in ends:
         whole.write_bytes(raw[:end])
-        known[end] = [trial.value for trial in opened(plan, str(whole)).trials]
+        known[end] = [trial.value for trial in open_study(TOY, str(whole)).trials]
     assert known[0] == [] and known[len(raw)] == [0.25]
     for size in range(len(raw) + 1):
         cut.write_bytes(raw[:size])
-        opened(plan, str(cut)).ask()
-        assert [trial.value for trial in opened(plan, str(cut)).trials] == [
-            *known[max(filter(size.__ge__, ends))],
-            None,
-        ]
+        open_study(TOY, str(cut)).ask()
+        values = [trial.value for trial in open_study(TOY, str(cut)).trials]
+        assert values == [*known[max(filter(size.__ge__, ends))], None], size
 
 
 def test_the_question_is_the_key():
-    plan = toy_plan()
-    assert plan.key == toy_plan(trials=9).key != toy_plan(seeds=3).key
     wider = replace(TOY, space=(replace(TOY.space[0], high=0.6), *TOY.space[1:]))
-    assert Plan(study=wider, profile="demo", trials=3, seeds=2).key != plan.key
-    assert [run.seed for run in plan.runs(plan.defaults)] == [1000, 1001]
+    assert TOY.key == replace(TOY, trials=9).key and len({TOY.key, replace(TOY, seeds=3).key, wider.key}) == 3
 
 
-def test_the_committed_study_is_of_declared_fields_and_its_default():
-    """The summary is of experiments that can be read; its best is the first of the best."""
-    for name, study in STUDIES.items():
-        for profile in study.profiles:
-            plan = Plan(study=study, profile=profile, trials=1, seeds=1)
-            assert study_named(name, STUDIES) is study and plan.defaults
-            assert from_json(summary_of(optuna.create_study(), plan)["experiment"]).evaluation.validation
-    assert FEDSWITCH.keys() == set(STUDIES["fedswitch/open"].profiles) and fedswitch("demo").data.N_validation
+@pytest.mark.parametrize(("profile", "key"), [("demo", "4b3aa5bd"), ("laptop", "fb015a7d")])
+def test_the_declared_study_has_the_key_that_it_always_had(profile, key):
+    """Storages name it by that. Its summary is of experiments that can be read."""
+    (name,) = DECLARED
+    study = read_study(name, profile)
+    assert study.key == key and from_json(summary_of(study, optuna.create_study())["experiment"]).evaluation.validation
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "message"),
     [
-        (["fedswitch/opne"], 65, "unknown study 'fedswitch/opne'; choose fedswitch/open, or my_module:MY_STUDY"),
-        (["nowhere:STUDY"], 65, "cannot be imported (No module named 'nowhere')"),
-        (["tests.sweeps.toy_study:NONE"], 65, "cannot be imported"),
-        (["tests.sweeps.toy_study:defaults"], 65, "is function, not a sweeps.tune.Study"),
-        ([], 65, "STUDY is missing; fedswitch/open"),
-        ([NAME, "--profile", "laptop"], 65, "unknown profile 'laptop'; choose demo"),
-        ([NAME, "--trials", "0"], 65, "--trials: 0"),
-        ([NAME, "--jobs", "0"], 65, "--jobs: 0"),
-        ([NAME, "--timeout", "0"], 65, "--timeout: 0"),
-        ([NAME, "--storage", "study.db"], 65, "write sqlite:///study.db"),
-        ([NAME, "--storage", "postgres:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
-        ([NAME, "--storage", "postgresql://ann:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
-        ([NAME, "--storage", "postgresql+psycopg://ann:hunter2@127.0.0.1:1/d"], 73, "ann:***@127.0.0.1"),
-        ([NAME, "--storige", "x"], 65, "--storige"),
+        (["fedswitch/opne"], 65, "unknown study 'fedswitch/opne'; did you mean 'fedswitch/open'?"),
+        (["nowhere.toml"], 65, "nowhere.toml: "),
+        ([str(ROOT / "sweeps" / "slurm.sh") + ".toml"], 65, "slurm.sh.toml: "),
+        ([], 65, "STUDY is missing; choose fedswitch/open"),
+        ([TOY_FILE, "--profile", "laptop"], 65, "unknown profile 'laptop'; choose demo"),
+        ([TOY_FILE, "--trials", "0"], 65, "--trials: 0"),
+        ([TOY_FILE, "--jobs", "0"], 65, "--jobs: 0"),
+        ([TOY_FILE, "--storage", TOY_FILE], 65, "toy.toml is not a journal"),
+        ([TOY_FILE, "--storage", "postgres:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
+        ([TOY_FILE, "--storage", "nosuchdb://ann:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
+        ([TOY_FILE, "--storage", "postgresql+psycopg://ann:hunter2@127.0.0.1:1/d"], 73, "ann:***@127.0.0.1"),
+        ([TOY_FILE, "--storige", "x"], 65, "--storige"),
         (["fedswitch/open", "--profile", "laptop"], 66, "mnist"),
     ],
 )
-def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
+def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, message):
     """One line, the code, no password; and nothing is left behind."""
     monkeypatch.setenv("FSSL_DATA", str(tmp_path))
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("benchmark.data.sources.DOWNLOAD_TIMEOUT", 0.1)
     assert main(["tune", *words, "--results", str(tmp_path / "results")]) == code
     captured = capsys.readouterr()
-    (line,) = [line for line in captured.err.splitlines() if line.startswith("fssl: ")]
-    assert says in line and "hunter2" not in captured.err + captured.out and captured.out == ""
-    assert "Traceback" not in captured.err and not (tmp_path / "results" / "studies").exists()
+    assert message in captured.err.splitlines()[-1] and "hunter2" not in captured.err + captured.out
+    assert captured.out == "" and "Traceback" not in captured.err and not (tmp_path / "results" / "studies").exists()
 
 
-@pytest.mark.parametrize("low, high, scale", [(1.0, 1.0, "linear"), (0.0, 1.0, "log"), (0.5, 1.0, "log below one")])
-def test_a_span_that_is_none(low, high, scale):
-    with pytest.raises(ConfigError, match="m: "):
-        Span(field="m", low=low, high=high, scale=scale, reason="")
-
-
-def test_a_study_without_held_out_labels_is_refused():
-    bare = replace(
-        TOY, experiment=lambda profile: replace(defaults(profile), data=replace(defaults("").data, N_validation=0))
-    )
-    with pytest.raises(ConfigError, match="held out at the server, and never on test data"):
-        Plan(study=bare, profile="demo", trials=1, seeds=1)
-
-
-def test_the_list_tells_every_range(capsys):
-    assert main(["tune", "--list", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    assert {name: len(spans) for name, spans in listed.items()} == {n: len(s.space) for n, s in STUDIES.items()}
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("low = 0.01", "low = 0.5", "optimizer.lr: 0.5 to 0.5 is not a range"),
+        ("low = 0.01", "low = 0.0", "optimizer.lr: 0.0 to 0.5 has no logarithm"),
+        ("high = 0.95", "high = 1.0", "optimizer.momentum: 0.5 to 1.0 has no logarithm"),
+        ("low = 0.01", "low = 0.06", "optimizer.lr: its default is outside its range"),
+        ('field = "partition.R"', 'field = "partition.r"', "has no attribute 'r'"),
+        ('field = "partition.R"', 'field = "method"', "is not a number"),
+        ('scale = "log"\n', 'scale = "logarithmic"\n', "choose linear, log or log below one"),
+        ("trials = 3", "trails = 3", "did you mean 'trials'"),
+        ('"data.N_validation" = 40', '"data.N_validation" = 0', "labels held out at the server"),
+        ("cells = {demo", "cell = {demo", "unknown profile 'demo'"),
+        ("trials = 3", "trials = ", "Invalid value"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_its_name_and_what_is_wrong(old, new, message, tmp_path):
+    text = Path(TOY_FILE).read_text()
+    assert old in text
+    (tmp_path / "mine.toml").write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError, match="mine.toml: ") as error:
+        read_study(str(tmp_path / "mine.toml"), "demo")
+    assert message in str(error.value)
