@@ -53,15 +53,15 @@ _brief = reprlib.Repr()
 _brief.maxlevel, _brief.maxstring, _brief.maxlong, _brief.maxother = 3, LONGEST, LONGEST, LONGEST
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A value in a message, cut at `LONGEST` characters. In full, YAML aliases within aliases would take gigabytes."""
     text = _brief.repr(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A hint for an unknown word: the nearest name, or all names where they are few."""
-    names, word = list(known), word if isinstance(word, str) else shown(word)
+    """A hint for an unknown word: the nearest name. Or all names, where they are few."""
+    names, word = list(known), word if isinstance(word, str) else quoted(word)
     if SYMBOLS.get(word) in names:
         return f"did you mean {SYMBOLS[word]!r}?"
     close = difflib.get_close_matches(word[:LONGEST], names, n=1, cutoff=0.5)
@@ -151,7 +151,7 @@ class Checked:
             if position not in values and value != getattr(type(self), name):
                 remedy = " or ".join(map(repr, values))
                 raise ConfigError(
-                    f"{name}: {shown(value)} does nothing with {switch} {position!r}; choose {switch} {remedy}"
+                    f"{name}: {quoted(value)} does nothing with {switch} {position!r}; choose {switch} {remedy}"
                 )
         for name, hint in _hints(typing.cast(Any, type(self))).items():
             object.__setattr__(self, name, _canonical(hint, getattr(self, name)))
@@ -165,7 +165,8 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _canonical(hint: Any, value: Any) -> Any:
-    """A number in a field of floats as a float, and -0.0 as 0.0: equal settings must have equal keys."""
+    """The number in its one form: a float in a field of floats, and 0.0 for -0.0. Equal settings must have equal
+    keys."""
     args = typing.get_args(hint)
     if isinstance(value, tuple) and args:
         kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
@@ -204,7 +205,7 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
         return {str(key): to_plain(part, hashed=hashed) for key, part in value.items()}
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise TypeError(f"{shown(value)} has no exact JSON form")
+    raise TypeError(f"{quoted(value)} has no exact JSON form")
 
 
 def _as_before(f: "dataclasses.Field[Any]", value: Any) -> bool:
@@ -221,7 +222,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
     """Build the dataclass `cls` from JSON values. Raises ConfigError that names the key, the value and a remedy."""
     if not isinstance(data, Mapping):
         raise ConfigError(
-            f"{path or 'experiment'}: {shown(data)} is not a table of fields; {cls.__name__} has {_names(cls)}"
+            f"{path or 'experiment'}: {quoted(data)} is not a table of fields; {cls.__name__} has {_names(cls)}"
         )
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
@@ -231,11 +232,11 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             if raw != kind_of(cls):
                 field = _join(path, next(iter(fields)))
                 raise ConfigError(
-                    f"{path or 'kind'}: {shown(raw)} names nothing here; set single fields, such as {field}"
+                    f"{path or 'kind'}: {quoted(raw)} names nothing here; set single fields, such as {field}"
                 )
             continue
         if key not in fields:
-            raise ConfigError(f"unknown key {_join(path, key)} = {shown(raw)}; {nearest(key, fields)}")
+            raise ConfigError(f"unknown key {_join(path, key)} = {quoted(raw)}; {nearest(key, fields)}")
         names = {former: now for now, former in fields[key].metadata.get("former", {}).items()}
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
         if isinstance(raw, Mapping) and "kind" not in raw and dataclasses.is_dataclass(fields[key].default):
@@ -260,7 +261,7 @@ def _read(hint: Any, raw: Any, path: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if raw not in args:
-            raise ConfigError(f"{path}: unknown value {shown(raw)}; {nearest(raw, map(str, args))}")
+            raise ConfigError(f"{path}: unknown value {quoted(raw)}; {nearest(raw, map(str, args))}")
         return raw
     if origin in (Union, types.UnionType):
         return _read_union(args, raw, path)
@@ -287,17 +288,17 @@ def _read_union(args: tuple[Any, ...], raw: Any, path: str) -> Any:
     kinds = {kind_of(option): option for option in options}
     kind = raw if isinstance(raw, str) else raw.get("kind") if isinstance(raw, Mapping) else None
     if not isinstance(kind, str) or kind not in kinds:
-        raise ConfigError(f"{path}.kind: unknown value {shown(kind)}; {nearest(str(kind), kinds)}")
+        raise ConfigError(f"{path}.kind: unknown value {quoted(kind)}; {nearest(str(kind), kinds)}")
     return from_plain(kinds[kind], {} if isinstance(raw, str) else raw, path)
 
 
 def _read_tuple(args: tuple[Any, ...], raw: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(raw, list | tuple):
-        raise ConfigError(f"{path}: {shown(raw)} is not a list")
+        raise ConfigError(f"{path}: {quoted(raw)} is not a list")
     if args[-1] is Ellipsis:
         return tuple(_read(args[0], part, f"{path}[{i}]") for i, part in enumerate(raw))
     if len(raw) != len(args):
-        raise ConfigError(f"{path}: {shown(raw)} has {len(raw)} entries; it needs {len(args)}")
+        raise ConfigError(f"{path}: {quoted(raw)} has {len(raw)} entries; it needs {len(args)}")
     return tuple(_read(arg, part, f"{path}[{i}]") for i, (arg, part) in enumerate(zip(args, raw, strict=True)))
 
 
@@ -306,7 +307,7 @@ def _bool(raw: Any, path: str) -> bool:
         return raw
     if isinstance(raw, str) and raw.lower() in ("true", "false"):
         return raw.lower() == "true"
-    raise ConfigError(f"{path}: {shown(raw)} is neither true nor false")
+    raise ConfigError(f"{path}: {quoted(raw)} is neither true nor false")
 
 
 def _int(raw: Any, path: str) -> int:
@@ -316,7 +317,7 @@ def _int(raw: Any, path: str) -> int:
         return raw  # as a float, 2**53 + 1 would be another number
     number = _float(raw, path)
     if number != int(number):
-        raise ConfigError(f"{path}: {shown(raw)} is not a whole number")
+        raise ConfigError(f"{path}: {quoted(raw)} is not a whole number")
     return int(number)
 
 
@@ -326,21 +327,21 @@ def _float(raw: Any, path: str) -> float:
             raise ValueError
         number = float(raw)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{path}: {shown(raw)} is not a number") from None
+        raise ConfigError(f"{path}: {quoted(raw)} is not a number") from None
     if not math.isfinite(number):
-        raise ConfigError(f"{path}: {shown(raw)} is not finite")
+        raise ConfigError(f"{path}: {quoted(raw)} is not finite")
     return number
 
 
 def _str(raw: Any, path: str) -> str:
     if not isinstance(raw, str):
-        raise ConfigError(f"{path}: {shown(raw)} is not a text")
+        raise ConfigError(f"{path}: {quoted(raw)} is not a text")
     return raw
 
 
 def _time(raw: Any, path: str) -> datetime:
     if not isinstance(raw, datetime) or raw.tzinfo is None:
-        raise ConfigError(f"{path}: {shown(raw)} is not a time in UTC; write 2026-11-25T14:05:00Z")
+        raise ConfigError(f"{path}: {quoted(raw)} is not a time in UTC; write 2026-11-25T14:05:00Z")
     return raw
 
 

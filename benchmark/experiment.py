@@ -134,7 +134,7 @@ class Experiment(Checked):
 
     @cached_property
     def cell_key(self) -> str:
-        """16 hexadecimal digits that name the cell: equal settings have equal keys, whatever the seed. How often is
+        """16 hexadecimal digits that name the cell. Equal settings have equal keys, whatever the seed. How often is
         measured is left out, since it changes no number, except where it decides which round counts."""
         resolved = to_json(self, hashed=True)
         del resolved["evaluation"]["gradient_diversity_every"]
@@ -152,7 +152,7 @@ class Experiment(Checked):
 
 
 def to_json(experiment: Experiment, *, hashed: bool = False) -> dict[str, Any]:
-    """The resolved experiment as JSON values; `hashed`: only what the cell's hash is made of."""
+    """The resolved experiment as JSON values. `hashed`: only what the cell's hash is made of."""
     plain = to_plain(experiment, hashed=hashed)
     plain["method"]["kind"] = method_name(experiment.method)
     del plain["kind"]

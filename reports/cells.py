@@ -15,7 +15,8 @@ import pandas as pd
 
 from benchmark.experiment import to_json
 from benchmark.papers.item import Cell
-from benchmark.records.record import RunRecord, fall_in_words
+from benchmark.records.fall import fall_in_words
+from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agreement

@@ -9,7 +9,8 @@ from pathlib import Path
 from benchmark.experiment import Experiment
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
-from benchmark.records.record import FINISHED, Records, read_records
+from benchmark.records.collect import read_records
+from benchmark.records.record import FINISHED, Records
 from benchmark.verdicts.families import closed, family_of
 
 

@@ -1,21 +1,27 @@
 """Reading configurations: what is right comes back the same, what is wrong is named with its key, value and remedy."""
 
 import json
-from dataclasses import replace
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.cli.run import DEFAULT, merge, pairs, read_config, resolve
-from benchmark.config import override, scalar
+from benchmark.config import Checked, _intervals, override, scalar
 from benchmark.data.augment import Augmentation, Gentle
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment, from_json, to_json
 from benchmark.methods.central import FixMatch
+from benchmark.methods.easgd import Asymmetric
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping, SelfTraining
+from benchmark.models.build import Model
 
 EXPERIMENTS = [
     Experiment(),
@@ -106,6 +112,34 @@ def test_a_wrong_word_is_named(words, names):
     for name in names:
         assert name in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def checked_classes(cls: Any = Checked) -> Iterator[Any]:
+    """All parts of an experiment that check their values."""
+    for sub in cls.__subclasses__():
+        if re.match(r"benchmark\.(data|models|optim|methods|experiment)", sub.__module__) and is_dataclass(sub):
+            yield sub
+        yield from checked_classes(sub)
+
+
+REQUIRED: dict[Any, dict[str, Any]] = {
+    ClassSkew: {"R": 0.4},
+    Dirichlet: {"alpha": 1.0},
+    Model: {"network": "emnist_cnn"},
+    Asymmetric: {"alpha": 0.5, "beta": 0.5},
+}
+
+
+@pytest.mark.parametrize("cls", sorted(set(checked_classes()), key=str))
+def test_a_value_outside_a_field_s_interval_is_refused_by_name(cls):
+    """Just below the interval, above it, and no number at all."""
+    for name, interval in _intervals(cls).items():
+        low, high = map(float, interval.text[1:-1].split(","))
+        outside = [math.nan, low - 1, *([low] if interval.text[0] == "(" else [])]
+        outside += [] if math.isinf(high) else [high + 1, *([high] if interval.text[-1] == ")" else [])]
+        for value in outside:
+            with pytest.raises(ConfigError, match=f"^{name}: .*choose "):
+                cls(**{**REQUIRED.get(cls, {}), name: value})
 
 
 def test_what_sweep_agents_write_is_understood():

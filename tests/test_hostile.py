@@ -25,7 +25,8 @@ from benchmark.errors import ConfigError, DataError, Diverged, FsslError
 from benchmark.experiment import from_json, to_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Item
-from benchmark.records.record import run_folder, write_reference
+from benchmark.records.copies import write_reference
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 

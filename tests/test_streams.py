@@ -26,4 +26,4 @@ def test_no_trace_is_taken_for_devices_that_nobody_opened(monkeypatch):
     seed_global(0)
     assert not taken
     torch.manual_seed(0)
-    assert taken or torch.cuda.is_initialized()  # else there is no reason left for seed_global
+    assert taken or torch.cuda.is_initialized()  # else seed_global is not needed

@@ -18,7 +18,8 @@ from benchmark.config import choose
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.records.claim import BEAT, PATIENCE
-from benchmark.records.record import AGAINST_A_FALL, fall_in_words, result_if_whole, run_folder
+from benchmark.records.fall import AGAINST_A_FALL, fall_in_words
+from benchmark.records.record import result_if_whole, run_folder
 from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
 from sweeps.processes import CPU, LocalWorkers

@@ -12,7 +12,8 @@ from benchmark.methods.catalogue import METHODS
 from benchmark.models.build import NETWORKS
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
-from benchmark.records.record import Records, read_records
+from benchmark.records.collect import read_records
+from benchmark.records.record import Records
 
 Row = dict[str, Any]
 KINDS = ("items", "methods", "data", "networks")

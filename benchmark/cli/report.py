@@ -12,7 +12,9 @@ from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.catalogue import profiles as profiles_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
-from benchmark.records.record import FINISHED, Records, RunRecord, read_records, write_reference
+from benchmark.records.collect import read_records
+from benchmark.records.copies import write_reference
+from benchmark.records.record import FINISHED, Records, RunRecord
 from reports.exports import write_claims, write_item, write_pictures
 from reports.findings import write_findings
 from reports.site import build

@@ -7,7 +7,7 @@ from rich.progress import TaskID
 from benchmark.cli.progress import bar, stop
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
-from benchmark.records.record import AGAINST_A_FALL, fall_in_words, fall_of
+from benchmark.records.fall import AGAINST_A_FALL, fall_in_words, fall_of
 from sweeps.cost import seconds_of_first
 
 

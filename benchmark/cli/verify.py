@@ -6,36 +6,32 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from benchmark.cli.main import add_methods, add_places, number
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import NUMERICS
 from benchmark.papers.catalogue import items
-from benchmark.records.record import FINISHED, RunRecord
-from benchmark.records.verify import (
-    disagreements,
-    equal_rounds,
-    is_copy,
-    records_in,
-    troubles_of,
-    troubles_of_data,
-    troubles_of_index,
-)
-from benchmark.verdicts.checks import notes_of_item, notes_of_rules, troubles_of_claims
+from benchmark.papers.item import CONFIRMING, Item
+from benchmark.records.collect import all_records, is_copy
+from benchmark.records.record import FINISHED, Records, RunRecord
+from benchmark.records.verify import data_faults, equal_rounds, record_faults
+from benchmark.verdicts.checks import decided_cells, notes_of_item, notes_of_rules, troubles_of_claims
 from sweeps.plan import plan
 
 if TYPE_CHECKING:
     from benchmark.records.retrain import Retrained
 
+Filed: TypeAlias = tuple[RunRecord, Path]  # a record, and its folder or file
+
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Reads every record, those of this machine and the committed copies: schema, sums, checksums, digests, claims, "
-        "equal rounds under two seeds, and whether a copy was changed, renamed, deleted or added; hashes of data and "
-        "partitions are computed again where the data set is here. Exit 66 if anything does not add "
-        "up. With ITEMs also notes on each of these tables: seeds that have not been run, and runs of several versions "
-        "of the code; they change no exit code."
+        "Reads every record, those of this machine and the committed copies: types, key and seed, sums, digests, "
+        "claims, equal rounds under two seeds; hashes of data and partitions are computed again where the data are "
+        "here. Exit 66 if anything does not add up. What was changed, added or deleted among the committed copies, "
+        "`git status` says. With ITEMs also notes on each of these tables: seeds that have not been run, and runs of "
+        "several versions of the code; they change no exit code."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
@@ -47,7 +43,12 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         help="train N finished runs again, chosen among all, and compare: bit by bit where the machine is the same, "
         "else (and committed copies) to six digits",
     )
-    command.add_argument("--seed", type=int, default=0, help="of the choice of --retrain (default: 0)")
+    command.add_argument(
+        "--claims",
+        action="store_true",
+        help="train one confirming run of each cell again on which a claim of the ITEMs is decided",
+    )
+    command.add_argument("--seed", type=int, default=0, help="of the choice of runs to train again (default: 0)")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     add_methods(command)
     add_places(command)
@@ -58,30 +59,29 @@ def act(options: argparse.Namespace) -> int:
     """Read every record and say what does not add up; exit 66 if anything does not."""
     chosen = items(options.items, options.profile)
     troubles: list[str] = []
-    records = list(records_in(options.results, troubles))
+    records = list(all_records(options.results, troubles))
     for record, path in records:
-        troubles += troubles_of(record, path)
-    troubles += troubles_of_index(options.results, options.results.glob("reference/*/seed=*.json.gz"))
-    found, absent = troubles_of_data(records, options.data_root)
-    troubles += [*disagreements(records), *found, *equal_rounds(records), *troubles_of_claims(records)]
+        troubles += record_faults(record, path)
+    other_data, absent = data_faults(records, options.data_root)
+    troubles += [*other_data, *equal_rounds(records), *troubles_of_claims(records)]
     notes = notes_of_rules(records)
-    for item in chosen:
-        planned = plan([item], options.results, with_reference=options.profile != "demo", tell=False)
-        notes += [note for resolved in planned.items for note in notes_of_item(resolved, planned.records)]
-    retrained = _trained_again(records, options)
-    troubles += [f"{path}: {one.trouble}" for path, one in retrained.items() if one.trouble is not None]
-    if retrained and all(one.skipped is not None for one in retrained.values()):
-        troubles.append(f"--retrain: nothing was compared: {next(iter(retrained.values())).skipped}")
+    resolved = [_resolved(item, options) for item in chosen]
+    notes += [note for item, its_records in resolved for note in notes_of_item(item, its_records)]
+    retrained = _retrained(_to_retrain(records, resolved, options), options)
+    troubles += [f"{path}: {outcome.trouble}" for path, outcome in retrained.items() if outcome.trouble is not None]
+    if retrained and all(outcome.skipped is not None for outcome in retrained.values()):
+        troubles.append(f"nothing was compared: {next(iter(retrained.values())).skipped}")
     undigested = sum(bool(record.result) and "digest" not in record.result and not is_copy(p) for record, p in records)
     if options.json:
-        told = {
+        summary = {
             "records": len(records),
             "troubles": troubles,
             "notes": notes,
             "without_digest": undigested,
             "absent": sorted(absent),
+            "retrained": {str(path): vars(outcome) for path, outcome in retrained.items()},
         }
-        print(json.dumps({**told, "retrained": {str(path): vars(found) for path, found in retrained.items()}}))
+        print(json.dumps(summary))
     else:
         for line in (*troubles, *(f"note: {note}" for note in notes)):
             print(line)
@@ -94,20 +94,42 @@ def act(options: argparse.Namespace) -> int:
     return DataError.exit_code if troubles else 0
 
 
-def _trained_again(records: Sequence[tuple[RunRecord, Path]], options: argparse.Namespace) -> dict[Path, "Retrained"]:
-    """N finished runs, any of them with equal chance; what came of each is told at once, since training takes time."""
-    finished = ((record, path) for record, path in records if record.status in FINISHED)
-    able = [(record, path) for record, path in finished if record.result.get("numerics") == NUMERICS]
-    chosen = random.Random(options.seed).sample(able, min(options.retrain, len(able)))
+def _resolved(item: Item, options: argparse.Namespace) -> tuple[Item, Records]:
+    """The item with the settings that its trials chose, and the records of its cells."""
+    planned = plan([item], options.results, with_reference=options.profile != "demo", tell=False)
+    return planned.items[0], planned.records
+
+
+def _to_retrain(
+    records: Sequence[Filed], resolved: Sequence[tuple[Item, Records]], options: argparse.Namespace
+) -> list[Filed]:
+    """N finished runs, any of them with equal chance; with --claims one confirming run of each decided cell."""
+    draw = random.Random(options.seed)
+    finished = [(record, path) for record, path in records if record.status in FINISHED]
+    able = [(record, path) for record, path in finished if record.result["numerics"] == NUMERICS]
+    if options.retrain and not able:
+        raise ConfigError(f"--retrain: {options.results} has no finished run of this version to train again")
+    chosen = draw.sample(able, min(options.retrain, len(able)))
+    if not options.claims:
+        return chosen
+    if not resolved:
+        raise ConfigError("--claims: of which items? name them, such as `fssl verify ssfl/tab2 --claims`")
+    decided = {key for item, its_records in resolved for key in decided_cells(item, its_records)}
+    for key in sorted(decided):
+        confirming = [filed for filed in able if filed[0].cell_key == key and filed[0].seed in CONFIRMING]
+        chosen.append(draw.choice(confirming))
+    return chosen
+
+
+def _retrained(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Path, "Retrained"]:
+    """Each outcome is printed at once, since training takes time."""
     if not chosen:
-        if options.retrain:
-            raise ConfigError(f"--retrain: {options.results} has no finished run of this version to train again")
         return {}
     from benchmark.records.retrain import retrain  # trains, and takes seconds to load
 
-    found = {}
+    outcomes = {}
     for record, path in chosen:
-        found[path] = retrain(record, options.data_root, copied=is_copy(path))
+        outcomes[path] = retrain(record, options.data_root, copied=is_copy(path))
         if not options.json:
-            print(f"{path}: {found[path].words()}", flush=True)
-    return found
+            print(f"{path}: {outcomes[path].words()}", flush=True)
+    return outcomes

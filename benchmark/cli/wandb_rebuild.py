@@ -7,8 +7,8 @@ from benchmark.cli.main import add_methods, add_places
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_record
 from benchmark.papers.catalogue import items
+from benchmark.records.collect import all_records, is_copy
 from benchmark.records.record import RunRecord, run_folder
-from benchmark.records.verify import is_copy, records_in
 from benchmark.records.wandb_mirror import WandbMirror, labels_of, made_by_agent
 from sweeps.plan import plan
 
@@ -47,7 +47,7 @@ def _records_of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict
 
 
 def _records_on_disk(options: argparse.Namespace, troubles: list[str]) -> list[tuple[RunRecord, dict[str, str]]]:
-    return [(record, {}) for record, path in records_in(options.results, troubles) if not is_copy(path)]
+    return [(record, {}) for record, path in all_records(options.results, troubles) if not is_copy(path)]
 
 
 def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.config import nearest, shown
+from benchmark.config import nearest, quoted
 from benchmark.data.packed import cache_folder, is_packed, read_split
 from benchmark.data.sources import READERS, Original, Raw, download, read_digits, read_folder, read_original
 from benchmark.errors import ConfigError, DataError
@@ -150,10 +150,8 @@ def public_name(name: str) -> str:
 
 
 def canonical_name(name: str) -> str:
-    """One spelling for each data set: of a folder, its absolute path without links, and its size.
-
-    What cannot be such a name is returned as it is; `load` refuses it.
-    """
+    """One spelling for each data set. Of a folder: its absolute path without links, and its size. A name that cannot
+    be one is returned as it is; `load` refuses it."""
     if not name.startswith("folder:"):
         return name
     path, mark, option = name.removeprefix("folder:").partition("?")
@@ -170,7 +168,7 @@ def known(name: str) -> Known:
     """The entry of `DATASETS`. Raises ConfigError for a name that it does not have."""
     if name not in DATASETS:
         hint = nearest(name, DATASETS)
-        raise ConfigError(f"data.name: unknown data set {shown(name)}; {hint} (your own images: folder:PATH)")
+        raise ConfigError(f"data.name: unknown data set {quoted(name)}; {hint} (your own images: folder:PATH)")
     return DATASETS[name]
 
 
@@ -187,7 +185,9 @@ def find(name: str, root: Path | None = None) -> Path | None:
 
 
 def at_hand(name: str, root: Path | None = None) -> bool:
-    """Whether `load` finds a set of `DATASETS` without a download."""
+    """Whether `load` finds the data without a download."""
+    if name.startswith("folder:"):
+        return Path(canonical_name(name).removeprefix("folder:").partition("?")[0]).is_dir()
     return name == "digits" or find(name, root) is not None  # scikit-learn brings the digits
 
 

@@ -21,11 +21,11 @@ RowFunction = Callable[[Tensor, Tensor], Tensor]  # (images of a group, their ro
 
 
 def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, RowFunction]) -> Tensor:
-    """Apply one function to all rows of each family, and return the rows in their old order. `functions[family]` takes
-    the images of the family and their row numbers; rows of a family without a function are left as they are. `family_N`
-    (int64) and the row numbers stay on the CPU, so that the group sizes cost no device synchronisation. The rows are
-    sorted by family first: a group is then a slice, and two `index_select` over everything replace an `index_copy_` per
-    group, which is 10x slower per row."""
+    """Apply one function to all rows of each family, in their old order. `functions[family]` takes the images of the
+    family and their row numbers; rows of a family without a function are left as they are. `family_N` (int64) and
+    the row numbers stay on the CPU, so that the group sizes cost no device synchronisation. The rows are sorted by
+    family first: a group is then a slice, and two `index_select` over everything replace an `index_copy_` per group,
+    which is 10x slower per row."""
     order_N = torch.argsort(family_N, stable=True)
     device = images_NCHW.device
     sorted_NCHW = images_NCHW.index_select(0, order_N.to(device, non_blocking=True))

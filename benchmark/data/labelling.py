@@ -25,7 +25,7 @@ from benchmark.streams import numpy_stream, shuffled
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Held:
+class LabelAssignment:
     """Index arrays by client, labelled and unlabelled. K of each kind, or K + 1 under "one_more_client"; either kind
     may be empty for a client. The two kinds of a client are disjoint, except under "everywhere", where both are all its
     images."""
@@ -35,7 +35,7 @@ class Held:
     hidden: bool  # whether the labels of `unlabelled` are out of the clients' sight
 
 
-def held(
+def assign_labels(
     split: Split,
     labels_N: Labels,
     setting: str,
@@ -43,7 +43,7 @@ def held(
     labelled_clients: int = 1,
     labelled_choice: str = "balanced",
     labelled_share: float = 0.1,
-) -> Held:
+) -> LabelAssignment:
     """Each client's labelled and unlabelled images under one of the label settings.
 
     labelled_clients, labelled_choice: of "some_clients", how many and which ("first" or "balanced"). labelled_share:
@@ -57,11 +57,11 @@ def held(
         )
     all_N = as_labels(labels_N, split.num_classes)
     if setting == "everywhere":
-        return Held(labelled=split.clients, unlabelled=split.clients, hidden=False)
+        return LabelAssignment(labelled=split.clients, unlabelled=split.clients, hidden=False)
     if setting == "every_client":
         if not split.labelled:
             raise ConfigError("label_setting: 'every_client' needs labels_per_client of 1 or more, it is 0")
-        return Held(labelled=split.labelled, unlabelled=split.clients, hidden=True)
+        return LabelAssignment(labelled=split.labelled, unlabelled=split.clients, hidden=True)
     if setting == "some_clients":
         return _some_clients(split, all_N, labelled_clients, labelled_choice)
     if setting == "share":
@@ -70,29 +70,31 @@ def held(
     if setting == "one_more_client":
         if len(split.server_N) == 0:
             raise ConfigError("label_setting: 'one_more_client' makes a client of the server's labels, but N_s=0")
-        return Held(labelled=(*no_labels, split.server_N), unlabelled=(*split.clients, _no_images()), hidden=True)
-    return Held(labelled=no_labels, unlabelled=split.clients, hidden=True)
+        return LabelAssignment(
+            labelled=(*no_labels, split.server_N), unlabelled=(*split.clients, _no_images()), hidden=True
+        )
+    return LabelAssignment(labelled=no_labels, unlabelled=split.clients, hidden=True)
 
 
-def _some_clients(split: Split, labels_N: IntArray, count: int, choice: str) -> Held:
+def _some_clients(split: Split, labels_N: IntArray, count: int, choice: str) -> LabelAssignment:
     K = len(split.clients)
     if not 1 <= count <= K:
         raise ConfigError(f"labelled_clients: {count} of K={K} clients; choose 1 to {K}")
     order = list(range(K)) if choice == "first" else _balanced(split.counts(labels_N))
     chosen = set(order[:count])
-    return Held(
+    return LabelAssignment(
         labelled=tuple(images if client in chosen else _no_images() for client, images in enumerate(split.clients)),
         unlabelled=tuple(_no_images() if client in chosen else images for client, images in enumerate(split.clients)),
         hidden=True,
     )
 
 
-def _share(split: Split, labels_N: IntArray, share: float) -> Held:
+def _share(split: Split, labels_N: IntArray, share: float) -> LabelAssignment:
     exact = Fraction(str(float(share)))  # 0.1 is 1/10, not the nearest double
     labelled = tuple(_labelled_part(split, client, labels_N, exact) for client in range(len(split.clients)))
     pairs = zip(split.clients, labelled, strict=True)
     unlabelled = tuple(np.setdiff1d(images, taken, assume_unique=True) for images, taken in pairs)
-    return Held(labelled=labelled, unlabelled=unlabelled, hidden=True)
+    return LabelAssignment(labelled=labelled, unlabelled=unlabelled, hidden=True)
 
 
 def _no_images() -> IntArray:

@@ -43,7 +43,7 @@ class Split:
     labelled: tuple[IntArray, ...] = ()  # of each client, besides `clients`; empty where clients have none of their own
 
     def hash(self) -> str:
-        """sha256 (hex) of who holds which image: the same on every machine, whatever the order within a holder."""
+        """sha256 (hex) of who holds which image. It is the same on every machine, in whatever order a holder's are."""
         digest = hashlib.sha256()
         for indices_N in (self.server_N, self.validation_N, *self.clients):
             _update(digest, indices_N)

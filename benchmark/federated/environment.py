@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmark.config import nearest
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, load
-from benchmark.data.labelling import Held, held
+from benchmark.data.labelling import LabelAssignment, assign_labels
 from benchmark.data.pooling import pooled
 from benchmark.data.split import Split, share_unlabelled, split
 from benchmark.data.streaming import arrivals, step_at
@@ -49,7 +49,7 @@ class Environment:
     experiment: Experiment
     data: DataSet
     split: Split
-    held: Held
+    held: LabelAssignment
 
     @property
     def augmentation(self) -> Augmentation:
@@ -207,7 +207,7 @@ def prepare(experiment: Experiment, data_root: Path | None = None, *, data: Data
         labels_per_client=settings.labels_per_client if settings.label_setting == "every_client" else 0,
         images=settings.images,
     )
-    holders = held(
+    holders = assign_labels(
         divided,
         labels_N,
         settings.label_setting,
@@ -228,7 +228,7 @@ def prepare(experiment: Experiment, data_root: Path | None = None, *, data: Data
     return environment
 
 
-def with_extra(experiment: Experiment, holders: Held, N: int) -> Held:
+def with_extra(experiment: Experiment, holders: LabelAssignment, N: int) -> LabelAssignment:
     """The same holders with N images of the set's own unlabelled split in place of those left of its training set.
 
     Equal shares: without labels there is nothing to skew (SSFL appendix I). Raises ConfigError where the data set has

@@ -64,7 +64,7 @@ def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, 
 
 
 def loss_of(update: fl.LocalUpdate, phase: int, *arguments: Any) -> fl.Loss:
-    """The loss of one local step, a scalar, and what to report of it, tensors."""
+    """The loss of one local step and what to report. A scalar tensor, and tensors by name."""
     name = update.phases[phase]
     result = getattr(update, name)(*arguments)
     match result:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from benchmark.config import from_plain, nearest, shown
+from benchmark.config import from_plain, nearest, quoted
 from benchmark.errors import ConfigError
 from benchmark.methods.central import UDA, FixMatch, MeanTeacher, MixMatch, PiModel, PseudoLabeling, ReMixMatch
 from benchmark.methods.data_sharing import DataSharing
@@ -63,13 +63,13 @@ def method_class(name: str) -> type:
         return METHODS[name]
     if ":" not in name:
         raise ConfigError(
-            f"method.kind: {shown(name)} is not a method; {nearest(name, METHODS)}, or module:Class for your own"
+            f"method.kind: {quoted(name)} is not a method; {nearest(name, METHODS)}, or module:Class for your own"
         )
     module, _, attribute = name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever the file does
-        raise ConfigError(f"method.kind: {shown(name)} cannot be imported ({error!r})") from None
+        raise ConfigError(f"method.kind: {quoted(name)} cannot be imported ({error!r})") from None
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ConfigError(
             f"method.kind: {name!r} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above it"
@@ -85,8 +85,8 @@ def check_known(name: object) -> None:
     is imported where she named it on the command line; a record's name imports nothing."""
     if isinstance(name, str) and ":" in name and name.partition(":")[0] not in sys.modules:
         raise ConfigError(
-            f"method.kind: {shown(name)} is not a method of this suite, and a record's own code is not run; "
-            f"if you trust it, type --method {shown(name)[1:-1]}"
+            f"method.kind: {quoted(name)} is not a method of this suite, and a record's own code is not run; "
+            f"if you trust it, type --method {quoted(name)[1:-1]}"
         )
 
 
@@ -99,9 +99,11 @@ def method_name(method: object) -> str:
 
 
 def read_method(raw: Any, path: str) -> Any:
-    """A method from plain values: its name, or a table with "kind" and its fields."""
+    """A method from plain values: its name, or its table. The table has "kind" and the fields."""
     table = {"kind": raw} if isinstance(raw, str) else raw
     if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
-        raise ConfigError(f"{path}: {shown(raw)} names no method; choose {path}.kind from {', '.join(sorted(METHODS))}")
+        raise ConfigError(
+            f"{path}: {quoted(raw)} is not a method; choose {path}.kind from {', '.join(sorted(METHODS))}"
+        )
     cls = method_class(table["kind"])
     return from_plain(cls, {key: value for key, value in table.items() if key != "kind"}, path)

@@ -49,7 +49,7 @@ from benchmark.methods.shared import (
 
 @dataclass(frozen=True, kw_only=True)
 class Central(fl.Method):
-    """A method with one job a round that has all the data. A method of it has a `loss`."""
+    """Base of the central methods: one job a round, with all the data. Each of them adds a `loss`."""
 
     batch_size: Count = 64  # B
     unlabelled_ratio: Count = 1  # mu  unlabelled images for each labelled one
@@ -105,7 +105,7 @@ class CentralUpdate(StudentUpdate):
 
     method: Central
     ramp: float = field(default=1.0, repr=False)
-    # Shares of the classes among the labels, and in the predictions on unlabelled images.
+    # The classes' shares of the labels, and of the predictions on unlabelled images.
     shares_2D: Tensor | None = field(default=None, compare=False, repr=False)
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
@@ -138,7 +138,7 @@ class CentralUpdate(StudentUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a loss may look at."""
+    """What a loss may use: networks, batches and the round's ramp."""
 
     network: nn.Module
     average: nn.Module  # predicts in evaluation mode, and takes no gradient

@@ -57,7 +57,7 @@ class DataSharing(fl.Method):
             )
 
     def given(self, shared: int) -> int:
-        """How many of the server's images a client is given: alpha of them, to the nearest whole number."""
+        """How many of the server's images a client is given: alpha of them, rounded."""
         return round(self.alpha * shared)
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -76,7 +76,7 @@ class DataSharing(fl.Method):
         return fl.State(server={"student": student, "given": given}), {"comm/shared_images": now}
 
     def _give_shares(self, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Tree:
-        """Positions in G by client, with a draw for each that has none yet."""
+        """Positions in G by client. Drawn for each client that has none yet."""
         shared = world.labelled[fl.SERVER]
         drawn = {
             str(client): torch.from_numpy(

@@ -33,7 +33,7 @@ from benchmark.methods.shared import SupervisedUpdate, ema, means_of, trained_on
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticUpdate(SupervisedUpdate):
-    """T local steps from the client's own model, then the pull x <- x - alpha (x - z)."""
+    """T local steps from the client's own model, then the pull. x <- x - alpha (x - z)."""
 
     reports: str = "client/supervised_loss"
     alpha: float  # of this round
@@ -43,7 +43,7 @@ class ElasticUpdate(SupervisedUpdate):
     starts_from_received = False
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """From what the client kept; from z where it takes part for the first time."""
+        """From the client's own model; from z the first time."""
         kept: fl.Tree = private or {}
         common: fl.Weights = received["student"]
         return fl.Local(

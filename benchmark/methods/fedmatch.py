@@ -289,7 +289,7 @@ class ClientUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class PsiUpdate(ClientUpdate):
-    """A client without labels: sigma is the server's and stays as it was received."""
+    """A client without labels: sigma stays as it was received."""
 
     phases = ("without_labels",)
     trains = ("psi",)

@@ -39,6 +39,7 @@ from benchmark.methods.shared import (
     fit_each,
     labelled_cohort,
     labelled_stream,
+    layer_of,
     with_static_statistics,
 )
 
@@ -170,7 +171,3 @@ def averaged(weights: fl.Weights, returned: Iterable[tuple[fl.Weights, Tensor]])
         name: torch.where(counts[name] > 0, sums[name] / counts[name].clamp(min=1), value.double()).to(value.dtype)
         for name, value in weights.items()
     }
-
-
-def layer_of(name: str) -> str:
-    return name.rpartition(".")[0]

@@ -24,7 +24,7 @@ import torch
 from benchmark.config import Count, Whole
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_cohort, labelled_loss, labelled_stream, mean_of
+from benchmark.methods.shared import labelled_cohort, labelled_loss, labelled_stream, layer_of, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,3 @@ class ClientUpdate(fl.LocalUpdate):
 def layers_of(names: Iterable[str]) -> list[str]:
     """The modules that have tensors, from the input on, such as "conv1" or "fc1"."""
     return list(dict.fromkeys(map(layer_of, names)))
-
-
-def layer_of(name: str) -> str:
-    return name.rpartition(".")[0]

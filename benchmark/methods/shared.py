@@ -119,6 +119,11 @@ def is_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
+def layer_of(name: str) -> str:
+    """The module that a tensor belongs to: "conv1" of "conv1.weight"."""
+    return name.rpartition(".")[0]
+
+
 # Local work.
 
 

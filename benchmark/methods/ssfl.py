@@ -1,20 +1,20 @@
-"""SSFL: server and clients train, and the server averages both, in groups or not.
+"""SSFL: server and clients train, and the server averages both.
 
-The server trains on its labels, clients on pseudo-labels. Zhang, Yang, Yao, Yan, Gonzalez, Mahoney. Improving
-Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models. arXiv:2008.11364. Sections 2.1 and 3;
-Eqs. 3-8. Released code: jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
+In groups or not: the server trains on its labels, clients on pseudo-labels. Zhang, Yang, Yao, Yan, Gonzalez, Mahoney.
+Improving Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models. arXiv:2008.11364. Sections
+2.1 and 3; Eqs. 3-8. Released code: jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
 
 A round: the server takes T steps on its labels from its model. Each client of the cohort takes T steps from the model
 that it received: it labels a weak view, and where it is at least tau sure, learns that label on a strong view (CRL).
 FedAvg: the mean of the server's and all clients' models is the next model of everybody. Grouping: the cohort is split
-into S groups by chance; each group's next model is the mean of its clients' models and the server's; the server's next
+into S random groups; each group's next model is the mean of its clients' models and the server's; the server's next
 model is the mean of all groups'.
 
 Departures: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. Besides:
 1. A training pass over a holder's images reshuffles and leaves out the incomplete last batch.
-2. Labels at the clients (appendix H): batch-norm statistics are averaged, as there is not a server to have its own.
-   Labelled batches are as large as the server's would be (64, a client's 50 images all at once), in weak views; the two
-   losses add up without a factor.
+2. Labels at the clients (appendix H): batch-norm statistics are averaged, since the server trains nothing. Labelled
+   batches are as large as the server's would be (64, a client's 50 images all at once), in weak views; the two losses
+   add up without a factor.
 
 Legend: N images of a batch, M = 2 N views, D classes.
 """
@@ -100,7 +100,7 @@ class CRL(Checked):
 
     threshold: Share = 0.95  # tau
     pseudo_label_mode: Literal["train", "eval"] = "train"  # released_code: train; the paper is silent
-    # released_code: one_forward, which mixes BN statistics
+    # released_code: one_forward, in which both views share batch-norm statistics
     views: Literal["two_forwards", "one_forward"] = "two_forwards"
 
     def __post_init__(self) -> None:
@@ -216,15 +216,15 @@ class SSFL(fl.Method):
     # labelled work. Default: the paper's.
     server_models: Literal["paper", "released_code"] = "paper"
     # The paper is silent; the released code keeps momentum with the slot (train_LocalSGD.py:430-432).
-    # Default: reset, because a client that kept another client's momentum would leak it.
+    # Default: reset, because a buffer kept with a slot would give one client's update direction to another.
     momentum: Literal["reset", "released_code"] = "reset"
     # "paper": a client that was in group i of the last round starts from group i's mean (section 3.3), any other
     # from the average. "released_code": from the mean of the group it is put into now. "average": from w_avg.
     client_start: Literal["released_code", "paper", "average"] = "released_code"
     # Running statistics of batch normalisation are never averaged in the released code (comm_helpers.py:178-186): the
     # server's are evaluated, and each slot continues from its own. "released_code": clients start from the server's,
-    # which moves nothing where labels are given in training mode. "slot": from their slot's own, for self-training,
-    # which labels in evaluation mode and on the server's statistics feeds on wrong labels.
+    # which has no effect where labels are given in training mode. "slot": from their slot's own, for self-training,
+    # which labels in evaluation mode and would learn wrong labels with the server's statistics.
     bn_statistics: Literal["released_code", "slot", "averaged"] = "released_code"
     warm_start_rounds: Whole = 0  # in which the server trains alone
     # Clients with labels of their own: Eq. 3 and the objective, or each of two views on its own argmax
@@ -255,8 +255,8 @@ class SSFL(fl.Method):
 
         if self.bn_statistics == "slot" and not isinstance(self.objective, SelfTraining):
             raise ConfigError(
-                "method.bn_statistics: 'slot' moves nothing but self-training, which labels in evaluation mode; choose "
-                "'released_code'"
+                "method.bn_statistics: 'slot' has no effect but with self-training, which labels in evaluation mode; "
+                "choose 'released_code'"
             )
 
     def init(self, setup: fl.Setup) -> fl.State:

@@ -15,6 +15,7 @@ import numpy as np
 from benchmark.data.augment import Augmentation
 from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid, Partition
 from benchmark.data.tables import FloatArray, IntArray
+from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
@@ -119,6 +120,8 @@ def method_of(setting: Setting) -> Any:
     if setting.method == "FedRGD":
         objective, averaging = CRL(threshold=0.95), Grouping(S=2)
         return SSFL(objective=objective, averaging=averaging, batch_size=100, server_batch_size=100)
+    if setting.method not in OWN:
+        raise ConfigError(f"method: {setting.method!r} is not in a table of FedSwitch")
     # The teachers' ratio is Mean Teacher's; tuned, not printed.
     teacher = {} if setting.method == "FedProx-FixMatch" else {"ratio": 0.999}
     return OWN[setting.method](**OPEN, **teacher, batch_size=100, server_batch_size=100)

@@ -77,7 +77,7 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
     claims: dict[tuple[object, ...], Claim] = {}
     for raw in file.get("claims", ()):
         where = f"{_name(file)}: claim {raw.get('name')!r}"
-        for table in _over_data(raw, data_names or {}):
+        for table in _over_data(raw, data_names or {}, where):
             claim = _read_as(Claim, table, where)
             contrasts = (claim.contrast, *claim.contrasts)
             estimand = tuple(tuple(sorted(contrast.items())) for contrast in contrasts)
@@ -96,13 +96,16 @@ def _read_as(cls: type[T], table: Mapping[str, Any], where: str) -> T:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str]) -> Iterable[dict[str, Any]]:
-    """A claim's fields, once for each of the claims that it stands for."""
+def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str) -> Iterable[dict[str, Any]]:
+    """The fields of a claim, or of its claim on each data set."""
     plain = {key: value for key, value in raw.items() if key not in OVER_DATA}
     way = next((key for key in OVER_DATA if key in raw), None)
     if way is None:
         return [plain]
     contrast, contrasts = raw.get("contrast", {}), raw.get("contrasts", ())
+    for data in raw[way]:
+        if data not in data_names:
+            raise ConfigError(f"{where}: unknown data set {data!r}; {nearest(data, data_names)}")
     names = list(dict.fromkeys(data_names[data] for data in raw[way]))
     if way == "mean_over":
         return [{**plain, "contrast": _mean(contrast, names), "contrasts": [_mean(c, names) for c in contrasts]}]

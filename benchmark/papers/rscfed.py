@@ -11,6 +11,7 @@ from typing import Any, Literal
 from benchmark.config import values_before
 from benchmark.data.augment import Augmentation, Weak
 from benchmark.data.partition import Dirichlet
+from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherMethod
 from benchmark.methods.fedirm import FedIRM
@@ -158,7 +159,7 @@ def _method(setting: Setting, known: Set) -> SupervisedFL | FedConsist | FedIRM 
         by_size = partly or "origi." in setting.method
         return FedConsist(labelled_share=None if by_size else setting.share, **shared)
     if setting.base not in ("Basic + SSO", "RSCFed"):
-        raise KeyError(setting.method)
+        raise ConfigError(f"method: {setting.method!r} is not in a table of RSCFed")
     if partly:
         weights: dict[str, Any] = {"labelled_weight": "by_size"}
     else:

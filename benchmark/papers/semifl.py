@@ -87,7 +87,7 @@ def experiment(setting: Setting) -> Experiment:
         **dict.fromkeys(("FedMatch", "FedRGD"), ssfl_table_3),
     }
     if setting.method not in ways:
-        raise ConfigError(f"method: {setting.method!r} is in no table of SemiFL")
+        raise ConfigError(f"method: {setting.method!r} is not in a table of SemiFL")
     return ways[setting.method](setting)
 
 

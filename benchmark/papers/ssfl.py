@@ -81,11 +81,9 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
     `rule` decides where the released code contradicts the print; the printed numbers came from the code.
     reports/ssfl/departures.md has every difference.
     """
-    if rule == "paper":
-        setting = as_printed(setting)
     steps_per_epoch = RESNET9_STEPS_PER_EPOCH if setting.network == "resnet9" else STEPS_PER_EPOCH
     if rule == "paper":
-        steps_per_epoch = STEPS_PER_EPOCH  # M / B of Table A.1
+        setting, steps_per_epoch = as_printed(setting), STEPS_PER_EPOCH
     # Rows 38-40 print T = 1 for the one holder of all images; its round is a reporting unit, as long as others'.
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     rounds = setting.E * steps_per_epoch // T

@@ -18,8 +18,9 @@ from benchmark.federated.module import FederatedModule
 from benchmark.records import state as states
 from benchmark.records.claim import Claim, ClaimLost
 from benchmark.records.cputime import CpuClock
+from benchmark.records.fall import fall_of
 from benchmark.records.files import json_bytes, put_once, read_json, remove_temporaries, replacing, write_json
-from benchmark.records.record import PROGRESS, RESULT, ROUNDS, fall_of, json_lines, measurements, run_digest
+from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest
 from benchmark.records.state import RunState
 from benchmark.records.wandb_mirror import agents_run
 

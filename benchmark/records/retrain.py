@@ -8,8 +8,9 @@ from pathlib import Path
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import NUMERICS, from_record
 from benchmark.records.provenance import equal_bits_expected
-from benchmark.records.record import ROUNDING, RunRecord, disagreement, equal, read_run, run_folder
+from benchmark.records.record import RunRecord, read_run, run_folder
 from benchmark.records.run import run
+from benchmark.records.verify import ROUNDING, equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,4 +68,18 @@ def _other_sums(record: RunRecord, again: RunRecord) -> str | None:
         for what, old, new in (("mean", record.mean, again.mean), ("median", record.median, again.median)):
             if new(name) is not None and not equal(old(name), new(name), ROUNDING):
                 return f"{what} of {name} is {new(name)}, it was {old(name)}"
+    return None
+
+
+def disagreement(old: RunRecord, new: RunRecord, *, exact: bool) -> str | None:
+    """The first number that two records of one run both have and that differs, in words; None where there is none.
+
+    `exact`: bit by bit; else to six significant digits. Clocks are not compared.
+    """
+    if (old.status, len(old.rounds)) != (new.status, len(new.rounds)):
+        return f"{new.status} after {len(new.rounds)} rounds, it was {old.status} after {len(old.rounds)}"
+    for before, now in zip(old.rounds, new.rounds, strict=True):
+        for name in before.keys() & now.keys() - {"cell_key", "seed"}:
+            if not name.startswith("time/") and not equal(before[name], now[name], 0.0 if exact else ROUNDING):
+                return f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
     return None

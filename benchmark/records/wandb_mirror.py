@@ -32,6 +32,16 @@ Mode = Literal["online", "offline"]
 _KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
 
 
+def config_of(experiment: "Experiment") -> dict[str, Any]:
+    """The experiment as W&B has it; a folder of images by its own name, without the path to it."""
+    from benchmark.data.datasets import public_name
+    from benchmark.experiment import to_json
+
+    config = {"cell_key": experiment.cell_key, **to_json(experiment)}
+    config["data"]["name"] = public_name(experiment.data.name)
+    return config
+
+
 def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> dict[str, Any]:
     """How people find the run: {"group": the item or "grid", "name", "tags"}.
 
@@ -127,8 +137,6 @@ class WandbMirror:
     def _start(self) -> None:
         import wandb
 
-        from benchmark.experiment import to_json
-
         mode = self._mode
         if mode == "online" and (why := unreachable()) is not None:
             print(f"fssl: W&B: {why}; this run is kept offline, and in its record", file=sys.stderr)
@@ -140,7 +148,7 @@ class WandbMirror:
             id=None if under_agent else self._id["id"],
             resume="allow",
             **self._labels,
-            config={"cell_key": self._experiment.cell_key, **to_json(self._experiment)},
+            config=config_of(self._experiment),
             dir=str(self._wandb_folder),
             mode=mode,
             settings=wandb.Settings(

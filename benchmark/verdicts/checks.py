@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from benchmark.papers.item import CONFIRMING, Family, Item
-from benchmark.records.record import FINISHED, Records
-from benchmark.records.verify import Pair
+from benchmark.records.record import FINISHED, Records, RunRecord
 from benchmark.verdicts.families import families_in, families_of, first_seed_of
+from benchmark.verdicts.judge import judge
+from benchmark.verdicts.results import counted
 from benchmark.verdicts.rule import version_in_words
 
 
-def troubles_of_claims(records: Iterable[Pair]) -> list[str]:
+def troubles_of_claims(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
     """Confirming runs that did not begin under their papers' claims, or under others than their hundred of seeds."""
     troubles = []
     families: dict[tuple[str, int], tuple[Family, Path]] = {}
@@ -33,7 +34,7 @@ def troubles_of_claims(records: Iterable[Pair]) -> list[str]:
     return troubles
 
 
-def notes_of_rules(records: Iterable[Pair]) -> list[str]:
+def notes_of_rules(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
     """Hundreds of seeds whose confirming runs began under several versions of the rule."""
     versions: dict[tuple[str, int], dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
     for record, path in records:
@@ -71,3 +72,11 @@ def notes_of_item(item: Item, records: Records) -> list[str]:
         ]
         notes.append(f"{item.name}: runs of {len(versions)} code versions: {', '.join(names[:4])}")
     return notes
+
+
+def decided_cells(item: Item, records: Records) -> set[str]:
+    """Keys of the cells on which a claim of the item is decided by runs."""
+    labels = {
+        label for judged in judge(item, counted(item, records)) if judged.is_decided for label in judged.claim.labels
+    }
+    return {cell.cell_key for cell in item.cells if cell.label in labels}

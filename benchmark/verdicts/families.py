@@ -16,9 +16,9 @@ from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles, variant_of
 from benchmark.papers.item import CONFIRMING, Claim, Family, Item
-from benchmark.papers.scale import profile_of
+from benchmark.papers.scale import PROFILES, profile_of
+from benchmark.records.copies import read_copy
 from benchmark.records.files import read_json
-from benchmark.records.record import read_copy
 from benchmark.verdicts.rule import SEEDS, rule
 
 
@@ -150,7 +150,9 @@ def families_in(manifest: Mapping[str, Any]) -> dict[str, Family]:
 
 
 def _groups_judged_by(cell_key: str, profile: str, seed: int) -> list[Group]:
-    """The groups that have the cell and whose claims that seed can judge."""
+    """The groups that have the cell and whose claims that seed can judge; none for a setting of the user's own."""
+    if profile not in PROFILES:
+        return []
     return [
         group
         for group, keys in _groups(profile).items()

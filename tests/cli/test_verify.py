@@ -11,25 +11,16 @@ from typing import Any
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.data.partition import ClassSkew
 from benchmark.errors import Stopped
-from benchmark.experiment import Experiment, to_json
+from benchmark.experiment import to_json
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Cell, Item
+from benchmark.records.collect import read_records
+from benchmark.records.copies import copy_digest, write_reference
 from benchmark.records.files import read_json, write_json
-from benchmark.records.record import (
-    RunRecord,
-    copy_digest,
-    copy_name,
-    run_digest,
-    run_folder,
-    stated_digest,
-    write_index,
-    write_reference,
-)
+from benchmark.records.record import RunRecord, run_digest, run_folder
 from benchmark.records.run import run
-from benchmark.records.verify import disagreements
-from benchmark.verdicts.checks import notes_of_item, notes_of_rules, troubles_of_claims
+from benchmark.verdicts.checks import decided_cells, notes_of_item, notes_of_rules, troubles_of_claims
 from tests.conftest import ROOT, record_of, tiny_experiment
 
 
@@ -91,7 +82,7 @@ def test_the_committed_records_have_no_trouble(capsys):
     ("file", "keys", "to", "says"),
     [
         ("result.json", ("last", "test/accuracy"), 0.5, "result.json: last.test/accuracy is 0.5, the rounds end with"),
-        ("result.json", ("last", "test/accuracy"), 1.5, "last.test/accuracy is 1.5, no fraction"),
+        ("result.json", ("last", "test/accuracy"), 1.5, "last.test/accuracy is 1.5, not a fraction"),
         ("result.json", ("best", "test/accuracy"), 0.0, "result.json: best.test/accuracy is 0.0, round"),
         ("result.json", ("cost", "bytes_up"), 1, "result.json: cost.bytes_up is 1, the rounds make"),
         ("result.json", ("status",), "fine", "result.json: status 'fine'; there are done, diverged, failed"),
@@ -101,11 +92,11 @@ def test_the_committed_records_have_no_trouble(capsys):
         ("result.json", ("measured", "every"), 2, "result.json: measured {"),
         ("manifest.json", ("data", "partition"), None, "manifest.json: data.partition is None; str is wanted"),
         ("manifest.json", ("data", "name"), "mnist", "data.name 'mnist', but experiment.json has 'digits'"),
-        ("manifest.json", ("data", "partition"), "0" * 64, "manifest.json: data.partition is another one than"),
-        ("manifest.json", ("data", "hash"), "0" * 64, "manifest.json: data.hash is another one than"),
+        ("manifest.json", ("data", "partition"), "0" * 64, "; computed again "),
+        ("manifest.json", ("data", "hash"), "0" * 64, "; computed again "),
         ("experiment.json", ("federation", "T"), 3, "`fssl reproduce` trains it again"),
         ("experiment.json", ("federation", "T"), "three", "experiment.json: federation.T"),
-        ("experiment.json", ("seed",), 1, "seed=0: holds a run of seed 1"),
+        ("experiment.json", ("seed",), 1, "seed=0/experiment.json: is of seed 1"),
     ],
 )
 def test_a_wrong_value_is_named_even_where_the_digest_fits(capsys, results, file, keys, to, says):
@@ -134,8 +125,8 @@ def test_an_edit_that_adds_up_is_found_by_the_digest(capsys, results, file, keys
     [
         (lambda lines: [lines[0], lines[2]], "rounds.jsonl: rounds [1, 3]... are not 1 to 2, each once"),
         (lambda lines: [*lines, lines[2]], "are not 1 to 4, each once"),
-        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: line 2 is no JSON object"),
-        (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: line 2 is no JSON object (it is a list)"),
+        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: line 2 is not a JSON object"),
+        (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: line 2 is not a JSON object (it is a list)"),
         (lambda lines: [lines[0], lines[1].replace('"seed": 0', '"seed": 4'), lines[2]], "round 2 is of seed 4, not 0"),
         (lambda lines: [lines[0].replace('"client/loss": ', '"client/loss": NaN, "x": '), *lines[1:]], "loss is nan"),
         # The time of a round is in no sum that is compared.
@@ -247,31 +238,19 @@ EDITS: dict[str, Callable[[Path], Any]] = {
     "a seed deleted": Path.unlink,
     "a seed added": added,
     "made undiverged": within("result", "status", to="diverged"),
-    "the index deleted": lambda path: (path.parents[1] / "index.json").unlink(),
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
-def test_every_edit_of_a_committed_copy_is_found(capsys, results, name):
-    """Each with the copy's own digest made to fit: the index has another one."""
-    shutil.rmtree(results / "runs")
-    EDITS[name](copy_of(results))
-    code, out = verify(capsys, results)
-    assert code == 66 and "/reference/" in out
-
-
-# What only training again finds, or nothing does, once the index fits as well: who can edit both has our own means.
+# What only training again finds, or nothing does: who can edit a copy and its digest has our own means. Git has what
+# was there before.
 ONLY_BY_TRAINING = {"diversity halved", "a summary halved"}
 NEVER = {"the time it took", "the commit", "a seed deleted"}  # the last by `fssl verify ITEM`
 
 
-@pytest.mark.parametrize("name", sorted(EDITS.keys() - {"the index deleted"}))
-def test_edits_with_an_index_that_fits(capsys, results, name):
-    """Sums, names, hashes of data and partition, and equal rounds tell 14 of the 19, training again two more."""
+@pytest.mark.parametrize("name", EDITS)
+def test_edits_of_a_committed_copy_whose_digest_fits(capsys, results, name):
     shutil.rmtree(results / "runs")
     EDITS[name](copy_of(results))
-    there = results.glob("reference/*/seed=*.json.gz")
-    write_index(results, {copy_name(path): str(stated_digest(path)) for path in there})
     assert verify(capsys, results)[0] == (0 if name in ONLY_BY_TRAINING | NEVER else 66)
     if name in ONLY_BY_TRAINING:
         assert verify(capsys, results, "--retrain", "2")[0] == 66
@@ -329,24 +308,6 @@ def test_a_table_that_is_not_complete_is_no_trouble(capsys, results):
     assert told["troubles"] == [] and any(note.startswith("ssfl/tab2: seeds 0") for note in told["notes"])
 
 
-def test_equal_settings_have_equal_partitions_whatever_the_method(results):
-    """Two runs that differ in their method must have seen one partition; those that differ in R need not."""
-
-    def pair(other: Experiment, partition: str):
-        one, manifest = record_of(folder_of(results)), record_of(folder_of(results)).manifest
-        found = {**manifest, "data": {**manifest["data"], "partition": partition}}
-        two = replace(one, cell_key=other.cell_key, experiment=to_json(other), manifest=found)
-        return [(one, Path("one")), (two, Path("two"))]
-
-    tiny = tiny_experiment()
-    method = replace(tiny, method=replace(tiny.method, momentum="released_code"))
-    skew = replace(tiny, partition=ClassSkew(R=0.8))
-    assert disagreements(pair(method, "beef")) == [
-        "two: manifest.json: data.partition is another one than that of one, at equal settings"
-    ]
-    assert disagreements(pair(skew, "beef")) == []
-
-
 # Runs trained again
 
 
@@ -400,7 +361,6 @@ def test_a_seed_that_is_a_copy_of_another(capsys, results):
     for keys in (("seed",), ("experiment", "seed"), ("result", "seed")):
         within(*keys, to=1)(copy_of(results, 1))
     within("manifest", "data", "partition", to=partition)(copy_of(results, 1))
-    write_index(results, {copy_name(copy_of(results, n)): str(stated_digest(copy_of(results, n))) for n in (0, 1)})
     code, out = verify(capsys, results)
     assert code == 66 and out.splitlines()[:-1] == [
         f"{copy_of(results, 1)}: rounds.jsonl: every round is that of {copy_of(results)}, of another seed"
@@ -446,6 +406,31 @@ def test_runs_of_a_hundred_that_several_versions_of_the_rule_began_are_noted(cap
         "claims of ssfl demo, seeds from 100: runs were begun at several versions of the rule: "
         "before the rule had a version (1, such as seed=100), under version 4 (2, such as seed=101)"
     ]
+
+
+def test_the_cells_of_decided_claims_are_trained_again(capsys, results, item, monkeypatch):
+    """One confirming run of each cell on which a claim is decided, and no run of another cell."""
+    for seed in (0, 1):
+        shutil.rmtree(folder_of(results, seed))
+    confirming = tiny_experiment().with_seed(100)
+    run(confirming, results, seconds_between=0.0)
+    for decided, retrained in (({confirming.cell_key}, 1), (set(), 0)):
+        monkeypatch.setattr("benchmark.cli.verify.decided_cells", lambda *_, decided=decided: decided)
+        code, out = verify(capsys, results, "ssfl/tab2", "--profile", "demo", "--claims")
+        again = out.count(f"{run_folder(results, confirming)}: trained again, equal bit by bit")
+        assert (code, again) == (0, retrained)
+    assert verify(capsys, results, "--claims") == (65, "")
+
+
+def test_decided_cells_are_those_of_the_boards_claims():
+    """The committed records of SSFL Table 2 at laptop decide claims on FedAvg and grouping."""
+    (table,) = items(["ssfl/tab2"], "laptop")
+    records = read_records(ROOT / "results", [cell.cell_key for cell in table.cells], with_reference=True)
+    keys = {cell.label: cell.cell_key for cell in table.cells}
+    decided = decided_cells(table, records)
+    assert {keys["FedAvg/small"], keys["FedAvg/full"], keys["Grouping/full"]} <= decided
+    assert keys["FedAvg/middle"] not in decided  # it has pilots alone
+    assert decided_cells(table, {}) == set()
 
 
 @pytest.mark.parametrize("words", [["--retrain", "-1"], ["ssfl/tab99"], ["--retrain", "many"]])

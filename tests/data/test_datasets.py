@@ -1,6 +1,6 @@
-"""What a loaded set is: the embedded digits, the real packed sets' figures, channel statistics, names, checks.
+"""Loaded sets: the digits, real packed sets, channel statistics, names, checks.
 
-Real packed sets are found through FSSL_DATA or ../shared/data beside the project; their tests skip without them.
+Real packed sets are in FSSL_DATA or in ../shared/data next to the project; their tests skip without them.
 Shapes: N images, C channels, H x W pixels.
 """
 

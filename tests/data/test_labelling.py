@@ -1,4 +1,4 @@
-"""Who holds labels under each setting: nothing lost, nothing twice, and the settings' own rules by hand.
+"""Label settings: every image once, and the rules of each setting by hand.
 
 Shapes: N images, K clients, d classes.
 """
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.labelling import held
+from benchmark.data.labelling import assign_labels
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
 from benchmark.data.split import Split, split
 from benchmark.errors import ConfigError
@@ -27,8 +27,8 @@ def hand_made(*clients: list[int], d: int = 3) -> tuple[Split, np.ndarray]:
     return whole, labels_N
 
 
-def holders_of_labels(found) -> list[int]:
-    return [client for client, images_N in enumerate(found.labelled) if len(images_N)]
+def holders_of_labels(actual) -> list[int]:
+    return [client for client, images_N in enumerate(actual.labelled) if len(images_N)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -43,26 +43,26 @@ def holders_of_labels(found) -> list[int]:
 def test_nothing_lost_and_nothing_twice(setting, K, share, labelled_clients, choice, rule):
     """What the clients hold (and the server's images, where they are a client's) comes once, labelled or unlabelled."""
     whole = split(LABELS_N, 5, 20, K, rule, 1, 10, labels_per_client=2 if setting == "every_client" else 0)
-    found = held(
+    actual = assign_labels(
         whole, LABELS_N, setting,
         labelled_clients=min(labelled_clients, K), labelled_choice=choice, labelled_share=share,
     )  # fmt: skip
     clients = K + 1 if setting == "one_more_client" else K
-    assert len(found.labelled) == len(found.unlabelled) == clients and found.hidden
+    assert len(actual.labelled) == len(actual.unlabelled) == clients and actual.hidden
     server = whole.server_N if setting == "one_more_client" else whole.server_N[:0]
     given_N = np.sort(np.concatenate([*whole.clients, *whole.labelled, server]))
-    np.testing.assert_array_equal(np.sort(np.concatenate([*found.labelled, *found.unlabelled])), given_N)
+    np.testing.assert_array_equal(np.sort(np.concatenate([*actual.labelled, *actual.unlabelled])), given_N)
     assert len(np.unique(given_N)) == len(given_N)
-    for images_N in (*found.labelled, *found.unlabelled):
+    for images_N in (*actual.labelled, *actual.unlabelled):
         assert images_N.dtype == np.int64 and (np.diff(images_N) > 0).all()
     if setting in ("some_clients", "share"):  # a client's images stay with it
-        for own, one, other in zip(whole.clients, found.labelled, found.unlabelled, strict=True):
+        for own, one, other in zip(whole.clients, actual.labelled, actual.unlabelled, strict=True):
             np.testing.assert_array_equal(np.sort(np.concatenate([one, other])), own)
 
 
 def test_server_hides_all_labels_and_everywhere_none():
     whole = split(LABELS_N, 5, 20, 3, Iid(), 0)
-    server, everywhere = held(whole, LABELS_N, "server"), held(whole, LABELS_N, "everywhere")
+    server, everywhere = assign_labels(whole, LABELS_N, "server"), assign_labels(whole, LABELS_N, "everywhere")
     assert server.hidden and not everywhere.hidden
     assert [len(images_N) for images_N in server.labelled] == [0, 0, 0]
     assert server.unlabelled == everywhere.unlabelled == everywhere.labelled == whole.clients
@@ -71,9 +71,9 @@ def test_server_hides_all_labels_and_everywhere_none():
 def test_every_client_has_its_few_labels():
     """3 of each of 5 classes at each client."""
     whole = split(LABELS_N, 5, 0, 4, ClassSkew(R=0.8), 0, labels_per_client=3)
-    found = held(whole, LABELS_N, "every_client")
-    assert [np.bincount(LABELS_N[images_N]).tolist() for images_N in found.labelled] == [[3] * 5] * 4
-    assert found.unlabelled == whole.clients
+    actual = assign_labels(whole, LABELS_N, "every_client")
+    assert [np.bincount(LABELS_N[images_N]).tolist() for images_N in actual.labelled] == [[3] * 5] * 4
+    assert actual.unlabelled == whole.clients
 
 
 def test_balanced_clients_are_complete_and_of_mean_size():
@@ -81,8 +81,8 @@ def test_balanced_clients_are_complete_and_of_mean_size():
     8 off each, so the lower number goes first; client 2 lacks none and has 15, 1 off. Order: 2, 1, 3, 0."""
     whole, labels_N = hand_made([17, 0, 0], [3, 3, 2], [5, 5, 5], [8, 8, 8])
     for count, expected in ((1, [2]), (2, [1, 2]), (3, [1, 2, 3]), (4, [0, 1, 2, 3])):
-        assert holders_of_labels(held(whole, labels_N, "some_clients", labelled_clients=count)) == expected
-    first = held(whole, labels_N, "some_clients", labelled_clients=2, labelled_choice="first")
+        assert holders_of_labels(assign_labels(whole, labels_N, "some_clients", labelled_clients=count)) == expected
+    first = assign_labels(whole, labels_N, "some_clients", labelled_clients=2, labelled_choice="first")
     assert holders_of_labels(first) == [0, 1]
     assert [len(images_N) for images_N in first.unlabelled] == [0, 0, 15, 24]
 
@@ -107,15 +107,15 @@ def test_balanced_clients_are_complete_and_of_mean_size():
 )
 def test_a_share_of_each_client_by_hand(client, share, expected):
     whole, labels_N = hand_made(client, [10, 10, 10])
-    found = held(whole, labels_N, "share", labelled_share=share)
-    assert np.bincount(labels_N[found.labelled[0]], minlength=3).tolist() == expected
+    actual = assign_labels(whole, labels_N, "share", labelled_share=share)
+    assert np.bincount(labels_N[actual.labelled[0]], minlength=3).tolist() == expected
 
 
 def test_one_more_client_holds_the_servers_images():
     whole = split(LABELS_N, 5, 20, 3, Iid(), 0)
-    found = held(whole, LABELS_N, "one_more_client")
-    assert holders_of_labels(found) == [3] and found.labelled[3] is whole.server_N
-    assert [len(images_N) for images_N in found.unlabelled] == [*map(len, whole.clients), 0]
+    actual = assign_labels(whole, LABELS_N, "one_more_client")
+    assert holders_of_labels(actual) == [3] and actual.labelled[3] is whole.server_N
+    assert [len(images_N) for images_N in actual.unlabelled] == [*map(len, whole.clients), 0]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,11 @@ def test_one_more_client_holds_the_servers_images():
 )
 def test_settings_that_cannot_be(setting, more, words):
     with pytest.raises(ConfigError, match=words):
-        held(split(LABELS_N, 5, 0, 3, Iid(), 0), LABELS_N, setting, **more)
+        assign_labels(split(LABELS_N, 5, 0, 3, Iid(), 0), LABELS_N, setting, **more)
 
 
 @pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "every_client"])
 def test_labels_at_the_clients_are_not_left_unused(setting):
     whole = split(LABELS_N, 5, 20, 3, Iid(), 0, labels_per_client=2)
     with pytest.raises(ConfigError, match=f"'{setting}' has no use for labels_per_client=2; choose"):
-        held(whole, LABELS_N, setting)
+        assign_labels(whole, LABELS_N, setting)

@@ -1,4 +1,4 @@
-"""The image of noise: a truncated normal on the grey levels, normalised, and the same for the same seed.
+"""The image of noise: a truncated normal on the grey levels, normalised.
 
 Shapes: C channels, H W pixels.
 """

@@ -1,6 +1,7 @@
-"""A user's own images, one folder a class: partitioned and trained by the command line as any other data set."""
+"""A user's own images: partitioned and trained by the command line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,9 @@ import pytest
 from PIL import Image
 
 from benchmark.cli.main import main
+from benchmark.experiment import Data
+from benchmark.records.wandb_mirror import config_of
+from tests.conftest import tiny_experiment
 
 
 @pytest.fixture
@@ -26,8 +30,8 @@ def test_it_is_partitioned(own_images, capsys):
     """A fifth of each class, 6 of 30, is the test set; of the other 24 the server labels 4, and 2 clients share 20."""
     words = ["data", "partition", "--data", own_images, "--K", "2", "--iid", "--N_s", "12", "--json"]
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["server_counts"] == [4, 4, 4] and found["counts"] == [[10, 10, 10], [10, 10, 10]]
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["server_counts"] == [4, 4, 4] and actual["counts"] == [[10, 10, 10], [10, 10, 10]]
 
 
 def test_it_is_trained_on(own_images, tmp_path, capsys):
@@ -39,6 +43,11 @@ def test_it_is_trained_on(own_images, tmp_path, capsys):
     manifest = (Path(result["folder"]) / "manifest.json").read_text()
     assert json.loads(manifest)["data"]["name"] == "folder:pets" and str(tmp_path) not in manifest
     assert main(["verify", "--results", str(tmp_path / "results")]) == 0
+
+
+def test_the_path_to_it_is_not_sent_to_wandb(own_images):
+    experiment = replace(tiny_experiment(), data=Data(name=own_images))
+    assert config_of(experiment)["data"]["name"] == "folder:pets"
 
 
 def test_a_folder_that_is_not_there_is_one_line(capsys):

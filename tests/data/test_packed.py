@@ -1,6 +1,6 @@
-"""Packed files: whole, damaged, known by hash; the cache of decoded pixels; where sets are looked for.
+"""Packed files: complete, damaged, known by hash; the cache of decoded pixels.
 
-Real packed sets are found through FSSL_DATA or ../shared/data beside the project; their tests skip without them.
+Real packed sets are in FSSL_DATA or in ../shared/data next to the project; their tests skip without them.
 Shapes: N images, C channels, H x W pixels.
 """
 
@@ -153,9 +153,9 @@ def test_known_files_are_checked_by_hash(tmp_path):
     assert len(loaded.train_labels_N) == len(loaded.test_labels_N) == 2000
     assert "not comparable" in loaded.note
     save(folder, "train")
-    found = packed.file_sha256(folder / "train.npz")
+    actual = packed.file_sha256(folder / "train.npz")
     expected = DATASETS["emnist_balanced_small"].packed_sha256["train.npz"]
-    with pytest.raises(DataError, match=f"train.npz: sha256 is {found}, expected {expected}"):
+    with pytest.raises(DataError, match=f"train.npz: sha256 is {actual}, expected {expected}"):
         load(folder.name, tmp_path)
 
 

@@ -5,7 +5,6 @@ Shapes: K clients, d classes; n_d images of each class.
 
 import hashlib
 from fractions import Fraction
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -88,26 +87,10 @@ def test_the_larger_classes_get_the_client_more():
     assert main_classes(n_d, 16).sum(axis=0).tolist() == [1, 2, 1, 2, 2, 1, 2, 2, 1, 2]
 
 
-def brute_force_rounding_exists(rest, columns, low, high):
-    """All 0/1 tables with these column sums, tried one by one: is there one with row sums in low..high?"""
-    K = len(rest)
-
-    def search(label, sums):
-        if label == len(columns):
-            return all(lo <= s <= hi for lo, s, hi in zip(low, sums, high, strict=True))
-        open_rows = [k for k in range(K) if rest[k][label]]
-        return any(
-            search(label + 1, [s + (k in chosen) for k, s in enumerate(sums)])
-            for chosen in combinations(open_rows, columns[label])
-        )
-
-    return search(0, [0] * K)
-
-
 @settings(max_examples=80, deadline=None)
 @given(K=st.integers(2, 4), d=st.integers(2, 4), data=st.data())
 def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
-    """Random tables in quarters whose columns are whole; agrees with trying all roundings that one exists."""
+    """Random tables in quarters whose columns are whole."""
     quarters = [[data.draw(st.integers(0, 7)) for _ in range(d)] for _ in range(K - 1)]
     quarters.append([-sum(column) % 4 for column in zip(*quarters, strict=True)])
     exact = [[Fraction(x, 4) for x in row] for row in quarters]
@@ -116,10 +99,6 @@ def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
     for rounded, row in zip(rounded_Kd.tolist(), exact, strict=True):
         assert all(abs(whole - x) < 1 for whole, x in zip(rounded, row, strict=True))
         assert abs(sum(rounded) - sum(row)) < 1
-    rest = [[x - x // 1 for x in row] for row in exact]
-    columns = [int(sum(column)) for column in zip(*rest, strict=True)]
-    sums = [sum(row) for row in rest]
-    assert brute_force_rounding_exists(rest, columns, [s // 1 for s in sums], [-(-s // 1) for s in sums])
 
 
 def test_the_same_table_as_ever():
@@ -147,20 +126,3 @@ def test_dirichlet_redraws_until_every_client_has_enough():
 def test_dirichlet_that_cannot_be_says_what_can():
     with pytest.raises(ConfigError, match="min_size can be at most 8"):
         Dirichlet(alpha=1).shares(np.full(5, 10), 6, 0)
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (lambda: ClassSkew(R=1.01), "R: 1.01; choose a number in .0, 1."),
-        (lambda: ClassSkew(R=-0.1), "R: -0.1"),
-        (lambda: ClassSkew(R=float("nan")), "R: nan"),
-        (lambda: Dirichlet(alpha=0), "alpha: 0; choose a positive number"),
-        (lambda: Dirichlet(alpha=float("inf")), "alpha: inf"),
-        (lambda: Dirichlet(alpha=1, min_size=0), "min_size: 0; choose 1 or more"),
-        (lambda: Dirichlet(alpha=1, max_redraws=-1), "max_redraws: -1"),
-    ],
-)
-def test_values_out_of_range_are_named(build, words):
-    with pytest.raises(ConfigError, match=words):
-        build()

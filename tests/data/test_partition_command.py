@@ -27,18 +27,18 @@ from benchmark.data.split import split
 )
 def test_every_rule_can_be_asked_for(capsys, words, rule):
     assert main(["data", "partition", "--data", "digits", "--K", "6", "--seed", "3", "--json", *words]) == 0
-    found = json.loads(capsys.readouterr().out)
+    actual = json.loads(capsys.readouterr().out)
     labels_N = load("digits").train_labels_N.numpy()
     expected = split(labels_N, 10, 100, 6, rule, 3)
-    assert found["hash"] == expected.hash() and found["counts"] == expected.counts(labels_N).tolist()
+    assert actual["hash"] == expected.hash() and actual["counts"] == expected.counts(labels_N).tolist()
 
 
 def test_labels_at_the_clients(capsys):
     words = ["data", "partition", "--K", "6", "--N_s", "0", "--labels_per_client", "2", "--iid"]
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["labelled_counts"] == [[2] * 10] * 6 and sum(found["server_counts"]) == 0
-    assert np.sum(found["counts"]) + 6 * 10 * 2 == 1397
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["labelled_counts"] == [[2] * 10] * 6 and sum(actual["server_counts"]) == 0
+    assert np.sum(actual["counts"]) + 6 * 10 * 2 == 1397
     assert main(words) == 0
     assert "client 5, labelled" in capsys.readouterr().out
 

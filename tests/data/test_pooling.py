@@ -1,4 +1,4 @@
-"""The pool of training and test images: every image once with its own label, another identity, refusals.
+"""Pooled training and test images: every image once with its own label.
 
 Shapes: N images, C channels, H x W pixels.
 """

@@ -1,4 +1,4 @@
-"""Shards: SemiFL's K = 2 by hand, distinct classes, equal shards, and what cannot be cut.
+"""Shards: SemiFL's K = 2 by hand, distinct classes, equal shards, refusals.
 
 Shapes: K clients, d classes; n_d images of each class.
 """

@@ -1,4 +1,4 @@
-"""Sets from torchvision's own layouts and downloads (faked: there is no network in a test) and from a user's folder.
+"""Sets in torchvision's layouts, downloads (faked: tests have no network), a user's folder.
 
 Shapes: N images, C channels, H x W pixels.
 """

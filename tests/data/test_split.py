@@ -197,7 +197,7 @@ def test_a_cap_takes_the_same_share_of_each_class(n_d, images):
 
 
 def test_a_cap_by_hand():
-    """Classes of 10, 20 and 30, 8 in use: shares 4/3, 8/3 and 4, so 1, 3 and 4; a cap of N or 0 is no cap."""
+    """Classes of 10, 20 and 30, 8 in use: shares 4/3, 8/3 and 4, so 1, 3 and 4; a cap of N or 0 has no effect."""
     assert class_counts_in_use(np.array([10, 20, 30]), 8).tolist() == [1, 3, 4]
     for images in (0, 60, 99):
         assert class_counts_in_use(np.array([10, 20, 30]), images).tolist() == [10, 20, 30]

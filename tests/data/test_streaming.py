@@ -1,4 +1,4 @@
-"""Images that arrive in steps: all of them, in equal parts, in an order of the seed and the client; rounds to steps."""
+"""Images that arrive in steps: every image once, in equal parts."""
 
 import numpy as np
 import pytest

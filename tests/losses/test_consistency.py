@@ -1,4 +1,4 @@
-"""Pseudo-labels and the losses on them, against hand-computed numbers, SciPy, and their limit cases."""
+"""Pseudo-labels and the losses on them, against SciPy and by hand."""
 
 import numpy as np
 import pytest
@@ -25,12 +25,12 @@ def test_an_image_exactly_at_the_threshold_is_kept() -> None:
 @given(logits=LOGITS, threshold=st.floats(0, 1))
 def test_pseudo_labels_are_scipys(logits: np.ndarray, threshold: float) -> None:
     probs_ND = softmax(logits, axis=1)
-    found = pseudo_labels(torch.from_numpy(logits), threshold)
-    np.testing.assert_allclose(found.confidence_N, probs_ND.max(axis=1), rtol=1e-12)
+    actual = pseudo_labels(torch.from_numpy(logits), threshold)
+    np.testing.assert_allclose(actual.confidence_N, probs_ND.max(axis=1), rtol=1e-12)
     # the label may be any of the classes that tie to rounding
-    np.testing.assert_allclose(np.take_along_axis(probs_ND, found.labels_N.numpy()[:, None], 1)[:, 0], probs_ND.max(1))
+    np.testing.assert_allclose(np.take_along_axis(probs_ND, actual.labels_N.numpy()[:, None], 1)[:, 0], probs_ND.max(1))
     clear_N = np.abs(probs_ND.max(axis=1) - threshold) > 1e-9
-    assert (found.kept_N.numpy() == (probs_ND.max(axis=1) >= threshold))[clear_N].all()
+    assert (actual.kept_N.numpy() == (probs_ND.max(axis=1) >= threshold))[clear_N].all()
 
 
 @pytest.mark.parametrize("threshold", [95.0, -0.1, float("nan")])

@@ -1,4 +1,4 @@
-"""Supervised and proximal loss, sharpening and mixing: by hand, against NumPy, and their limit cases."""
+"""Supervised and proximal loss, sharpening and mixing, by hand and in NumPy."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ SHARES = st.floats(0, 1)
 @given(logits=LOGITS, labels=LABELS)
 def test_supervised_loss_is_scipys(logits: np.ndarray, labels: np.ndarray) -> None:
     by_hand = -log_softmax(logits, axis=1)[np.arange(4), labels].mean()
-    found = supervised_loss(torch.from_numpy(logits), torch.from_numpy(labels))
-    assert found.item() == pytest.approx(by_hand, abs=1e-12)
+    actual = supervised_loss(torch.from_numpy(logits), torch.from_numpy(labels))
+    assert actual.item() == pytest.approx(by_hand, abs=1e-12)
 
 
 @pytest.mark.parametrize(("half", "factor"), [(True, 1.0), (False, 2.0)])
@@ -102,5 +102,5 @@ def test_mix_loss_is_the_cross_entropy_with_the_mixed_label(
     mixed_ND = lam * np.eye(3)[labels] + (1 - lam) * np.eye(3)[others]
     by_hand = -(mixed_ND * log_softmax(logits, axis=1)).sum(axis=1).mean()
     labels_N, others_N = torch.from_numpy(labels), torch.from_numpy(others)
-    found = mix_loss(torch.from_numpy(logits), labels_N, others_N, lam)
-    assert found.item() == pytest.approx(by_hand, abs=1e-12)
+    actual = mix_loss(torch.from_numpy(logits), labels_N, others_N, lam)
+    assert actual.item() == pytest.approx(by_hand, abs=1e-12)

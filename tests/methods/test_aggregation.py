@@ -1,4 +1,4 @@
-"""The server's average, written out from what the clients sent: by size, in equal weights, or by shares."""
+"""The server's average, computed again from what the clients sent."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,5 +76,5 @@ def test_the_average_of_a_round(name):
         for tensor in (name for name in sent[0] if sent[0][name].is_floating_point()):
             each = torch.stack([w[tensor].double() for w in sent])
             expected = torch.tensordot(weights / weights.sum(), each, dims=1)
-            found = module.state.server[weight_set][tensor].double()
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+            actual = module.state.server[weight_set][tensor].double()
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)

@@ -42,7 +42,7 @@ def test_groups_by_hand(groups, expected):
 
 
 def test_sums_are_float64():
-    """2^24 + 1 is no float32: a float32 sum of 2^24, 1 and 1 loses both ones; the mean of three is 5592406."""
+    """2^24 + 1 is not a float32: a float32 sum of 2^24, 1 and 1 loses both ones; the mean of three is 5592406."""
     parts = [{"w": torch.tensor([float(2**24)])}, {"w": torch.tensor([1.0])}, {"w": torch.tensor([1.0])}]
     assert mean(parts)["w"].item() == 5592406.0
 
@@ -108,7 +108,7 @@ def test_server_momentum_by_hand():
     """beta = .5, w = (4, 8), three clients with mean (2, 8), then (1, 8).
 
     v = w - mean = (2, 0), w = (2, 8). Then v = .5 (2, 0) + (2 - 1, 0) = (2, 0), w = (0, 8): momentum carries beyond the
-    mean (1, 8). The running mean of a norm is no parameter and is simply averaged.
+    mean (1, 8). The running mean of a norm is not a parameter and is averaged.
     """
     weights = {"w": torch.tensor([4.0, 8.0]), "norm.running_mean": torch.tensor([5.0])}
     clients = [

@@ -1,4 +1,4 @@
-"""Central methods: each loss in NumPy on a linear network, the average of weights, the ramp, and their limit cases."""
+"""Central methods: each loss in NumPy, the average of weights, and the ramp."""
 
 import numpy as np
 import pytest
@@ -133,7 +133,7 @@ def test_targets_take_no_gradient():
     """Pi-Model: d/dW of the mean of (p(V) - const)^2, by finite differences with the target held."""
     method, work = PiModel(), step(PiModel())
     method.loss(work)[0].backward()
-    found, target, h = work.network[1].weight.grad[1, 2].item(), PROBS, 1e-6
+    actual, target, h = work.network[1].weight.grad[1, 2].item(), PROBS, 1e-6
 
     def value(weight):
         difference = ((softmax(logits(V, weight), axis=1) - target) ** 2).mean()
@@ -143,7 +143,7 @@ def test_targets_take_no_gradient():
     up, down = W.copy(), W.copy()
     up[1, 2] += h
     down[1, 2] -= h
-    assert found == pytest.approx((value(up) - value(down)) / (2 * h), rel=1e-5)
+    assert actual == pytest.approx((value(up) - value(down)) / (2 * h), rel=1e-5)
 
 
 METHODS = (FixMatch, UDA, PseudoLabeling, PiModel, MeanTeacher, MixMatch, ReMixMatch)

@@ -1,4 +1,4 @@
-"""EASGD and Overlap-Local-SGD: numbers by hand, both extremes of alpha, and each as a case of the other."""
+"""EASGD and Overlap-Local-SGD: the pull and the rates by hand, and a full pull."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedDyn against Algorithm 1: two rounds written out again, its limit, and what stays where."""
+"""FedDyn: the server's and the client's lines of Algorithm 1, computed again."""
 
 from dataclasses import replace
 

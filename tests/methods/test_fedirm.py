@@ -1,20 +1,18 @@
-"""FedIRM: its loss by NumPy, whole rounds against plain torch, the passes with dropout, who sends and keeps what."""
+"""FedIRM: whole rounds against plain torch, passes with dropout, what is sent."""
 
 import functools
 import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
 from torch import nn
 
 from benchmark.config import values_before
 from benchmark.federated.environment import weights_of
 from benchmark.methods.fedirm import FedIRM, RelationMatching, mean_relation, relation_loss, several_passes
-from benchmark.methods.protocol import Batch, Key
+from benchmark.methods.protocol import Key
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
@@ -54,34 +52,6 @@ class Linear(nn.Module):
         return self.last(self.dropout(self.norm(images_NCHW.flatten(1))))
 
 
-@pytest.mark.parametrize("asked", ["student", "teacher"])
-def test_the_local_loss_by_numpy(asked):
-    """lambda ramp (L_c + L_IRM) of three classes: the cuts leave images out, and one row is missing at the server."""
-    rng = np.random.default_rng(1)
-    views = {name: torch.tensor(rng.normal(size=(12, 1, 2, 2)), dtype=torch.float32) for name in ("weak", "weak2")}
-    student, teacher = Linear(2).train(), Linear(3).eval()
-    theirs_DD = softmax(rng.normal(size=(3, 3)), axis=1) * [[1], [1], [0]]
-    cuts: dict[str, Any] = {"uncertainty": 0.95, "least_confidence": 0.5, "unlabelled_weight": 4.0}
-    method = FedIRM(**cuts, asked=asked, relation_weight=3.0)
-    update = RelationMatching(method=method, relation_DD=torch.tensor(theirs_DD, dtype=torch.float32), ramp=0.25)
-    networks = nn.ModuleDict({"student": student}), nn.ModuleDict({"teacher": teacher})
-    loss, aux = update.loss(*networks, {"unlabelled": Batch(views=views, labels_N=None)}, torch.Generator())
-    with torch.no_grad():
-        logits_ND, teacher_ND = student(views["weak2"]).double().numpy(), teacher(views["weak"]).double().numpy()
-    q_ND = softmax(teacher_ND, axis=1)
-    p_ND = softmax(logits_ND, axis=1) if asked == "student" else q_ND
-    labels_N, kept_N = p_ND.argmax(axis=1), (-(p_ND * np.log(p_ND)).sum(axis=1) < 0.95) & (p_ND.max(axis=1) >= 0.5)
-    expected = ((softmax(logits_ND, axis=1) - q_ND) ** 2).sum() / 12
-    for c in {0, 1} & set(labels_N[kept_N]):
-        mine, theirs = softmax(logits_ND[kept_N & (labels_N == c)].mean(axis=0) / 2), theirs_DD[c]
-        both = (mine * np.log(mine / theirs)).sum() + (theirs * np.log(theirs / mine)).sum()
-        expected += 3.0 * both / 2 / 3  # the weight, the mean of two, three classes
-    assert loss.item() == pytest.approx(4.0 * 0.25 * expected, rel=1e-5)
-    assert aux["client/relation_loss"] > 0.01 and aux["kept_N"].tolist() == kept_N.tolist() and 1 < kept_N.sum() < 12
-    loss.backward()
-    assert student.last.weight.grad is not None and teacher.last.weight.grad is None
-
-
 def test_passes_differ_by_dropout_alone():
     """The mean of 400 passes with dropout .5 of a linear network is not its prediction; nothing but dropout is in
     training mode, and afterwards nothing is."""
@@ -89,11 +59,11 @@ def test_passes_differ_by_dropout_alone():
     plain, dropped = Linear(4).eval(), Linear(4, dropout=0.5).eval()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        found = several_passes(dropped, images_NCHW, 400).softmax(-1).mean(0)
+        actual = several_passes(dropped, images_NCHW, 400).softmax(-1).mean(0)
         torch.manual_seed(1)
         again = several_passes(dropped, images_NCHW, 400).softmax(-1).mean(0)
-    assert (found - again).abs().max() < 0.1 < (found - plain(images_NCHW).softmax(1)).abs().max()
-    assert torch.allclose(found.sum(1), torch.ones(6)) and not any(m.training for m in dropped.modules())
+    assert (actual - again).abs().max() < 0.1 < (actual - plain(images_NCHW).softmax(1)).abs().max()
+    assert torch.allclose(actual.sum(1), torch.ones(6)) and not any(m.training for m in dropped.modules())
     assert dropped.norm.num_batches_tracked == 0
 
 
@@ -226,7 +196,7 @@ def test_two_rounds_after_one_on_labels_by_plain_torch(way):
 
 def test_labelled_clients_send_their_relations_first():
     """A matrix of 10 x 10 floats up from the labelled client, and down to each of the three others, who use it in the
-    same round; nobody keeps the trained model."""
+    same round; no client keeps the trained model."""
     module, watch = watched(experiment_of(METHOD), 1)
     jobs, outcomes = zip(*watch.seen[1], strict=True)
     labelled = next(k for k in range(4) if module.environment.labelled[k])
@@ -250,8 +220,8 @@ def test_a_cohort_without_labels_uses_the_last_relations():
         last = sent[0] if sent else last
         for job in jobs:
             if not module.environment.labelled[job.key.client]:
-                found = job.receives.get("relation")
-                assert (found is None) == (last is None)
-                assert last is None or torch.equal(found, last)
+                actual = job.receives.get("relation")
+                assert (actual is None) == (last is None)
+                assert last is None or torch.equal(actual, last)
                 both.add((bool(sent), last is None))
     assert {(True, False), (False, False)} <= both

@@ -1,4 +1,4 @@
-"""FedMatch: who moves which weights, who helps whom and when, what crosses the network."""
+"""FedMatch: both losses in NumPy, helpers, and weights sent as changes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -23,15 +23,13 @@ from benchmark.methods.fedmatch import (
     Lambdas,
     applied,
     changes,
-    hard_threshold,
     summed,
 )
-from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit
-from benchmark.methods.shared import mean
+from benchmark.methods.protocol import Batch, Job, Key, Limit
 from benchmark.optim.sgd import SGD
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal, module_of
-from tests.methods.watch import Watch, trained
+from tests.methods.watch import Watch
 
 BASE = replace(tiny_experiment(), optimizer=SGD(lr=0.005, momentum=0.9, weight_decay=1e-3))
 METHOD = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=3)
@@ -85,42 +83,6 @@ def test_sigma_and_psi_are_stepped_in_turn():
         moved, still = ("sigma", "psi") if step % 2 == 0 else ("psi", "sigma")
         assert equal(steps[f"{still} {step}"], steps[f"{still} {step + 1}"])
         assert difference(steps[f"{moved} {step}"], steps[f"{moved} {step + 1}"]) > 0
-
-
-def test_labels_at_the_server_train_sigma_there_alone():
-    """The server sends sigma and leaves psi; clients send psi, and keep the sigma they received."""
-    module, watch, states = watched_states(experiment(method=replace(METHOD, **EXACT)), 3)
-    for round_number in (1, 2, 3):
-        before, after = states[round_number - 1], states[round_number]
-        (server,) = [(j, o) for j, o in watch.seen[round_number] if j.key == Key(client=SERVER)]
-        assert server[1].sends.keys() == {"sigma"} and equal(server[1].sends["sigma"], after["sigma"])
-        assert equal(server[0].receives["psi"], before["psi"])
-        assert difference(before["sigma"], after["sigma"]) > 0 and difference(before["psi"], after["psi"]) > 0
-        assert list(server[0].data) == ["labelled"]
-        for job, outcome in watch.clients(round_number):
-            assert outcome.sends.keys() == {"psi"} and list(job.data) == ["unlabelled"]
-            assert equal(after["known"][str(job.key.client)]["sigma"], after["sigma"])
-    assert equal(module.models()["theta"], summed(states[3]["sigma"], states[3]["psi"]))
-
-
-OFF = replace(METHOD, lambdas=Lambdas(s=1.0, i=0.0, a=0.0, l2=0.0, l1=0.0), psi_factor=0.0, helpers=0, **EXACT)
-
-
-@pytest.mark.parametrize("setting", ["every_client", "server"])
-def test_without_psi_and_helpers_it_is_training_on_labels_alone(setting):
-    """FedAvg with equal weights on the clients' labels, or the server's own steps: two rounds, written out again."""
-    e = experiment(setting, OFF)
-    environment = prepare(e)
-    module, _, states = watched_states(e, 2)
-    weights = weights_of(environment.network())
-    for round_number in (1, 2):
-        holders = module._world(round_number).cohort() if setting == "every_client" else [SERVER]
-        size = 4 if setting == "every_client" else 8
-        students = trained(environment, dict.fromkeys(holders, weights), round_number, view="plain", batch_size=size)
-        weights = mean([students[holder] for holder in holders])
-        assert difference(states[round_number]["sigma"], weights) < 1e-6
-        assert all(not value.any() for value in states[round_number]["psi"].values())
-    assert difference(states[0]["sigma"], weights) > 1e-3
 
 
 # Helpers.
@@ -307,8 +269,3 @@ def test_what_is_not_finite_is_sent():
     before, after = {"w": torch.zeros(3)}, {"w": torch.tensor([0.0, math.nan, math.inf])}
     got = applied(before, changes(before, after, 1e9))["w"]
     assert got[0] == 0 and got[1].isnan() and got[2].isinf()
-
-
-def test_hard_threshold_by_hand():
-    kept = hard_threshold({"w": torch.tensor([-0.5, -0.2, 0.0, 0.2, 0.3])}, 0.2)
-    assert torch.equal(kept["w"], torch.tensor([-0.5, 0.0, 0.0, 0.0, 0.3]))

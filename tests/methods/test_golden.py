@@ -1,4 +1,4 @@
-"""The golden traces, and beside each one number derived without any of the suite's training code."""
+"""Golden traces, and one number of each without the suite's training code."""
 
 import json
 import pickle
@@ -55,10 +55,10 @@ def first_on_labels(module):
             yield outcome
 
     module.engine.fit = spied
-    with pytest.raises(OnLabels) as found:
+    with pytest.raises(OnLabels) as actual:
         for round_number in (1, 2):
             module.training_step(round_number, 0)
-    return found.value.args
+    return actual.value.args
 
 
 # Without those that mix all images, and the one that smooths labels.
@@ -92,5 +92,5 @@ def test_the_first_loss_on_labels_written_out(name):
     if name == "heterofl":  # classes that the client lacks
         logits_ND[:, list(set(range(10)) - set(job.update.classes))] = 0.0
     expected = -log_softmax(logits_ND, axis=1)[np.arange(len(at)), data.train_labels_N[at].numpy()].mean()
-    (found,) = [outcome.metrics[loss] for loss in LOSSES_ON_LABELS if loss in outcome.metrics]
-    assert found / outcome.steps == pytest.approx(expected, rel=1e-5)
+    (actual,) = [outcome.metrics[loss] for loss in LOSSES_ON_LABELS if loss in outcome.metrics]
+    assert actual / outcome.steps == pytest.approx(expected, rel=1e-5)

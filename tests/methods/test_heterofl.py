@@ -1,4 +1,4 @@
-"""HeteroFL: slices and means by hand, its limit FedAvg, scaler and mask, and what nobody held stays."""
+"""HeteroFL: slices and means by hand, scaler and mask, and entries that nobody trained."""
 
 from dataclasses import replace
 
@@ -83,10 +83,10 @@ def test_a_round_is_the_mean_of_what_clients_of_three_widths_sent():
     assert len({update.width for update, _ in trained}) > 1
     for name in ("conv2.weight", "fc2.weight"):
         for row in (0, 7):
-            found = [
+            actual = [
                 sent[name][row, 0].double()
                 for update, sent in trained
                 if (row < len(sent[name]) if name == "conv2.weight" else row in update.classes)
             ]
-            expected = sum(found) / len(found) if found else start[name][row, 0].double()
+            expected = sum(actual) / len(actual) if actual else start[name][row, 0].double()
             torch.testing.assert_close(module.state.server["student"][name][row, 0].double(), expected)

@@ -1,4 +1,4 @@
-"""LG-FedAvg: common layers are averaged, private ones stay, and what is tested is the ensemble of clients' models."""
+"""LG-FedAvg: private layers stay, and the ensemble of clients' models is tested."""
 
 import pytest
 import torch

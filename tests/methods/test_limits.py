@@ -1,4 +1,4 @@
-"""Limit cases: at one value of a hyperparameter, a method is another one, bit by bit; at another value it is not."""
+"""Limit cases: at one value of a hyperparameter, a method is another one."""
 
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple

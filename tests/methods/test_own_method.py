@@ -1,4 +1,4 @@
-"""A method of a user's own: the one in `benchmark/methods/README.md` runs; what returns the wrong thing is told so."""
+"""A user's own method: the README's one runs; wrong return values are named."""
 
 import re
 import sys
@@ -110,7 +110,7 @@ def test_a_wrong_return_value_names_the_function_and_what_was_wanted(function, r
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_stream_of_an_unknown_part_is_told():
+def test_a_stream_of_an_unknown_part_is_refused():
     with pytest.raises(ConfigError, match="a stream's part: 'unlabeled'; did you mean 'unlabelled'?"):
         prepare(tiny_experiment()).part(0, "unlabeled")
 

@@ -1,4 +1,4 @@
-"""Shapes of local work: the same in two workers; who sits out, comes twice, only reads, or has a smaller network."""
+"""Kinds of local work: the same in two workers; sitting out, twice, only reading."""
 
 from dataclasses import dataclass, replace
 
@@ -103,18 +103,18 @@ def test_the_same_client_twice_draws_other_batches_and_sees_what_it_left(environ
 
 
 def test_predict_looks_at_every_image_in_order(environment):
-    (found,) = alone(environment, job(environment, Predicts()))
+    (actual,) = alone(environment, job(environment, Predicts()))
     part = environment.part(0, "unlabelled")
     network, data = environment.network().eval(), environment.data
     images = (part.images_NCHW[part.positions_N].float() / 255 - data.mean[0]) / data.std[0]
     with torch.no_grad():
-        assert torch.allclose(kept_by(found)["logits"], network(images), atol=1e-5)
+        assert torch.allclose(kept_by(actual)["logits"], network(images), atol=1e-5)
 
 
 def test_epochs_are_passes_over_the_holder_s_images(environment):
     streams = {"unlabelled": replace(UNLABELLED, drop_last=False)}
-    (found,) = alone(environment, job(environment, ToConstant(), data=streams, limit=Limit(epochs=2)))
-    assert found.steps == 2 * -(-len(environment.part(0, "unlabelled")) // 8)
+    (actual,) = alone(environment, job(environment, ToConstant(), data=streams, limit=Limit(epochs=2)))
+    assert actual.steps == 2 * -(-len(environment.part(0, "unlabelled")) // 8)
 
 
 def test_one_holder_of_everything():

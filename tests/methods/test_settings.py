@@ -1,4 +1,4 @@
-"""What holds for every method: settings survive being written, local work travels, bad values are refused."""
+"""Settings of every method: written and read again, and refused where impossible."""
 
 from dataclasses import replace
 
@@ -9,15 +9,13 @@ from benchmark.experiment import from_json, to_json
 from benchmark.federated.environment import prepare
 from benchmark.methods.catalogue import method_name
 from benchmark.methods.data_sharing import DataSharing
-from benchmark.methods.easgd import EASGD, MovingRate
+from benchmark.methods.easgd import EASGD
 from benchmark.methods.fedirm import FedIRM
-from benchmark.methods.fedmatch import FedMatch, Lambdas
+from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
-from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.rscfed import RSCFed
-from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
 from benchmark.methods.supervised_fl import SupervisedFL
@@ -41,24 +39,13 @@ def test_a_field_that_came_later_moves_no_key_at_its_default():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FedAvg(server_weight=-0.1), "server_weight: -0.1"),
-        (lambda: CRL(threshold=95.0), "threshold: 95.0"),
         (lambda: CRL(views="one_forward", pseudo_label_mode="eval"), "choose 'two_forwards'"),
-        (lambda: SemiFL(beta=0.0), "beta: 0.0"),
-        (lambda: RSCFed(alpha=0.0), "alpha: 0.0"),
-        (lambda: RSCFed(labelled_share=1.0), "labelled_share: 1.0"),
         (lambda: RSCFed(beta_labelled=5.0), "beta_labelled: 5.0 does nothing with beta_rule 'paper'"),
         (
             lambda: RSCFed(labelled_share=0.3, labelled_weight="by_size"),
             "choose labelled_weight 'per_round' or 'per_subset'",
         ),
-        (lambda: FedSwitch(local_ratio=-0.1), "local_ratio: -0.1"),
         (lambda: FedSwitch(first_round="student", unsent_teacher="keep_last"), "never measures a teacher"),
-        (lambda: FedMatch(lambdas=Lambdas(l1=-1.0)), "l1: -1.0"),
-        (lambda: EASGD(elastic=MovingRate(beta=2.0)), "beta: 2.0"),
-        (lambda: OverlapSGD(beta=1.0), "beta: 1.0"),
-        (lambda: SupervisedFL(batch_size=0), "batch_size: 0; choose 1 or more"),
-        (lambda: FedMatch(helper_interval=0), "helper_interval: 0"),
     ],
 )
 def test_impossible_values_are_refused(make, message):
@@ -85,7 +72,7 @@ def crl(**changes):
             {},
             "client_labels: 'released_code' does nothing",
         ),
-        (crl(bn_statistics="slot"), "server", {}, "'slot' moves nothing but self-training"),
+        (crl(bn_statistics="slot"), "server", {}, "'slot' has no effect but with self-training"),
         (FedIRM(), "share", {}, "does not suit method 'fedirm'"),
         (FedIRM(passes=5), "some_clients", {}, "passes: 5 does nothing with a network without dropout"),
         (LGFedAvg(private_layers=9), "everywhere", {}, "private_layers: 9 of"),

@@ -1,4 +1,4 @@
-"""Clients with one image, or none: a round that is finite, or an error that names the client."""
+"""Clients with one image, or none: a finite round, or an error that names them."""
 
 from collections.abc import Sequence
 from dataclasses import replace

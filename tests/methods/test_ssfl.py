@@ -1,4 +1,4 @@
-"""SSFL: its losses in NumPy, what clients start from, batch-norm statistics, and nothing above the threshold."""
+"""SSFL: losses in NumPy, what clients start from, and batch-norm statistics."""
 
 from dataclasses import replace
 from typing import Any

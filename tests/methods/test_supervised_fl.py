@@ -1,4 +1,4 @@
-"""Supervised FL: FedAvg written out again, FedProx's limits, and which clients train on what."""
+"""Supervised FL: FedAvg computed again, and which clients train on which labels."""
 
 from dataclasses import replace
 from functools import reduce

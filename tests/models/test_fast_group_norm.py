@@ -1,4 +1,4 @@
-"""The fast group norm by hand, against PyTorch's in float64, and where it stays out of the way.
+"""The fast group norm against PyTorch's in float64, and where PyTorch's is used.
 
 Legend: N images, C channels, H rows, W columns.
 """
@@ -44,9 +44,9 @@ def test_outputs_and_gradients_are_pytorchs(N, groups, per_group, side, mean):
     both = []
     for module, images in ((norm, images_NCHW), (exact, images_NCHW.double())):
         leaf = images.detach().clone().requires_grad_()
-        found = module(leaf)
-        found.backward(dy_NCHW.to(found.dtype))
-        both.append((found, leaf.grad, module.weight.grad, module.bias.grad))
+        actual = module(leaf)
+        actual.backward(dy_NCHW.to(actual.dtype))
+        both.append((actual, leaf.grad, module.weight.grad, module.bias.grad))
     values_NGM = images_NCHW.double().reshape(N, groups, -1)
     r = float((values_NGM.var(dim=2, correction=0) + exact.eps).rsqrt().max())
     for ours, theirs in zip(*both, strict=True):

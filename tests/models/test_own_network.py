@@ -1,4 +1,4 @@
-"""A network in a user's own file: trained by `fssl run`, and refused in one line where it is wrong."""
+"""A network in a user's own file: trained by `fssl run`, or refused in one line."""
 
 import json
 import sys
@@ -85,11 +85,11 @@ def test_its_weights_depend_on_the_seed_alone_and_its_norm_is_the_experiment_s(o
     ],
 )
 def test_what_is_wrong_with_it_is_one_line(own_file, network, message):
-    with pytest.raises(ConfigError, match=message) as found:
+    with pytest.raises(ConfigError, match=message) as actual:
         build(Model(network=network, norm_groups=4), (1, 8, 8), 10, seed=0)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(actual.value)
 
 
-def test_groups_that_do_not_divide_its_channels_are_told_when_it_is_built(own_file):
+def test_groups_that_do_not_divide_its_channels_are_named_when_it_is_built(own_file):
     with pytest.raises(ConfigError, match="norm_groups: 32 does not divide 8 channels; choose 1, 2, 4 or 8"):
         build(Model(network="my_net:MyNet"), (1, 8, 8), 10, seed=0)

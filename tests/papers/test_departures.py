@@ -77,10 +77,10 @@ def test_a_pair_differs_in_its_switch_alone(paper, profile):
     assert {cell.label.split("/")[0] for cell in item.cells} == switches.keys()
     for name, switch in switches.items():
         default, other = (item.cell(f"{name}/{way}").experiment for way in ("default", "other"))
-        found, fields = moved(default, other), fields_of(switch)
-        assert found and all(any(one == field or one.startswith(f"{field}.") for field in fields) for one in found)
+        changed, fields = moved(default, other), fields_of(switch)
+        assert changed and all(any(f"{key}.".startswith(f"{field}.") for field in fields) for key in changed)
         if isinstance(switch.other, str) and "method.beta" in fields:
-            assert other.method.beta == prior_of(other) and found != {"method.beta"}
+            assert other.method.beta == prior_of(other) and changed != {"method.beta"}
 
 
 @pytest.mark.parametrize(("paper", "profile"), PAPERS_AND_PROFILES)
@@ -116,20 +116,20 @@ def test_the_schedules_are_cifar_10_s():
 def test_the_values_found_are_the_study_s():
     study = json.loads((ROOT / "results" / "studies" / "fedswitch-open-laptop.json").read_text())
     (best,) = [trial["values"] for trial in study["trials"] if trial["number"] == study["best"]]
-    found = {f"method.{name}": value for name, value in fedswitch.FOUND_METHOD.items()}
-    found |= {f"optimizer.{name}": value for name, value in fedswitch.FOUND_OPTIMIZER.items()}
+    values = {f"method.{name}": value for name, value in fedswitch.FOUND_METHOD.items()}
+    values |= {f"optimizer.{name}": value for name, value in fedswitch.FOUND_OPTIMIZER.items()}
     beta = departures("fedswitch", "laptop").cell("found-beta/other").experiment.method.beta
-    assert {**found, "method.beta": beta} == best
+    assert {**values, "method.beta": beta} == best
 
 
 def test_as_many_labels_whether_skewed_or_not():
     """50 of a client's 560 images."""
-    found = departures("fedswitch", "paper").cell("labelled-skew/other").experiment.data
-    assert (found.label_setting, found.labelled_share) == ("share", pytest.approx(50 / 560, abs=1e-4))
+    data = departures("fedswitch", "paper").cell("labelled-skew/other").experiment.data
+    assert (data.label_setting, data.labelled_share) == ("share", pytest.approx(50 / 560, abs=1e-4))
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_every_switch_stands_in_the_handwritten_page_at_its_entry(paper):
+def test_every_switch_is_at_its_entry_of_the_handwritten_page(paper):
     text = re.sub(
         r"[ \n]+", " ", re.sub(r"\n( ?\d+\. |## )", r"\t\1", (ROOT / "reports" / paper / "departures.md").read_text())
     )

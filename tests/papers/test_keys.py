@@ -5,17 +5,18 @@ longer count: then `NUMERICS` of benchmark/experiment.py is what has to move, or
 """
 
 import hashlib
+from collections.abc import Iterable
 
 import pytest
 
 from benchmark.experiment import from_json, from_record
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items
+from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
-from benchmark.records.record import read_copy
+from benchmark.records.copies import read_copy
 from tests.conftest import ROOT
 
-# demo, laptop, gpu, paper. Those with self-training moved when its slots began to keep their statistics. Stand-ins of
-# SemiFL, RSCFed and FedSwitch may still be chosen anew.
+# demo, laptop, gpu, paper. Stand-ins of SemiFL, RSCFed and FedSwitch may still be chosen anew.
 DIGESTS = {
     "ssfl/tab2": "e584796e9900 11e980694ca2 55e28861257a c394a4cbfed2",
     "ssfl/tab1": "d8d6b250efaf 4d9ce17a31f8 9a789a498d4f 7e3350edddf0",
@@ -62,42 +63,37 @@ PLAIN = {
     "rscfed/weights": "465021e55010 6727e3177bbb 2999538ac035 01569a3b6d4c",
     "rscfed/departures": "dd67db2b861a 424d4fd5308e 7b40c9db61a9 c768d9b3ce0d",
 }
-# A few of them one by one: ssfl/tabd1 at the laptop, with records in results/reference/.
-TABLE_D1 = {
-    "MNIST/FedAvg": "49e2c9f58c5a73fe",
-    "MNIST/Grouping": "46b14de5215ca60a",
-    "MNIST/Control": "769301e7dd68c644",
-}
+
+
+def digest(pairs: Iterable[tuple[str, str]]) -> str:
+    text = "".join(f"{label}={key};" for label, key in pairs)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def keys_of(item: Item) -> list[tuple[str, str]]:
+    return sorted((cell.label, cell.cell_key) for cell in item.cells)
 
 
 @pytest.mark.parametrize("name", DIGESTS)
 def test_labels_and_keys_stay(name):
-    found = []
-    for profile in PROFILES:
-        cells = sorted(items([name], profile)[0].cells, key=lambda cell: cell.label)
-        text = "".join(f"{cell.label}={cell.cell_key};" for cell in cells)
-        found.append(hashlib.sha256(text.encode()).hexdigest()[:12])
-    assert " ".join(found) == DIGESTS[name]
+    assert " ".join(digest(keys_of(items([name], profile)[0])) for profile in PROFILES) == DIGESTS[name]
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_what_rscfed_was_is_kept_under_another_name(name):
     """And nothing of it is what RSCFed is now, but for the plain partition's switch."""
-    found = []
+    digests = []
     for profile in PROFILES:
-        (plain,) = items([f"{name}-plain"], profile)
-        (now,) = items([name], profile)
-        pairs = [*((cell.label, cell.cell_key) for cell in plain.cells)]
-        claims = [(claim.name, plain.hash_of(claim)) for claim in plain.claims]
-        text = "".join(f"{label}={key};" for label, key in (*sorted(pairs), *sorted(claims)))
-        found.append(hashlib.sha256(text.encode()).hexdigest()[:12])
-        shared = {cell.label for cell in now.cells if cell.cell_key in {key for _, key in pairs}}
+        plain, now = items([f"{name}-plain", name], profile)
+        claims = sorted((claim.name, plain.hash_of(claim)) for claim in plain.claims)
+        digests.append(digest([*keys_of(plain), *claims]))
+        shared = {cell.label for cell in now.cells if cell.cell_key in {key for _, key in keys_of(plain)}}
         assert shared == ({"partition/other"} if name == "rscfed/departures" else set())
         assert "plain Dirichlet partition: the suite's until 2026-11" in plain.title and not set(claims) & {
             (claim.name, now.hash_of(claim)) for claim in now.claims if claim.endpoint != "arithmetic"
         }
         assert any(f"{name}-plain" in note for note in now.notes) and plain.seeds == now.seeds
-    assert " ".join(found) == PLAIN[name]
+    assert " ".join(digests) == PLAIN[name]
 
 
 def test_plain_items_are_asked_for_by_name():
@@ -122,5 +118,5 @@ def test_every_item_of_ssfl_and_the_arena_is_held():
 
 def test_the_committed_records_are_those_of_the_items():
     (item,) = items(["ssfl/tabd1"], "laptop")
-    assert {cell.label: cell.cell_key for cell in item.cells if cell.role != "bound"} == TABLE_D1
-    assert set(TABLE_D1.values()) <= {path.name for path in (ROOT / "results" / "reference").iterdir()}
+    keys = {cell.cell_key for cell in item.cells if cell.role != "bound"}
+    assert keys <= {path.name for path in (ROOT / "results" / "reference").iterdir()}

@@ -165,4 +165,4 @@ def test_every_setting_has_its_labels_alone():
         for cell in item.cells:
             if cell.role == "published":
                 e = cell.experiment
-                assert any((found.data, found.federation) == (e.data, e.federation) for found in bounds)
+                assert any((bound.data, bound.federation) == (e.data, e.federation) for bound in bounds)

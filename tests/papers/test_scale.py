@@ -10,7 +10,6 @@ from benchmark.config import to_plain
 from benchmark.data.partition import Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
-from benchmark.methods.catalogue import METHODS, method_class
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.rscfed import RSCFed
@@ -80,17 +79,6 @@ def test_only_what_a_stand_in_names_changes(data, method):
     assert getattr(small.method, "server_batch_size", 7) == 7
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_of_the_suite_can_be_scaled(name):
-    method = method_class(name)()
-    setting = sorted(method.needs)[0]
-    full = Experiment(data=Data(label_setting=setting, N_s=50), method=method)
-    small = scaled(full, SMALL, "laptop")
-    has = {f.name for f in fields(method)}
-    assert changed(full, small) >= {"method.batch_size"} if "batch_size" in has else True
-    assert type(small.method) is type(method) and small.profile == "laptop"
-
-
 def test_local_steps_take_the_place_of_epochs_only_where_a_stand_in_says_so():
     full = Experiment(federation=Federation(T=1, epochs=2))
     assert scaled(full, replace(SMALL, K=None, C=None, T=16), "demo").federation == Federation(T=16, rounds=4)
@@ -117,9 +105,9 @@ def without_data(cell: Cell) -> str:
 
 
 def same_place(small: Cell, cells: Iterable[Cell]) -> Cell:
-    """The first cell of that name: a stand-in stands for every data set, and what is printed is the first one's."""
-    found = [cell for cell in cells if without_data(cell) == without_data(small) and cell.role == small.role]
-    return next(cell for cell in found if cell.published == small.published)
+    """The first cell of that name: a stand-in has every data set's cells, and the print of the first."""
+    alike = [cell for cell in cells if without_data(cell) == without_data(small) and cell.role == small.role]
+    return next(cell for cell in alike if cell.published == small.published)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -164,7 +152,7 @@ def test_profiles_that_would_repeat_a_smaller_one_are_it():
 @pytest.mark.parametrize("name", ITEMS)
 def test_no_two_profiles_of_an_item_share_a_run(name):
     """The same cells under another name would be trained, and shown, twice."""
-    found = {item.profile: item for item in (items([name], profile)[0] for profile in PROFILES)}
-    assert set(found) == set(profiles(name))
-    runs = [key for item in found.values() for key in {cell.cell_key for cell in item.cells}]
+    by_profile = {item.profile: item for item in (items([name], profile)[0] for profile in PROFILES)}
+    assert set(by_profile) == set(profiles(name))
+    runs = [key for item in by_profile.values() for key in {cell.cell_key for cell in item.cells}]
     assert len(set(runs)) == len(runs)

@@ -13,7 +13,7 @@ from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers import published
 from benchmark.papers.bounds import bound_of, is_bound
-from benchmark.papers.catalogue import ITEMS, VARIANTS, items, profiles, variant_of
+from benchmark.papers.catalogue import ITEMS, VARIANTS, WITH_SWITCHES, items, profiles, variant_of
 from benchmark.papers.item import ACCURACY, Printed
 from benchmark.papers.paper import Paper
 from benchmark.papers.published import read_published
@@ -76,32 +76,32 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pape
 
 
 def test_a_file_becomes_an_item(toy):
-    found = item(toy(FILE), "tab1", "paper")
-    assert [cell.label for cell in found.cells] == ["SVHN/A/alpha=0.1", "CIFAR-10/A/alpha=0.1", "SVHN/B/alpha=1"]
-    first = found.cells[0]
+    table = item(toy(FILE), "tab1", "paper")
+    assert [cell.label for cell in table.cells] == ["SVHN/A/alpha=0.1", "CIFAR-10/A/alpha=0.1", "SVHN/B/alpha=1"]
+    first = table.cells[0]
     assert first.setting == {"method": "A", "data": "SVHN", "alpha": 0.1} and first.computed == {"K": 10}
     assert first.published == {
         "test/accuracy": Printed(value=90.0, spread=0.5, runs=4),
         "test/auroc": Printed(value=99.0, runs=4),
     }
-    assert found.cells[2].role == "quoted" and "C et al." in found.cells[2].note
-    (shown,) = found.shown
+    assert table.cells[2].role == "quoted" and "C et al." in table.cells[2].note
+    (shown,) = table.shown
     assert shown.printed() == 70.0 and shown.note == "D has no method here" and shown.setting["method"] == "D"
-    assert (found.rows, found.columns, found.seeds) == (("data", "alpha"), ("method",), 4)
-    assert found.drawing is not None and (found.drawing.x, found.drawing.log_x) == ("alpha", True)
-    assert [claim.name for claim in found.claims] == ["A is better (SVHN)", "A is better (CIFAR-10)"]
-    assert found.notes == ("a note", "Selection: the last round's model. Test data chose nothing.")
+    assert (table.rows, table.columns, table.seeds) == (("data", "alpha"), ("method",), 4)
+    assert table.drawing is not None and (table.drawing.x, table.drawing.log_x) == ("alpha", True)
+    assert [claim.name for claim in table.claims] == ["A is better (SVHN)", "A is better (CIFAR-10)"]
+    assert table.notes == ("a note", "Selection: the last round's model. Test data chose nothing.")
 
 
 def test_a_stand_in_takes_the_first_data_set_s_place(toy):
-    found = item(toy(FILE), "tab1", "demo")
-    assert [cell.label for cell in found.cells] == ["stand-in/A/alpha=0.1", "stand-in/B/alpha=1"]
-    assert found.cells[0].printed() == 90.0 and found.seeds == 3
-    assert found.title == "A table (stand-in: stand-in)" and found.notes[0] == "small" and len(found.claims) == 1
+    table = item(toy(FILE), "tab1", "demo")
+    assert [cell.label for cell in table.cells] == ["stand-in/A/alpha=0.1", "stand-in/B/alpha=1"]
+    assert table.cells[0].printed() == 90.0 and table.seeds == 3
+    assert table.title == "A table (stand-in: stand-in)" and table.notes[0] == "small" and len(table.claims) == 1
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('title = "A table"', 'titel = "A table"', r"unknown key 'titel'; did you mean 'title'"),
         ("seeds = 4\n", "", "seeds is missing"),
@@ -116,13 +116,26 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
         ("least = 0.01", "", "claim 'A is better': least is missing"),
         ("least = 0.01", 'least = "small"', "least: 'small' is not a number"),
         ('endpoint = "end"', 'endpoint = "ends"', "unknown endpoint 'ends'; did you mean 'end'"),
+        (
+            'data = ["svhn", "cifar10"]',
+            'data = ["svhm", "cifar10"]',
+            "claim 'A is better': unknown data set 'svhm'; choose",
+        ),
         ('form = "improves"', 'form = "improve"', "form: unknown value 'improve'; did you mean 'improves'"),
         ('"{data}/A/alpha=0.1" = 1', '"{data}/A/alpha=0.2" = 1', "no cell 'SVHN/A/alpha=0.2'; choose SVHN/A/"),
     ],
 )
-def test_what_is_misspelt_is_refused(toy, old, new, told):
-    with pytest.raises(ConfigError, match=told):
+def test_what_is_misspelt_is_refused(toy, old, new, message):
+    with pytest.raises(ConfigError, match=message):
         item(toy(FILE.replace(old, new)), "tab1", "paper")
+
+
+@pytest.mark.parametrize("paper", WITH_SWITCHES, ids=lambda paper: paper.name)
+def test_a_method_that_a_paper_does_not_have_is_refused(paper):
+    name = next(name for name in ITEMS if name.startswith(f"{paper.name}/"))
+    line = read_published(name)["cells"][0]
+    with pytest.raises(ConfigError, match="method: 'FedMix'"):
+        paper.experiment(paper.setting_of({**line, "method": "FedMix"}))
 
 
 def test_a_missing_file_is_named(toy):
@@ -133,7 +146,7 @@ def test_a_missing_file_is_named(toy):
 @pytest.mark.parametrize("profile", ["demo", "laptop", "gpu"])
 def test_every_accuracy_by_labels_at_the_server_has_its_bound(profile):
     """In as many server steps, on as many of the same labels, by the same network; items share what is alike."""
-    found = set()
+    bounds = set()
     for one in items(["ssfl"], profile):
         for cell in one.trained:
             if cell.experiment.data.label_setting != "server" or is_bound(cell):
@@ -146,8 +159,8 @@ def test_every_accuracy_by_labels_at_the_server_has_its_bound(profile):
             e, its = cell.experiment, alone.experiment
             assert isinstance(its.method, ServerOnly) and its.model == e.model and its.data == e.data
             assert its.federation.T * its.federation.rounds == e.federation.T * e.federation.rounds
-            found.add(alone.cell_key)
-    assert len(found) < 40
+            bounds.add(alone.cell_key)
+    assert len(bounds) < 40
 
 
 @pytest.mark.parametrize("profile", REDUCED)
@@ -155,8 +168,8 @@ def test_every_accuracy_by_labels_at_the_server_has_its_bound(profile):
 def test_every_stand_in_says_how_its_setting_was_chosen(paper, profile):
     for item_ in items([paper], profile):
         if not item_.name.endswith("/departures"):
-            told = [note for note in item_.notes if "held-out labels" in note or "held out at the server" in note]
-            assert told or "is not recorded" in " ".join(item_.notes), item_.name
+            notes = [note for note in item_.notes if "held-out labels" in note or "held out at the server" in note]
+            assert notes or "is not recorded" in " ".join(item_.notes), item_.name
 
 
 NETWORKS = {"wresnet28x2": "WResNet28x2", "resnet18": "ResNet18", "resnet9": "ResNet9", "fedavg_cnn": "CNN"}
@@ -212,11 +225,3 @@ def test_every_factor_that_is_shown_is_the_one_that_runs(profile):
             ), (name, cell.label)
             shown |= {(paper, key) for key in said}
     assert {("semifl", "rounds"), ("semifl", "network"), ("semifl", "E"), ("ssfl", "E"), ("fedswitch", "alpha")} < shown
-
-
-def test_published_rounds_stand_beside_those_that_run():
-    """SSFL's Table 3 runs 600 rounds of FedMatch, of which the gpu profile runs a tenth."""
-    for profile, rounds in (("paper", 600), ("gpu", 60)):
-        cell = items(["semifl/tab3"], profile)[0].cell("FedMatch/IID")
-        assert cell.setting["rounds"] == cell.experiment.federation.rounds == rounds
-        assert cell.setting["network"] == "ResNet9" and cell.note.endswith("printed: rounds = 200, network = AlexNet")

@@ -15,8 +15,9 @@ from statistics import fmean, median
 
 from benchmark.errors import FsslError
 from benchmark.experiment import from_record
+from benchmark.records.copies import read_copy
 from benchmark.records.provenance import hardware
-from benchmark.records.record import RunRecord, read_copy
+from benchmark.records.record import RunRecord
 from sweeps.cost import ENGINE, count
 
 WITHIN = 1.5

@@ -26,10 +26,11 @@ from hypothesis import strategies as st
 from benchmark.cli.run import resolve
 from benchmark.errors import FsslError, Stopped
 from benchmark.experiment import to_json
-from benchmark.records.record import FILES, pack, read_copy, read_run, run_folder
+from benchmark.records.copies import pack, read_copy
+from benchmark.records.record import FILES, read_run, run_folder
 from benchmark.records.run import run
 from benchmark.records.state import NAME, load
-from benchmark.records.verify import disagreements, troubles_of
+from benchmark.records.verify import record_faults
 from tests.conftest import record_of, tiny_experiment
 from tests.records.test_run import Interrupt
 from tests.records.test_state import in_torch_s_format
@@ -137,8 +138,7 @@ def test_the_files_of_a_run(whole: SimpleNamespace, name: str, data: st.DataObje
     with contextlib.suppress(FsslError):
         record = read_run(whole.place)
         if record is not None:
-            troubles_of(record, whole.place)
-            disagreements([(record, whole.place)] * 2)
+            record_faults(record, whole.place)
 
 
 @given(data=st.data())
@@ -148,8 +148,7 @@ def test_committed_copies(whole: SimpleNamespace, data: st.DataObject) -> None:
     path.write_bytes(gzip.compress(data.draw(text_of(copy.deepcopy(pack(whole.record)))), 1))
     with contextlib.suppress(FsslError):
         record = read_copy(path)
-        troubles_of(record, path)
-        disagreements([(record, path)] * 2)
+        record_faults(record, path)
 
 
 def test_a_client_that_keeps_no_tree(tmp_path: Path, whole: SimpleNamespace) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from benchmark.experiment import Evaluation, Federation
 from benchmark.records.record import run_folder
-from benchmark.records.verify import troubles_of
+from benchmark.records.verify import record_faults
 from tests.conftest import record_of, tiny_experiment
 from tests.records.equality import differences, saved
 from tests.records.faults import FAULTS, PLACES
@@ -99,7 +99,7 @@ def test_the_record_is_that_of_an_unbroken_run(forks, whole, results, engine, fa
         assert again["said"] == ""
     assert differences(results, whole[engine], EXPERIMENT) == []
     record = record_of(folder)
-    assert troubles_of(record, folder) == []
+    assert record_faults(record, folder) == []
     starts = [attempt["from_round"] for attempt in record.manifest["attempts"]]
     assert starts == ([0] if fault == "stopped" and end["code"] == 0 else [0, expected_round(fault, place)])
 

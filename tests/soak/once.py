@@ -24,7 +24,7 @@ from typing import Any
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.claim import read
 from benchmark.records.record import read_run, run_folder
-from benchmark.records.verify import troubles_of
+from benchmark.records.verify import record_faults
 from sweeps.launcher import LaunchStatus, launch
 from sweeps.processes import LocalWorkers
 from tests.conftest import tiny_experiment
@@ -89,7 +89,7 @@ def _troubles(folder: Path) -> list[str]:
     record = read_run(folder)
     if record is None or record.status != "done":
         return [f"{folder}: is not done"]
-    troubles = troubles_of(record, folder)
+    troubles = record_faults(record, folder)
     left = {path.name for path in folder.iterdir()} - FINISHED
     return [*troubles, *(f"{folder}: {name} is left over" for name in sorted(left))]
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from benchmark.methods.ssfl import Grouping
 from benchmark.papers.item import Cell, Item
-from benchmark.records.record import run_folder, write_reference
+from benchmark.records.copies import write_reference
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.plan import Seeds, plan, restricted, wanted
 from tests.conftest import record_of

@@ -13,7 +13,8 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
-from benchmark.records.record import pack, read_run, run_folder, unpack
+from benchmark.records.copies import pack, unpack
+from benchmark.records.record import read_run, run_folder
 from benchmark.records.run import run
 from sweeps.cost import seconds_of_first
 from sweeps.status import RunStatus, on_disk, status_of, summary

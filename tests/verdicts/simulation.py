@@ -23,8 +23,8 @@ from tests.verdicts.test_error_rate import (
     error_rate,
     evidence_of,
     family_of,
+    none_collapsed,
     one_falls,
-    standing,
     within_noise,
 )
 
@@ -57,7 +57,7 @@ def power(effect: float, families: int, falls: float = 0.0) -> dict[str, object]
     rng, claims, family = np.random.default_rng(2), claims_of(1, 0.1) * 4, family_of(4, 0)
     at: list[int | None] = []
     for _ in range(families):
-        runs = one_falls(falls)(rng, 4) if falls else standing(rng.normal(effect, 1.0, (4, len(SEEDS))))
+        runs = one_falls(falls)(rng, 4) if falls else none_collapsed(rng.normal(effect, 1.0, (4, len(SEEDS))))
         if falls:
             runs.differences[:] += effect * ~runs.a
         decision, _ = decide(evidence_of(runs, claims), family)[0]

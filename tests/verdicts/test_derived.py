@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmark.papers.catalogue import items
-from benchmark.records.record import RunRecord, pack, unpack
+from benchmark.records.copies import pack, unpack
+from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import is_private, is_smoothed, is_stateless, value_of
 from benchmark.verdicts.results import cell_result
 
@@ -26,18 +27,18 @@ def record(kl=KL, every=2, **result) -> RunRecord:
 
 def test_divergences_are_means_over_the_last_eighth():
     """Evaluated in every round: rounds 15 and 16 have (1.5 + 1.6) / 2 = 1.55 and (3 + 5) / 2 = 4."""
-    found = record([*KL[:14], (1.5, 3.0), (1.6, 5.0)], every=1)
-    assert value_of(found, "pseudo/kl_ratio") == pytest.approx(1.55 / 4)
-    assert value_of(found, "pseudo/kl_log_ratio") == pytest.approx(math.log(1.55 / 4))
-    assert value_of(found, "pseudo/kl_gap") == pytest.approx(4 - 1.55)
-    assert value_of(found, "pseudo/kl_true") == 5.0  # what the run wrote is its last round's
+    run = record([*KL[:14], (1.5, 3.0), (1.6, 5.0)], every=1)
+    assert value_of(run, "pseudo/kl_ratio") == pytest.approx(1.55 / 4)
+    assert value_of(run, "pseudo/kl_log_ratio") == pytest.approx(math.log(1.55 / 4))
+    assert value_of(run, "pseudo/kl_gap") == pytest.approx(4 - 1.55)
+    assert value_of(run, "pseudo/kl_true") == 5.0  # what the run wrote is its last round's
 
 
 def test_a_committed_copy_says_the_same():
-    found = record()
-    assert value_of(found, "pseudo/kl_ratio") == pytest.approx(0.5)
+    run = record()
+    assert value_of(run, "pseudo/kl_ratio") == pytest.approx(0.5)
     for name in ("pseudo/kl_ratio", "pseudo/kl_gap"):
-        assert value_of(unpack(pack(found), Path("copy")), name) == pytest.approx(value_of(found, name))
+        assert value_of(unpack(pack(run), Path("copy")), name) == pytest.approx(value_of(run, name))
 
 
 @pytest.mark.parametrize("kl", [[], [(0.5, 0.0)] * 16])
@@ -59,9 +60,9 @@ def test_the_weight_of_labelled_clients_is_the_mean_of_the_rounds_that_have_it()
         {"round": 3, "aggregation/labelled_share": 0.0},
         {"round": 4, "aggregation/labelled_share": 0.6, "test/accuracy": 0.5},
     ]
-    found = replace(record(), rounds=rounds)
-    assert value_of(found, "aggregation/labelled_weight") == pytest.approx(0.5)
-    assert value_of(unpack(pack(found), Path("copy")), "aggregation/labelled_weight") == pytest.approx(0.5)
+    run = replace(record(), rounds=rounds)
+    assert value_of(run, "aggregation/labelled_weight") == pytest.approx(0.5)
+    assert value_of(unpack(pack(run), Path("copy")), "aggregation/labelled_weight") == pytest.approx(0.5)
     assert value_of(record(), "aggregation/labelled_weight") is None
     alone = replace(record(), experiment={"method": {"kind": "supervised_fl"}})
     assert value_of(alone, "aggregation/labelled_weight") == 1.0
@@ -86,8 +87,8 @@ def exchange(received=("student",), sent=("student",), kept=(), state=("student"
 )
 def test_what_table_1_of_fedswitch_asks(handed, private, stateless, smoothed):
     assert (is_private(handed), is_stateless(handed), is_smoothed(handed)) == (private, stateless, smoothed)
-    found = record(exchange=handed)
-    assert value_of(found, "exchange/privacy") == float(private)
+    run = record(exchange=handed)
+    assert value_of(run, "exchange/privacy") == float(private)
 
 
 def test_a_run_that_does_not_say_has_no_value():
@@ -96,5 +97,5 @@ def test_a_run_that_does_not_say_has_no_value():
 
 def test_a_cell_s_values_may_be_derived():
     cell = items(["fedswitch/fig3_right"], "demo")[0].cells[0]
-    found = cell_result(cell, {cell.cell_key: {0: record()}}, 1, "pseudo/kl_ratio")
-    assert found.values == {0: pytest.approx(0.5)}
+    run = cell_result(cell, {cell.cell_key: {0: record()}}, 1, "pseudo/kl_ratio")
+    assert run.values == {0: pytest.approx(0.5)}

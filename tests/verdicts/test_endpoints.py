@@ -48,8 +48,8 @@ def test_speed_is_an_area_under_log_odds_given_back_as_an_accuracy():
 
 def test_throughout_is_a_mean_since_clients_take_part():
     """Of .2, .4 and .9 the first is of the warm start of 10 rounds: (.4 + .9) / 2, each once, however far apart."""
-    found = value_at(run({10: 0.2, 11: 0.4, 30: 0.9}, 30, joined=10), "test/accuracy", "throughout")
-    assert found == pytest.approx(0.65)
+    value = value_at(run({10: 0.2, 11: 0.4, 30: 0.9}, 30, joined=10), "test/accuracy", "throughout")
+    assert value == pytest.approx(0.65)
 
 
 def test_a_faster_run_with_the_same_end_has_more_speed():
@@ -70,9 +70,9 @@ def test_rounds_and_bytes_to_a_target():
 
 
 def test_all_right_and_all_wrong_have_finite_speed():
-    for value in (0.0, 1.0):
-        found = value_at(run({1: value, 2: value}, 2), "test/accuracy", "speed")
-        assert found == pytest.approx(value, abs=2e-3)
+    for accuracy in (0.0, 1.0):
+        value = value_at(run({1: accuracy, 2: accuracy}, 2), "test/accuracy", "speed")
+        assert value == pytest.approx(accuracy, abs=2e-3)
 
 
 def test_last_rounds_are_at_most_an_eighth_of_the_run():

@@ -3,7 +3,7 @@
 Counted are families with any false verdict, whatever its reason. The truth is the median difference over all runs,
 those that collapse too: "holds" and "contradicted" of an improvement are false where it is zero, and "no effect of
 interest" where it is at the margin; of "comparable", "contradicted" is false inside the margin, and "holds" at it.
-Differences are in standard deviations of a run that stands. Every third claim is a "comparable".
+Differences are in standard deviations of a run that did not collapse. Every third claim is a "comparable".
 
 `python -m tests.verdicts.simulation` goes through all families, main claims, margins and draws; here are some of each.
 """
@@ -47,28 +47,28 @@ class Draw:
     effects: Callable[[int, float], Values] = lambda claims, margin: np.zeros(claims)  # of so many claims at a margin
 
 
-def standing(differences: Values) -> Runs:
+def none_collapsed(differences: Values) -> Runs:
     none = np.zeros(differences.shape, dtype=bool)
     return Runs(differences=differences, a=none, b=none)
 
 
 def normal(rng: np.random.Generator, claims: int) -> Runs:
-    return standing(rng.normal(size=(claims, len(SEEDS))))
+    return none_collapsed(rng.normal(size=(claims, len(SEEDS))))
 
 
 def heavy_tailed(rng: np.random.Generator, claims: int) -> Runs:
-    return standing(rng.standard_t(3, (claims, len(SEEDS))))
+    return none_collapsed(rng.standard_t(3, (claims, len(SEEDS))))
 
 
 def correlated(rng: np.random.Generator, claims: int) -> Runs:
     """Claims that share an arm."""
     shared = rng.normal(size=(1, len(SEEDS)))
-    return standing((shared + rng.normal(size=(claims, len(SEEDS)))) / np.sqrt(2))
+    return none_collapsed((shared + rng.normal(size=(claims, len(SEEDS)))) / np.sqrt(2))
 
 
 def tied(step: float) -> Callable[[np.random.Generator, int], Runs]:
     """Accuracies on so few test images that one of them is `step` standard deviations."""
-    return lambda rng, claims: standing(step * np.round(rng.normal(size=(claims, len(SEEDS))) / step))
+    return lambda rng, claims: none_collapsed(step * np.round(rng.normal(size=(claims, len(SEEDS))) / step))
 
 
 def one_falls(share: float, spread: float = 1.0) -> Callable[[np.random.Generator, int], Runs]:
@@ -214,7 +214,7 @@ def share_of(verdict: str, effect: float, claim: Claim, draws: int = 100) -> flo
     verdicts = []
     for _ in range(draws):
         values = rng.normal(effect, 1.0, (4, len(SEEDS)))
-        verdicts.append(decide(evidence_of(standing(values), [claim] * 4), family_of(4, 0))[0][0].verdict)
+        verdicts.append(decide(evidence_of(none_collapsed(values), [claim] * 4), family_of(4, 0))[0][0].verdict)
     return verdicts.count(verdict) / draws  # type: ignore[arg-type]
 
 

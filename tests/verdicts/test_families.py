@@ -13,8 +13,18 @@ from benchmark.papers.item import Claim, Family, Item
 from benchmark.records.record import run_folder
 from benchmark.verdicts import families
 from benchmark.verdicts.evidence import evidence
-from benchmark.verdicts.families import begun_under, closed, declared, family_of, hash_of, manifest_name, owner
+from benchmark.verdicts.families import (
+    begun_under,
+    closed,
+    declared,
+    families_of,
+    family_of,
+    hash_of,
+    manifest_name,
+    owner,
+)
 from sweeps.plan import Seeds, plan, wanted
+from tests.conftest import tiny_experiment
 
 
 @pytest.fixture
@@ -26,8 +36,8 @@ def begin(results: Path, item: Item, seed: int, claims: Family) -> None:
     """The manifest of a run of the item's first cell."""
     folder = run_folder(results, item.cells[0].experiment.with_seed(seed))
     folder.mkdir(parents=True)
-    told = {"ssfl demo": {"main": list(claims.main), "others": list(claims.others)}}
-    (folder / "manifest.json").write_text(json.dumps({"claims": told}))
+    noted = {"ssfl demo": {"main": list(claims.main), "others": list(claims.others)}}
+    (folder / "manifest.json").write_text(json.dumps({"claims": noted}))
 
 
 def test_a_family_is_closed_by_its_first_confirming_run(tmp_path: Path, tab2: Item):
@@ -141,3 +151,10 @@ def test_a_claim_without_runs_has_the_error_of_the_hundred_that_will_judge_it(tm
     for claim in planned.claims:
         seen = evidence(planned, {}, claim)
         assert (seen.first, seen.hundred, set(seen.family.others)) == (200, 2, mine - set(known.main))
+
+
+def test_a_confirming_seed_of_a_setting_of_one_s_own_judges_nothing(tmp_path):
+    """`fssl run --seed=100`: the profile is "custom", which no paper has."""
+    own = tiny_experiment().with_seed(100)
+    assert own.profile == "custom" and begun_under(own, tmp_path) == {}
+    assert families_of(own.cell_key, own.profile, own.seed) == set()

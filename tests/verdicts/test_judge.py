@@ -41,6 +41,24 @@ def records_of(
     }
 
 
+def gains(item: Item, *differences: Sequence[float], first: int = 100) -> dict[str, dict[int, RunRecord]]:
+    """Runs of the item's cells: .5 and these differences, the last cell .5 alone."""
+    *cells, last = item.cells
+    ends = [(cell, [0.5 + d for d in of_cell]) for cell, of_cell in zip(cells, differences, strict=True)]
+    return records_of([*ends, (last, [0.5] * max(map(len, differences)))], first)
+
+
+def improves(better: str, factor: float = 1.0) -> Claim:
+    contrast = {better: factor, "c": -factor}
+    return Claim(name=better, quote="", source="", contrast=contrast, form="improves", least=0.01)
+
+
+def three_cells(*claims: Claim) -> Item:
+    """Cells "a", "b" and "c"."""
+    cells = tuple(make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abc"))
+    return Item(name="t/t", title="t", profile="demo", cells=cells, claims=claims)
+
+
 def judge(item: Item, records: Records, **family: Any) -> list[Judged]:
     """The verdicts by runs that were begun under the item's claims."""
     return judge_as_begun(item, begun_under(item, records, **family))
@@ -49,9 +67,7 @@ def judge(item: Item, records: Records, **family: Any) -> list[Judged]:
 def judged(differences: list[float], *, first: int = 100, claims: int = 1, **claim: Any) -> Judged:
     """The verdict on a - b = differences, as one of so many claims of a paper."""
     item = pair(**claim)
-    a, b = item.cells
-    records = records_of([(a, [0.5 + d for d in differences]), (b, [0.5] * len(differences))], first)
-    return judge(item, records, more=claims - 1)[0]
+    return judge(item, gains(item, differences, first=first), more=claims - 1)[0]
 
 
 def test_pilot_seeds_are_shown_and_never_judged():
@@ -99,20 +115,19 @@ def test_only_looks_judge_and_the_first_that_decides_stays():
 def test_seeds_without_a_gap_are_judged():
     """Which runs have ended must not choose what is judged: without seed 104 only 100 to 103 count."""
     item = pair()
-    a, b = item.cells
-    records = records_of([(a, [0.5 + d for d in GOOD]), (b, [0.5] * 32)])
-    del records[a.cell_key][104]
+    records = gains(item, GOOD)
+    del records[item.cells[0].cell_key][104]
     assert (judge(item, records)[0].n, judge(item, records)[0].verdict) == (4, "undecided")
 
 
 def test_a_seed_whose_cells_several_engines_trained_is_not_judged():
     """Nine seeds decide; of the third one cell is another engine's: a gap, so that two are left."""
     item = pair()
-    a, b = item.cells
-    records = records_of([(a, [0.5 + d for d in GOOD[:9]]), (b, [0.5] * 9)])
+    records = gains(item, GOOD[:9])
     (before,) = judge(item, records)
-    run = records[a.cell_key][102]
-    records[a.cell_key][102] = replace(run, manifest={**run.manifest, "engine": {"name": "other"}})
+    key = item.cells[0].cell_key
+    run = records[key][102]
+    records[key][102] = replace(run, manifest={**run.manifest, "engine": {"name": "other"}})
     (after,) = judge(item, records)
     assert (before.verdict, before.n) == ("holds", 9) and (after.verdict, after.n) == ("undecided", 2)
     assert "several engines trained the cells of seeds 102" in after.reason
@@ -137,7 +152,7 @@ def test_an_open_claim_says_when_it_is_looked_at_again():
     assert "this was the last look" in last.reason
 
 
-def test_a_verdict_stands_beside_the_estimate_over_all_confirming_seeds():
+def test_a_verdict_has_the_estimate_over_all_confirming_seeds_too():
     """Decided by the first nine, with gains of 2 to 2.8 points; all 24 have 2 to 4.3. The level is the look's."""
     seen = judged(GOOD[:24])
     assert (seen.verdict, seen.n, seen.estimate) == ("holds", 9, pytest.approx(0.024))
@@ -154,14 +169,10 @@ def test_an_interval_that_is_the_range_of_the_differences_says_so():
     assert narrow is not None and narrow.is_range and narrow.interval == pytest.approx((GOOD[0], GOOD[8]))
 
 
-def test_pilots_stand_beside_a_verdict():
+def test_pilots_are_shown_with_a_verdict():
     item = pair()
-    a, b = item.cells
-    both = [
-        records_of([(a, [0.5 + d for d in gains]), (b, [0.5] * len(gains))], first)
-        for gains, first in ((GOOD[:9], 100), ([-0.1, -0.2, -0.3], 0))
-    ]
-    (seen,) = judge(item, {key: {**both[0][key], **both[1][key]} for key in both[0]})
+    confirming, pilots = gains(item, GOOD[:9]), gains(item, [-0.1, -0.2, -0.3], first=0)
+    (seen,) = judge(item, {key: {**confirming[key], **pilots[key]} for key in pilots})
     assert seen.verdict == "holds" and seen.pilots is not None
     assert (seen.pilots.value, seen.pilots.n, seen.pilots.interval) == (pytest.approx(-0.2), 3, None)
 
@@ -170,8 +181,7 @@ def test_a_later_hundred_of_seeds_has_less_error():
     """.05 on the first, .05 / 2^k on the k-th: all later ones together .025."""
     assert [family_error(k) for k in (1, 2, 3)] == [0.05, 0.0125, 0.00625]
     item = pair()
-    a, b = item.cells
-    second = records_of([(a, [0.5 + d for d in GOOD[:9]]), (b, [0.5] * 9)], 200)
+    second = gains(item, GOOD[:9], first=200)
     assert (judge(item, second)[0].verdict, judge(item, second)[0].error) == ("holds", 0.0125)
     anew = replace(item, confirms_from=200)  # its cells before were wrong, and are withdrawn
     assert judge(anew, second)[0].error == 0.05
@@ -184,15 +194,8 @@ def test_a_family_shares_its_error_and_what_is_decided_leaves_its_share():
     alone = judged(GOOD[:9], claims=8)
     assert (alone.verdict, alone.interval) == ("undecided", None)
     assert alone.reason.startswith("9 seeds are too few for an interval at this claim's error")
-    cells = [make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abc")]
-    others = tuple(
-        Claim(name=f"b {n}", quote="", source="", contrast={"b": 1.0 + n, "c": -1.0 - n}, form="improves", least=0.01)
-        for n in range(7)
-    )
-    mine = Claim(name="a", quote="", source="", contrast={"a": 1.0, "c": -1.0}, form="improves", least=0.01)
-    item = Item(name="t/t", title="t", profile="demo", cells=tuple(cells), claims=(mine, *others))
-    a, b, c = cells
-    records = records_of([(a, [0.5 + d for d in GOOD[:9]]), (b, [0.5 + d for d in GOOD]), (c, [0.5] * 32)])
+    item = three_cells(improves("a"), *(improves("b", 1.0 + n) for n in range(7)))
+    records = gains(item, GOOD[:9], GOOD)
     assert [one.verdict for one in judge(item, records)] == ["holds"] * 8
     assert [one.verdict for one in judge(item, records, more=56)] == ["undecided", *["holds"] * 7]
 
@@ -200,60 +203,39 @@ def test_a_family_shares_its_error_and_what_is_decided_leaves_its_share():
 def test_main_claims_are_judged_in_order_with_half_of_the_error():
     """Nine seeds reject at .025 (2 / 512 = .0039 < .0099), whatever else the paper claims; the second only once the
     first is decided, and the others share the other half."""
-    cells = [make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abc")]
-
-    def claim(better: str) -> Claim:
-        return Claim(name=better, quote="", source="", contrast={better: 1, "c": -1}, form="improves", least=0.01)
-
-    item = Item(name="t/t", title="t", profile="demo", cells=tuple(cells), claims=(claim("a"), claim("b")))
+    item = three_cells(improves("a"), improves("b"))
     first, second = map(item.hash_of, item.claims)
-    a, b, c = cells
 
-    def judged_in(gains: list[float], main: tuple[str, ...]) -> list[Judged]:
-        nine = [0.5] * 9
-        records = records_of([(a, [0.5 + d for d in gains]), (b, [0.5 + d for d in GOOD[:9]]), (c, nine)])
-        return judge(item, records, main=main, more=60)
+    def verdicts(of_a: list[float], main: tuple[str, ...]) -> list[str]:
+        return [judged.verdict for judged in judge(item, gains(item, of_a, GOOD[:9]), main=main, more=60)]
 
-    def verdicts(gains: list[float], main: tuple[str, ...]) -> list[str]:
-        return [one.verdict for one in judged_in(gains, main)]
-
+    mixed = [0.02, -0.02] * 4 + [0.0]
     assert verdicts(GOOD[:9], (first, second)) == ["holds", "holds"]
-    assert verdicts([0.02, -0.02] * 4 + [0.0], (first, second)) == ["undecided", "undecided"]
-    assert verdicts([0.02, -0.02] * 4 + [0.0], (second, first)) == ["undecided", "holds"]
+    assert verdicts(mixed, (first, second)) == ["undecided", "undecided"]
+    assert verdicts(mixed, (second, first)) == ["undecided", "holds"]
     assert verdicts(GOOD[:9], (second,)) == ["undecided", "holds"]
-    waits = judged_in([0.02, -0.02] * 4 + [0.0], (first, second))[1]
-    assert waits.waits_for == "'a'"
+    assert judge(item, gains(item, mixed, GOOD[:9]), main=(first, second), more=60)[1].waits_for == "'a'"
 
 
 def test_no_effect_hands_no_error_on():
     """It rejects no difference. The main claim behind it waits; half of the error stays half."""
-    cells = [make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abc")]
-    claims = tuple(
-        Claim(name=better, quote="", source="", contrast={better: 1, "c": -1}, form="improves", least=0.01)
-        for better in "ab"
-    )
-    item = Item(name="t/t", title="t", profile="demo", cells=tuple(cells), claims=claims)
-    first, second = map(item.hash_of, claims)
-    a, b, c = cells
-    nothing = [0.001 * (-1) ** seed for seed in range(24)]
-    records = records_of([(a, [0.5 + d for d in nothing]), (b, [0.5 + d for d in GOOD[:4]]), (c, [0.5] * 24)])
-    in_order = judge(item, records, main=(first, second))
+    item = three_cells(improves("a"), improves("b"))
+    records = gains(item, [0.001 * (-1) ** seed for seed in range(24)], GOOD[:4])
+    in_order = judge(item, records, main=tuple(map(item.hash_of, item.claims)))
     assert [seen.verdict for seen in in_order] == ["no effect of interest", "undecided"]
     assert in_order[1].waits_for == "'a'"
-    gain = records_of([(a, [0.5 + d for d in GOOD[:24]]), (b, [0.5 + d for d in GOOD[:4]]), (c, [0.5] * 24)])
-    for seen, handed_on in ((records, False), (gain, True)):
+    for seen, handed_on in ((records, False), (gains(item, GOOD[:24], GOOD[:4]), True)):
         assert (judge(item, seen, more=0)[1].error == 0.05) is handed_on
 
 
 def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
     """Reworded after its nine seeds: what they say is known, so they judge it no more; seeds from 200 on do."""
     item = pair()
-    a, b = item.cells
-    known = begun_under(item, records_of([(a, [0.5 + d for d in GOOD[:9]]), (b, [0.5] * 9)]))
+    known = begun_under(item, gains(item, GOOD[:9]))
     assert judge_as_begun(item, known)[0].verdict == "holds"
     later = replace(item, claims=(replace(item.claims[0], least=0.02),))
     assert judge_as_begun(later, known)[0].reason == "no seed has all the cells of this claim yet"
-    more = begun_under(later, records_of([(a, [0.5 - d for d in GOOD[:9]]), (b, [0.5] * 9)], 200))
+    more = begun_under(later, gains(item, [-d for d in GOOD[:9]], first=200))
     both = {key: {**known[key], **more[key]} for key in known}
     assert judge_as_begun(later, both)[0].verdict == "contradicted"
     assert judge_as_begun(item, both)[0].verdict == "holds"
@@ -261,11 +243,9 @@ def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
 
 def three(form: str, ab: list[float], bc: list[float]) -> Judged:
     """The claim on a > b and b > c."""
-    cells = [make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abc")]
     steps = ({"a": 1.0, "b": -1.0}, {"b": 1.0, "c": -1.0})
-    claim = Claim(name="n", quote="", source="", contrasts=steps, form=form, least=0.01)  # type: ignore[arg-type]
-    item = Item(name="t/t", title="t", profile="demo", cells=tuple(cells), claims=(claim,))
-    a, b, c = cells
+    item = three_cells(Claim(name="n", quote="", source="", contrasts=steps, form=form, least=0.01))  # type: ignore[arg-type]
+    a, b, c = item.cells
     records = records_of([(a, [0.5 + d for d in ab]), (b, [0.5] * max(len(ab), len(bc))), (c, [0.5 - d for d in bc])])
     return judge(item, records)[0]
 
@@ -357,10 +337,10 @@ def test_a_bound_inside_the_contrast_is_an_arm_like_any_other():
 def test_above_a_tenth_of_collapsed_runs_the_sign_test_has_to_agree():
     """The sign test errs at .0039 where nine of nine differences have one sign, and at .039 where eight have: .0197
     lies between. So a loss at one seed, and nine signed ranks of which the loss has the first (p = .0078), is a verdict
-    of signed ranks that the sign test does not share: it stands while no run falls."""
+    of signed ranks that the sign test does not share: it is the verdict while no run collapses."""
     gains = [0.55 + d for d in GOOD[:8]]
-    standing = with_bound([*gains, 0.499], [0.5] * 9)
-    assert judge(*standing)[0].verdict == "holds" and not judge(*standing)[0].runs_fall
+    (whole,) = judge(*with_bound([*gains, 0.499], [0.5] * 9))
+    assert whole.verdict == "holds" and not whole.runs_fall
     (fallen,) = judge(*with_bound([*gains, 0.499], [0.5] * 8 + [0.55]))  # one of nine runs is more than a tenth
     assert (fallen.verdict, fallen.runs_fall, fallen.collapsed) == ("undecided", True, {"a": 1, "b": 0})
     assert fallen.reason.startswith("runs fall (a: 1 of 9, 0 to 48 %), and the sign test disagrees")

@@ -11,7 +11,7 @@ from benchmark.verdicts.results import ACCURACY, Records, Results, collapsed
 from tests.reports.fakes import accuracies, make_record, pair
 
 
-def beside_bound(a: list[float], alone: list[float]) -> frozenset[str]:
+def collapsed_against(a: list[float], alone: list[float]) -> frozenset[str]:
     """Whether cell "a" has collapsed, by runs of these accuracies."""
     item = pair()
     cell = item.cells[0]
@@ -25,14 +25,14 @@ def beside_bound(a: list[float], alone: list[float]) -> frozenset[str]:
 
 def test_the_typical_run_counts_over_common_seeds():
     """Medians .5 and .6; one fallen run of three is not typical; a seed that a has not run does not count."""
-    assert beside_bound([0.5, 0.9, 0.4], [0.6, 0.6, 0.6]) == {"a"}
-    assert beside_bound([0.1, 0.9, 0.7], [0.6, 0.6, 0.6]) == frozenset()
-    assert beside_bound([0.5, 0.5], [0.4, 0.4, 0.9]) == frozenset()
-    assert beside_bound([], [0.6]) == frozenset()
+    assert collapsed_against([0.5, 0.9, 0.4], [0.6, 0.6, 0.6]) == {"a"}
+    assert collapsed_against([0.1, 0.9, 0.7], [0.6, 0.6, 0.6]) == frozenset()
+    assert collapsed_against([0.5, 0.5], [0.4, 0.4, 0.9]) == frozenset()
+    assert collapsed_against([], [0.6]) == frozenset()
 
 
 def _alone(cell: Cell) -> Experiment:
-    """Labels alone beside the cell."""
+    """The cell's bound."""
     method = ServerOnly(batch_size=cell.experiment.method.batch_size)
     return replace(cell.experiment, method=method)
 

@@ -28,9 +28,9 @@ def test_the_distribution_by_hand():
 def test_the_interval_ends_where_scipy_s_test_stops_rejecting(n: int):
     """p of the test that the typical difference is an end, a little inside and a little outside of the interval."""
     values = np.random.default_rng(n).standard_t(3, n)
-    found = interval(list(values), 0.05)
-    assert found is not None
-    for end, outwards in zip(found, (-1e-9, 1e-9), strict=True):
+    ends = interval(list(values), 0.05)
+    assert ends is not None
+    for end, outwards in zip(ends, (-1e-9, 1e-9), strict=True):
         assert wilcoxon(values - (end + outwards), method="exact").pvalue <= 0.05
         assert wilcoxon(values - (end - outwards), method="exact").pvalue > 0.05
 

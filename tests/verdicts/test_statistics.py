@@ -1,5 +1,4 @@
-"""Intervals against closed forms of Student's t: with 1 degree of freedom its quantile is tan(pi (p - 1/2)), with 2 it
-is (2p - 1) / sqrt(2 p (1 - p)); and against scipy's own confidence interval."""
+"""Means, spread and intervals of a sample: by hand, and against SciPy's confidence interval."""
 
 import math
 
@@ -14,19 +13,9 @@ FRACTION = st.floats(0, 1, allow_nan=False)
 
 
 def test_three_values() -> None:
-    """1, 2, 3: mean 2, std sqrt((1 + 0 + 1) / 2) = 1, half width 0.95 / sqrt(2 x 0.975 x 0.025) / sqrt(3)."""
+    """1, 2, 3: mean 2, std sqrt((1 + 0 + 1) / 2) = 1."""
     seen = summary([1.0, 2.0, 3.0])
-    half = 0.95 / math.sqrt(2 * 0.975 * 0.025) / math.sqrt(3)
     assert (seen.mean, seen.std, seen.n, seen.level) == (2.0, 1.0, 3, 0.95)
-    assert seen.interval == pytest.approx((2 - half, 2 + half), rel=1e-12)
-
-
-@pytest.mark.parametrize("level", [0.9, 0.95, 1 - 0.05 / 3])
-def test_two_values(level: float) -> None:
-    """a, b: std |a - b| / sqrt(2), so the half width is tan(pi level / 2) |a - b| / 2."""
-    seen = summary([0.90, 0.94], level)
-    half = math.tan(math.pi * level / 2) * 0.04 / 2
-    assert seen.interval == pytest.approx((0.92 - half, 0.92 + half))
 
 
 def test_one_value_has_no_spread() -> None:
@@ -40,7 +29,7 @@ def test_nothing_and_divergence_are_refused(values: list[float]) -> None:
         summary(values)
 
 
-@given(st.lists(FRACTION, min_size=3, max_size=8, unique=True), st.floats(0.8, 0.999))
+@given(st.lists(FRACTION, min_size=2, max_size=8, unique=True), st.floats(0.8, 0.999))
 def test_agrees_with_scipy(values: list[float], level: float) -> None:
     expected = stats.ttest_1samp(values, 0.0).confidence_interval(level)
     assert summary(values, level).interval == pytest.approx((expected.low, expected.high), abs=1e-9)

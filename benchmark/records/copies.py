@@ -1,0 +1,125 @@
+"""Compact copies of finished runs, which git keeps: results/reference/<cell_key>/seed=<n>.json.gz.
+
+Git is their ledger: what was changed, added or deleted since a commit, `git status results/reference` lists.
+"""
+
+import gzip
+import hashlib
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmark.errors import DataError
+from benchmark.records.files import json_object, one_line, write_atomically
+from benchmark.records.record import RunRecord, canonical, check_types
+
+RESTORE = "`git checkout` restores it"
+_EVALUATED = ("test/", "validation/", "diversity/gradient/")  # starts of the metrics that say which rounds are kept
+
+
+def reference_path(results: Path, cell_key: str, seed: int) -> Path:
+    return results / "reference" / cell_key / f"seed={seed}.json.gz"
+
+
+def write_reference(results: Path, record: RunRecord) -> Path:
+    """Put a finished run's compact copy into `results/reference`.
+
+    Raises DataError for a record that was edited: the copy's digest would hide it.
+    """
+    if record.edited:
+        run = f"{record.cell_key}/seed={record.seed}"
+        raise DataError(f"{run}: was edited after it was written, and is not committed; see `fssl verify`")
+    path = reference_path(results, record.cell_key, record.seed)
+    write_atomically(path, gzip.compress(canonical(pack(record)) + b"\n", mtime=0))
+    return path
+
+
+def read_copy(path: Path) -> RunRecord:
+    """The record of a committed copy. Raises DataError for a file that is not one, or lies under another cell or
+    seed than it names."""
+    try:
+        copy = json_object(gzip.decompress(path.read_bytes()), path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({one_line(error)}); {RESTORE}") from None
+    record = unpack(copy, path)
+    check_types(record, path)
+    for what, filed, named in (
+        ("cell", path.parent.name, record.cell_key),
+        ("seed", path.name.removesuffix(".json.gz"), f"seed={record.seed}"),
+    ):
+        if filed != named:
+            raise DataError(f"{path}: is a record of {what} {named}; {RESTORE}")
+    return record
+
+
+def pack(record: RunRecord) -> dict[str, Any]:
+    """The compact copy as JSON values. Its rounds are one list a metric: counts have a value a round; of everything
+    else, `evaluated` names the rounds that are kept, with six significant digits, and `summaries` sums up all."""
+    rounds = record.rounds
+    # A copy of a copy has a metric that no kept round has in its summaries alone.
+    names = sorted({name for line in (*rounds, record.summaries) for name in line} - {"cell_key", "seed", "round"})
+    counts, others = [name for name in names if _is_count(name)], [name for name in names if _is_sampled(name)]
+    kept = [line for line in rounds if line is rounds[-1] or any(name.startswith(_EVALUATED) for name in line)]
+    copy = {
+        "cell_key": record.cell_key,
+        "seed": record.seed,
+        "experiment": dict(record.experiment),
+        "manifest": dict(record.manifest),
+        "result": dict(record.result),
+        "counts": {name: [line.get(name) for line in rounds] for name in ("round", *counts)},
+        "evaluated": {
+            "round": [line["round"] for line in kept],
+            **{name: [_short(line.get(name)) for line in kept] for name in others},
+        },
+        "summaries": {
+            name: {key: _short(value) for key, value in record.summary(name).items()}
+            for name in others
+            if not name.startswith(_EVALUATED)
+        },
+    }
+    return {**copy, "digest": copy_digest(copy)}
+
+
+def _is_count(name: str) -> bool:
+    return name == "local_steps" or name.startswith("comm/")
+
+
+def _is_sampled(name: str) -> bool:
+    """Clocks are left out: the result has their sums."""
+    return not _is_count(name) and not name.startswith("time/")
+
+
+def copy_digest(copy: Mapping[str, Any]) -> str:
+    """128 bits (hex) over all of a compact copy but the digest itself."""
+    return hashlib.sha256(canonical({**copy, "digest": None})).hexdigest()[:32]
+
+
+def unpack(copy: Mapping[str, Any], path: Path) -> RunRecord:
+    """The record of a compact copy. Raises DataError for content that is not one."""
+    try:
+        lines: dict[int, dict[str, Any]] = {number: {} for number in copy["counts"]["round"]}
+        for columns in (copy["counts"], copy["evaluated"]):
+            for name, column in columns.items():
+                for number, value in zip(columns["round"], column, strict=True):
+                    if value is not None:
+                        lines[number][name] = value
+        return RunRecord(
+            cell_key=copy["cell_key"],
+            seed=copy["seed"],
+            experiment=copy["experiment"],
+            manifest=copy["manifest"],
+            result=copy["result"],
+            rounds=tuple(lines.values()),
+            summaries=copy["summaries"],
+            edited=copy["digest"] != copy_digest(copy),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise DataError(f"{path}: is not a compact record ({error!r}); {RESTORE}") from None
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float) and value and math.isfinite(value):
+        return float(f"{value:.6g}")
+    return value
