@@ -1,8 +1,8 @@
-"""What a run costs before it is run: local steps, FLOPs, bytes, and CPU seconds on this machine.
+"""Plans what a run costs: local steps, FLOPs, bytes, and CPU seconds on this machine.
 
-The one model of cost: `fssl plan` prints it, and progress and the time left go by it. A run's rounds are of two kinds,
-those of a warm start and those with clients, and one of each is played (`sweeps.counting`). A finished run of the cell
-on this machine knows its seconds better.
+It is the one model of cost: `fssl plan` prints it, and progress and the time left go by it. Rounds of a warm start cost
+the same, and so do those after it; where these differ, a sample of them is counted (`sweeps.counting`). The seconds of
+a finished run of the cell on this machine take precedence over planned ones.
 """
 
 from collections.abc import Mapping
@@ -115,7 +115,7 @@ def _count(run: Experiment, data_root: Path | None) -> RunCost:
 
 
 def _typical(engine: CountingEngine, first: int, last: int) -> Cost:
-    """The cost of each of these rounds where they are equal, or the mean over a sample of them."""
+    """The cost of one of these rounds: the mean over a sample where they differ."""
     sample: list[Cost] = []
     for number in sorted({first + (last - first) * index // (SAMPLED - 1) for index in range(SAMPLED)}):
         sample.append(engine.play(number))

@@ -1,9 +1,10 @@
-"""What a round costs: it is played over an engine that counts, and trains one local step of each kind of job.
+"""Counts what a round costs, by playing it without data.
 
-The method's own `round` gives out its jobs. Each is started, and its local steps are counted by `steps_of`. The first
-job of a kind is trained for one real step of at most 32 images; what it leaves stands for all of its kind. Between jobs
-a weight is thin: one number in place of the whole tensor, so that averages cost nothing and methods still find numbers
-in them. Images are those of a stand-in for the data set: its size, equally large classes and clients, one picture.
+The method's own `round` gives out its jobs. Each job is started, and `steps_of` counts its local steps. The first job
+of a kind is trained for one real step of at most 32 images; its outcome stands for all jobs of the kind. Between jobs
+weights are thin: one number in place of each tensor. Averages then cost nothing, and methods that compute with weights
+still find numbers. A stand-in replaces the data set: of its size, with equally large classes and clients, and the same
+picture for all images.
 
 Legend: N images, D classes.
 """
@@ -147,8 +148,8 @@ class CountingEngine:
         setup = replace(self._environment.setup(), initial_weights=self._initial_weights)
         self._state = first_state(experiment.method, setup)
         self._kept: dict[str, Tree] = dict(self._state.clients)
-        self._plain = JobRunner(self._environment)
-        self._fast = _AllPass(self._environment, fast=True)  # as launchers train
+        self._plain = _Runner(self._environment)
+        self._fast = _Runner(self._environment, fast=True)  # as launchers train
         self._cost = Cost()
 
     def _initial_weights(self, model: Model | None = None) -> Weights:
@@ -309,13 +310,22 @@ def whole(tree: Mapping[str, Any], initial: Weights) -> Tree:
 # --- one local step -----------------------------------------------------------------------------------------------
 
 
-class _AllPass(JobRunner):
-    """Passes every image through the network, whatever its pseudo-label: on an untrained network none is confident."""
+_networks: dict[Hashable, nn.Module] = {}  # a job trains copies of them
+
+
+class _Runner(JobRunner):
+    """Passes every image through the network, whatever its pseudo-label: an untrained network is sure of none.
+
+    A network is built once for all cells; its weights are loaded for each job.
+    """
 
     def _network(self, model: Model | None) -> nn.Module:
-        network = super()._network(model)
-        pass_all_images(network)
-        return network
+        run, data = self._environment.experiment, self._environment.data
+        key = (model or run.model, data.image_shape, data.num_classes, self._fast)
+        if key not in _networks:
+            _networks[key] = super()._network(model)
+            pass_all_images(_networks[key])
+        return _networks[key]
 
 
 def with_images(job: Job, environment: Environment, most: int) -> Job:

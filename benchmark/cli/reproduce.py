@@ -208,7 +208,7 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
     names, reader = {(item.name, item.profile) for item, _ in shown}, Reader()
     recorded = on_disk((*ITEMS, *VARIANTS), PROFILES, results, reader)
     others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
-    build(shown, site, others=others, troubles=reader.troubles)
+    build([*shown, *others], site, only=names, troubles=reader.troubles)
     for page in pages:
         page.with_name(BUILT_FROM).write_text(state)
 

@@ -19,7 +19,7 @@ class RunProgress(pl.Callback):
         self._console = Console(stderr=True)
         self._progress = bar(self._console)
         self._task: TaskID | None = None
-        self._seen: list[dict[str, float]] = []  # rounds with an accuracy, until a fall is told
+        self._seen: list[dict[str, float]] = []  # rounds with an accuracy, until a fall is reported
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -44,13 +44,13 @@ class RunProgress(pl.Callback):
             self._progress.update(self._task, note=note)
             if not self._console.is_terminal:
                 self._console.print(f"round {done}/{self._rounds} {note}")
-            self._tell_of_a_fall({"round": done, "test/accuracy": accuracy})
+            self._report_a_fall({"round": done, "test/accuracy": accuracy})
 
-    def _tell_of_a_fall(self, line: dict[str, float]) -> None:
+    def _report_a_fall(self, line: dict[str, float]) -> None:
         """Once, when it is seen."""
-        told = fall_of(self._seen) is not None
+        reported = fall_of(self._seen) is not None
         self._seen.append(line)
-        if not told and (fall := fall_of(self._seen)):
+        if not reported and (fall := fall_of(self._seen)):
             self._console.print(f"{fall_in_words(fall)}: {AGAINST_A_FALL}", highlight=False, soft_wrap=True)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

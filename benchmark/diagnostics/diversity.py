@@ -9,7 +9,7 @@ over the clients, or over clients and server; with g_k the change of weights ove
 gradient on all of the member's images at the weights it starts from ("gradient", Eq. 1). "diversity/members" is the
 number of clients. What the values mean with each kind of method is in the site's glossary.
 
-Beside them, as the released code has it (Grad_Diff.py:228-248, 312-328): inside each group that is averaged, the mean
+Also, as in the released code (Grad_Diff.py:228-248, 312-328): inside each group that is averaged, the mean
 over groups by their clients ("clients_in_group"); and from means instead of sums, which is n times a squared quotient
 of n members ("released"). Its least value is 1 for any n, that of Eq. 1 is 1/n: only equal n can be compared there.
 Only trained parameters count. Sums are streamed: one accumulated vector, never C of them.
@@ -101,38 +101,38 @@ class CohortDiversity:
         if not self._complete or not self._clients.count:
             return {}
         groups = list(self._groups.values())
-        found = _named("clients", self._clients, groups, groups)
+        values = _named("clients", self._clients, groups, groups)
         if self._server.count:
             joined = [group.joined(self._server) for group in groups]
-            found |= _named("with_server", self._clients.joined(self._server), groups, joined)
-        members = {"diversity/members": self._clients.count} if found else {}
-        return {**{f"diversity/{self._kind}/{name}": value for name, value in found.items()}, **members}
+            values |= _named("with_server", self._clients.joined(self._server), groups, joined)
+        members = {"diversity/members": self._clients.count} if values else {}
+        return {**{f"diversity/{self._kind}/{name}": value for name, value in values.items()}, **members}
 
 
 def _named(
     who: str, whole: StreamingDiversity, groups: Sequence[StreamingDiversity], members: Sequence[StreamingDiversity]
 ) -> dict[str, float]:
-    """The quotients of the whole, and the means over groups, by their clients, of those of their members."""
-    found = {f"{norm}/{who}": value for norm, value in whole.quotients().items()}
+    """The quotients of all members, and their means over groups, weighted by clients."""
+    values = {f"{norm}/{who}": value for norm, value in whole.quotients().items()}
     quotients = [each.quotients() for each in members]
     if not quotients or not all(quotients):
-        return found
+        return values
     clients = sum(group.count for group in groups)
     parts = list(zip(groups, members, quotients, strict=True))
     for norm in quotients[0]:
         inside = [(group.count / clients, each.count, quotient[norm]) for group, each, quotient in parts]
         if len(groups) > 1:
-            found[f"{norm}/{who}_in_group"] = sum(share * quotient for share, _, quotient in inside)
+            values[f"{norm}/{who}_in_group"] = sum(share * quotient for share, _, quotient in inside)
         if norm.endswith("squared"):
             released = norm.replace("squared", "released")
-            found[f"{released}/{who}"] = sum(share * n * quotient for share, n, quotient in inside)
-    return found
+            values[f"{released}/{who}"] = sum(share * n * quotient for share, n, quotient in inside)
+    return values
 
 
 class GradientDiversity(pl.Callback):
     """Measures a round's diversity: the weight changes every round, gradients every `every` rounds (0: never).
 
-    There is none unless every holder that trained in the round gave a vector over the same entries (`begins_with`). A
+    A round has none where a holder that trained gave no vector over the same entries as the others (`begins_with`). A
     gradient is that of the loss as trained, with what the client had kept before the round. Where a holder trains more
     than once in a round (a server replica for each group, a client drawn twice), its first job counts.
     """
@@ -170,8 +170,8 @@ class GradientDiversity(pl.Callback):
         jobs = list(on_all_images(self._jobs))
         with torch.enable_grad():
             gradients = module.engine.gradients(jobs, module.rounds_done, module.kept_before)
-            for job, found in zip(self._jobs, gradients, strict=True):
-                cohort.add(job.key.client, gradient_of_network(job, found), job.group)
+            for job, gradient in zip(self._jobs, gradients, strict=True):
+                cohort.add(job.key.client, gradient_of_network(job, gradient), job.group)
         return cohort.metrics()
 
 
@@ -204,7 +204,7 @@ def gradient_of_network(job: Job, gradients: Mapping[str, Weights]) -> dict[str,
     """The same of a gradient, over the entries that are shared; empty for a holder that would sit out."""
     before = begins_with(job)
     shared = [(gradients[name], before[name]) for name in gradients if name in before]
-    return summed([{name: value for name, value in found.items() if name in known} for found, known in shared])
+    return summed([{name: value for name, value in each.items() if name in known} for each, known in shared])
 
 
 def summed(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -218,7 +218,7 @@ def weight_change(after: Weights, before: Weights) -> dict[str, Tensor]:
 
 
 def on_all_images(jobs: Iterable[Job]) -> Iterable[Job]:
-    """The same jobs as one pass over all of the holder's images, in which no incomplete batch is left out."""
+    """The same jobs as one pass over all images, incomplete batches included."""
     for job in jobs:
         data = {name: replace(stream, drop_last=False) for name, stream in job.data.items()}
         yield replace(job, begins=None, data=data, limit=Limit(epochs=1))

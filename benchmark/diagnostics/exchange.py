@@ -1,7 +1,7 @@
-"""Who was sent what, who sent and kept what, and when the server trained: a method's behaviour, seen and not asserted.
+"""What a method sends, keeps and trains, as observed in a run.
 
 The reports make the papers' tables of properties of it (FedSwitch Table 1, SemiFL Table 2). Names are those at the top
-of the trees that a method hands over (student, teacher, momentum); whose update a tensor was once is not in its name.
+of the trees that a method sends or keeps (student, teacher, momentum).
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,22 @@ Bytes = dict[str, int]  # name -> the most that one job handed over under it
 
 
 class Exchange(pl.Callback):
-    """Notes what each kind of holder received, sent and kept, with the largest bytes, and what was trained with whom.
+    """Notes what each kind of holder received, sent, kept and trained.
+
+    Of each name the largest number of bytes counts.
 
     `before`: the summary of the rounds before a resume; what is seen from then on is added to it.
     """
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
-        found = before or {}
+        earlier = before or {}
         self._holders: dict[str, dict[str, Any]] = {
             name: {**{way: dict(seen[way]) for way in WAYS}, "views": set(seen["views"]), "trains": seen["trains"]}
-            for name, seen in found.get("holders", {}).items()
+            for name, seen in earlier.get("holders", {}).items()
         }
-        self._together = bool(found.get("together", False))
-        self._given = bool(found.get("pseudo_labels", False))
-        self._state: Bytes = dict(found.get("state", {}))
+        self._together = bool(earlier.get("together", False))
+        self._given = bool(earlier.get("pseudo_labels", False))
+        self._state: Bytes = dict(earlier.get("state", {}))
         self._call: set[str] = set()  # who trained in the call of `fit` in progress
         self._answered = False  # whether it has given an outcome: all its jobs are seen before the first
 

@@ -25,7 +25,7 @@ SPAN = 512
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBatch:
-    """One local step's batches, and beside them the hidden labels for measuring pseudo-labels."""
+    """One local step's batches, and the hidden labels that pseudo-labels are measured with."""
 
     streams: Mapping[str, Batch]
     truth_N: Tensor | None  # of the stream "unlabelled"; the method's loss does not get it
@@ -55,12 +55,12 @@ def sources_of(
     job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
 ) -> dict[str, Part]:
     """What each stream of a job draws from: a part, or the images of it that the job's `start` selected."""
-    found = {name: environment.part(job.key.client, stream.part, round_number) for name, stream in job.data.items()}
+    parts = {name: environment.part(job.key.client, stream.part, round_number) for name, stream in job.data.items()}
     for name, some in selected.items():
-        if name in found:
-            at_N = found[name].positions_N[some.positions_N]
-            found[name] = replace(found[name], positions_N=at_N, pseudo_labels_N=some.labels_N)
-    return found
+        if name in parts:
+            at_N = parts[name].positions_N[some.positions_N]
+            parts[name] = replace(parts[name], positions_N=at_N, pseudo_labels_N=some.labels_N)
+    return parts
 
 
 def steps_of(job: Job, sources: Mapping[str, Part]) -> int:

@@ -1,4 +1,4 @@
-"""Divergence: what is not finite is found in the job that made it, before it is sent, averaged or kept.
+"""Divergence: NaN and infinity are detected in the job that made them, before anything is sent.
 
 A run stops within the round and names the holder and the tensor ("stop"), or the client counts as one that sat out
 and the round goes on without it ("drop").
@@ -21,7 +21,7 @@ REMEDY = "choose a smaller optimizer.lr"
 
 
 def judged(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int, rule: str) -> Outcome:
-    """The outcome where all of it is finite, `losses` (one a local step and phase) too.
+    """The outcome, where all of it is finite, and all `losses` (one a step and phase).
 
     Else, with the rule "drop", that of a client that sat out: it sends nothing and keeps what it had before. Raises
     Diverged otherwise, and for the server whatever the rule, since no round goes on without its update.
@@ -49,8 +49,10 @@ def _trouble(outcome: Outcome, losses: Sequence[Tensor], phases: int) -> str | N
 
 
 def first_not_finite(tree: Mapping[str, Any]) -> str | None:
-    """The dotted name of the first tensor or number in the tree that has a NaN or an infinity, such as
-    "student.conv1.weight"; None where all is finite. Whole numbers always are."""
+    """The dotted name of the first leaf with a NaN or an infinity, or None.
+
+    Such as "student.conv1.weight". Whole numbers are always finite.
+    """
     values = list(leaves(tree))
     tensors = [(name, value) for name, value in values if isinstance(value, Tensor) and value.is_floating_point()]
     numbers = [name for name, value in values if isinstance(value, float) and not math.isfinite(value)]

@@ -22,7 +22,7 @@ WORTH_WORKERS = 10_000
 
 
 class Engine(Protocol):
-    """Runs a round's jobs and yields their outcomes in job order, whatever order it worked in."""
+    """Runs a round's jobs and yields their outcomes in job order."""
 
     name: str
 
@@ -38,12 +38,12 @@ class Engine(Protocol):
     ) -> Iterator[dict[str, Weights]]: ...
 
     def close(self) -> None:
-        """Let go of what the engine holds (processes). A `with` block does it."""
+        """End the engine's processes, if it has any. A `with` block does it."""
         ...
 
 
 class ReferenceEngine:
-    """One job after another on one device, one reused module for each kind of local work.
+    """One job after another on one device.
 
     `fast`: what a pool of one process would do, without that process: the same bits, and the same name in the record.
     """
@@ -51,18 +51,18 @@ class ReferenceEngine:
     def __init__(self, environment: Environment, device: str = "cpu", *, fast: bool = False) -> None:
         self.device = device_named(device)
         self.name = "pool" if fast else "reference"
-        careful(self.device)
+        be_deterministic(self.device)
         self._work = JobRunner(environment, device=str(self.device), fast=fast)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        found = {"name": self.name, "threads": torch.get_num_threads(), "bit_equal": True}
+        settings = {"name": self.name, "threads": torch.get_num_threads(), "bit_equal": True}
         if self.name == "pool":
-            return {**found, **FAST, "workers": 1}
+            return {**settings, **FAST, "workers": 1}
         if self.device.type == "cpu":
-            return found
-        # Not all of CUDA's kernels give equal bits twice (`careful`).
-        return {**found, "bit_equal": False, "device": torch.cuda.get_device_name(self.device)}
+            return settings
+        # Not all of CUDA's kernels give equal bits twice (`be_deterministic`).
+        return {**settings, "bit_equal": False, "device": torch.cuda.get_device_name(self.device)}
 
     def __enter__(self) -> "ReferenceEngine":
         return self
@@ -71,7 +71,7 @@ class ReferenceEngine:
         self.close()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to do: this engine has no processes."""
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         """One outcome a job, in job order; a client that sits out sends nothing and took no step.
@@ -89,9 +89,9 @@ class ReferenceEngine:
     def gradients(
         self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
     ) -> Iterator[dict[str, Weights]]:
-        """For each job the gradient of its loss at the weights that it begins with; trains nothing and keeps nothing.
+        """The gradient of each job's loss at the weights that it begins with.
 
-        Private state is read from `kept`. A job that would sit out has none: an empty dict stands in its place.
+        Private state is read from `kept`. Nothing is trained or kept. A job that would sit out has an empty dict.
         """
         for job in jobs:
             yield self._work.gradient(job, round_number, copied(kept.get(keeper_of(job))))
@@ -115,11 +115,11 @@ def device_named(name: str) -> torch.device:
     return torch.device("cuda", device.index or 0)
 
 
-def careful(device: torch.device) -> None:
-    """Ask for fp32 without TF32, and for deterministic kernels, before the device's context exists.
+def be_deterministic(device: torch.device) -> None:
+    """Ask torch for fp32 without TF32, and for deterministic kernels, on CUDA.
 
-    Where torch has no deterministic kernel (the backward pass of max-pooling) it takes the other one and does not
-    refuse, so that a record cannot promise equal bits. Nothing is set for a CPU.
+    It has to be called before the device's context exists. Where torch has no deterministic kernel (the backward pass
+    of max-pooling) it takes the other one, so a record cannot promise equal bits. Nothing is set for a CPU.
     """
     if device.type != "cuda":
         return
@@ -132,7 +132,7 @@ def careful(device: torch.device) -> None:
 
 
 def check_engine(name: str, workers: int | None, threads: int, device: str | None) -> None:
-    """Raise ConfigError where there is no such engine, or it does not go with the rest."""
+    """Raise ConfigError for an unknown engine, or for options that do not fit it."""
     if name == "ray":
         raise ConfigError(
             "--engine: 'ray' is withdrawn; choose pool on one machine, or share runs among many with --launcher ray"
@@ -160,8 +160,10 @@ def build_engine(
     *,
     device: str | None = None,
 ) -> Engine:
-    """The engine of that name. "auto": the reference engine on a CUDA device where there is one, or where `threads` are
-    asked for; else the pool, so that the bits are those of a campaign's runs, however many cores there are.
+    """The engine of that name.
+
+    "auto" is the reference engine on a CUDA device where there is one, or where more than one of `threads` is asked
+    for; else the pool, so that the bits are those that launchers give, however many cores there are.
 
     `threads` and `device` ("cuda", "cuda:1", "cpu") are the reference engine's; workers have one thread each.
     Raises ConfigError.
@@ -177,8 +179,11 @@ def build_engine(
 
 
 def processes_of(name: str, experiment: Experiment, workers: int | None, threads: int, device: str | None) -> int:
-    """Processes of the pool, a single one being this process; 0: `build_engine` gives another engine. Told before there
-    is an environment. No more than a round has jobs (C and the server's); "auto" starts none that do not pay."""
+    """The number of processes that the pool would have; 0 where `build_engine` gives another engine.
+
+    A single one is this process. There are no more than a round has jobs (C and the server's), and with "auto" only
+    one where starting others costs more time than it saves.
+    """
     federation = experiment.federation
     if name == "auto":
         if threads != 1 or (torch.cuda.is_available() if device is None else device != "cpu"):
@@ -193,8 +198,9 @@ def processes_of(name: str, experiment: Experiment, workers: int | None, threads
 def engine_again(
     recorded: Mapping[str, Any], environment: Environment, workers: int | None, *, device: str | None = None
 ) -> Engine:
-    """An engine of the name and threads in a manifest, which gives the same bits. `workers` may be others.
+    """An engine that gives the bits of the one in a manifest.
 
+    It has the name and threads recorded there; `workers` may be others.
     Raises ConfigError for an engine that is withdrawn.
     """
     name, threads = recorded["name"], recorded["threads"]
@@ -209,7 +215,7 @@ def engine_again(
 
 
 def pool(environment: Environment, workers: int | None, *, threads: int) -> Engine:
-    """Processes; for a single one this one does its work. Else it averages and evaluates, with one thread."""
+    """The pool, whose only worker is this process where `workers` is 1."""
     torch.set_num_threads(threads if workers == 1 else 1)
     if workers == 1:
         return ReferenceEngine(environment, fast=True)

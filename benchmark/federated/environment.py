@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Environment:
-    """The data set, its split, who holds labels, and the parts that each holder trains on."""
+    """The data set, its split, and the images that each holder trains on."""
 
     experiment: Experiment
     data: DataSet
@@ -57,7 +57,7 @@ class Environment:
 
     @property
     def K(self) -> int:
-        """Clients, also the one that holds the server's labelled images where there is such a one."""
+        """Clients, counting one that holds the server's labelled images."""
         return len(self.held.unlabelled)
 
     def part(self, holder: int, name: str, round_number: int = 1) -> Part:
@@ -75,7 +75,8 @@ class Environment:
         if name == "validation":
             return self._part(self.split.validation_N if holder < 0 else _NONE, has_labels=True)
         if name == "unlabelled" and self.experiment.data.unlabelled == "extra":
-            return self._extra_part(self._unlabelled(holder, round_number))
+            assert self.data.unlabelled_images_NCHW is not None  # of the set's own split, whose labels nobody knows
+            return self._part_of(self.data.unlabelled_images_NCHW, self._unlabelled(holder, round_number), None, None)
         if name == "unlabelled":
             return self._part(self._unlabelled(holder, round_number), has_labels=not self.held.hidden)
         raise ConfigError(f"a stream's part: {name!r}; {nearest(name, get_args(PartName))}")
@@ -107,23 +108,15 @@ class Environment:
             if len(positions_N)
         }
 
-    def _extra_part(self, positions: np.ndarray) -> Part:
-        """Images of the set's own unlabelled split: nobody knows their labels."""
-        assert self.data.unlabelled_images_NCHW is not None
-        return Part(
-            images_NCHW=self.data.unlabelled_images_NCHW,
-            positions_N=torch.as_tensor(positions, dtype=torch.int64),
-            labels_N=None,
-            truth_N=None,
-        )
-
     def _part(self, positions: np.ndarray, *, has_labels: bool) -> Part:
-        return Part(
-            images_NCHW=self.data.train_images_NCHW,
-            positions_N=torch.as_tensor(positions, dtype=torch.int64),
-            labels_N=self.data.train_labels_N if has_labels else None,
-            truth_N=self.data.train_labels_N,
-        )
+        labels_N = self.data.train_labels_N
+        return self._part_of(self.data.train_images_NCHW, positions, labels_N if has_labels else None, labels_N)
+
+    def _part_of(
+        self, images_NCHW: Tensor, positions: np.ndarray, labels_N: Tensor | None, truth_N: Tensor | None
+    ) -> Part:
+        positions_N = torch.as_tensor(positions, dtype=torch.int64)
+        return Part(images_NCHW=images_NCHW, positions_N=positions_N, labels_N=labels_N, truth_N=truth_N)
 
     @property
     def sizes(self) -> Mapping[int, int]:
@@ -229,10 +222,11 @@ def prepare(experiment: Experiment, data_root: Path | None = None, *, data: Data
 
 
 def with_extra(experiment: Experiment, holders: LabelAssignment, N: int) -> LabelAssignment:
-    """The same holders with N images of the set's own unlabelled split in place of those left of its training set.
+    """The same holders with images of the set's own unlabelled split.
 
-    Equal shares: without labels there is nothing to skew (SSFL appendix I). Raises ConfigError where the data set has
-    no such images, or the partition wants skew.
+    They replace what is left of the training set. `N` is the number of images of that split. Shares are equal: without
+    labels there is nothing to skew (SSFL appendix I).
+    Raises ConfigError where the data set has no such images, or the partition asks for skew.
     """
     name, partition, K = experiment.data.name, experiment.partition, experiment.federation.K
     if not N:

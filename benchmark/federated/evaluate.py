@@ -1,4 +1,4 @@
-"""What a network makes of a set of images, in evaluation mode, and its scores against their labels.
+"""A network's logits for a set of images, and their scores.
 
 Source of the scores: RSCFed, Tables 1 to 5; released utils/metrics.py:14-37 (scikit-learn: one class against the rest,
 on softmax). The tests hold each of them to scikit-learn. Departures. 1. scikit-learn refuses an AUROC where a class has
@@ -84,8 +84,11 @@ class Evaluator:
         self._part = replace(self._part, images_NCHW=self._part.images_NCHW.to(device))
 
     def measure(self, voters: Sequence[Weights]) -> Mapping[str, float]:
-        """`<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro, fractions) and `<set>/loss` (mean
-        cross-entropy, nats) of one model, or of the mean probabilities of several."""
+        """The scores of one model, or of the mean probabilities of several.
+
+        `<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro, fractions), `<set>/loss` (mean cross-entropy,
+        nats).
+        """
         logits_ND = self._logits(voters[0])
         if len(voters) > 1:
             total_ND = sum(self._logits(weights).double().softmax(dim=1) for weights in voters)
@@ -104,9 +107,9 @@ class Evaluator:
 def scores(logits_ND: Tensor, labels_N: Tensor) -> dict[str, float]:
     """`accuracy`, `auroc`, `precision` and `recall` as fractions; no `auroc` where no class has one."""
     precision, recall = precision_and_recall(logits_ND, labels_N)
-    found = {"accuracy": accuracy(logits_ND, labels_N), "precision": precision, "recall": recall}
+    values = {"accuracy": accuracy(logits_ND, labels_N), "precision": precision, "recall": recall}
     area = auroc(logits_ND, labels_N)
-    return found if area is None else {**found, "auroc": area}
+    return values if area is None else {**values, "auroc": area}
 
 
 def accuracy(logits_ND: Tensor, labels_N: Tensor) -> float:
@@ -143,8 +146,8 @@ def precision_and_recall(logits_ND: Tensor, labels_N: Tensor) -> tuple[float, fl
     predicted_N, num_classes = logits_ND.argmax(dim=1).cpu(), logits_ND.shape[1]
     labels_N = labels_N.cpu()
     of_label_D, of_prediction_D, hits_D = (
-        torch.bincount(found, minlength=num_classes).double()
-        for found in (labels_N, predicted_N, labels_N[predicted_N == labels_N])
+        torch.bincount(classes_N, minlength=num_classes).double()
+        for classes_N in (labels_N, predicted_N, labels_N[predicted_N == labels_N])
     )
     seen_D = of_label_D + of_prediction_D > 0
     precision_D, recall_D = hits_D / of_prediction_D.clamp(min=1), hits_D / of_label_D.clamp(min=1)

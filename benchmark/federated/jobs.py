@@ -1,4 +1,4 @@
-"""One job at a time in this process: what every engine does with a job, and what it names and costs."""
+"""`JobRunner` runs one job at a time in this process; every engine calls it."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.data.noise import gaussian_image
-from benchmark.federated.batches import JobBatches, LocalBatch, key_names, sources_of, steps_of
+from benchmark.federated.batches import JobBatches, LocalBatch, key_names
 from benchmark.federated.divergence import holder_name, judged
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import batch_statistics, logits_of
-from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome, seed_job, train
+from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
 from benchmark.federated.machine import faster_products, memory_named
 from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.losses.confident import leave_out_rejected
@@ -44,14 +44,14 @@ class JobRunner:
         self._modules: dict[tuple[object, ...], LocalModule] = {}
 
     def run(self, job: Job, round_number: int, private: Tree | None) -> Outcome:
-        """The job's outcome, from nothing but the job, the round and the holder's private state.
+        """The job's outcome; `private` is the holder's state.
 
         Raises Diverged where it is not finite, or gives that of a client that sat out (`Federation.on_divergence`);
         FsslError where memory does not suffice.
         """
         with memory_named(holder_name(job.key.client), round_number), self._products():
-            found, losses = self._run(job, round_number, private)
-        return judged(found, losses, job, round_number, self._environment.experiment.federation.on_divergence)
+            outcome, losses = self._run(job, round_number, private)
+        return judged(outcome, losses, job, round_number, self._environment.experiment.federation.on_divergence)
 
     def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
         """The job's outcome, and the loss of each of its local steps."""
@@ -65,7 +65,7 @@ class JobRunner:
         batches = JobBatches(self._environment, job, round_number, selected=local.selected)
         module = self._module(job, local, round_number, len(batches))
         module.pseudo = given
-        return outcome(job, module, train(module, self._placed(batches))), module.losses
+        return outcome_of(job, module, train(module, self._placed(batches))), module.losses
 
     def gradient(self, job: Job, round_number: int, private: Tree | None) -> dict[str, Weights]:
         """The gradient at the weights that the job begins with; nothing where it would sit out."""
@@ -136,7 +136,7 @@ class JobRunner:
 
 
 class JobReader:
-    """A `Reader` of one holder's images over a network that is loaded anew for each pass."""
+    """A `Reader` of one holder's images; each pass loads the network anew."""
 
     def __init__(
         self, environment: Environment, network: nn.Module, holder: int, round_number: int, draw: torch.Generator
@@ -158,8 +158,8 @@ class JobReader:
         load(self._network, weights)
         seed_global(self.draw.initial_seed())  # of dropout, since the pass is in training mode
         images = self._environment.part(self._holder, part, self._round)
-        found, count = batch_statistics(self._network, self._environment, images, batch_size, pooled)
-        return {name: value.cpu() for name, value in found.items()}, count
+        statistics, count = batch_statistics(self._network, self._environment, images, batch_size, pooled)
+        return {name: value.cpu() for name, value in statistics.items()}, count
 
     @torch.no_grad()
     def on_noise(self, weights: Weights) -> torch.Tensor:
@@ -189,12 +189,3 @@ def on_device(environment: Environment, device: torch.device) -> Environment:
 def name_of(job: Job, round_number: int) -> str:
     """How errors call a job."""
     return f"the job of {holder_name(job.key.client)} in round {round_number} ({type(job.update).__name__})"
-
-
-def cost_of(job: Job, environment: Environment, round_number: int) -> float:
-    """How long a job is: local steps x images that pass the network in each. 0 where a stream has no images."""
-    sources = sources_of(job, environment, round_number, {})
-    if not job.data or not all(map(len, sources.values())):
-        return 0.0
-    images = sum(min(stream.batch_size, len(sources[name])) * len(stream.views) for name, stream in job.data.items())
-    return float(steps_of(job, sources) * images)

@@ -1,4 +1,4 @@
-"""What crossed between server and clients in a round, what clients kept, and what local training reported."""
+"""Bytes sent and kept in a round, and what local training reported."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Ledger:
                 self._steps[name] += outcome.steps
 
     def metrics(self) -> dict[str, float]:
-        """Losses as means over local steps, pseudo-labels as `pseudo.summary` has them, counts of bytes and steps.
+        """The round's means over local steps, pseudo-label shares, bytes and steps.
 
         `comm/bytes_kept`: private state that the round's clients keep until they are next drawn; `comm/sat_out`:
         clients that sent nothing; `comm/dropped`: those whose update was not finite (`Federation.on_divergence`).

@@ -61,7 +61,7 @@ class LocalModule(pl.LightningModule):
         self.totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self.counts: dict[str, int] = defaultdict(int)  # in how many steps each was reported
         self.pseudo = PseudoLabelQuality()
-        self.losses: list[Tensor] = []  # read once the job is done, so that a device is never waited for within a step
+        self.losses: list[Tensor] = []  # read after the job: a read within a step would wait for the device
         for networks, weight_sets in ((self.trainable, local.trainable), (self.frozen, local.frozen)):
             for name, weights in weight_sets.items():
                 load(networks[name], weights)
@@ -203,7 +203,7 @@ def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
-    """The gradient of the update's loss at the weights received, over all batches, weighted by their images.
+    """The gradient of the update's mean loss over images, at the weights received.
 
     SSFL Eq. 1: "evaluated on all data held by the k-th user"; no step is taken. The loss of an incomplete batch
     counts by its size, so that the result is the gradient of the mean loss over images.
@@ -230,7 +230,7 @@ def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpos
     seed_global(stream_seed(seed, *names, "dropout"))
 
 
-def outcome(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
+def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
     """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
     local = module.leave(momentum)
     sends = finished(job.update, local)

@@ -1,4 +1,4 @@
-"""What a process makes of its machine: freed memory, matrix products, and who ran out of memory."""
+"""Allocator and matrix products of a process, and errors for want of memory."""
 
 import contextlib
 import ctypes

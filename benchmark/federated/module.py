@@ -85,14 +85,14 @@ class FederatedModule(pl.LightningModule):
     def tested(self) -> Sequence[dict[str, Tensor]]:
         """The method's voters where it has any, else the first of its models."""
         voters = getattr(self.experiment.method, "voters", None)
-        found = voters(self.state) if voters else []
-        return found or [next(iter(self.models().values()))]
+        chosen = voters(self.state) if voters else []
+        return chosen or [next(iter(self.models().values()))]
 
     def _world(self, round_number: int) -> World:
         return self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
 
     def _fit(self, jobs: Sequence[Job], round_number: int) -> Iterator[Outcome]:
-        """The engine's outcomes, seen by the ledger and the observers on their way to the method."""
+        """The engine's outcomes, passed by the ledger and the observers."""
         for job in jobs_given(jobs):
             for observer in self.observers:
                 observer.on_job(job, round_number)

@@ -156,7 +156,7 @@ def next_job(jobs: Sequence[Job], waiting: Sequence[int], under_way: Collection[
 
 
 class Worker:
-    """One process, and the thread of this process that sends it jobs and receives their results."""
+    """One process, and the thread of this process that talks with it."""
 
     def __init__(self, context: Any, environment: Environment | bytes, device: str, threads: int) -> None:
         self._connection, theirs = Pipe()
@@ -273,7 +273,7 @@ def end_with_parent() -> None:
 
 
 def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Any:
-    """A job's outcome, or its gradient, or the exception that the parent is to raise in its place."""
+    """A job's outcome or gradient, or the exception for the parent to raise."""
     try:
         return (runner.gradient if wants_gradient else runner.run)(job, round_number, private)
     except Exception as error:

@@ -12,8 +12,10 @@ from torch import Tensor
 
 
 class PseudoLabelQuality:
-    """One job's pseudo-labels: how many, how many kept, how many right, and their classes. No tensor is read before
-    `metrics`, so that a device is never waited for within a step."""
+    """One job's pseudo-labels: how many, how many kept, how many right, their classes.
+
+    Tensors are read in `metrics` alone: a read within a local step would wait for the device.
+    """
 
     def __init__(self) -> None:
         self._steps: list[tuple[Tensor, Tensor, Tensor | None]] = []
@@ -31,17 +33,17 @@ class PseudoLabelQuality:
         labels_N = torch.cat([labels_N for labels_N, _, _ in self._steps])
         kept_N = torch.cat([kept_N for _, kept_N, _ in self._steps])
         known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]
-        found = {"pseudo/seen": float(len(labels_N)), "pseudo/count": float(kept_N.sum())}
+        values = {"pseudo/seen": float(len(labels_N)), "pseudo/count": float(kept_N.sum())}
         if len(known) == len(self._steps) and len(labels_N):
             truth_N = torch.cat(known)
             num_classes = int(max(labels_N.max(), truth_N.max())) + 1
-            found["pseudo/correct"] = float((kept_N & (labels_N == truth_N)).sum())
-            found["pseudo/kl_true"] = _entropy_gap(torch.bincount(truth_N, minlength=num_classes))
+            values["pseudo/correct"] = float((kept_N & (labels_N == truth_N)).sum())
+            values["pseudo/kl_true"] = _entropy_gap(torch.bincount(truth_N, minlength=num_classes))
         by_class = torch.bincount(labels_N[kept_N])
-        found["pseudo/kl_uniform"] = _entropy_gap(torch.bincount(labels_N))
-        if found["pseudo/count"]:
-            found["pseudo/kl_kept"] = _entropy_gap(by_class)
-        return {**found, **{f"pseudo/class/{c}": float(count) for c, count in enumerate(by_class) if count}}
+        values["pseudo/kl_uniform"] = _entropy_gap(torch.bincount(labels_N))
+        if values["pseudo/count"]:
+            values["pseudo/kl_kept"] = _entropy_gap(by_class)
+        return {**values, **{f"pseudo/class/{c}": float(count) for c, count in enumerate(by_class) if count}}
 
 
 def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, float]:
@@ -60,16 +62,16 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
     for job in with_labels:
         for name, value in job.items():
             totals[name] += value
-    found = {"pseudo/kept": totals["pseudo/count"] / totals["pseudo/seen"]}
+    shares = {"pseudo/kept": totals["pseudo/count"] / totals["pseudo/seen"]}
     for name in ("pseudo/kl_uniform", "pseudo/kl_kept", "pseudo/kl_true"):
         if values := [job[name] for job in with_labels if name in job]:
-            found[name] = math.log(num_classes) + sum(values) / len(values)
+            shares[name] = math.log(num_classes) + sum(values) / len(values)
     if totals["pseudo/count"]:
         counts = torch.tensor([value for name, value in totals.items() if name.startswith("pseudo/class/")])
-        found["pseudo/class_balance"] = -_entropy_gap(counts) / math.log(num_classes)
+        shares["pseudo/class_balance"] = -_entropy_gap(counts) / math.log(num_classes)
         if "pseudo/correct" in totals:
-            found["pseudo/accuracy"] = totals["pseudo/correct"] / totals["pseudo/count"]
-    return found
+            shares["pseudo/accuracy"] = totals["pseudo/correct"] / totals["pseudo/count"]
+    return shares
 
 
 def _entropy_gap(counts_D: Tensor) -> float:

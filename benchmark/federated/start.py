@@ -72,7 +72,7 @@ def _method() -> str:
 
 
 def load_ahead() -> None:
-    """Start the server now, for processes that are needed in a while: it loads beside whatever this process does."""
+    """Start the server now, for processes that are needed in a while: it loads while this process does other work."""
     with starting():
         pass
 

@@ -30,6 +30,6 @@ def test_plain_lines_in_a_pipe_count_a_warm_start_by_its_planned_seconds(tiny, t
         progress.watch(LaunchStatus(running=set(), finished=(warm,), failed=0, trained=1))
     lines = text.getvalue().splitlines()
     newest = 100 * json.loads(path.read_text().splitlines()[-1])["test/accuracy"]
-    told = f"newest accuracy {newest:.2f} %"
-    assert lines == [f"0/1 runs, 1 running, 2/3 rounds, {told}", f"1/1 runs, 0 running, 3/3 rounds, {told}"]
+    note = f"newest accuracy {newest:.2f} %"
+    assert lines == [f"0/1 runs, 1 running, 2/3 rounds, {note}", f"1/1 runs, 0 running, 3/3 rounds, {note}"]
     assert "\x1b" not in text.getvalue()

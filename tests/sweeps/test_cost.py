@@ -105,6 +105,15 @@ def test_every_method_costs_about_what_is_counted(name):
 COLUMN = {"bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 
 
+def test_a_pooled_test_set_has_its_size_and_leaves_the_rest_for_training(tiny):
+    """Digits have 1,797 images in all."""
+    pooled = replace(tiny, data=replace(tiny.data, pooled_test=400))
+    data = stand_in(pooled).data
+    assert (len(data.train_labels_N), len(data.test_labels_N)) == (1397, 400)
+    with pytest.raises(ConfigError, match="pooled_test: 1797"):
+        count(replace(tiny, data=replace(tiny.data, pooled_test=1797)))
+
+
 def test_a_setting_that_the_run_would_refuse_is_refused(tiny):
     with pytest.raises(ConfigError, match="images"):
         count(replace(tiny, federation=replace(tiny.federation, K=5000)))
