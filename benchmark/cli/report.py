@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
+from benchmark.cli.main import ROOT, add_places, add_site, site_of
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.catalogue import profiles as profiles_of
@@ -43,7 +43,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = "A pure function of the records: trains nothing. Items with no record at all are left out."
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
-    command.add_argument("--site", type=Path, default=DEFAULT_SITE)
+    add_site(command)
     command.add_argument(
         "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
     )
@@ -94,7 +94,7 @@ def _build(options: argparse.Namespace) -> Path:
         only = {(item.name, item.profile) for item, _ in chosen}
     return build(
         results,
-        options.site,
+        site_of(options),
         only=only,
         troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",
