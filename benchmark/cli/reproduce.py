@@ -223,7 +223,14 @@ def state_of(results: Path) -> str:
     """A hash that changes where a record is written, goes on or is removed, or where code or a printed number
     changes."""
     records = ("reference", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
-    code = ("benchmark/**/*.py", "reports/*.*", "reports/templates/*", "reports/*/*.md", "results/published/*/*.toml")
+    code = (
+        "benchmark/**/*.py",
+        "benchmark/**/*.toml",
+        "reports/*.*",
+        "reports/templates/*",
+        "reports/*/*.md",
+        "results/published/*/*.toml",
+    )
     paths = [path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)]
     files = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(paths)]
     return hashlib.sha256(repr(files).encode()).hexdigest()
