@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.console import Console
 
 from benchmark.cli.main import Parser, add_places
 from benchmark.config import override
@@ -105,24 +106,29 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
 
 
 def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
+    from benchmark.cli.launch import report_falls
     from benchmark.cli.mirroring import mirrored
+    from benchmark.cli.progress import Display
     from benchmark.cli.run_progress import RunProgress
     from benchmark.records.run import run
     from benchmark.verdicts.families import begun_under
 
-    progress = [] if options.json else [RunProgress(experiment)]
-    with mirrored(options, experiment, _words(options)) as mirrors:
-        return run(
-            experiment,
-            options.results,
-            data_root=options.data_root,
-            callbacks=[*progress, *mirrors],
-            threads=options.threads,
-            engine=options.engine,
-            workers=options.workers,
-            device=options.device,
-            begun_under=partial(begun_under, experiment, options.results),
-        )
+    console = Console(stderr=True, quiet=options.json)
+    try:
+        with Display(console) as display, mirrored(options, experiment, _words(options)) as mirrors:
+            return run(
+                experiment,
+                options.results,
+                data_root=options.data_root,
+                callbacks=[RunProgress(experiment, display), *mirrors],
+                threads=options.threads,
+                engine=options.engine,
+                workers=options.workers,
+                device=options.device,
+                begun_under=partial(begun_under, experiment, options.results),
+            )
+    finally:
+        report_falls([experiment], options.results, console)
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:
