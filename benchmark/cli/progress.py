@@ -1,7 +1,7 @@
 """How far runs are, on a console: live on a terminal, else by lines. Every command that trains or watches uses it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +20,12 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Display:
-    """Shows the newest state on a terminal until it is closed; elsewhere prints a line at intervals."""
+    """Shows the newest states on a terminal until it is closed; elsewhere prints a line at longer intervals."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self._printed = -SECONDS_BETWEEN_LINES
+        self._next = 0.0  # when to show, by the monotonic clock
 
     def __enter__(self) -> "Display":
         if self._live:
@@ -36,11 +36,15 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def show(self, runs: Sequence[RunStatus]) -> None:
+    def show(self, look: Callable[[], Sequence[RunStatus]]) -> None:
+        """Look at the runs and show them, where it is time to."""
+        if self._console.quiet or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + (SECONDS_BETWEEN_LOOKS if self._live else SECONDS_BETWEEN_LINES)
+        runs = look()
         if self._live:
             self._live.update(view(runs), refresh=True)
-        elif time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
-            self._printed = time.monotonic()
+        else:
             accuracies = [f"accuracy {100 * run.accuracy:.2f} %" for run in runs if run.accuracy is not None]
             line = [summary(runs).line(), *(accuracies if len(runs) == 1 else ())]
             self._console.print(", ".join(line), highlight=False, soft_wrap=True)
@@ -71,17 +75,16 @@ class LaunchProgress:
         self._statuses: dict[Experiment, RunStatus] = {}
         self._running: set[Experiment] = set()  # in the last look
         self._finished = 0
-        self._looked = -SECONDS_BETWEEN_LOOKS
 
     def watch(self, launched: LaunchStatus) -> None:
-        if time.monotonic() - self._looked < SECONDS_BETWEEN_LOOKS:
-            return
-        self._looked = time.monotonic()
+        self._display.show(lambda: self._look_at_all(launched))
+
+    def _look_at_all(self, launched: LaunchStatus) -> Sequence[RunStatus]:
         changed = {*self._running, *launched.running, *launched.finished[self._finished :]}
         for run in changed if self._statuses else self._runs:
             self._statuses[run] = self._look(run)
         self._running, self._finished = launched.running, len(launched.finished)
-        self._display.show(list(self._statuses.values()))
+        return list(self._statuses.values())
 
     def _look(self, run: Experiment) -> RunStatus:
         from sweeps.cost import seconds_of_first  # loads what trains, once the runs are at work

@@ -83,7 +83,7 @@ def act(options: argparse.Namespace) -> int:
     from benchmark.records.record import run_folder
 
     folder = run_folder(options.results, experiment)
-    result = _train(experiment, options)
+    result = _train(experiment, folder, options)
     _say_what_differs(result, experiment, folder)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
@@ -105,17 +105,24 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
             print(f"fssl: {folder}: is measured with {name} {measured}, not {asked}; {hint}", file=sys.stderr)
 
 
-def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
+def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     from benchmark.cli.launch import report_falls
-    from benchmark.cli.mirroring import mirrored
     from benchmark.cli.progress import Display
     from benchmark.cli.run_progress import RunProgress
     from benchmark.records.run import run
+    from benchmark.records.wandb_mirror import mirrored, mode_asked
     from benchmark.verdicts.families import begun_under
 
     console = Console(stderr=True, quiet=options.json)
+    mirror = mirrored(
+        experiment,
+        folder,
+        words=_words(options),
+        mode=mode_asked(options.wandb),
+        wandb_folder=Path(options.results) / "wandb",
+    )
     try:
-        with Display(console) as display, mirrored(options, experiment, _words(options)) as mirrors:
+        with Display(console) as display, mirror as mirrors:
             return run(
                 experiment,
                 options.results,

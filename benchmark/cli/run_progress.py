@@ -36,4 +36,4 @@ class RunProgress(pl.Callback):
             accuracy=metrics.get("test/accuracy", metrics.get("validation/accuracy", self._status.accuracy)),
             seconds_per_round=(time.monotonic() - self._began) / (done - self._first),
         )
-        self._display.show([self._status.weighed(self._planned)])
+        self._display.show(lambda: [self._status.weighed(self._planned)])

@@ -36,7 +36,7 @@ def act(options: argparse.Namespace) -> int:
         try:
             with Display(console) as display:
                 while any(run.state not in FINISHED | {"damaged"} for run in runs):
-                    display.show(runs)
+                    display.show(partial(list, runs))
                     time.sleep(SECONDS_BETWEEN_LOOKS)
                     runs = _look(options)
         except KeyboardInterrupt:  # who stops looking stops nothing
@@ -57,14 +57,13 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     chosen = chosen_items(options)
     planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), tell=False)
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
-    missing = set(planned.missing)
     statuses = [
         status_of(
             run_folder(options.results, run),
             name=names.get(run.cell_key, "trial"),
             rounds=run.federation.rounds,
             # A committed copy counts as the record of a run that was never begun here.
-            finished=None if run in missing else planned.records[run.cell_key][run.seed],
+            finished=planned.finished(run),
         )
         for run in planned.runs
     ]
