@@ -152,6 +152,8 @@ def _type_faults(record: RunRecord) -> Iterator[str]:
             yield f"{name} is {quoted(getattr(record, name))}, not a JSON object"
     if record.manifest or record.result:
         yield from _schema_faults("manifest.json", record.manifest, MANIFEST)
+        if not isinstance(attempts := record.manifest.get("attempts", []), list):
+            yield f"manifest.json: attempts is {quoted(attempts)}, not a list"
     if record.result:
         yield from _result_faults(record)
     if not isinstance(record.rounds, RoundsOnDisk):
