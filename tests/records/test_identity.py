@@ -1,6 +1,7 @@
 """A record answers only for the data and the user's own code that it was computed from."""
 
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmark.cli.main import main
 from benchmark.data import content, datasets
 from benchmark.data.packed import file_sha256
 from benchmark.errors import Stopped
@@ -285,3 +287,28 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     records = read_records(results, [experiment.cell_key], with_reference=True, differences=lines)
     assert records[experiment.cell_key] == {} and len(lines) == 1
     assert reference_path(results, experiment.cell_key, 0).exists()
+
+
+def test_commands_say_what_differs_and_train_apart(tmp_path, capsys):
+    experiment = pets(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(to_json(experiment)))
+    results = f"--results={tmp_path / 'results'}"
+    run_it = ("run", f"--config={tmp_path / 'config.json'}", "--engine=reference", "--json", results)
+    assert main(run_it) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert Path(first["folder"]).name == "seed=0"
+    add_images(tmp_path)
+
+    assert main(["status", results]) == 0
+    out = capsys.readouterr().out
+    assert "1 missing" in out and "data: folder:pets has content" in out and "trained apart in seed=0@" in out
+    assert main(run_it) == 0
+    captured = capsys.readouterr()
+    second = json.loads(captured.out)
+    assert Path(second["folder"]).name.startswith("seed=0@") and "data: folder:pets has content" in captured.err
+    assert main(["status", results]) == 0
+    out = capsys.readouterr().out
+    assert "1 done" in out and "data:" not in out
+    assert main(["verify", results]) == 66  # the first is of other data than are here
+    out = capsys.readouterr().out
+    assert f"{Path(first['folder'])}: manifest.json: data.hash" in out and second["folder"] not in out
