@@ -1,12 +1,11 @@
 """`fssl report`: the site, single tables and figures, and what git keeps, from records alone."""
 
 import argparse
-import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
+from benchmark.cli.main import ROOT, add_places, add_site, site_of
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.catalogue import profiles as profiles_of
@@ -35,8 +34,8 @@ class Reader:
     def __call__(self, results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
         keys = list(dict.fromkeys(cell_keys))
         new = [key for key in keys if (key, with_reference) not in self._known]
-        found = read_records(results, new, with_reference=with_reference, troubles=self.troubles)
-        self._known |= {(key, with_reference): found[key] for key in new}
+        records = read_records(results, new, with_reference=with_reference, troubles=self.troubles)
+        self._known |= {(key, with_reference): records[key] for key in new}
         return {key: self._known[key, with_reference] for key in keys}
 
 
@@ -44,7 +43,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = "A pure function of the records: trains nothing. Items with no record at all are left out."
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
-    command.add_argument("--site", type=Path, default=DEFAULT_SITE)
+    add_site(command)
     command.add_argument(
         "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
     )
@@ -71,9 +70,9 @@ def act(options: argparse.Namespace) -> int:
     if sum(asked.values()) > 1:
         raise ConfigError(f"{', '.join(name for name, given in asked.items() if given)}: choose one of them")
     if options.readme:
-        found = _committed((*ITEMS, *VARIANTS), COMMITTED, options.results)
-        write_claims(found, ROOT / "README.md")
-        write_findings(found, ROOT / "reports" / "findings.md")
+        results = _committed((*ITEMS, *VARIANTS), COMMITTED, options.results)
+        write_claims(results, ROOT / "README.md")
+        write_findings(results, ROOT / "reports" / "findings.md")
         shown = _committed(options.items or SHOWN, options.profile or ["laptop"], options.results)
         print(*write_pictures(shown, PICTURES), sep="\n")
         return 0
@@ -82,38 +81,25 @@ def act(options: argparse.Namespace) -> int:
         return 0
     if options.commit_reference:
         _commit_reference(options)
-    gc.freeze()  # what libraries hold is not looked through for garbage again: a tenth of the time
-    try:
-        print(_build(options))
-    finally:
-        gc.unfreeze()
+    print(_build(options))
     return 0
 
 
 def _build(options: argparse.Namespace) -> Path:
+    """The whole site; where items or profiles are named, their pages alone."""
     reader = Reader()
-    results, others = _asked(options, reader)
+    results, only = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader), None
+    if options.items or options.profile:
+        chosen = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, reader)
+        only = {(item.name, item.profile) for item, _ in chosen}
     return build(
         results,
-        options.site,
-        others=others,
+        site_of(options),
+        only=only,
         troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
-        whole=not options.items and not options.profile,
     )
-
-
-def _asked(
-    options: argparse.Namespace, reader: Reader
-) -> tuple[Sequence[tuple[Item, Records]], Sequence[tuple[Item, Records]]]:
-    """The items that were asked for, and all others."""
-    results = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, reader)
-    if not options.items and not options.profile:
-        return results, ()
-    asked = {(item.name, item.profile) for item, _ in results}
-    every = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader)
-    return results, [(item, records) for item, records in every if (item.name, item.profile) not in asked]
 
 
 def _alone(options: argparse.Namespace) -> None:
@@ -156,7 +142,7 @@ def on_disk(
     names: Iterable[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
 ) -> Sequence[tuple[Item, Records]]:
     """The items that have any record, in any of the profiles. Committed copies count, but never for the demo."""
-    found = []
+    recorded = []
     for profile in profiles:
         check_profile(profile)
         for item in items([name for name in names if name not in VARIANTS or profile in profiles_of(name)], profile):
@@ -165,5 +151,5 @@ def on_disk(
             planned = plan([item], results, with_reference=profile != "demo", read=read)
             records = restricted(planned.records, planned.shown)
             if any(records.values()):
-                found.append((planned.items[0], records))
-    return found
+                recorded.append((planned.items[0], records))
+    return recorded
