@@ -28,8 +28,9 @@ class Variant:
     family: str = ""  # what manifests put after the paper's name for the family of its claims
     confirms_from: int = CONFIRMING.start  # the first seed of its claims
 
-    def rename(self, item: Item) -> Item:
-        """The item under this variant's name and title."""
+    def item(self, build: Callable[[str], Item], profile: str) -> Item:
+        """What `build` makes of the paper built so, under this variant's name and title."""
+        item = build(profile)
         title, notes = f"{item.title} ({self.title})", (*item.notes, self.note)
         paper = item.name.partition("/")[0]
         return replace(item, name=item.name + self.suffix, title=title, notes=notes, claims_of=paper + self.family)

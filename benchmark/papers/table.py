@@ -16,7 +16,7 @@ from benchmark.methods.central import Central
 from benchmark.papers.bounds import bounds
 from benchmark.papers.columns import COMPUTED, FACTORS, WORDS, Factor
 from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
-from benchmark.papers.paper import Line, Paper, Variant, differences
+from benchmark.papers.paper import Line, Paper, differences
 from benchmark.papers.published import claims_of, drawing_of, read_published
 from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth
 
@@ -31,11 +31,9 @@ SELECTIONS = {
 }
 
 
-def item(paper: Paper, name: str, profile: str, variant: Variant | None = None) -> Item:
+def item(paper: Paper, name: str, profile: str) -> Item:
     """The item of that file under a profile. Raises ConfigError for an unknown profile or a damaged file."""
     check_profile(profile)
-    if variant is not None:
-        return variant.rename(item(paper.built_by(variant), name, profile))
     full_name = f"{paper.name}/{name}"
     file = read_published(full_name)
     lines = [{"measured": file.get("measured", False), **line} for line in file["cells"]]
