@@ -62,7 +62,7 @@ class Paper:
     # (item's name, its cells) -> cells that the suite adds to them: controls, bounds, rungs of a ladder.
     additions: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # columns without a run
-    factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # beside `FACTORS`
+    factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # in addition to `FACTORS`
     bounded: bool = False  # whether `bounds` are added to items that show accuracies
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
