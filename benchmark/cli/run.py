@@ -17,7 +17,7 @@ from benchmark.config import override
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Data, Experiment, Federation, from_json, to_json
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.papers.ssfl import DIGITS_AUGMENTATION
+from benchmark.papers.scale import DIGITS_AUGMENTATION
 from sweeps.factors import cell_named, experiment_of
 
 # What `fssl run` begins with, on data that installs with the package: clients without labels gain over labels alone in
