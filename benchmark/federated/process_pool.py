@@ -40,7 +40,7 @@ class WorkerEnded(FsslError):
 
 
 class ProcessPool:
-    """`workers` processes of `threads` each, until it is closed; None: one for each core that this process may use.
+    """`workers` processes of one thread each, until it is closed; None: one for each core that this process may use.
 
     A script that builds one needs the line `if __name__ == "__main__":`, since its processes import the script.
     Raises ConfigError for fewer than one worker, FsslError where the machine does not let processes start.
@@ -48,17 +48,17 @@ class ProcessPool:
 
     name = "pool"
 
-    def __init__(self, environment: Environment, workers: int | None = None, *, threads: int = 1) -> None:
+    def __init__(self, environment: Environment, workers: int | None = None) -> None:
         workers = usable_cores() if workers is None else workers
         if workers < 1:
             raise ConfigError(f"--workers: {workers}; choose 1 or more")
         self._workers: list[Worker] = []
-        self.settings: Mapping[str, Any] = {"name": self.name, "threads": threads, **FAST, "workers": workers}
+        self.settings: Mapping[str, Any] = {"name": self.name, "threads": 1, **FAST, "workers": workers}
         try:
             with starting() as context:
                 content = environment if share_images(environment) else dumps(environment)
                 for _ in range(workers):
-                    self._workers.append(Worker(context, content, threads))
+                    self._workers.append(Worker(context, content))
         except (EOFError, OSError, RuntimeError) as error:  # too few file descriptors or processes
             self.close()
             raise FsslError(f"worker processes cannot be started here: {error}; choose --workers 1") from error
@@ -152,9 +152,9 @@ def next_job(jobs: Sequence[Job], waiting: Sequence[int], under_way: Collection[
 class Worker:
     """One process, the pipe to it, and the job that it is at. It has one job at a time."""
 
-    def __init__(self, context: Any, environment: Environment | bytes, threads: int) -> None:
+    def __init__(self, context: Any, environment: Environment | bytes) -> None:
         self.connection, theirs = Pipe()
-        self.process = context.Process(target=work, args=(theirs, environment, threads), daemon=True)
+        self.process = context.Process(target=work, args=(theirs, environment), daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
         self._job, self._answer = "", Future[Any]()
@@ -237,11 +237,11 @@ def share_images(environment: Environment) -> bool:
 # What runs in a worker process.
 
 
-def work(parent: connection.Connection, environment: Environment | bytes, threads: int) -> None:
+def work(parent: connection.Connection, environment: Environment | bytes) -> None:
     """A worker's main function: jobs one after another, until its parent ends."""
     hear()
     threading.Thread(target=end_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     keep_freed_memory()
     prepared = pickle.loads(environment) if isinstance(environment, bytes) else environment
     runner = JobRunner(prepared, fast=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import starting, usable_cores
 from benchmark.records.cputime import CpuClock, cpu_seconds
 from benchmark.records.record import run_folder
@@ -52,7 +53,7 @@ def test_a_record_holds_the_cpu_seconds_of_its_workers(tiny, tmp_path):
         pass  # what processes are forked from is there, and its start no part of the run's cost
     longer = replace(tiny, federation=replace(tiny.federation, T=16 * tiny.federation.T))
     before = time.process_time()
-    result = run(longer, tmp_path, engine="pool")
+    result = run(longer, tmp_path, engine=EngineOptions(engine="pool"))
     here = time.process_time() - before
     of_rounds = sum(line["time/cpu_seconds"] for line in record_of(run_folder(tmp_path, longer)).rounds)
     assert 0 < of_rounds <= result["cpu_seconds"] < of_rounds + 2.0
