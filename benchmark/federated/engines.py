@@ -56,11 +56,14 @@ class EngineOptions:
         if self.device is not None:
             device_named(self.device)
 
-    def as_recorded(self, settings: Mapping[str, Any]) -> Self:
-        """The same options, but for what decides the bits: that is as in an engine's settings in a manifest.
+    def as_recorded(self, manifest: Mapping[str, Any]) -> Self:
+        """The same options, but for what decides the bits: that is as in a run's manifest, where it names an engine.
 
         Raises ConfigError for an engine that is withdrawn.
         """
+        settings = manifest.get("engine")
+        if not settings:
+            return self
         name = settings["name"]
         if name == "pool":
             return replace(self, engine=name, workers=self.workers or settings.get("workers"), threads=1, device=None)
@@ -106,7 +109,7 @@ class Engine(Protocol):
     ) -> Iterator[dict[str, Weights]]: ...
 
     def close(self) -> None:
-        """End the engine's processes, if it has any. A `with` block does it."""
+        """End the engine's processes, if it has any."""
         ...
 
 
@@ -131,12 +134,6 @@ class ReferenceEngine:
             return settings
         # Not all of CUDA's kernels give equal bits twice (`be_deterministic`).
         return {**settings, "bit_equal": False, "device": torch.cuda.get_device_name(self.device)}
-
-    def __enter__(self) -> "ReferenceEngine":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Nothing to do: this engine has no processes."""

@@ -40,8 +40,7 @@ def retrain(record: RunRecord, data_root: Path | None = None, *, copied: bool) -
     with tempfile.TemporaryDirectory(prefix="fssl-retrain-") as place:
         try:
             experiment = from_record(record.experiment)
-            began_with = record.manifest.get("engine")
-            engine = EngineOptions().as_recorded(began_with) if began_with else EngineOptions()
+            engine = EngineOptions().as_recorded(record.manifest)
             with contextlib.suppress(Diverged):  # the record of it is compared
                 run(experiment, Path(place), data_root=data_root, engine=engine)
             again = read_run(run_folder(Path(place), experiment, data_root))

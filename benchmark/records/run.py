@@ -79,8 +79,9 @@ def run(
                 if finished is not None:
                     return finished
                 resumed = _resumed(folder, experiment)
-                began_with = (read_json(folder / "manifest.json") or {}).get("engine") if resumed else None
-                chosen = build_engine(engine.as_recorded(began_with) if began_with else engine, environment)
+                if resumed:
+                    engine = engine.as_recorded(read_json(folder / "manifest.json") or {})
+                chosen = build_engine(engine, environment)
                 recorder = Recorder(claim, experiment, resumed, clock)
                 with contextlib.closing(chosen):
                     recorder.begin({**manifest(environment, chosen), "sources": here.sources, **begun_under()})

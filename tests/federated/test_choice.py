@@ -94,7 +94,7 @@ def test_a_record_is_trained_again_by_its_own_engine_and_threads(tiny, tmp_path,
 
 def test_a_run_begun_by_a_withdrawn_engine_is_refused_by_name():
     with pytest.raises(ConfigError, match="begun by the engine 'ray', which is withdrawn; start it anew"):
-        EngineOptions().as_recorded({"name": "ray", "threads": 1})
+        EngineOptions().as_recorded({"engine": {"name": "ray", "threads": 1}})
 
 
 def manifest(results):
