@@ -26,7 +26,9 @@ def forest(judged: Judged, *, seeds: bool) -> Picture | None:
     if seen is None or claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
         return None
     scale = 100.0 if is_fraction(claim.metric) else 1.0
-    least = min(range(len(seen.differences)), key=lambda k: typical(seen.of(seen.confirming or seen.pilots, k)))
+    least = min(
+        range(len(seen.differences)), key=lambda k: typical(seen.differences_at(seen.confirming or seen.pilots, k))
+    )
     shown = looked_at(seen, judged.error).contrast if judged.looks else least
     values = {seed: scale * value for seed, value in seen.differences[shown].items()}
     rows = []
@@ -91,7 +93,7 @@ def dots(item: Item, arena: Arena) -> Picture | None:
         return IntervalRow(
             name=method_of(result.cell),
             mean=100 * seen.mean,
-            interval=(max(0.0, 100 * seen.told[0]), min(100.0, 100 * seen.told[1])) if seen.told else None,
+            interval=(max(0.0, 100 * seen.interval[0]), min(100.0, 100 * seen.interval[1])) if seen.interval else None,
             dots=[100 * value for value in values.values()],
             look=look or Look(colour=2),
             hollow=look is None,

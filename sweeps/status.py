@@ -8,9 +8,11 @@ from statistics import fmean
 from typing import Literal, get_args
 
 from benchmark.config import quoted
+from benchmark.data.content import look_again
 from benchmark.errors import DataError, FsslError
 from benchmark.records.claim import PATIENCE, is_held, why_dead
 from benchmark.records.files import one_line
+from benchmark.records.identity import AtHand, at_hand_for, seed_folder, why_apart
 from benchmark.records.record import Round, RunRecord, read_run
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
@@ -80,25 +82,27 @@ def status_of(
     folder: Path,
     *,
     name: str,
-    rounds: int | None = None,
+    rounds: int,
     finished: RunRecord | None = None,
     patience: float = PATIENCE,
 ) -> RunStatus:
-    """The run in `folder` (cell_key/seed=n), which need not exist; `rounds` as its experiment has them (None: as its
-    record has them).
+    """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
     `finished`: its record, where that is known to be finished; it may be a committed copy. All rounds count as equal
     work: `RunStatus.weighed`.
     """
-    key, seed = folder.parent.name, int(folder.name.removeprefix("seed=").partition("@")[0])
-    status = RunStatus(cell_key=key, seed=seed, name=name, state="missing", rounds=rounds or 0, work=float(rounds or 0))
+    status = RunStatus(
+        cell_key=folder.parent.name,
+        seed=int(_seed_named(folder)),
+        name=name,
+        state="missing",
+        rounds=rounds,
+        work=float(rounds),
+    )
     try:
         record = finished or read_run(folder)
         if record is None:
             return _unfinished(status, (), folder, patience)
-        if rounds is None:
-            rounds = _rounds_of(record, folder)
-            status = replace(status, rounds=rounds, work=float(rounds))
         status = replace(status, attempt=len(record.manifest.get("attempts", ())))
         if record.result:
             return _finished(status, record, folder)
@@ -143,7 +147,7 @@ def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path, patienc
         round=rounds,
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=fmean(timed) if timed else None,
-        share_done=rounds / status.rounds if status.rounds else 0.0,
+        share_done=rounds / status.rounds,
         trouble=trouble,
     )
 
@@ -157,11 +161,37 @@ def _state(folder: Path, patience: float) -> State:
     return "stopped" if (folder / "experiment.json").exists() else "missing"
 
 
+def where_apart(status: RunStatus, folder: Path, here: AtHand) -> RunStatus:
+    """The status of a run that is to be trained apart says why."""
+    if status.state in FINISHED or status.trouble is not None:
+        return status
+    return replace(status, trouble=why_apart(folder, here))
+
+
+def _seed_named(folder: Path) -> str:
+    return folder.name.removeprefix("seed=").partition("@")[0]
+
+
 def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
-    """Every run that was ever begun under this folder of results; what has another name is for `fssl verify`."""
-    begun = [path.parent for path in sorted(results.glob("runs/*/seed=*/experiment.json"))]
-    named = [folder for folder in begun if folder.name.removeprefix("seed=").isdecimal()]
-    return [status_of(folder, name=folder.parent.name, patience=patience) for folder in named]
+    """Every run that was ever begun under this folder of results: of a cell and a seed, that on what is at hand."""
+    look_again()
+    runs: dict[Path, RunStatus] = {}
+    for folder in sorted(results.glob("runs/*/seed=*")):
+        key, seed = folder.parent.name, _seed_named(folder)
+        if not seed.isdecimal():
+            continue  # `fssl verify` names it
+        try:
+            record = read_run(folder)
+            rounds = 0 if record is None else _rounds_of(record, folder)
+        except (FsslError, OSError) as error:
+            trouble = one_line(error)
+            runs[folder] = RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble)
+            continue
+        if record is not None:  # else it is being begun at this moment
+            here = at_hand_for(record.experiment, record.seed)
+            folder = seed_folder(folder.parent, here)
+            runs[folder] = where_apart(status_of(folder, name=key, rounds=rounds, patience=patience), folder, here)
+    return list(runs.values())
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:

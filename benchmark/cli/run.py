@@ -109,11 +109,15 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
     from benchmark.cli.launch import report_falls
     from benchmark.cli.progress import Display
     from benchmark.cli.run_progress import RunProgress
+    from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
     from benchmark.records.wandb_mirror import mirrored, mode_asked
     from benchmark.verdicts.families import begun_under
 
     console = Console(stderr=True, quiet=options.json)
+    engine = EngineOptions(
+        engine=options.engine, workers=options.workers, threads=options.threads, device=options.device
+    )
     mirror = mirrored(
         experiment,
         folder,
@@ -128,10 +132,7 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
                 options.results,
                 data_root=options.data_root,
                 callbacks=[RunProgress(experiment, display), *mirrors],
-                threads=options.threads,
-                engine=options.engine,
-                workers=options.workers,
-                device=options.device,
+                engine=engine,
                 begun_under=partial(begun_under, experiment, options.results),
             )
     finally:

@@ -17,8 +17,7 @@ from benchmark.data.content import content_hash, has_known_files
 from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, public_name
 from benchmark.data.pooling import pooled_hash
 from benchmark.errors import DataError
-from benchmark.experiment import Experiment
-from benchmark.methods.catalogue import method_name
+from benchmark.experiment import Experiment, to_json
 from benchmark.records.files import read_json
 from benchmark.records.sources import source_hash
 
@@ -50,8 +49,8 @@ class AtHand:
         return {name: source for name, source in hashes.items() if source is not None}
 
     @property
-    def digits(self) -> str:
-        """8 hexadecimal digits that stand for it."""
+    def short_hash(self) -> str:
+        """8 hexadecimal digits that name the folder of a run that is trained apart."""
         return hashlib.sha256(repr([self.data_hash, sorted(self.sources.items())]).encode()).hexdigest()[:8]
 
     def differences(self, manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
@@ -82,13 +81,7 @@ class AtHand:
 
 
 def at_hand(experiment: Experiment, root: Path | None = None) -> AtHand:
-    return AtHand(
-        data_name=experiment.data.name,
-        pooled_test=experiment.data.pooled_test,
-        seed=experiment.seed,
-        classes=(method_name(experiment.method), experiment.model.network),
-        root=root,
-    )
+    return at_hand_for(to_json(experiment), experiment.seed, root)
 
 
 def at_hand_for(experiment: Mapping[str, Any], seed: int, root: Path | None = None) -> AtHand:
@@ -114,7 +107,7 @@ def seed_folder(cell_folder: Path, here: AtHand) -> Path:
     ]
     if equal:
         return min(equal, key=lambda folder: not _finished(folder))
-    return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{here.digits}")
+    return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{here.short_hash}")
 
 
 def why_apart(folder: Path, here: AtHand) -> str | None:
