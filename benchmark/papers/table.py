@@ -1,7 +1,7 @@
 """From a transcribed table or figure to an `Item`, in one way for all papers.
 
 `results/published/PAPER/ITEM.toml` holds what is printed. The paper's file (`Paper`) turns a printed line into an
-experiment, and has the stand-ins of the reduced profiles. README.md of this folder has the keys of a TOML file.
+experiment and finds its stand-in. README.md of this folder has the keys of a TOML file.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
