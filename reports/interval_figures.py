@@ -87,16 +87,16 @@ def dots(item: Item, arena: Arena) -> Picture | None:
     chosen = looks(methods(item))
 
     def row(result: CellResult, values: Mapping[int, float], look: Look | None) -> IntervalRow:
-        seen = summary(values.values())
+        results = summary(values.values())
         return IntervalRow(
             name=method_of(result.cell),
-            mean=100 * seen.mean,
-            interval=(max(0.0, 100 * seen.told[0]), min(100.0, 100 * seen.told[1])) if seen.told else None,
+            mean=100 * results.mean,
+            interval=(max(0.0, 100 * results.told[0]), min(100.0, 100 * results.told[1])) if results.told else None,
             dots=[100 * value for value in values.values()],
             look=look or Look(colour=2),
             hollow=look is None,
         )
 
-    rows = [row(one.result, one.places["rounds"].values, chosen[method_of(one.result.cell)]) for one in arena.compared]
+    rows = [row(m.result, m.scores["rounds"], chosen[method_of(m.result.cell)]) for m in arena.compared]
     rows += [row(result, result.values, None) for result in arena.bounds if result.values]
     return intervals(rows, "Test accuracy (%) at equal rounds; line: 95 % interval, tick: mean", names=1.6)

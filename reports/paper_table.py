@@ -21,7 +21,6 @@ from reports.formatting import (
     number,
     percent,
     points,
-    points_interval,
     shown,
     spread_text,
     unit_of,
@@ -225,8 +224,7 @@ def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     agreed = reported.agreements.get(label) if metric == ACCURACY else None
     compared: tuple[str, ...] = ()
     if agreed:
-        text = f"{points(agreed.difference)} to the paper {points_interval(agreed.interval)}"
-        compared = (text.rstrip(), agreed.verdict or agreed.reason)
+        compared = (f"{points(agreed.difference)} to the paper", agreed.text)
     return mean_entry(
         seen,
         metric,
@@ -301,7 +299,6 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
     seen = result.summary if result else None
     agreed = reported.agreements.get(entry.label) if metric == ACCURACY else None
     low, high = (seen.told if seen else None) or (None, None)
-    below, above = (agreed.interval if agreed else None) or (None, None)
     return {
         "item": item.name,
         "profile": item.profile,
@@ -323,9 +320,7 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
         "n_diverged": len(result.diverged) if result else None,
         "status": result.status if result else "shown",
         "difference": agreed.difference if agreed else None,
-        "difference_low": below,
-        "difference_high": above,
-        "verdict": agreed.verdict if agreed else None,
+        "agreement": agreed.text if agreed else None,
         **entry.computed,
         "note": entry.note,
         "selection": SELECTED_ON_TEST if result and result.selected_on_test else "",
