@@ -252,7 +252,12 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
 def _correlations_table(measures: Mapping[str, Mapping[str, float]]) -> Table:
     heads = ("Measure", "Cells", "Settings", "As measured", "Controlling for server weight", "Server weight itself")
     rows = [
-        (MEASURES[name], known["cells"], known["settings"], *(_signed(known[key]) for key in ("plain", "held", "weight")))
+        (
+            MEASURES[name],
+            known["cells"],
+            known["settings"],
+            *(_signed(known[key]) for key in ("plain", "held", "weight")),
+        )
         for name, known in measures.items()
     ]
     return table_of("correlations", TEXTS["correlations"], heads, rows)

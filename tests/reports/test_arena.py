@@ -44,7 +44,9 @@ def ends(*values: tuple[Cell, Mapping[int, float]]) -> Records:
 def by_method(column: Arena) -> dict[str, dict[str, float]]:
     """Method -> basis -> mean."""
     return {
-        str(entry.result.cell.setting["method"]): {basis: means.mean for basis in entry.scores if (means := entry.summary(basis))}
+        str(entry.result.cell.setting["method"]): {
+            basis: means.mean for basis in entry.scores if (means := entry.summary(basis))
+        }
         for entry in column.compared
     }
 
