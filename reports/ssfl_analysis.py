@@ -19,7 +19,7 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import ACCURACY
-from reports.figures import Dots, Picture, scatter
+from reports.figures import Picture, scatter
 from reports.formatting import NONE, count, percent, points
 from reports.paper_table import setting_text
 from reports.reported import Reported
@@ -281,12 +281,12 @@ def _scatter(cells: pd.DataFrame, correlation: float, gains: pd.DataFrame) -> Pi
         return None
     dots = cells.rename(columns={"averaging": "kind", "cell": "name", UPDATES: "x"}).assign(y=100 * cells["accuracy"])
     names = set(cells["cell"])
-    plain = Dots(
-        dots=dots[["kind", "name", "x", "y"]],
+    return scatter(
+        dots[["kind", "name", "x", "y"]],
+        looks(AVERAGING),
         joined=[pair for pair in zip(gains["cell"], gains["control"], strict=True) if names.issuperset(pair)],
         title=f"Rank correlation: {_signed(correlation)}",
         x_title=MEASURES[UPDATES].capitalize(),
         y_title="Accuracy, % (log of the error)",
         log_error=True,
     )
-    return scatter(plain, looks(AVERAGING))

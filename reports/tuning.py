@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from benchmark.verdicts.statistics import paired
-from reports.figures import Dots, Picture, scatter
+from reports.figures import Picture, scatter
 from reports.formatting import NONE, count, percent, points
 from reports.style import Look
 from reports.tables import Column, Entry, Row, Table, csv_of
@@ -87,8 +87,7 @@ def _history(study: Mapping[str, Any]) -> Picture:
     trials = pd.DataFrame(rows, columns=["kind", "name", "x", "y", "complete"])
     complete = trials[trials["complete"].astype(bool)]
     steps = list(zip(complete["x"], complete["y"].cummax(), strict=True))
-    dots = Dots(x_title="Trial", y_title="Held-out accuracy, %", dots=trials, steps=steps)
-    return scatter(dots, KINDS)
+    return scatter(trials, KINDS, x_title="Trial", y_title="Held-out accuracy, %", steps=steps)
 
 
 def _trials(study: Mapping[str, Any]) -> Table:
