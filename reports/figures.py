@@ -402,7 +402,7 @@ def _draw_means(
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalRow:
-    """One row of `intervals`, in the axis' unit."""
+    """One row of `intervals`, in the metric's unit."""
 
     name: str
     mean: float | None
@@ -417,24 +417,31 @@ def intervals(
     rows: Sequence[IntervalRow],
     x_title: str,
     *,
+    percent: bool = False,
     zero: bool = False,
     names: float = 2.4,
     width: float = 5.2,
 ) -> Picture:
-    """A row each, on one axis: mean, interval and every run. `names`, `width`: inches of the names, and of the axis."""
+    """A row each, on one axis: mean, interval and every run.
+
+    `percent`: the axis is in percent, the rows are fractions. `names`, `width`: inches of the names, and of the axis.
+    """
+    scale = 100.0 if percent else 1.0
     with matplotlib.rc_context(STYLE):
         height = 0.24 * len(rows) + 0.1
         figure, ((ax,),) = _canvas(1, 1, {}, width=width, height=height, left=names, titles=False)
         for place, row in enumerate(rows):
             colour = row.look.hex
             if row.margin:
-                ax.fill_between([-row.margin, row.margin], place - 0.42, place + 0.42, color=GRID, alpha=0.6, lw=0)
+                edge = scale * row.margin
+                ax.fill_between([-edge, edge], place - 0.42, place + 0.42, color=GRID, alpha=0.6, lw=0)
             if row.interval:
-                ax.hlines(place, *row.interval, color=colour, linewidth=2.2, alpha=0.55)
-            face = "none" if row.hollow else colour
-            ax.plot(row.dots, [place] * len(row.dots), "o", c=colour, markerfacecolor=face, markersize=4, alpha=0.7)
+                low, high = row.interval
+                ax.hlines(place, scale * low, scale * high, color=colour, linewidth=2.2, alpha=0.55)
+            xs, face = [scale * value for value in row.dots], "none" if row.hollow else colour
+            ax.plot(xs, [place] * len(xs), "o", color=colour, markerfacecolor=face, markersize=4, alpha=0.7)
             if row.mean is not None:
-                ax.plot([row.mean], [place], "|", color=INK, markersize=10, markeredgewidth=1.6)
+                ax.plot([scale * row.mean], [place], "|", color=INK, markersize=10, markeredgewidth=1.6)
         if zero:
             ax.axvline(0, color=INK, linewidth=0.8)
         ax.set_yticks(range(len(rows)), [row.name for row in rows])
