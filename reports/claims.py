@@ -138,22 +138,22 @@ def judged_by(judged: Judged) -> str:
     return "counted" if judged.claim.endpoint == "arithmetic" else judged.claim.endpoint
 
 
-def claim_rows(item: Item, judged: Sequence[Judged]) -> list[dict[str, Any]]:
-    """A row a claim, in the metric's unit."""
-    rows = []
-    for judged_claim in judged:
-        values = {
-            "item": item.name,
-            "profile": item.profile,
-            **claim_values(item, judged_claim),
-            "contrast": contrast_text(judged_claim.claim),
-        }
-        low, high = values.pop("interval") or (None, None)
-        over_all = values.pop("over_all_seeds") or {}
-        values["collapsed"] = "; ".join(f"{label} {k} of {n}" for label, (k, n) in values["collapsed"].items())
-        values |= {"estimate_over_all": over_all.get("estimate"), "n_over_all": over_all.get("n")}
-        rows.append({**values, "low": low, "high": high})
-    return rows
+def claim_row(item: Item, judged: Judged) -> dict[str, Any]:
+    """A claim as a row of CSV, in the metric's unit."""
+    values = claim_values(item, judged)
+    low, high = values.pop("interval") or (None, None)
+    over_all = values.pop("over_all_seeds") or {}
+    values["collapsed"] = "; ".join(f"{label} {k} of {n}" for label, (k, n) in values["collapsed"].items())
+    return {
+        "item": item.name,
+        "profile": item.profile,
+        **values,
+        "contrast": contrast_text(judged.claim),
+        "estimate_over_all": over_all.get("estimate"),
+        "n_over_all": over_all.get("n"),
+        "low": low,
+        "high": high,
+    }
 
 
 def claim_values(item: Item, judged: Judged) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def claims_table(rows: Iterable[BoardRow], every: Sequence[Reported] = ()) -> Ta
             *(Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic")),
         ),
         rows=tuple(_claim_row(row, every) for row in rows),
-        data=[values for row in rows if row.judged for values in claim_rows(row.item, [row.judged])],
+        data=[claim_row(row.item, row.judged) for row in rows if row.judged],
         notes=tuple(f"{row.claim.name}: {quote_text(row.claim)}" for row in rows if row.judged),
     )
 

@@ -391,7 +391,7 @@ def _draw_means(
     ax.plot(runs.index, runs.mean(axis=1), **line, marker=look.points, markersize=4.5, linewidth=1.4, gid=f"{gid}-mean")
     for x, row in runs.iterrows():
         values = summary(row.dropna())
-        limits = values.told or ()
+        limits = values.interval or ()
         points += _points([float(str(x))], [values.mean], *([limit] for limit in limits))
         if limits:
             ends = np.clip(limits, 0, 100) if percent else limits

@@ -81,11 +81,11 @@ def dots(item: Item, arena: Arena) -> Picture | None:
 
     def row(result: CellResult, values: Mapping[int, float], look: Look | None) -> IntervalRow:
         results = summary(values.values())
-        low, high = results.told or (0.0, 0.0)
+        low, high = results.interval or (0.0, 0.0)
         return IntervalRow(
             name=method_of(result.cell),
             mean=results.mean,
-            interval=(max(0.0, low), min(1.0, high)) if results.told else None,
+            interval=(max(0.0, low), min(1.0, high)) if results.interval else None,
             dots=list(values.values()),
             look=look or Look(colour=2),
             hollow=look is None,

@@ -44,9 +44,9 @@ class Reported:
         return [run for result in self.results.values() for run in result.runs]
 
     def values(self, label: str, metric: str, endpoint: str) -> Mapping[int, float]:
-        """Seed -> the cell's value at a claim's endpoint, of all finished runs."""
+        """Seed -> the cell's value at a claim's endpoint, of all finished runs. Collapse is of a run's end."""
         key = label, metric, endpoint
         if key not in self._values:
-            cell = self.item.cell(label)
-            self._values[key] = cell_result(cell, self.records, self.item.seeds, metric, endpoint).values
+            cell, measured = self.item.cell(label), "end" if endpoint == "collapse" else endpoint
+            self._values[key] = cell_result(cell, self.records, self.item.seeds, metric, measured).values
         return self._values[key]

@@ -118,9 +118,8 @@ def _says(judged: Judged, value: float) -> str:
 
 def differences(reported: Reported, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
     """Of a contrast by seed, over the seeds that have all of its cells; whatever the runs were begun under."""
-    endpoint = "end" if claim.endpoint == "collapse" else claim.endpoint
     return dict(
-        contrast(coefficients, {label: reported.values(label, claim.metric, endpoint) for label in coefficients})
+        contrast(coefficients, {label: reported.values(label, claim.metric, claim.endpoint) for label in coefficients})
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from benchmark.data.content import look_again
 from benchmark.experiment import Experiment
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
@@ -54,7 +55,7 @@ PROFILES_SEEDS = Seeds()
 def wanted(items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, *, shown: bool = False) -> tuple[Experiment, ...]:
     """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly.
 
-    `shown`: also the runs of quoted cells, which nobody asked to train.
+    `shown`: also the runs of quoted cells, which are not trained.
     """
     runs: dict[tuple[int, str], Experiment] = {}
     for item in items:
@@ -69,7 +70,7 @@ def wanted(items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, *, shown: bool 
 
 def _first_seeds(item: Item) -> Mapping[str, list[int]]:
     """Of each cell the first seeds that confirm: those of the claims on it and on the cells that it bounds, which may
-    be of several families; the first of all where there is no claim."""
+    be of several families; the first hundred where no claim speaks of it."""
     firsts: dict[str, set[int]] = {}
     for claim in item.claims:
         for cell in (cell for cell in item.cells if cell.label in claim.labels):
@@ -82,10 +83,10 @@ def _first_seeds(item: Item) -> Mapping[str, list[int]]:
 def _read(results: Path, cell_keys: Iterable[str], *, with_reference: bool, tell: bool) -> Records:
     """The records that can be read; one that cannot counts as missing, with a line on standard error if `tell`."""
     troubles: list[str] = []
-    found = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles)
+    records = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles, differences=troubles)
     for trouble in troubles if tell else ():
         print(f"fssl: {trouble}", file=sys.stderr)
-    return found
+    return records
 
 
 def plan(
@@ -98,6 +99,7 @@ def plan(
     read: Callable[..., Records] | None = None,
 ) -> Plan:
     """`tell` of records that cannot be read; or `read` them by a function that keeps what it has read."""
+    look_again()
     read = read or partial(_read, tell=tell)
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
     tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
@@ -128,6 +130,7 @@ def plan(
 
 def plan_of_runs(runs: Sequence[Experiment], results: Path, *, with_reference: bool = True) -> Plan:
     """The plan of runs that belong to no item: those of a grid."""
+    look_again()
     records = _read(results, (run.cell_key for run in runs), with_reference=with_reference, tell=True)
     missing = tuple(run for run in runs if not _finished(records, run))
     return Plan(items=(), runs=tuple(runs), missing=missing, records=records)

@@ -1,21 +1,24 @@
-"""How far runs are, told from their folders alone: for whoever looks from another shell or another machine."""
+"""How far runs are, as their folders show it: to any shell on any machine that sees them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
+from benchmark.data.content import look_again
 from benchmark.errors import FsslError
-from benchmark.experiment import Experiment
 from benchmark.records.claim import PATIENCE, is_held, why_dead
 from benchmark.records.files import one_line, read_json
+from benchmark.records.identity import AtHand, at_hand_for, seed_folder, why_apart
 from benchmark.records.record import Round, RunRecord, read_result, read_rounds
 
-# stopped: on purpose, and saved. dead: its process is gone, or silent for too long; the next worker takes over.
+# stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
 State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "damaged", "missing"]
 FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
+# What a file of JSON with absent fields, or fields of other types, raises where it is used.
+MISSHAPEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def in_words(seconds: float) -> str:
@@ -24,17 +27,6 @@ def in_words(seconds: float) -> str:
         return f"{seconds:.0f} s"
     number, unit = (seconds / 60, "min") if round(seconds / 60) < 100 else (seconds / 3600, "h")
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f}".removesuffix(".0") + f" {unit}"
-
-
-def work(run: Experiment, rounds: int | None = None) -> float:
-    """Local steps of a run's first so many rounds, or of all, as its settings have them: of the cohort and the server,
-    or of the server alone in a warm start on its labels. Trains nothing, and is enough to tell the time left; `fssl
-    plan` counts them. One pass over a holder's images counts as T steps."""
-    federation = run.federation
-    rounds = federation.rounds if rounds is None else rounds
-    on_server = run.data.label_setting == "server"
-    warm = min(rounds, getattr(run.method, "warm_start_rounds", 0)) if on_server else 0
-    return float(federation.T * (federation.epochs or 1) * (warm + (rounds - warm) * (federation.C + on_server)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,19 +42,25 @@ class RunStatus:
     attempt: int = 0  # how many processes have been at it
     accuracy: float | None = None  # of the last test, a fraction
     seconds_per_round: float | None = None  # None: no round is recorded
+    work: float = 0.0  # its planned CPU seconds; its rounds where no time left is asked for
     share_done: float = 0.0  # of its work
     trouble: str | None = None  # what is wrong with a damaged, a dead or a failed one
 
     @property
     def pace(self) -> float | None:
-        """Seconds a round in the mean over the whole run, where early rounds (a warm start's) may be shorter."""
-        if self.seconds_per_round is None or not self.share_done:
+        """Seconds that a unit of its work has taken."""
+        if self.seconds_per_round is None or not self.share_done * self.work:
             return None
-        return self.seconds_per_round * self.round / (self.share_done * self.rounds)
+        return self.seconds_per_round * self.round / (self.share_done * self.work)
 
     def seconds_left(self, pace: float) -> float:
-        """At that many seconds a round."""
-        return 0.0 if self.state in FINISHED else pace * self.rounds * (1 - self.share_done)
+        """At that many seconds a unit of work."""
+        return 0.0 if self.state in FINISHED else pace * self.work * (1 - self.share_done)
+
+    def weighed(self, seconds_of_first: Callable[[int], float]) -> "RunStatus":
+        """The same with planned CPU seconds as its work. `seconds_of_first`: those of its first so many rounds."""
+        whole = seconds_of_first(self.rounds)
+        return replace(self, work=whole, share_done=seconds_of_first(self.round) / whole if whole else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,58 +86,74 @@ def status_of(
     rounds: int,
     finished: RunRecord | None = None,
     patience: float = PATIENCE,
-    work: Callable[[int], float] = float,
 ) -> RunStatus:
-    """The run in `folder` (cell_key/seed=n), which need not exist; `rounds` as its experiment has them.
+    """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
-    `finished`: its record, where that is known to be finished; it may be a committed copy. `work`: of its first so many
-    rounds; where it is not given, all rounds are equal.
+    `finished`: its record, where that is known to be finished; it may be a committed copy. Of a finished run only the
+    result is read, not its rounds. All rounds count as equal work: `RunStatus.weighed`.
     """
-    known: dict[str, Any] = {
-        "cell_key": folder.parent.name,
-        "seed": int(folder.name.partition("=")[2]),
-        "name": name,
-        "rounds": rounds,
-    }
+    status = RunStatus(
+        cell_key=folder.parent.name,
+        seed=int(_seed_named(folder)),
+        name=name,
+        state="missing",
+        rounds=rounds,
+        work=float(rounds),
+    )
     try:
-        state = _state(folder, patience) if finished is None else _known(finished.status)
-        lines = read_rounds(folder) if finished is None else finished.rounds
-        attempt = 0 if finished is not None else len((read_json(folder / "manifest.json") or {}).get("attempts", ()))
-    except (FsslError, OSError) as error:
-        return RunStatus(**known, state="damaged", trouble=one_line(error))
-    done = int(lines[-1]["round"]) if lines else 0
-    return RunStatus(
-        **known,
+        result = read_result(folder) if finished is None else finished.result
+        if finished is None and (manifest := read_json(folder / "manifest.json")):
+            status = replace(status, attempt=len(manifest.get("attempts", ())))
+        if result is not None:
+            return _finished(status, result, folder)
+        return _unfinished(status, read_rounds(folder), folder, patience)
+    except (FsslError, OSError, *MISSHAPEN) as error:
+        return replace(status, state="damaged", trouble=_trouble(folder, error))
+
+
+def _trouble(folder: Path, error: Exception) -> str:
+    if isinstance(error, FsslError | OSError):
+        return one_line(error)  # names the file
+    return f"{folder}: a field is missing or of another type ({type(error).__name__}: {error}); see `fssl verify`"
+
+
+def _finished(status: RunStatus, result: Mapping[str, Any], folder: Path) -> RunStatus:
+    """Raises one of MISSHAPEN."""
+    states: dict[str, State] = {"done": "done", "diverged": "diverged"}
+    state, rounds = states.get(result["status"], "failed"), int(result["rounds"])
+    accuracy = result.get("last", {}).get("test/accuracy")
+    seconds = result.get("wall_seconds")  # older copies have none
+    return replace(
+        status,
         state=state,
-        round=done,
-        attempt=attempt,
-        accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
-        seconds_per_round=_seconds_per_round(lines, finished),
-        share_done=work(done) / work(rounds),
-        trouble=_trouble(folder, state, patience),
+        round=rounds,
+        accuracy=None if accuracy is None else float(accuracy),
+        seconds_per_round=None if seconds is None or not rounds else float(seconds) / rounds,
+        share_done=rounds / status.rounds,
+        trouble=None if state != "failed" else f"{folder}: failed: {result.get('error', 'the record gives no reason')}",
     )
 
 
-def _seconds_per_round(lines: Sequence[Round], finished: RunRecord | None) -> float | None:
-    """A committed copy keeps no clocks of its rounds; its result has their sum, if it is no older one."""
-    if finished is not None and "wall_seconds" in finished.result and lines:
-        return float(finished.result["wall_seconds"]) / len(lines)
-    timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
-    return fmean(timed) if timed else None
-
-
-def _trouble(folder: Path, state: State, patience: float) -> str | None:
+def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path, patience: float) -> RunStatus:
+    """`lines`: its saved rounds. Raises one of MISSHAPEN."""
+    state, trouble = _state(folder, patience), None
     if state == "dead":
-        return f"{folder}: dead: {why_dead(folder, patience)}; the same command goes on from the last save"
-    if state == "failed":
-        return f"{folder}: failed: {(read_result(folder) or {}).get('error', 'the record does not say why')}"
-    return None
+        trouble = f"{folder}: dead: {why_dead(folder, patience)}; the same command goes on from the last save"
+    rounds = int(lines[-1]["round"]) if lines else 0
+    timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
+    return replace(
+        status,
+        state=state,
+        round=rounds,
+        accuracy=next((float(line["test/accuracy"]) for line in reversed(lines) if "test/accuracy" in line), None),
+        seconds_per_round=fmean(timed) if timed else None,
+        share_done=rounds / status.rounds,
+        trouble=trouble,
+    )
 
 
 def _state(folder: Path, patience: float) -> State:
-    result = read_result(folder)
-    if result is not None:
-        return _known(result["status"])
+    """Of a run without a result."""
     if is_held(folder, patience):
         return "running"
     if why_dead(folder, patience):
@@ -147,40 +161,49 @@ def _state(folder: Path, patience: float) -> State:
     return "stopped" if (folder / "experiment.json").exists() else "missing"
 
 
-def _known(status: str) -> State:
-    known: dict[str, State] = {"done": "done", "diverged": "diverged"}
-    return known.get(status, "failed")
+def where_apart(status: RunStatus, folder: Path, here: AtHand) -> RunStatus:
+    """The status of a run that is to be trained apart says why."""
+    if status.state in FINISHED or status.trouble is not None:
+        return status
+    return replace(status, trouble=why_apart(folder, here))
+
+
+def _seed_named(folder: Path) -> str:
+    return folder.name.removeprefix("seed=").partition("@")[0]
 
 
 def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
-    """Every run that was ever begun under this folder of results."""
-    found = []
+    """Every run that was ever begun under this folder of results: of a cell and a seed, that on what is at hand."""
+    look_again()
+    runs: dict[Path, RunStatus] = {}
     for folder in sorted(results.glob("runs/*/seed=*")):
-        if not folder.name.removeprefix("seed=").isdecimal():
-            continue  # `fssl verify` tells of it
+        key, seed = folder.parent.name, _seed_named(folder)
+        if not seed.isdecimal():
+            continue  # `fssl verify` names it
         try:
-            rounds = int((read_json(folder / "experiment.json") or {})["federation"]["rounds"])
-        except (LookupError, TypeError, ValueError):
-            continue  # being begun this moment
-        except (FsslError, OSError) as error:
-            key, seed = folder.parent.name, int(folder.name.removeprefix("seed="))
-            trouble = one_line(error)
-            found.append(RunStatus(cell_key=key, seed=seed, name=key, rounds=0, state="damaged", trouble=trouble))
+            experiment = read_json(folder / "experiment.json")
+            rounds = int(experiment["federation"]["rounds"]) if experiment else None
+        except (FsslError, OSError, *MISSHAPEN) as error:
+            trouble = _trouble(folder, error)
+            runs[folder] = RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble)
             continue
-        found.append(status_of(folder, name=folder.parent.name, rounds=rounds, patience=patience))
-    return found
+        if rounds is not None:  # else it is being begun at this moment
+            here = at_hand_for(experiment, int(seed))
+            folder = seed_folder(folder.parent, here)
+            runs[folder] = where_apart(status_of(folder, name=key, rounds=rounds, patience=patience), folder, here)
+    return list(runs.values())
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:
-    """Counts and the time left. A run's rounds take what its own took; else what its cell's took, else the mean's."""
+    """Counts and the time left. A run goes on at its own pace; else at its cell's, else at the mean pace."""
     counts = {state: sum(run.state == state for run in runs) for state in get_args(State)}
     paces = [run.pace for run in runs if run.pace is not None]
     by_cell = {run.cell_key: run.pace for run in runs if run.pace is not None}
     left = None
     if paces and counts["running"]:
         usual = fmean(paces)
-        work = [run.seconds_left(run.pace or by_cell.get(run.cell_key, usual)) for run in runs]
-        left = sum(work) / counts["running"]
+        seconds = [run.seconds_left(run.pace or by_cell.get(run.cell_key, usual)) for run in runs]
+        left = sum(seconds) / counts["running"]
     done = sum(run.rounds if run.state == "done" else run.round for run in runs)
     return Summary(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)
 

@@ -1,6 +1,7 @@
 """`fssl`: its commands, and the exit codes that scripts and sweep agents rely on."""
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import gc
@@ -9,7 +10,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ from benchmark.errors import ConfigError, FsslError, Stopped
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
 HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # records and pages go here; else the working folder
-DEFAULT_SITE = HOME / "reports" / "site"
+DEFAULT_RESULTS, DEFAULT_SITE = HOME / "results", HOME / "reports" / "site"
 
 EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged, 70 diverged, 73 cannot write,
 75 being run elsewhere, 76 stopped and saved"""
@@ -117,12 +118,28 @@ def add_places(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--results",
         type=folder,
-        default=os.environ.get("FSSL_RESULTS") or str(HOME / "results"),
+        default=os.environ.get("FSSL_RESULTS") or str(DEFAULT_RESULTS),
         help="folder of records (default: $FSSL_RESULTS, then results/)",
     )
     command.add_argument(
         "--data-root", type=folder, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
     )
+
+
+def add_site(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--site",
+        type=folder,
+        help="where the report is built (default: reports/site; with another folder of records, site in that folder)",
+    )
+
+
+def site_of(options: argparse.Namespace) -> Path:
+    """The folder of the report. Pages of other records do not overwrite those of the usual ones."""
+    if options.site is not None:
+        return Path(options.site)
+    usual = options.results.resolve() == DEFAULT_RESULTS.resolve()
+    return DEFAULT_SITE if usual else Path(options.results) / "site"
 
 
 def number(least: float, most: float = math.inf, kind: type[int] | type[float] = int) -> Callable[[str], float]:
@@ -180,7 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from benchmark.methods.catalogue import method_class
 
             method_class(name)  # imported: from here on, records that name it can be read
-        return int(options.act(options) or 0)
+        with _data_folder(getattr(options, "data_root", None)):
+            return int(options.act(options) or 0)
     except FsslError as error:
         print(f"fssl: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
@@ -190,6 +208,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has closed it
         return 0
+
+
+@contextlib.contextmanager
+def _data_folder(root: Path | None) -> Iterator[None]:
+    """Let `--data-root` count wherever data are looked for: records are compared with the data that are at hand."""
+    if root is None:
+        yield
+        return
+    before = os.environ.get("FSSL_DATA")
+    os.environ["FSSL_DATA"] = str(root)
+    try:
+        yield
+    finally:
+        del os.environ["FSSL_DATA"]
+        if before is not None:
+            os.environ["FSSL_DATA"] = before
 
 
 def _check_withdrawn(words: Sequence[str]) -> None:

@@ -3,8 +3,9 @@
 import argparse
 import json
 import os
+import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from benchmark.config import override
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Data, Experiment, Federation, from_json, to_json
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.papers.ssfl import DIGITS_AUGMENTATION
+from benchmark.papers.scale import DIGITS_AUGMENTATION
 from sweeps.factors import cell_named, experiment_of
 
 # What `fssl run` begins with, on data that installs with the package: clients without labels gain over labels alone in
@@ -82,6 +83,7 @@ def act(options: argparse.Namespace) -> int:
 
     folder = run_folder(options.results, experiment)
     result = _train(experiment, options)
+    _say_what_differs(result, experiment, folder)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
     else:
@@ -89,6 +91,17 @@ def act(options: argparse.Namespace) -> int:
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
         print(f"{result['status']} after {result['rounds']} rounds: {numbers}\nrecord: {folder}")
     return Diverged.exit_code if result["status"] == "diverged" else 0
+
+
+def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder: Path) -> None:
+    """A run that was finished before is not trained again to be measured in other rounds."""
+    from benchmark.records.record import measurements
+
+    for name, asked in measurements(experiment.evaluation).items():
+        measured = result.get("measured", {}).get(name, asked)
+        if measured != asked:
+            hint = "without this folder it is trained anew"
+            print(f"fssl: {folder}: is measured with {name} {measured}, not {asked}; {hint}", file=sys.stderr)
 
 
 def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
@@ -113,7 +126,7 @@ def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for, as a sweep would say it."""
+    """The settings of the run as a sweep would name them."""
     return read_config(options.sweep) if options.sweep else {"cell": options.cell} if options.cell else {}
 
 
@@ -145,19 +158,19 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text()
         if path.suffix == ".toml":
-            found = tomllib.loads(text)
+            fields = tomllib.loads(text)
         elif path.suffix == ".json":
-            found = json.loads(text)
+            fields = json.loads(text)
         else:
-            found = yaml.safe_load(text)
+            fields = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"--config: {path} is not whole ({error})") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"--config: {path} holds {type(found).__name__} in place of a table of fields")
-    found.pop("cell_key", None)  # what --print-config and experiment.json may carry
-    return found
+    if not isinstance(fields, dict):
+        raise ConfigError(f"--config: {path} holds {type(fields).__name__} in place of a table of fields")
+    fields.pop("cell_key", None)  # what --print-config and experiment.json may carry
+    return fields
 
 
 def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -179,7 +192,7 @@ def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
 
 def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
     """`--a.b=c` and `--a.b c` as (key, text). Raises ConfigError for anything else."""
-    found, rest = [], list(words)
+    settings, rest = [], list(words)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
@@ -189,5 +202,5 @@ def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
             if not rest or rest[0].startswith("--"):
                 raise ConfigError(f"--{key} has no value; type --{key}=VALUE")
             text = rest.pop(0)
-        found.append((key, text))
-    return found
+        settings.append((key, text))
+    return settings

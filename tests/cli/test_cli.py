@@ -50,7 +50,8 @@ def fssl(capsys, *words):
         (["run", "--config", "nothing.yaml"], 65, "nothing.yaml"),
         (["run", "--cell", "ssfl/tab2:FedAvg/ful"], 65, "FedAvg/full"),
         (["run", "--threads", "0"], 65, "--threads: 0; choose 1 or more"),
-        (["run", "--engine", "cpu"], 65, "unknown engine 'cpu'; choose auto, reference, pool, ray"),
+        (["run", "--engine", "cpu"], 65, "unknown engine 'cpu'; choose auto, reference, pool"),
+        (["run", "--engine", "ray"], 65, "'ray' is withdrawn; choose pool on one machine"),
         (["run", "--engine", "pool", "--device", "cuda"], 65, "choose --engine reference"),
         (["run", "--engine", "pool", "--workers", "0"], 65, "--workers: 0; choose 1 or more"),
         (["run", "--device", "tpu"], 65, "unknown device 'tpu'; choose cpu, cuda or cuda:0"),
@@ -79,8 +80,8 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("benchmark.data.sources.DOWNLOAD_TIMEOUT", 0.1)
     places = ["--results", tmp_path / "results"] if words and words[0] in ("run", "reproduce", "plan") else []
-    found, out, err = fssl(capsys, *words, *places)
-    assert found == code and says in err and out == ""
+    exit_code, out, err = fssl(capsys, *words, *places)
+    assert exit_code == code and says in err and out == ""
     assert err.count("\n") == 1 and err.startswith("fssl: ")
     assert not (tmp_path / "results").exists()
 
@@ -197,9 +198,9 @@ def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys
 def test_partition_prints_one_object(capsys, tmp_path):
     words = ["data", "partition", "--data", "digits", "--R", "0.4", "--K", "10", "--json", "--plot", tmp_path / "p.svg"]
     code, out, _ = fssl(capsys, *words)
-    found = json.loads(out)
-    assert code == 0 and found["K"] == 10 and found["R_nominal"] == 0.4
-    assert abs(found["R_realised"] - 0.4) < 0.03  # 130 images a client: rounding moves each share by up to 1/130
-    assert len(found["counts"]) == 10 and sum(found["server_counts"]) == 100
+    description = json.loads(out)
+    assert code == 0 and description["K"] == 10 and description["R_nominal"] == 0.4
+    assert abs(description["R_realised"] - 0.4) < 0.03  # 130 images a client: rounding moves each share by up to 1/130
+    assert len(description["counts"]) == 10 and sum(description["server_counts"]) == 100
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
-    assert json.loads(fssl(capsys, *words[:-2])[1])["hash"] == found["hash"]
+    assert json.loads(fssl(capsys, *words[:-2])[1])["hash"] == description["hash"]

@@ -1,4 +1,4 @@
-"""`fssl list`: what there is and what is here, without a download."""
+"""`fssl list`: what exists and what is on this machine, without a download."""
 
 import json
 
@@ -24,14 +24,14 @@ def nothing_here(tmp_path, monkeypatch):
 
 def test_everything_is_listed(nothing_here, capsys):
     assert main(["list", "--json", "--profile", "demo", "--results", str(nothing_here)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["item"] for row in found["items"]] == list(ITEMS)
-    assert all(row["done"] == 0 and row["hours left"] is None for row in found["items"])
-    assert [row["item"] for row in found["items"] if row["runs"] == 0] == ["fedswitch/fig2"]  # counts images alone
-    assert [row["method"] for row in found["methods"]] == list(METHODS)
-    assert [row["network"] for row in found["networks"]] == list(NETWORKS)
-    assert [row["data set"] for row in found["data"]] == list(DATASETS)
-    assert all(row["what"].endswith(".") for row in found["methods"] + found["networks"])
+    lists = json.loads(capsys.readouterr().out)
+    assert [row["item"] for row in lists["items"]] == list(ITEMS)
+    assert all(row["done"] == 0 and row["hours left"] is None for row in lists["items"])
+    assert [row["item"] for row in lists["items"] if row["runs"] == 0] == ["fedswitch/fig2"]  # counts images alone
+    assert [row["method"] for row in lists["methods"]] == list(METHODS)
+    assert [row["network"] for row in lists["networks"]] == list(NETWORKS)
+    assert [row["data set"] for row in lists["data"]] == list(DATASETS)
+    assert all(row["what"].endswith(".") for row in lists["methods"] + lists["networks"])
 
 
 def test_data_sets_are_where_they_are(nothing_here, capsys):

@@ -72,9 +72,9 @@ def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatc
     (tmp_path / "elsewhere" / "reference").rename(tmp_path / "reference")
     capsys.readouterr()
     assert main(["reproduce", "ssfl/tab2", "--profile", "laptop", "--json", *places]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [cell["n"] for cell in found["cells"]] == [2, 2] and not (tmp_path / "runs").exists()
-    assert {"item", "profile", "cells", "claims", "report"} <= found.keys()
+    item_result = json.loads(capsys.readouterr().out)
+    assert [cell["n"] for cell in item_result["cells"]] == [2, 2] and not (tmp_path / "runs").exists()
+    assert {"item", "profile", "cells", "claims", "report"} <= item_result.keys()
     assert main(["verify", "--results", str(tmp_path)]) == 0
     assert main(["report", "ssfl/tab2", "--out", str(tmp_path / "out"), *places]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}

@@ -21,8 +21,8 @@ from benchmark.papers.columns import WORDS
 from benchmark.papers.item import Item, census
 from benchmark.papers.paper import differences
 from benchmark.papers.published import read_published
-from benchmark.papers.scale import PROFILES
-from benchmark.papers.ssfl import ITEMS, PAPER, STAND_INS, Setting, experiment, optimizer, optimizer_of
+from benchmark.papers.scale import PROFILES, REDUCED, stand_ins
+from benchmark.papers.ssfl import ITEMS, PAPER, Setting, StandIn, experiment, optimizer, optimizer_of
 from tests.conftest import ROOT
 
 DIGITS, MNIST = 1397, 60_000  # training images
@@ -161,7 +161,7 @@ def test_controls_differ_from_fedavg_in_the_server_s_weight_alone(profile):
     assert pairs > 13
 
 
-@pytest.mark.parametrize("profile", STAND_INS)
+@pytest.mark.parametrize("profile", REDUCED)
 @pytest.mark.parametrize("name", [*FROM_FILES, "fig6", "figd1"])
 def test_reduced_runs_have_equally_many_local_steps(name, profile):
     """T moves the number of rounds; only Table 1's E = 120 is longer, three times. The last round is measured. The runs
@@ -182,7 +182,7 @@ def test_reduced_runs_have_equally_many_local_steps(name, profile):
         assert warm in ((0,) if isinstance(e.method, SupervisedFL | EASGD | OverlapSGD) else (480, 320, 32))
 
 
-@pytest.mark.parametrize("profile", STAND_INS)
+@pytest.mark.parametrize("profile", REDUCED)
 def test_reduced_factors_keep_their_order(profile):
     """What a table varies still varies, in the same order; cohorts of everybody stay so; N_s is a multiple of d."""
 
@@ -204,7 +204,7 @@ def test_reduced_factors_keep_their_order(profile):
     for name in FROM_FILES:
         for cell in item_of(name, profile).cells:
             e = cell.experiment
-            largest = STAND_INS[profile].largest_cohort
+            largest = stand_ins("ssfl", StandIn)[profile]["others"].largest_cohort
             assert e.data.N_s % 10 == 0 and largest >= e.federation.C
             images = {"digits": DIGITS, "mnist": MNIST}[e.data.name] - e.data.N_s - e.data.N_validation
             assert images // e.federation.K >= 8

@@ -15,7 +15,7 @@ from typing import Any
 from benchmark.experiment import Experiment
 from benchmark.papers.ssfl import ITEMS
 from benchmark.records.record import run_folder
-from benchmark.verdicts.statistics import paired
+from benchmark.verdicts.statistics import paired, t_factor
 from sweeps.launcher import launch
 from sweeps.processes import LocalWorkers
 
@@ -49,9 +49,10 @@ def result_of(folder: Path, run: Experiment) -> dict[str, Any]:
 def compared(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Accuracy by seed in both precisions, and the verdict of the rule."""
     accuracy = {name: dict(zip(SEEDS, map(accuracy_of, each), strict=True)) for name, each in results.items()}
-    difference = paired(accuracy["bf16"], accuracy["fp32"], LEVEL)
-    assert difference is not None and difference.interval is not None  # five seeds of each
-    low, high = difference.interval
+    difference = paired(accuracy["bf16"], accuracy["fp32"])
+    assert difference is not None and difference.std is not None  # five seeds of each
+    half = t_factor(difference.n, LEVEL) * difference.std
+    low, high = difference.mean - half, difference.mean + half
     return {
         "cell": f"ssfl/tab2:{CELL}, profile laptop",
         "accuracy": accuracy,

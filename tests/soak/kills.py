@@ -120,11 +120,11 @@ def main() -> int:
     only = " --default-interval" if options.default_interval else ""
     only += f" --only {options.only}" if options.only else ""
     command = f"python -m tests.soak.kills --kills-each {options.kills_each} --seed {options.seed}{only}"
-    found = soak(pairs, options.kills_each, options.seed, every_round=not options.default_interval)
+    figures = soak(pairs, options.kills_each, options.seed, every_round=not options.default_interval)
     if options.json:
-        write_json(options.json, {"command": command, "code": commit()["commit"], **found})
-    print(json.dumps(found, indent=1))
-    return 1 if found["differed"] or min(found["by_pair"].values(), default=0) < options.kills_each else 0
+        write_json(options.json, {"command": command, "code": commit()["commit"], **figures})
+    print(json.dumps(figures, indent=1))
+    return 1 if figures["differed"] or min(figures["by_pair"].values(), default=0) < options.kills_each else 0
 
 
 if __name__ == "__main__":

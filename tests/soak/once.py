@@ -89,9 +89,9 @@ def _troubles(folder: Path) -> list[str]:
     record = read_run(folder)
     if record is None or record.status != "done":
         return [f"{folder}: is not done"]
-    found = record_faults(record, folder)
+    troubles = record_faults(record, folder)
     left = {path.name for path in folder.iterdir()} - FINISHED
-    return [*found, *(f"{folder}: {name} is left over" for name in sorted(left))]
+    return [*troubles, *(f"{folder}: {name} is left over" for name in sorted(left))]
 
 
 def main() -> int:
@@ -103,18 +103,18 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=None, help="also write the figures to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = race(
+        figures = race(
             Path(folder), workers=options.workers, number=options.cells, rounds=options.rounds, kills=options.kills
         )
     command = (
         f"python -m tests.soak.once --workers {options.workers} --cells {options.cells} --rounds {options.rounds} "
         f"--kills {options.kills}"
     )
-    text = json.dumps({"command": command, **found}, indent=1)
+    text = json.dumps({"command": command, **figures}, indent=1)
     print(text)
     if options.json:
         options.json.write_text(text + "\n")
-    return 1 if found["wrong"] else 0
+    return 1 if figures["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
         orders.check_node()
     (tmp_path / "t").touch()
     orders.check_node()
-    with pytest.raises(ConfigError, match="has other code .* check out .*ffffffffff"):
+    with pytest.raises(ConfigError, match="has other code .* check out commit ffffffffff there"):
         replace(orders, code={"commit": "f" * 40, "changes": None}).check_node()
 
 

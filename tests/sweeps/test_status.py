@@ -14,9 +14,10 @@ from benchmark.cli.main import main
 from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
 from benchmark.records.copies import pack, unpack
-from benchmark.records.record import read_rounds, read_run, run_folder
+from benchmark.records.record import read_run, run_folder
 from benchmark.records.run import run
-from sweeps.status import RunStatus, on_disk, status_of, summary, work
+from sweeps.cost import seconds_of_first
+from sweeps.status import RunStatus, on_disk, status_of, summary
 from tests.conftest import ROOT
 
 HOLD = """
@@ -44,9 +45,33 @@ def test_each_state_a_run_can_be_in(tiny, tmp_path):
     run(tiny, tmp_path)
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
     assert main(["run", "--results", str(tmp_path), "--config", _file(tmp_path, wild)]) == 70
-    found = {status.cell_key: status for status in on_disk(tmp_path)}
-    assert found[tiny.cell_key].state == "done" and found[tiny.cell_key].round == 3
-    assert found[wild.cell_key].state == "diverged" and found.keys() == {tiny.cell_key, wild.cell_key}
+    statuses = {status.cell_key: status for status in on_disk(tmp_path)}
+    assert statuses[tiny.cell_key].state == "done" and statuses[tiny.cell_key].round == 3
+    assert statuses[wild.cell_key].state == "diverged" and statuses.keys() == {tiny.cell_key, wild.cell_key}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("result.json", {"rounds": None}),
+        ("result.json", {"rounds": "many"}),
+        ("result.json", {"last": []}),
+        ("result.json", {"last": {"test/accuracy": [1]}}),
+        ("result.json", {"last": {"test/accuracy": int("9" * 400)}}),
+        ("experiment.json", {"federation": {"rounds": 0}}),
+        ("experiment.json", {"federation": []}),
+        ("manifest.json", {"attempts": 3}),
+    ],
+)
+def test_a_record_with_odd_fields_is_one_line_of_trouble(name, change, tiny, tmp_path, capsys):
+    for seed in (0, 1):
+        run(tiny.with_seed(seed), tmp_path)
+    path = run_folder(tmp_path, tiny) / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert [status.state for status in on_disk(tmp_path)] == ["damaged", "done"]
+    assert main(["status", "--results", str(tmp_path)]) == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{path.parent}: a field is missing or of another type")
 
 
 def _file(folder, experiment):
@@ -65,6 +90,7 @@ def status(state, *, round, rounds=10, pace=None, cell="a", seed=0):
         attempt=1,
         accuracy=None,
         seconds_per_round=pace,
+        work=rounds,
         share_done=round / rounds,
     )
 
@@ -79,11 +105,11 @@ def test_the_time_left_is_the_work_left_shared_by_those_at_work():
         status("missing", round=0, cell="c"),
         status("diverged", round=3, cell="d"),
     ]
-    found = summary(runs)
-    assert found.seconds_left == pytest.approx(82.0)
-    assert (found.rounds_done, found.rounds) == (4 + 10 + 3, 50)
-    assert found.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 82 s left"
-    assert summary(runs[1:]).seconds_left is None  # nobody is at work
+    total = summary(runs)
+    assert total.seconds_left == pytest.approx(82.0)
+    assert (total.rounds_done, total.rounds) == (4 + 10 + 3, 50)
+    assert total.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 82 s left"
+    assert summary(runs[1:]).seconds_left is None  # no run is trained
 
 
 def test_a_warm_start_is_not_taken_for_the_pace_of_what_comes():
@@ -96,31 +122,33 @@ def test_a_warm_start_is_not_taken_for_the_pace_of_what_comes():
     assert summary([run, other]).seconds_left == pytest.approx(980.0)
 
 
-def test_the_share_of_a_run_on_its_way_goes_by_its_work(tiny, tmp_path):
-    """Of three rounds of 10 steps each (2 x 4 at clients, 2 at the server) two are recorded. With a warm start of one
-    round of 2 steps these are 12 of 22. What is recorded is what was planned."""
-    assert work(tiny) == 30 and work(tiny, 2) == 20
+def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_path):
+    """Two of three rounds are recorded, the first of which was a warm start's: its seconds are a server's alone."""
     warm = replace(tiny, method=replace(tiny.method, warm_start_rounds=1))
-    assert [work(warm, rounds) for rounds in range(4)] == [0, 2, 12, 22]
-    everywhere = replace(tiny, data=replace(tiny.data, label_setting="everywhere"))
-    assert work(everywhere) == 24  # no server trains
-    passes = replace(tiny, federation=replace(tiny.federation, epochs=5))
-    assert work(passes) == 150
     run(tiny, tmp_path)
     folder = run_folder(tmp_path, tiny)
-    assert sum(line["local_steps"] for line in read_rounds(folder)) == work(tiny)
     (folder / "result.json").unlink()
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "progress.jsonl").write_text("".join(lines[:2]))
-    for of_rounds, share in ((partial(work, warm), 12 / 22), (float, 2 / 3)):
-        assert status_of(folder, name="", rounds=3, work=of_rounds).share_done == pytest.approx(share)
+    status = status_of(folder, name="", rounds=3)
+    assert status.share_done == pytest.approx(2 / 3)
+    seconds = [seconds_of_first(warm, rounds) for rounds in range(4)]
+    assert seconds[0] == 0 and seconds[1] < seconds[2] - seconds[1] == pytest.approx(seconds[3] - seconds[2])
+    weighed = status.weighed(partial(seconds_of_first, warm))
+    assert weighed.work == seconds[3] and weighed.share_done == pytest.approx(seconds[2] / seconds[3])
+
+
+def test_a_run_that_cannot_be_counted_has_no_share_and_no_time_left(tiny):
+    refused = replace(tiny, federation=replace(tiny.federation, K=5000))
+    weighed = status("running", round=4, pace=1.0).weighed(partial(seconds_of_first, refused))
+    assert (weighed.work, weighed.share_done, weighed.pace) == (0.0, 0.0, None)
 
 
 def test_looking_and_showing_load_nothing_that_trains_or_is_slow_to_load(tmp_path):
     words = ["status", "ssfl/tab2", "--profile", "laptop", "--results", str(tmp_path)]
-    told = f"import sys; from benchmark.cli.main import main; main({words}); "
-    told += "print(sorted({'pytorch_lightning', 'sweeps.cost', 'scipy.stats'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = f"import sys; from benchmark.cli.main import main; main({words}); "
+    code += "print(sorted({'pytorch_lightning', 'sweeps.cost', 'scipy.stats'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
 
 
@@ -130,8 +158,8 @@ def test_the_command_from_another_shell(tiny, tmp_path, capsys):
         path = run_folder(tmp_path, tiny.with_seed(1)) / "experiment.json"
         path.write_text((run_folder(tmp_path, tiny) / "experiment.json").read_text())
         assert main(["status", "--json", "--results", str(tmp_path)]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["counts"]["done"] == found["counts"]["running"] == 1 and len(found["runs"]) == 2
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["counts"]["done"] == printed["counts"]["running"] == 1 and len(printed["runs"]) == 2
         assert main(["status", "--results", str(tmp_path)]) == 0
         shown = capsys.readouterr().out
     assert "2 runs: 1 done, 1 running; 3/6 rounds, about" in shown and f"{tiny.cell_key}" in shown

@@ -34,8 +34,8 @@ def test_the_committed_file_of_an_item_is_what_the_generator_writes(name):
 
 
 def test_no_other_file_is_committed():
-    found = {str(path.relative_to(COMMITTED))[: -len(".yaml")] for path in COMMITTED.rglob("*.yaml")}
-    assert found == {*TRAINED, *(f"grids/{path.stem}" for path in GRIDS)}
+    committed = {str(path.relative_to(COMMITTED))[: -len(".yaml")] for path in COMMITTED.rglob("*.yaml")}
+    assert committed == {*TRAINED, *(f"grids/{path.stem}" for path in GRIDS)}
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)

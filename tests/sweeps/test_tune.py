@@ -20,7 +20,7 @@ from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json
 from benchmark.federated.module import FederatedModule
-from benchmark.records.claim import this_process
+from benchmark.records.processes import this_process
 from benchmark.records.record import run_folder
 from sweeps.heartbeat import DeadTrials, beating
 from sweeps.studies import DECLARED, Hyperparameter, Study, read_study

@@ -1,7 +1,6 @@
 """Families of claims: what a confirming run carries, and where later claims are judged."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,16 +10,15 @@ from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Claim, Family, Item
 from benchmark.records.record import run_folder
-from benchmark.verdicts import families
 from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.families import (
+    FamilyItems,
     begun_under,
     closed,
-    declared,
     families_of,
+    family_items,
     family_of,
     hash_of,
-    manifest_name,
     owner,
 )
 from sweeps.plan import Seeds, plan, wanted
@@ -97,7 +95,7 @@ def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
 def test_one_claim_a_contrast(profile: str):
     """Every claim of every item has a date; each contrast has one owner, which alone is in the family."""
     for item in items(["all"], profile):
-        family = declared(item)
+        family = family_items(item).declared
         for claim in item.claims:
             place, one = owner(item, claim)
             assert claim.made is not None
@@ -106,28 +104,20 @@ def test_one_claim_a_contrast(profile: str):
             assert item.contrasts_of(claim) == place.contrasts_of(one)
 
 
-@pytest.fixture
-def no_cache() -> Iterator[None]:
-    families._owners_in.cache_clear()
-    yield
-    families._owners_in.cache_clear()
-
-
-def test_main_claims_stand_in_one_item(no_cache: None, tab2: Item, monkeypatch: pytest.MonkeyPatch):
+def test_main_claims_stand_in_one_item(tab2: Item):
     def main(name: str) -> Item:
         claim = Claim(name=name, quote="", source="", contrast={name: 1.0}, form="improves", least=0.0, main=True)
         return replace(tab2, name=name, claims=(claim,))
 
-    monkeypatch.setattr(families, "_items_of", lambda family: (main("ssfl/tab1"), main("ssfl/tab2")))
     with pytest.raises(ConfigError, match="choose one item"):
-        declared(tab2)
+        FamilyItems((main("ssfl/tab1"), main("ssfl/tab2"))).declared  # noqa: B018
 
 
 def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(tmp_path: Path):
     """RSCFed's seeds from 100 and 200 judged cells on another partition, which are items of their own now and keep
     their family's name; the paper's claims begin at 300, and earlier seeds of its cells carry no claims."""
     now, before = items(["rscfed/fig2", "rscfed/fig2-plain"], "laptop")
-    assert manifest_name(now) == manifest_name(before) == "rscfed laptop"
+    assert now.family == before.family == "rscfed laptop"
     assert (now.confirms_from, before.confirms_from) == (300, 100)
     cells = [{cell.cell_key for cell in item.cells} for item in (now, before)]
     assert not cells[0] & cells[1]
@@ -144,7 +134,7 @@ def test_a_claim_without_runs_has_the_error_of_the_hundred_that_will_judge_it(tm
     be judged on the second hundred, together with what else came later, and not on the first."""
     later = items(["ssfl/tab4"], "demo")[0]
     mine = {hash_of(later, claim) for claim in later.claims}
-    everything = declared(tab2)
+    everything = family_items(tab2).declared
     known = Family(main=everything.main, others=tuple(one for one in everything.others if one not in mine))
     begin(tmp_path, tab2, 100, known)
     (planned,) = plan([later], tmp_path).items

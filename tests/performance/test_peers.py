@@ -12,6 +12,8 @@ from benchmark.federated.module import FederatedModule
 from tests.performance.peers import __main__ as command
 from tests.performance.peers.work import ROUNDS_OF, Setup, by_hand, environment_for, network_for, weights_of
 
+pytestmark = pytest.mark.slow  # of tools for speed, which no command needs
+
 
 def as_arrays(weights) -> dict:
     return {name: value.detach().numpy() for name, value in weights.items()}
@@ -35,7 +37,6 @@ def test_other_weights_are_refused() -> None:
         command.difference({"strange": weights}, weights)
 
 
-@pytest.mark.slow
 def test_a_driver_that_computes_something_else_is_not_timed(monkeypatch) -> None:
     """Ours, where twice what is allowed is added to every weight that is wanted."""
     start = by_hand(Setup(work="laptop", rounds=1, processes=1, small=True))

@@ -1,12 +1,15 @@
-"""What the benchmark computes from what it times: each value derived by hand."""
+"""`python -m tests.performance.engines`: its figures by hand, and the command at its quickest."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-from tests.performance.engines import Times, cpu_seconds, figures, interleave
+from tests.performance.engines import Times, cpu_seconds, figures, interleave, main
 from tests.performance.works import WORKS, environment_of, quick
+
+pytestmark = pytest.mark.slow  # of tools for speed, which no command needs
 
 
 def test_figures_of_a_contender() -> None:
@@ -34,7 +37,7 @@ def test_rounds_are_taken_in_a_random_order_and_the_warm_up_is_dropped() -> None
     assert [number for number, _ in calls] == [number for number in range(1, 11) for _ in range(2)]
     assert {first[1] for first in calls[::2]} == {"a", "b"}  # not always the same one first
     assert sorted(calls) == [(number, name) for number in range(1, 11) for name in "ab"]
-    assert [len(found.wall) for found in times.values()] == [9, 9]
+    assert [len(each.wall) for each in times.values()] == [9, 9]
 
 
 def test_cpu_seconds_of_another_process_are_counted() -> None:
@@ -64,3 +67,16 @@ def test_quick_works_are_of_the_same_kind(name: str) -> None:
 def test_clients_of_a_work_are_of_equal_size() -> None:
     environment = environment_of(WORKS["C"])
     assert {len(held_N) for held_N in environment.split.clients} == {100} and len(environment.split.server_N) == 50
+
+
+def test_a_quick_run_prints_and_writes_its_rows(capsys, tmp_path) -> None:
+    path = tmp_path / "engines.json"
+    main(["--quick", "--work", "B", "--rounds", "1", "--workers", "1", "--threads", "1", "--json", str(path)])
+    out, err = capsys.readouterr()
+    assert "B  plain loop" in out and "round 2 of 2: pool" in err
+    measured = json.loads(path.read_text())
+    rows = measured["ratios"]["B"]["contenders"]
+    assert rows["plain loop"]["ratio"] == {"median": 1.0, "least": 1.0, "most": 1.0}
+    assert measured["ratios"]["B"]["rounds"] == 1
+    assert all(row["cpu_seconds"]["median"] > 0 for row in rows.values())
+    assert str(tmp_path) not in path.read_text()

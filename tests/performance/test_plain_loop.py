@@ -24,6 +24,8 @@ from benchmark.optim.sgd import Constant
 from tests.conftest import tiny_experiment
 from tests.performance.plain_loop import PlainLoop, loop_of
 
+pytestmark = pytest.mark.slow  # of tools for speed, which no command needs
+
 STILL = Augmentation(
     weak=Weak(flip=0.0, crop_padding=0.0),
     strong=Gentle(geometry_probability=0.0, brightness_probability=0.0, contrast_probability=0.0, cutout=0.0),
