@@ -258,7 +258,7 @@ def curves(
             for panel, ax in zip(panels, row, strict=True):
                 first = ax is axes[0][0]
                 drawn.append((ax, _draw_lines(ax, panel, looks)))
-                if panel.joins:
+                if panel.joins and ax.has_data():
                     _mark_join(ax, panel.joins, named=first)
                 ax.margins(x=0.02)
                 ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -266,6 +266,9 @@ def curves(
                 _label(ax, below, y_title if ax is row[0] else "", title)
             if _spans_decades(panels):
                 row[0].set_yscale("log")
+        for column in zip(*axes, strict=True):
+            if not any(ax.has_data() for ax in column):
+                column[0].set_xlim(axes[0][0].get_xlim())
         return Picture(figure=figure, data=[_panel_data(ax, lines, "Round") for ax, lines in drawn])
 
 
