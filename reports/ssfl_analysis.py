@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from benchmark.experiment import Evaluation, Experiment
-from benchmark.methods.ssfl import FedAvg, Grouping
+from benchmark.methods.ssfl import FedAvg
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import ACCURACY
 from reports.figures import Picture, scatter
@@ -63,11 +63,12 @@ def runs_of(items: Iterable[Reported]) -> pd.DataFrame:
             weight = server_weight(experiment)
             if weight is None:
                 continue
-            method = replace(experiment.method, averaging=FedAvg())
+            averaging, method = experiment.method.averaging, replace(experiment.method, averaging=FedAvg())
+            control = isinstance(averaging, FedAvg) and averaging.server_weight is not None
             cell = {
                 "cell_key": result.cell.cell_key,
                 "cell": f"{reported.item.name}: {result.cell.label}",
-                "averaging": _averaging_name(experiment.method.averaging),
+                "averaging": "Control" if control else type(averaging).__name__,
                 "setting": replace(experiment, method=method, evaluation=Evaluation()).cell_key,
                 "data": experiment.data.name,
                 "labelled": experiment.data.label_setting == "everywhere",
@@ -82,12 +83,6 @@ def runs_of(items: Iterable[Reported]) -> pd.DataFrame:
     frame["cell"] = frame.groupby("cell_key")["cell"].transform("first")
     frame["collapsed"] = frame.groupby("cell_key")["collapsed"].transform("any").astype(bool)
     return frame.drop_duplicates(["cell_key", "seed"]).astype(dict.fromkeys(MEASURES, float))
-
-
-def _averaging_name(averaging: FedAvg | Grouping) -> str:
-    if isinstance(averaging, Grouping):
-        return "Grouping"
-    return "FedAvg" if averaging.server_weight is None else "Control"
 
 
 def cells_of(runs: pd.DataFrame) -> pd.DataFrame:
@@ -145,22 +140,22 @@ def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
     paired["by_weight"] = paired["accuracy_control"] - paired["accuracy_fedavg"]
     paired["rest"] = paired["accuracy"] - paired["accuracy_control"]
     paired["diversity"] = paired[UPDATES] - paired[f"{UPDATES}_control"]
-    by_cell = paired.groupby("cell", sort=False)
-    names = by_cell["cell_control"].first().rename("control")
-    means = by_cell[["whole", "by_weight", "rest", "diversity"]].mean()
-    return pd.concat([names, means, by_cell.size().rename("n")], axis=1).reset_index()
+    return paired.groupby("cell", sort=False, as_index=False).agg(
+        control=("cell_control", "first"),
+        whole=("whole", "mean"),
+        by_weight=("by_weight", "mean"),
+        rest=("rest", "mean"),
+        diversity=("diversity", "mean"),
+        n=("seed", "size"),
+    )
 
 
 def correlation_text(measure: str, known: Mapping[str, float]) -> str:
-    """How the measure goes with accuracy at equal server's weight."""
-    if not known["cells"]:
-        return SENTENCES["not_measured"].format(measure=MEASURES[measure])
-    return SENTENCES["correlation"].format(
-        measure=MEASURES[measure],
-        correlation=_signed(known["held"]),
-        cells=count(int(known["cells"]), "cell"),
-        settings=count(int(known["settings"]), "setting"),
-    )
+    """How the measure goes with accuracy at equal server's weight; empty where no cell measured it."""
+    cells, settings = count(int(known["cells"]), "cell"), count(int(known["settings"]), "setting")
+    rho = _signed(known["held"])
+    text = SENTENCES["correlation"].format(measure=MEASURES[measure], correlation=rho, cells=cells, settings=settings)
+    return text if known["cells"] else ""
 
 
 def _signed(correlation: float) -> str:
@@ -168,20 +163,17 @@ def _signed(correlation: float) -> str:
 
 
 def gains_text(gains: pd.DataFrame) -> str:
-    """How much of grouping's gain the control has, over settings of equal weight in the mean."""
+    """How much of grouping's gain the control has, and whether grouping is the less diverse of the two."""
     if gains.empty:
         return SENTENCES["no_gains"]
-    means = {name: points(gains[name].mean()) for name in ("whole", "by_weight", "rest")}
-    return SENTENCES["gains"].format(settings=count(len(gains), "setting"), **means)
-
-
-def pairs_text(gains: pd.DataFrame) -> str:
-    """Grouping against its control, at equal server's weight; empty where no diversity was measured."""
+    means = {name: points(gains[name].mean()) for name in GAINS}
+    text = SENTENCES["gains"].format(settings=count(len(gains), "setting"), **means)
     measured = gains.dropna(subset="diversity")
+    if measured.empty:
+        return text
     less, better = measured["diversity"] < 0, measured["rest"] > 0
     numbers = {"less_diverse": less.sum(), "better": better.sum(), "both": (less & better).sum()}
-    pairs = count(len(measured), "such pair")
-    return SENTENCES["pairs"].format(pairs=pairs, **numbers) if len(measured) else ""
+    return f"{text} {SENTENCES['pairs'].format(pairs=count(len(measured), 'such pair'), **numbers)}"
 
 
 def collapsed_text(runs: pd.DataFrame) -> str:
@@ -234,12 +226,7 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
     measures = {measure: correlations(cells, measure) for measure in MEASURES}
     gains = gains_over(learned[~learned["labelled"]])
     picture = _scatter(cells.dropna(subset=UPDATES), measures[UPDATES]["plain"], gains)
-    sentences = [
-        gains_text(gains),
-        correlation_text(UPDATES, measures[UPDATES]),
-        pairs_text(gains),
-        collapsed_text(runs),
-    ]
+    sentences = [gains_text(gains), correlation_text(UPDATES, measures[UPDATES]), collapsed_text(runs)]
     tables = [_correlations_table(measures), gains_table(gains), _cells_table(cells_of(runs))]
     return {
         "profile": profile,
