@@ -38,11 +38,11 @@ def agreement(item: Item, result: CellResult) -> Agreement | None:
 
 
 def note_on_other_data(result: CellResult) -> str:
-    """What the files say that hold other images than the paper's; empty where they hold the paper's."""
+    """What the files say that hold other images than the paper's. Empty where they hold the paper's."""
     return ", ".join(note for note in result.data_notes if OTHER_DATA in note)
 
 
 def largest_gap(agreements: Mapping[str, Agreement]) -> tuple[str, Agreement] | None:
-    """The cell farthest from its published number; None where none is compared on the paper's own data."""
+    """The cell farthest from its published number. None where none is compared on the paper's own data."""
     compared = [pair for pair in agreements.items() if not pair[1].other_data]
     return max(compared, key=lambda pair: abs(pair[1].difference), default=None)

@@ -76,7 +76,7 @@ class Arena:
         return f"{self.value} {self.key}" if isinstance(self.value, str) else f"{self.key} = {self.value:g}"
 
     def to_best(self, method: Compared, basis: Basis) -> float | None:
-        """Its mean less the best one's, a fraction; None for the best, for what is not ranked, and without seeds."""
+        """Its mean less the best one's, a fraction. None for the best, for what is not ranked, and without seeds."""
         means = {m.result.cell.label: s.mean for m in self.compared if not m.not_ranked and (s := m.summary(basis))}
         label = method.result.cell.label
         if not self.seeds or label not in means or label == max(means, key=means.__getitem__):
@@ -146,7 +146,7 @@ def _rank(method: Compared) -> tuple[bool, float]:
 
 
 def _bounds(key: str, value: object, results: Sequence[CellResult]) -> list[CellResult]:
-    """The column's own bounds, and those that the item has only once, which stand in every column."""
+    """The column's own bounds, and those that the item has only once, which are in every column."""
     bounds = [result for result in results if result.cell.role == "bound"]
     times = Counter(method_of(result.cell) for result in bounds)
     return [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
@@ -173,7 +173,7 @@ def _compared(
 
 
 def _why_not_ranked(result: CellResult, runs: Sequence[RunRecord], labels_alone: Mapping[int, float]) -> str:
-    """Why the method learned nothing from unlabelled images; empty where it did, and where nothing says so."""
+    """Why the method learned nothing from unlabelled images. Empty where it did, and where nothing says so."""
     kept = [run.last(KEPT) for run in runs]
     if kept and all(value == 0 for value in kept):
         return KEPT_NONE
@@ -350,7 +350,7 @@ def _end_entry(result: CellResult) -> Entry:
 
 
 def arena_rows(reported: Reported, columns: Sequence[Arena]) -> list[dict[str, Any]]:
-    """A row a cell: the fields of every table's CSV, its score on each basis, and costs; all accuracies fractions."""
+    """A row a cell: the fields of every table's CSV, its score on each basis, and costs. All accuracies fractions."""
     item = reported.item
     compared = {method.result.cell.label: (arena, method) for arena in columns for method in arena.compared}
     rows = []

@@ -146,7 +146,7 @@ def _canvas(
     titles: bool = True,
     **sharing: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of equal panels with a legend above them; `width` and `height` of a panel, all sizes in inches."""
+    """A figure of equal panels with a legend above them. `width` and `height` of a panel, all sizes in inches."""
     names = [name for name in looks if name]
     total_width = left + columns * width + (columns - 1) * gap + RIGHT
     longest = max(map(len, names), default=0)
@@ -201,7 +201,7 @@ def _panel_data(ax: Axes, lines: Sequence[Mapping[str, Any]], x: str) -> Mapping
 
 
 def _points(*columns: Iterable[float]) -> list[list[float | None]]:
-    """For the page's script: [x, value] or [x, mean, low, high]; null for what is not finite."""
+    """For the page's script: [x, value] or [x, mean, low, high]. Null for what is not finite."""
     return [
         [float(x), *(float(f"{value:.5g}") if math.isfinite(value) else None for value in values)]
         for x, *values in zip(*columns, strict=True)
@@ -246,7 +246,7 @@ def curves(
     width: float = 2.7,
     height: float = 1.9,
 ) -> Picture:
-    """A row of panels a metric, of one y scale; mean and 95 % band where three runs finished, and each run."""
+    """A row of panels a metric, of one y scale. Mean and 95 % band where three runs finished, and each run."""
     with matplotlib.rc_context(STYLE):
         y_titles = [panels[0].y_title or axis_title(panels[0].metric) for panels in rows]
         left = 0.72 if max(map(len, y_titles)) * LETTER > height else 0.6  # room for two lines
@@ -335,7 +335,7 @@ def _draw_line(
 
 
 def _marked(points: int, number: int) -> list[int]:
-    """Which points have a marker: five of a line, elsewhere than on other lines; all of a short line."""
+    """Which points have a marker: five of a line, elsewhere than on other lines. All of a short line."""
     if points <= 12:
         return list(range(points))
     step = points // 5
@@ -388,7 +388,7 @@ def against(
 def _draw_means(
     ax: Axes, runs: pd.DataFrame, look: Look, number: int, *, percent: bool, joined: bool
 ) -> list[list[float | None]]:
-    """Draws a row's mean, interval and runs at its place on the x axis; returns the points for the page's script."""
+    """Draws a row's mean, interval and runs at its place on the x axis. Returns the points for the page's script."""
     gid, points = f"line-{number}", []
     line = look.line if joined else {**look.line, "linestyle": "none"}
     ax.plot(runs.index, runs.mean(axis=1), **line, marker=look.points, markersize=4.5, linewidth=1.4, gid=f"{gid}-mean")
@@ -498,7 +498,7 @@ def scatter(
 
 
 def class_counts(panels: Mapping[str, pd.DataFrame], looks: Mapping[str, Look], widest: int = 3) -> Picture:
-    """Images of each class at each client, stacked; at most `widest` panels in a row.
+    """Images of each class at each client, stacked. At most `widest` panels in a row.
 
     `panels`: title -> a row a client, a column a class.
     """

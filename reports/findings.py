@@ -50,7 +50,7 @@ No claim judges these differences."""
 
 
 def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, links: bool) -> str:
-    """As Markdown; with `links` a claim leads to its page, from the site's root. `also`: items without a page, whose
+    """As Markdown. With `links` a claim leads to its page, from the site's root. `also`: items without a page, whose
     runs may speak of a claim's sentence, too. Raises ConfigError."""
     lines = [LEAD, state_text(every)]
     known = furthest(every)
@@ -78,7 +78,7 @@ def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, l
 
 
 def _compared_with_print(every: Sequence[Reported]) -> list[str]:
-    """The cells at profile `paper` beside their printed accuracy; a cell that two tables print alike once."""
+    """The cells at profile `paper` with their printed accuracy. A cell that two tables print alike once."""
     rows: dict[tuple[str, float | None], str] = {}
     for reported in every:
         for label, agreed in reported.agreements.items():

@@ -60,7 +60,7 @@ def _axis_title(claim: Claim) -> str:
 
 
 def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
-    """Every claim's interval, those of one unit on one axis; none of claims without an estimate."""
+    """Every claim's interval, those of one unit on one axis. None of claims without an estimate."""
     axes: dict[tuple[str, bool], list[IntervalRow]] = {}
     for one in judged:
         if one.estimate is not None:

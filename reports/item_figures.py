@@ -30,7 +30,7 @@ CAPTIONS = {
 
 
 def item_picture(reported: Reported) -> Picture | None:
-    """The item's figure, or for a table its curves; None where no run has begun or there are too many lines."""
+    """The item's figure, or for a table its curves. None where no run has begun or there are too many lines."""
     item = reported.item
     drawing = item.drawing or Drawing(metrics=(ACCURACY, DIVERSITY))
     if drawing.kind == "class_counts":
@@ -47,7 +47,7 @@ def caption_of(item: Item) -> str:
 
 
 def drawn_metrics(reported: Reported) -> list[str]:
-    """The drawing's metrics, and the share of pseudo-labels kept; of a table, those that were measured.
+    """The drawing's metrics, and the share of pseudo-labels kept. Of a table, those that were measured.
 
     Without that share accuracy does not say whether clients learn.
     """
@@ -120,7 +120,7 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
 
 
 def joins(cells: Iterable[Cell]) -> int | None:
-    """The round after which clients take part, where the server trains alone first; None where cells differ."""
+    """The round after which clients take part, where the server trains alone first. None where cells differ."""
     rounds = {getattr(cell.experiment.method, "warm_start_rounds", 0) for cell in cells if cell.role != "bound"}
     rounds.discard(0)
     return rounds.pop() if len(rounds) == 1 else None

@@ -2,7 +2,7 @@
 
 The paper holds that grouping helps because it lowers gradient diversity. Inside a group the server also weighs more.
 The control is FedAvg whose server has that weight without any group. Cells that differ only in how the server averages
-share data, partition and seeds. All of this describes; what is judged stands with the claims.
+share data, partition and seeds. All of this describes; claims are judged elsewhere.
 """
 
 import math
@@ -39,7 +39,7 @@ SENTENCES: Mapping[str, str] = TEXTS["sentences"]
 
 
 def server_weight(experiment: Experiment) -> float | None:
-    """The server's share of the averaged model; None where no server trains, or the method is another's."""
+    """The server's share of the averaged model. None where no server trains, or the method is another's."""
     averaging = getattr(experiment.method, "averaging", None)
     if averaging is None or experiment.data.label_setting not in ("server", "everywhere"):
         return None
@@ -151,7 +151,7 @@ def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlation_text(measure: str, known: Mapping[str, float]) -> str:
-    """How the measure goes with accuracy at equal server's weight; empty where no cell measured it."""
+    """How the measure goes with accuracy at equal server's weight. Empty where no cell measured it."""
     cells, settings = count(int(known["cells"]), "cell"), count(int(known["settings"]), "setting")
     rho = _signed(known["held"])
     text = SENTENCES["correlation"].format(measure=MEASURES[measure], correlation=rho, cells=cells, settings=settings)
@@ -192,7 +192,7 @@ def gains_table(gains: pd.DataFrame) -> Table:
 
 
 def item_section(reported: Reported) -> dict[str, Any] | None:
-    """For an item's own page; None where it does not compare the three ways of averaging."""
+    """For an item's own page. None where it does not compare the three ways of averaging."""
     item = reported.item
     runs = runs_of([reported] if _compares_averaging(item) else [])
     gains = gains_over(runs[~runs["collapsed"]])
@@ -212,7 +212,7 @@ def _compares_averaging(item: Item) -> bool:
 
 
 def page(items: Sequence[Reported]) -> dict[str, Any] | None:
-    """The page over all of the paper's items, a section a profile; None without a record."""
+    """The page over all of the paper's items, a section a profile. None without a record."""
     own = [reported for reported in items if _compares_averaging(reported.item)]
     profiles = dict.fromkeys(reported.item.profile for reported in own)
     runs = {profile: runs_of(one for one in own if one.item.profile == profile) for profile in profiles}

@@ -27,7 +27,7 @@ KINDS = {
 
 
 def study_pages(folder: Path) -> tuple[dict[str, tuple[dict[str, Any], dict[str, bytes]]], list[str]]:
-    """Name -> values and files of each study's page; and a line for each file that cannot be read."""
+    """Name -> values and files of each study's page. Also a line for each file that cannot be read."""
     pages, troubles = {}, []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
@@ -60,7 +60,7 @@ def counts_text(study: Mapping[str, Any]) -> str:
 
 
 def best_text(study: Mapping[str, Any]) -> str:
-    """The best trial less the default, over their common seeds; empty where one of them is missing."""
+    """The best trial less the default, over their common seeds. Empty where one of them is missing."""
     scores = {trial["number"]: dict(zip(study["seeds"], trial["scores"], strict=False)) for trial in study["trials"]}
     difference = paired(scores.get(study["best"], {}), scores.get(study["default"], {}))
     if difference is None:
