@@ -392,10 +392,10 @@ def _draw_means(
     gid, points = f"line-{number}", []
     line = look.line if joined else {**look.line, "linestyle": "none"}
     ax.plot(runs.index, runs.mean(axis=1), **line, marker=look.points, markersize=4.5, linewidth=1.4, gid=f"{gid}-mean")
-    for x, row in runs.iterrows():
+    for x, (_, row) in zip(runs.index.to_numpy(dtype=float), runs.iterrows(), strict=True):
         values = summary(row.dropna())
         limits = values.interval or ()
-        points += _points([float(str(x))], [values.mean], *([limit] for limit in limits))
+        points += _points([x], [values.mean], *([limit] for limit in limits))
         if limits:
             ends = np.clip(limits, 0, 100) if percent else limits
             ax.vlines(x, *ends, color=look.hex, linewidth=1.1, gid=f"{gid}-bar")

@@ -155,7 +155,7 @@ def methods_table(methods: Mapping[str, Results]) -> Table:
 
 
 def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
-    """Who received, sent and kept what, by the names that the method gives it. Taken from the first run that says so."""
+    """Who received, sent and kept what, by the names that the method gives it. From the first run that has it."""
     exchange = next((run.result["exchange"] for run in runs if run.result.get("exchange")), None)
     if exchange is None:
         return None
