@@ -28,7 +28,7 @@ def forest(judged: Judged, *, seeds: bool) -> Picture | None:
         return None
     pilots, confirming = evidence.pilots, evidence.confirming
     contrasts = range(len(evidence.differences))
-    least = min(contrasts, key=lambda k: typical(evidence.of(confirming or pilots, k)))
+    least = min(contrasts, key=lambda k: typical(evidence.differences_at(confirming or pilots, k)))
     contrast = looked_at(evidence, judged.error).contrast if judged.looks else least
     differences = evidence.differences[contrast]
 
