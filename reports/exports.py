@@ -15,7 +15,7 @@ from reports.formatting import slug
 from reports.interval_figures import dots
 from reports.item_figures import figure_csv, item_picture
 from reports.paper_table import item_tables, metrics_of, notes_of
-from reports.reported import Reported
+from reports.reported import Reported, connect
 from reports.results import csv_text
 from reports.tables import Table, files_of
 
@@ -123,7 +123,7 @@ def write_claims(results: Sequence[tuple[Item, Records]], readme: Path) -> None:
     """Writes the README's table of claims, between its two marks. Raises CannotWrite."""
     start, end = "<!-- claims: fssl report --readme -->\n", "<!-- end of claims -->"
     before, _, rest = readme.read_text().partition(start)
-    table = papers_table([Reported(item, records) for item, records in results])
+    table = papers_table(connect([Reported(item, records) for item, records in results]))
     write_atomically(readme, (before + start + table + end + rest.partition(end)[2]).encode())
 
 
