@@ -20,7 +20,6 @@ from benchmark.verdicts.statistics import paired, summary
 from reports.formatting import cell_address, count, mean_spread, points
 from reports.provenance import flat
 from reports.reported import Reported
-from reports.tables import Entry, Table, table_of
 
 LONG = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e-?\d+)?(?![\w.])")  # a number with more digits than a reader needs
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
@@ -28,7 +27,7 @@ NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 
 @functools.cache
 def _parser() -> MarkdownIt:
-    """Without HTML in the source: what is no Markdown is text."""
+    """Without HTML in the source: what is not Markdown is text."""
     return MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
@@ -48,30 +47,14 @@ def performance(written: Path, benchmarks: Path) -> dict[str, Any]:
 
 
 def _measured(path: Path) -> dict[str, Any]:
-    """Its values, and a table for each work of engines that was timed."""
+    """Its values, and by name the works of engines that were timed; of a file that cannot be read, why."""
     try:
         values = json.loads(path.read_text())
-        works = values.pop("ratios", {})
-        tables = [_work_table(name, work) for name, work in works.items()]
-        facts = {
-            name: LONG.sub(lambda match: f"{float(match[0]):.4g}", text)
-            for name, text in flat(values, joint=" ").items()
-        }
-    except (OSError, ValueError, AttributeError, KeyError) as error:
-        tables, facts = [], {"cannot be read": str(error)}
-    return {"name": path.stem, "tables": tables, "facts": [(name, [(value, "")]) for name, value in facts.items()]}
-
-
-def _work_table(name: str, work: Mapping[str, Any]) -> Table:
-    def spread(times: Mapping[str, float]) -> Entry:
-        return Entry(text=f"{times['median']:.2f}", below=(f"{times['least']:.2f} to {times['most']:.2f}",))
-
-    rows = [
-        (label, spread(row["wall_seconds"]), spread(row["ratio"]), spread(row["cpu_ratio"]))
-        for label, row in work["contenders"].items()
-    ]
-    caption = f"Work {name}: {work['what']}. Medians, with least and most; above 1 is faster than the plain loop."
-    return table_of("work", caption, ("Engine", "Seconds a round", "Ratio", "Ratio of CPU time"), rows)
+        works, facts = values.pop("ratios", {}), flat(values, joint=" ")
+    except (OSError, ValueError, AttributeError) as error:
+        works, facts = {}, {"cannot be read": str(error)}
+    short = {name: LONG.sub(lambda number: f"{float(number[0]):.4g}", text) for name, text in facts.items()}
+    return {"name": path.stem, "works": works, "facts": [(name, [(text, "")]) for name, text in short.items()]}
 
 
 def departures(text: str, mine: Sequence[Reported]) -> Markup:

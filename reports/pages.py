@@ -201,25 +201,13 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "ladder": ladder_table(reported),
         "claims": claims_table(rows_of(reported)),
         "forests": claims_pictures(reported.judged),
-        "margin": _margin(item),
+        "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
         "caption": caption_of(item),
         "ambiguities": ambiguities(item),
         "open_questions": open_questions(item),
-        "command": f"fssl reproduce {item.name} --profile {item.profile}",
-        "alone": f"fssl report {item.name} --profile {item.profile} --out FOLDER",
         "provenance": provenance(reported.runs),
         "n_runs": len(reported.runs),
     }
-
-
-def _margin(item: Item) -> str:
-    """Whose choice it is that two numbers count as equal; empty where none are compared."""
-    if item.profile != "paper" or item.margin is None or all(cell.printed() is None for cell in item.cells):
-        return ""
-    return (
-        f"A published and a reproduced accuracy count as equal within ±{100 * item.margin:.1f} points. That margin is "
-        "our choice, fixed in the file of published numbers before any run; the paper names none."
-    )
 
 
 def ambiguities(item: Item) -> dict[str, str]:
