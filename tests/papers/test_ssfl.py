@@ -21,8 +21,9 @@ from benchmark.papers.columns import WORDS
 from benchmark.papers.item import Item, census
 from benchmark.papers.paper import differences
 from benchmark.papers.published import read_published
-from benchmark.papers.scale import PROFILES, REDUCED, stand_ins
+from benchmark.papers.scale import PROFILES, REDUCED
 from benchmark.papers.ssfl import ITEMS, PAPER, Setting, StandIn, experiment, optimizer, optimizer_of
+from benchmark.papers.values import stand_ins
 from tests.conftest import ROOT
 
 DIGITS, MNIST = 1397, 60_000  # training images

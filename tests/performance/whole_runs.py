@@ -144,7 +144,7 @@ def seconds_of(experiment: Experiment, folder: Path, data_root: Path | None = No
         for name, functions in TIMED.items():
             for owner, function in functions:
                 patched.enter_context(patch.object(owner, function, clock.timed(name, getattr(owner, function))))
-        runs.run(experiment, folder, engine="reference", data_root=data_root)
+        runs.run(experiment, folder, data_root=data_root)
     seconds = dict(clock.seconds)
     total = time.process_time() - began - seconds.pop("beside")
     around = seconds.pop("steps") - train.bare + seconds.pop("jobs")

@@ -8,6 +8,7 @@ import pytest
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
+from benchmark.federated.engines import EngineOptions
 from benchmark.methods.central import FixMatch
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.semifl import SemiFL
@@ -179,7 +180,7 @@ def test_a_heavy_step_is_trained_with_two_images(tiny, monkeypatch):
 
 
 def test_a_finished_run_knows_better(tiny, tmp_path):
-    before, result = cost_of(tiny, tmp_path), run(tiny, tmp_path, engine="pool", workers=1)
+    before, result = cost_of(tiny, tmp_path), run(tiny, tmp_path, engine=EngineOptions(engine="pool", workers=1))
     assert cost_of(tiny.with_seed(1), tmp_path) == replace(before, core_seconds=result["cpu_seconds"])
 
 
@@ -193,7 +194,7 @@ def test_a_finished_run_knows_better(tiny, tmp_path):
     ids=["other hardware", "other engine", "diverged"],
 )
 def test_what_is_no_measure_of_this_machine(file, change, tiny, tmp_path):
-    run(tiny, tmp_path, engine="pool", workers=1)
+    run(tiny, tmp_path, engine=EngineOptions(engine="pool", workers=1))
     path = run_folder(tmp_path, tiny) / file
     assert measured(path.parent) is not None
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
