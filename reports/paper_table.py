@@ -32,7 +32,6 @@ from reports.tables import Column, Entry, Row, Table, table_of
 QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 WIDEST = 8  # columns of one metric beside each other; a list reads better than a wider table
-ALL_LABELS = "sees all labels"
 LABELS = {
     "server": "the server has the labels",
     "every_client": "each client has a few labels",
@@ -142,11 +141,10 @@ def _table(reported: Reported, layout: Grid) -> Table:
     item, metrics = reported.item, metrics_of(reported.item)
     drawn = [column for metric in metrics for column in _block(reported, layout, metric, alone=len(metrics) == 1)]
     drawn += _computed(layout)
-    rows, mixed = [], not all(_sees_every_label(entry) for _, row in layout.rows for entry in row.values())
+    rows = []
     for name, row in layout.rows:
         listed = {key: str(value) for key, value in row[""].setting.items()} if "" in row else {}
-        below = (ALL_LABELS,) if "" in row and mixed and _sees_every_label(row[""]) else ()
-        rows.append(Row(entries=(Entry(text=name, below=below), *(entry(row) for _, entry in drawn)), values=listed))
+        rows.append(Row(entries=(Entry(text=name), *(entry(row) for _, entry in drawn)), values=listed))
     what = ", ".join(map(axis_title, metrics))
     what = f"; {what}, mean ± standard deviation over seeds" if layout.trained else ""
     grey = "; published numbers are for orientation only" if item.profile != "paper" and is_printed(item) else ""
@@ -175,26 +173,14 @@ def _block(reported: Reported, layout: Grid, metric: str, *, alone: bool) -> Ite
     def ours(row: Mapping[str, Shown], name: str) -> Entry:
         return ours_entry(reported, row[name].label, metric) if name in row else Entry()
 
-    title, every = axis_title(metric), _see_every_label(layout)
+    title = axis_title(metric)
     printed = layout.columns_with(lambda entry: metric in entry.published)
     for kind, names, entry in (("Ours", layout.trained, ours), ("Published", printed, published)):
         for name in names:
             head = Column(name=kind, group="" if alone else title)
             if name:
-                group = kind if alone else f"{title}: {kind.lower()}"
-                head = Column(name=name, group=group, below=ALL_LABELS if name in every else "")
+                head = Column(name=name, group=kind if alone else f"{title}: {kind.lower()}")
             yield head, partial(entry, name=name)
-
-
-def _see_every_label(layout: Grid) -> list[str]:
-    """Columns whose methods learn from all labels, where others do not."""
-    seeing = layout.columns_with(_sees_every_label)
-    others = layout.columns_with(lambda entry: isinstance(entry, Cell) and not _sees_every_label(entry))
-    return [name for name in seeing if name not in others] if others else []
-
-
-def _sees_every_label(entry: Shown) -> bool:
-    return isinstance(entry, Cell) and entry.experiment.data.label_setting == "everywhere"
 
 
 def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
