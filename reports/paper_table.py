@@ -31,7 +31,7 @@ from reports.tables import Column, Entry, Row, Table, table_of
 
 QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
-WIDEST = 8  # columns of one metric beside each other; a list reads better than a wider table
+WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
 LABELS = {
     "server": "the server has the labels",
     "every_client": "each client has a few labels",
@@ -184,7 +184,7 @@ def _block(reported: Reported, layout: Grid, metric: str, *, alone: bool) -> Ite
 
 
 def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
-    """The paper's number with its spread, in grey where it is no comparison."""
+    """The paper's number with its spread, in grey where it cannot be compared."""
     printed = entry.published.get(metric) if entry else None
     look = "" if item.profile == "paper" else "published"
     if printed is None:
@@ -319,7 +319,7 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
 
 
 def notes_of(reported: Reported) -> tuple[str, ...]:
-    """The item's notes, and what has to be said beside its values: the cells' own notes, who has labels where cells
+    """The item's notes, and what has to be said of its values: the cells' own notes, who has labels where cells
     differ in it, which values test data chose, and what waits for trials."""
     item, results = reported.item, reported.by_metric[reported.item.metrics[0]].values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
@@ -347,7 +347,7 @@ def _own_notes(item: Item) -> list[str]:
 
 
 def _who_has_labels(item: Item) -> list[str]:
-    """Where methods of the table differ in it: a number is no fair comparison without. Nothing where a method has it in
+    """Where methods of the table differ in it: without it numbers compare unfairly. Nothing where a method has it in
     several ways, which then are the table's own rows or columns."""
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:

@@ -26,7 +26,7 @@ MARKS = {
 FILTERS = (
     *(claims.estimate_text, claims.interval_text, claims.quote_text, claims.reason_text, claims.rule_text),
     *(formatting.sentence, formatting.slug, formatting.plain_quote, formatting.mean_spread, formatting.metric_name),
-    *(formatting.markdown, share_text, method_of),
+    *(formatting.markdown, formatting.points, share_text, method_of),
 )
 
 
@@ -48,6 +48,7 @@ def _environment() -> Environment:
         "labels": LABELS,
         "marks": MARKS,
         "claim_page": formatting.claim_page,
+        "count": formatting.count,
         "difference": formatting.difference,
         "difference_interval": formatting.difference_interval,
         "scope_text": scope_text,

@@ -62,7 +62,7 @@ def build(
     known = _distinct(results)
     mine = [reported for reported in known if only is None or (reported.item.name, reported.item.profile) in only]
     site = _Site(out)
-    site.put(Path("site.css"), style_sheet().encode())
+    site.put(Path("site.css"), render("site.css", light=PALETTE, dark=DARK).encode())
     site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
     every = [reported for reported in known if reported in mine or (out / reported.page).is_file()]
     names = list(dict.fromkeys((*papers(), ARENA, *(reported.paper for reported in every))))
@@ -110,7 +110,7 @@ def _text(path: Path) -> str:
 
 
 class _Site:
-    """Writes pages and the files beside them."""
+    """Writes pages and their files."""
 
     def __init__(self, out: Path) -> None:
         self.out, self.files = out, set[str]()
@@ -209,12 +209,3 @@ class _Site:
             if gone.is_relative_to(self.out.resolve()) and gone.is_file():
                 gone.unlink()
         self.put(Path(WRITTEN), json.dumps(sorted(self.files)).encode())
-
-
-def style_sheet() -> str:
-    """With the palette's variables."""
-    light, dark = (
-        " ".join(f"--series-{place}: {colour};" for place, colour in enumerate(colours)) for colours in (PALETTE, DARK)
-    )
-    text = (TEMPLATES / "site.css").read_text()
-    return text.replace("/* series */", light).replace("/* dark series */", dark)

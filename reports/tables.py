@@ -33,7 +33,7 @@ class Entry:
     """One entry of a table."""
 
     text: str = NONE
-    spread: str = ""  # beside it: "±0.41"
+    spread: str = ""  # after it: "±0.41"
     below: tuple[str, ...] = ()  # further lines: "n=5"
     detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
     look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
@@ -110,9 +110,8 @@ def table_of(
     *,
     words: int = 1,
     data: Sequence[Mapping[str, Any]] = (),
-    notes: Sequence[str] = (),
 ) -> Table:
-    """A table of plain heads and rows; what is no Entry is shown as text. The first `words` columns hold words, the
+    """A table of plain heads and rows; what is not an Entry is shown as text. The first `words` columns hold words, the
     others numbers."""
     return Table(
         name=name,
@@ -120,7 +119,6 @@ def table_of(
         columns=tuple(Column(name=head, left=place < words) for place, head in enumerate(heads)),
         rows=tuple(Row(entries=tuple(e if isinstance(e, Entry) else Entry(text=str(e)) for e in row)) for row in rows),
         data=data,
-        notes=tuple(notes),
     )
 
 
