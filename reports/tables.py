@@ -7,6 +7,7 @@ is what CSV writes.
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -80,13 +81,7 @@ class Table:
     @property
     def groups(self) -> list[tuple[str, int]]:
         """Consecutive columns of one group: its name and how many they are."""
-        groups: list[tuple[str, int]] = []
-        for column in self.columns:
-            if groups and column.group and groups[-1][0] == column.group:
-                groups[-1] = (column.group, groups[-1][1] + 1)
-            else:
-                groups.append((column.group, 1))
-        return groups
+        return [(name, len(list(columns))) for name, columns in groupby(self.columns, key=lambda column: column.group)]
 
     @property
     def filters(self) -> dict[str, list[str]]:
@@ -136,8 +131,8 @@ def csv_of(table: Table) -> str:
 
 def markdown_of(table: Table, notes: bool = True) -> str:
     """A Markdown table with its caption above and its notes below."""
-    rows = [table.heads(), ["---", *["---:"] * (len(table.columns) - 1)]]
-    rows = [[markdown(text) for text in rows[0]], rows[1]]
+    heads = [markdown(head) for head in table.heads()]
+    rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     rows += [[markdown(entry.line) for entry in row.entries] for row in table.rows]
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     listed = "".join(f"- {markdown(note)}\n" for note in table.notes) if notes else ""
