@@ -41,7 +41,7 @@ def _known(row: ClaimRow) -> tuple[bool, bool, int, int, int]:
 
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
-    """Every claim of the papers, with its item at the smallest profile; one contrast once, where it is judged."""
+    """Every claim of the papers, with its item at the smallest profile. A contrast counts once, where it is judged."""
     every = [(item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims]
     return tuple(one for one in every if _is_owner(*one))
 

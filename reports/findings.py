@@ -11,7 +11,7 @@ from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.boards import board, furthest, main_sentences, questions, sentences, state_text, variant_rows
 from reports.claims import ClaimRow, finding_text
-from reports.formatting import count, points, points_interval, shown
+from reports.formatting import count, points, shown
 from reports.pages import papers
 from reports.rendering import render
 from reports.reported import Reported, connect
@@ -65,9 +65,9 @@ def _compared_with_print(every: Sequence[Reported]) -> list[str]:
             if result.summary is None or printed is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
-            gap = f"{points(agreed.difference)} points {points_interval(agreed.interval)}".rstrip()
-            text = f"{reported.item.name}, {result.cell.label}: {ours}, printed {printed:.2f} %: {gap}"
-            text += f", {agreed.verdict}." if agreed.verdict else f". Data: {agreed.reason}."
+            text = f"{reported.item.name}, {result.cell.label}: {ours}, printed {printed:.2f} %"
+            text += f": {points(agreed.difference)} points"
+            text += f". Data: {agreed.other_data}." if agreed.other_data else f", {agreed.text}."
             texts.setdefault((result.cell.cell_key, printed), text)
     return list(texts.values())
 

@@ -119,10 +119,6 @@ def difference_interval(metric: str, interval: tuple[float, float] | None) -> st
     return "" if interval is None else "[" + ", ".join(difference(metric, edge) for edge in interval) + "]"
 
 
-def points_interval(interval: tuple[float, float] | None) -> str:
-    return difference_interval("test/accuracy", interval)
-
-
 def spread_text(metric: str, seen: Summary | None) -> str:
     """ "±0.41", the standard deviation over seeds; empty for one run."""
     return "" if seen is None or seen.std is None else f"±{shown(metric, seen.std)}"

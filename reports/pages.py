@@ -14,8 +14,8 @@ from benchmark.experiment import to_json
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
-from reports.agreement import largest_gap, of_other_data
-from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
+from reports.agreement import largest_gap, note_on_other_data
+from reports.arena import arena_tables, arenas, is_arena, not_ranked_text, order_text
 from reports.boards import board, findings, questions, sentences, state_text, variant_rows
 from reports.claims import claims_table, finding_text, rows_of
 from reports.formatting import NONE, count, points
@@ -56,7 +56,6 @@ def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 def progress(reported: Reported) -> dict[str, Any]:
     """How far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
-    agreed = [seen.verdict for seen in reported.agreements.values() if seen.verdict]
     judged_here = [row for row in sentences(rows_of(reported)) if not row.judged.judged_in]
     total = len(results) + len(reported.item.choices)
     return {
@@ -65,7 +64,7 @@ def progress(reported: Reported) -> dict[str, Any]:
         "runs_done": sum(min(result.n, reported.item.seeds) for result in results),
         "runs_wanted": reported.item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally([*agreed, *(row.judged.verdict for row in judged_here)]),
+        "verdicts": _tally(row.judged.verdict for row in judged_here),
     }
 
 
@@ -179,7 +178,7 @@ def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
 def _ranking(reported: Reported) -> Table:
     """The arena's first table, without costs, and how far it is a ranking."""
     table, first = arena_tables(reported)[0], arenas(reported)[0]
-    order = f"{standing(first, reported.item.seeds)} {learned_nothing(first)}".rstrip()
+    order = f"{order_text(first, reported.item.seeds)} {not_ranked_text(first)}".rstrip()
     rows = tuple(replace(row, entries=row.entries[:2]) for row in table.rows)
     return replace(table, caption=order, columns=table.columns[:2], rows=rows)
 
@@ -194,7 +193,7 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "profile_text": PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
         "printed": is_printed(item),
-        "other_data": any(of_other_data(result) for result in reported.results.values()),
+        "other_data": any(note_on_other_data(result) for result in reported.results.values()),
         "remarks": remarks(reported.runs, item.profile),
         "properties": property_tables(reported) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": notes_of(reported),

@@ -14,8 +14,6 @@ from reports.scope import scope_text, verdict_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKS = {
-    "matches": "=",
-    "differs": "\u2260",
     "holds": "\u2713",
     "contradicted": "\u2717",
     "no effect of interest": "\u2248",

@@ -22,7 +22,7 @@ from reports.exports import item_files, item_pictures, tables_of
 from reports.findings import findings_page
 from reports.formatting import cell_page, claim_page, slug
 from reports.interval_figures import forest
-from reports.methods import by_kind, listed, method_page, method_values, overview
+from reports.methods import by_kind, method_page, method_values, methods_table, overview
 from reports.pages import analysis_of, front_values, item_values, paper_values, papers
 from reports.processes import run_all
 from reports.provenance import made_from
@@ -192,7 +192,7 @@ class _Site:
 
     def methods(self, every: Sequence[Reported]) -> None:
         methods = by_kind(every)
-        self.page("methods/index.html", "methods.html", methods=listed(methods))
+        self.page("methods/index.html", "methods.html", methods=methods_table(methods))
         self.page("compare.html", "compare.html", overview=overview(methods), compared=compared_table(every))
         for kind, cells in methods.items():
             self.page(method_page(kind), "method.html", **method_values(kind, cells))

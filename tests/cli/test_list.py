@@ -9,7 +9,7 @@ from benchmark.cli.main import main
 from benchmark.data.datasets import DATASETS
 from benchmark.methods.catalogue import METHODS
 from benchmark.models.build import NETWORKS
-from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.catalogue import ITEMS, items
 
 
 @pytest.fixture
@@ -47,13 +47,14 @@ def test_done_runs_and_hours_by_hand(nothing_here, monkeypatch, capsys):
     """Of 3 runs a cell two are done, in 1,800 and 5,400 seconds: an hour each, so the other one takes one more."""
 
     class Run:
-        def __init__(self, seed, seconds):
-            self.seed, self.result = seed, {"wall_seconds": seconds} if seconds else {}
+        def __init__(self, seconds):
+            self.status, self.result = ("done", {"wall_seconds": seconds}) if seconds else ("unfinished", {})
 
     def read_records(results, keys, **_):
-        return {next(iter(keys)): {0: Run(0, 1800.0), 1: Run(1, 5400.0), 2: Run(2, None), 7: Run(7, 9.0)}}
+        return {key: {0: Run(1800.0), 1: Run(5400.0), 2: Run(None), 7: Run(9.0)} for key in keys if key == cell_key}
 
-    monkeypatch.setattr(listing, "read_records", read_records)
+    cell_key = items(["arena/digits"], "demo")[0].trained[0].cell_key
+    monkeypatch.setattr("sweeps.plan.read_records", read_records)
     monkeypatch.setattr(listing, "ITEMS", ("arena/digits",))
     main(["list", "items", "--json", "--profile", "demo"])
     (row,) = json.loads(capsys.readouterr().out)["items"]

@@ -92,7 +92,7 @@ def test_runs_at_a_papers_own_scale_stand_beside_the_print():
     again = replace(item, name="toy/tab2")
     page = findings_page([Reported(item, records), Reported(again, records)], links=False)
     (row,) = [line for line in page.splitlines() if "printed" in line]
-    assert row == "- toy/tab1, A: 93.00 % (1 run), printed 90.00 %: +3.00 points, undecided."
+    assert row == "- toy/tab1, A: 93.00 % (1 run), printed 90.00 %: +3.00 points, beyond the margin."
     assert "printed" not in findings_page([Reported(replace(item, profile="laptop"), records)], links=False)
 
 

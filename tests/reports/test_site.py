@@ -150,7 +150,7 @@ def test_the_item_s_page_says_what_the_records_say(site: Path) -> None:
 def test_only_profile_paper_compares(tmp_path: Path) -> None:
     build([lean("paper", margin=0.01)], tmp_path)
     text = words(tmp_path / "toy/tab1/paper/index.html")
-    assert "-13.07 to the paper" in text and "count as equal within ±1.0 points" in text
+    assert "-13.07 to the paper" in text and "margin of a published and a reproduced accuracy is ±1.0 points" in text
 
 
 def test_a_cell_has_one_page_with_all_that_its_records_hold(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What explains SSFL's results: weights and gains by hand, correlations against scipy, sentences that say no more."""
+"""What explains SSFL's results: weights and gains by hand, correlations against scipy."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,17 +18,15 @@ from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
 from benchmark.papers.item import Cell, Item
 from reports.reported import Reported
 from reports.ssfl_analysis import (
-    Association,
-    associated,
     cells_of,
-    explained,
+    collapsed_text,
+    correlation_text,
+    correlations,
     gains_over,
+    gains_text,
     item_section,
-    on_diversity,
-    on_gain,
-    on_twins,
     page,
-    partial_spearman,
+    partial_correlation,
     runs_of,
     server_weight,
 )
@@ -47,43 +45,20 @@ def columns(rows: list[tuple[int, int, int]]) -> list[np.ndarray]:
     return [np.asarray(column, dtype=float) for column in zip(*rows, strict=True)]
 
 
-def limits(found: Association) -> tuple[float, float]:
-    assert found.interval is not None
-    return found.interval
-
-
 @given(LISTS)
-def test_correlations_are_scipys(rows: Any) -> None:
-    """Plain: scipy's Spearman. Partial: Pearson of what scipy's regression on the fixed ranks leaves."""
-    x, y, z = columns(rows)
+def test_partial_correlations_are_those_of_what_a_regression_leaves(rows: Any) -> None:
+    """Pearson of what scipy's regressions on the ranks of z leave of the ranks of x and y."""
+    x, y, z = (stats.rankdata(column) for column in columns(rows))
     assume(min(len(set(c)) for c in (x, y, z)) > 1)
-    assert partial_spearman(x, y, np.ones(len(x))) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
-    places = [stats.rankdata(c) for c in (x, y, z)]
-    left = []
-    for values in places[:2]:
-        line = stats.linregress(places[2], values)
-        left.append(values - line.intercept - line.slope * places[2])
+    left = [c - stats.linregress(z, c).intercept - stats.linregress(z, c).slope * z for c in (x, y)]
     assume(min(np.std(part) for part in left) > 1e-3)
-    assert partial_spearman(x, y, z) == pytest.approx(stats.pearsonr(*left).statistic, abs=1e-9)
+    pairs = (stats.pearsonr(*pair).statistic for pair in ((x, y), (x, z), (y, z)))
+    assert partial_correlation(*pairs) == pytest.approx(stats.pearsonr(*left).statistic, abs=1e-9)
 
 
-def test_copies_of_a_cell_make_the_interval_no_narrower() -> None:
-    """Every cell three times in its cluster: what the bootstrap draws is the cluster, so that nothing changes."""
-    draw = np.random.default_rng(2)
-    once = np.stack([*draw.normal(size=(2, 24)), np.ones(24)])
-    thrice = np.repeat(once, 3, axis=1)
-    a = associated(once, range(24), samples=200)
-    b = associated(thrice, np.repeat(np.arange(24), 3).tolist(), samples=200)
-    assert b.estimate == pytest.approx(a.estimate) and limits(b) == pytest.approx(limits(a))
-    wrong = associated(thrice, range(72), samples=200)
-    assert np.diff(limits(wrong)) < 0.75 * np.diff(limits(a))
-
-
-def test_too_few_clusters_have_no_interval() -> None:
-    x = np.arange(21.0)
-    found = associated(np.stack([x, x, np.ones(21)]), [i // 3 for i in range(21)])
-    assert found.estimate == pytest.approx(1.0) and found.interval is None and found.clusters == 7
-    assert str(found) == "+1.00 (no interval)"
+def test_what_does_not_vary_has_no_correlation_and_takes_none_away() -> None:
+    assert partial_correlation(0.4, np.nan, np.nan) == 0.4
+    assert np.isnan(partial_correlation(0.5, 1.0, 0.5))
 
 
 def experiment(averaging: FedAvg | Grouping, R: float = 0.4, **more: Any) -> Experiment:
@@ -153,15 +128,15 @@ def test_gains_by_hand() -> None:
         "Control": {0: 0.60, 1: 0.72, 2: 0.84},
         "Grouping": {0: 0.70, 1: 0.82, 2: 0.94},
     }
-    (found,) = gains_over(ways(values))
-    assert found.whole.mean == pytest.approx(0.22) and found.rest.mean == pytest.approx(0.1)
-    assert found.by_weight.mean == pytest.approx(0.12) and found.diversity == pytest.approx(0.2)
-    assert (
-        "In 1 such pair grouping has the lower diversity of local updates in 0, the higher accuracy in 1"
-        in on_twins([found])
-    )
-    assert gains_over(ways({**values, "Control": {7: 0.5}})) == []  # no seed in common
-    assert gains_over(ways(values, weight=1 / 4)) == []  # a control of another weight
+    gains = gains_over(ways(values))
+    assert len(gains) == 1
+    gain = gains.iloc[0]
+    assert gain[["whole", "by_weight", "rest", "diversity"]].tolist() == pytest.approx([0.22, 0.12, 0.1, 0.2])
+    assert (gain["cell"], gain["control"], gain["n"]) == ("a Grouping", "a Control", 3)
+    expected = "In 1 such pair grouping has the lower diversity of local updates in 0, the higher accuracy in 1"
+    assert gains_text(gains).endswith(f"{expected}, and both in 0.")
+    assert gains_over(ways({**values, "Control": {7: 0.5}})).empty  # no seed in common
+    assert gains_over(ways(values, weight=1 / 4)).empty  # a control of another weight
 
 
 def test_data_sets_are_ranked_apart() -> None:
@@ -171,23 +146,16 @@ def test_data_sets_are_ranked_apart() -> None:
         for data, start in (("mnist", 9.0), ("cifar10", 1.0))
         for i in range(5)
     ]
-    found = explained(cells_of(pd.DataFrame(cells)), DIVERSITY)
-    assert found["plain"].estimate == pytest.approx(-1.0) and found["held"].estimate == pytest.approx(-1.0)
-    assert found["plain"].clusters == 10
+    known = correlations(cells_of(pd.DataFrame(cells)), DIVERSITY)
+    assert known["plain"] == pytest.approx(-1.0) and known["held"] == pytest.approx(-1.0)
+    assert np.isnan(known["weight"]) and (known["cells"], known["settings"]) == (10, 10)
 
 
-def told(low: float, high: float) -> str:
-    held = Association(estimate=0.0, interval=(low, high), n=30, clusters=12)
-    return on_diversity(DIVERSITY, held)
-
-
-def test_the_sentence_follows_the_interval() -> None:
-    assert "less accurate, as the paper says" in told(-0.8, -0.1) and "not a proof" in told(-0.8, -0.1)
-    assert "against the paper's explanation" in told(0.1, 0.6) and "at most a weak association" in told(-0.2, 0.25)
-    assert "do not show whether" in told(-0.6, 0.2) and "over 30 cells in 12 settings" in told(-0.6, 0.2)
-    assert on_gain([]).startswith("No setting") and on_twins([]) == ""
-    unsure = gains_over(ways({"FedAvg": {0: 0.5}, "Control": {0: 0.6}, "Grouping": {0: 0.4}}))
-    assert "not distinguishable from zero" in on_gain(unsure)
+def test_sentences_say_where_nothing_is_known() -> None:
+    nothing = correlations(cells_of(runs_of([])), DIVERSITY)
+    none = gains_over(runs_of([]))
+    assert gains_text(none).startswith("No setting")
+    assert correlation_text(DIVERSITY, nothing) == collapsed_text(runs_of([])) == ""
 
 
 def test_page_and_item_from_the_same_records() -> None:

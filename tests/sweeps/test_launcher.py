@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from benchmark.cli.reproduce import diverged
 from benchmark.errors import CannotWrite, FsslError, Stopped
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
@@ -88,7 +87,7 @@ def test_a_bad_run_stops_no_other(tiny, tmp_path, monkeypatch):
     assert deadly.cell_key in str(error.value) and error.value.exit_code == 1
     assert record_of(run_folder(tmp_path, tiny)).status == "done"
     planned = plan_of_runs(runs, tmp_path)
-    assert planned.missing == (deadly, without_data, unreadable) and diverged(planned) == [wild]
+    assert planned.missing == (deadly, without_data, unreadable) and planned.diverged == [wild]
     status = status_of(run_folder(tmp_path, deadly), name="", rounds=3)
     assert (status.state, status.attempt) == ("dead", 3)
 
@@ -199,4 +198,4 @@ def test_a_run_ends_with_its_launcher_and_is_saved(tmp_path):
 
 def test_what_is_missing_did_not_diverge(tiny):
     """A launch that is stopped leaves runs without a record."""
-    assert diverged(Plan(items=(), runs=(tiny,), missing=(tiny,), records={})) == []
+    assert Plan(runs=(tiny,), records={}).diverged == []
