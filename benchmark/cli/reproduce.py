@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
+from benchmark.records.collect import read_records
 from benchmark.records.record import Records
 from reports.formatting import item_page
 from sweeps.grid import checked
@@ -187,13 +189,14 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
     state = f"{seeds} {state_of(results)}"
     if all(page.is_file() and _built_from(page) == state for page in pages):
         return
-    from benchmark.cli.report import Reader, on_disk
+    from benchmark.cli.report import on_disk
     from reports.site import build
 
-    names, reader = {(item.name, item.profile) for item, _ in shown}, Reader()
-    recorded = on_disk((*ITEMS, *VARIANTS), PROFILES, results, reader)
+    names = {(item.name, item.profile) for item, _ in shown}
+    troubles: list[str] = []
+    recorded = on_disk((*ITEMS, *VARIANTS), PROFILES, results, partial(read_records, troubles=troubles))
     others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
-    build([*shown, *others], site, only=names, troubles=reader.troubles)
+    build([*shown, *others], site, only=names, troubles=list(dict.fromkeys(troubles)))
     for page in pages:
         page.with_name(BUILT_FROM).write_text(state)
 

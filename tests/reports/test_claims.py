@@ -16,7 +16,7 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.boards import board, declared_claims, findings, furthest, papers_table, questions, sentences, state_text
-from reports.claims import finding_text, interval_text, reason_text, target_table
+from reports.claims import ClaimRow, finding_text, interval_text, reason_text, target_table
 from reports.formatting import claim_page
 from reports.interval_figures import forest
 from reports.pages import _card
@@ -45,6 +45,12 @@ def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
     return item, begun_under(item, records)
 
 
+def found(results: tuple[Item, Records]) -> ClaimRow:
+    """Its only finding."""
+    (row,) = findings([Reported(*results)])
+    return row
+
+
 def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> None:
     text = words(build([pilots()], tmp_path))
     assert (
@@ -58,7 +64,7 @@ def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> Non
 
 def test_an_open_claim_names_the_seeds_that_can_decide_it() -> None:
     """Four of the nine seeds of the first look: alone in its family, the claim can be decided there."""
-    ((_, judged),) = findings([Reported(*confirmed(4))])
+    judged = found(confirmed(4)).judged
     assert reason_text(judged).endswith("; 9 confirming seeds can decide it")
     assert "can decide" not in reason_text(replace(judged, could_decide=0))
 
@@ -72,16 +78,18 @@ def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
 
 def test_a_finding_says_what_was_measured() -> None:
     """Points of speed are not points at the end."""
-    ((one, judged),) = findings([Reported(*confirmed())])
+    row = found(confirmed())
     for endpoint, words_of_it in (("end", "mean over the last tenth of the rounds"), ("speed", "mean log-odds")):
-        found = finding_text(one, replace(judged, claim=replace(judged.claim, endpoint=endpoint)))
-        assert found.startswith(f"Test accuracy, {words_of_it}")
+        text = finding_text(row.reported, replace(row.judged, claim=replace(row.claim, endpoint=endpoint)))
+        assert text.startswith(f"Test accuracy, {words_of_it}")
 
 
 def test_a_claim_that_waits_says_for_which() -> None:
-    ((one, judged),) = findings([Reported(*confirmed())])
-    waits = replace(judged, verdict="undecided", waits_for="'First'")
-    assert finding_text(one, waits).endswith("over 9 confirming seeds. It waits for 'First', a main claim before it.")
+    row = found(confirmed())
+    waits = replace(row.judged, verdict="undecided", waits_for="'First'")
+    assert finding_text(row.reported, waits).endswith(
+        "over 9 confirming seeds. It waits for 'First', a main claim before it."
+    )
 
 
 def test_what_is_told_first_is_no_choice_by_outcome() -> None:
@@ -94,8 +102,8 @@ def test_what_is_told_first_is_no_choice_by_outcome() -> None:
     one = Reported(item, begun_under(item, records, main=[item.hash_of(main)]))
     other = Reported(replace(pilots()[0], name="other/tab1"), pilots()[1])
     assert [judged.verdict for judged in one.judged] == ["holds", "holds", "contradicted"]
-    told = [(reported.paper, judged.claim.name) for reported, judged in findings([one, other])]
-    assert told == [("toy", "main"), ("other", "a beats b"), ("toy", "a beats b")]
+    order = [(row.paper, row.claim.name) for row in findings([one, other])]
+    assert order == [("toy", "main"), ("other", "a beats b"), ("toy", "a beats b")]
     assert len(furthest([one])) == 3
 
 
@@ -104,8 +112,8 @@ def test_of_two_profiles_that_know_as_little_the_larger_is_shown():
     demo = Reported(pair(), {})
     laptop = Reported(replace(pair(), profile="laptop"), {})
     for every in ([demo, laptop], [laptop, demo]):
-        ((one, _),) = furthest(every).values()
-        assert one is laptop
+        (row,) = furthest(every).values()
+        assert row.reported is laptop
 
 
 def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> None:
@@ -160,8 +168,7 @@ def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
 
 def test_a_level_is_not_rounded_up_to_certainty() -> None:
     """99.991 % is no 100.0 %."""
-    ((one, judged),) = findings([Reported(*confirmed())])
-    assert interval_text(replace(judged, level=0.99991)).startswith("99.9 % interval ")
+    assert interval_text(replace(found(confirmed()).judged, level=0.99991)).startswith("99.9 % interval ")
 
 
 def test_a_card_counts_a_cell_of_two_items_once() -> None:

@@ -50,7 +50,7 @@ def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
     page = findings_page([Reported(one.item, {}), one], links=True)
     assert f"[{name}]({claim_page(one.item, judged.claim)})**: {judged.verdict}." in page
     assert markdown(finding_text(one, judged)) in page
-    for line in context_lines(one, judged, [one]):
+    for line in context_lines(one, judged):
         assert markdown(line) in page
 
 
