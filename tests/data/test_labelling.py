@@ -130,10 +130,3 @@ def test_one_more_client_holds_the_servers_images():
 def test_settings_that_cannot_be(setting, more, words):
     with pytest.raises(ConfigError, match=words):
         assign_labels(split(LABELS_N, 5, 0, 3, Iid(), 0), LABELS_N, setting, **more)
-
-
-@pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "every_client"])
-def test_labels_at_the_clients_are_not_left_unused(setting):
-    whole = split(LABELS_N, 5, 20, 3, Iid(), 0, labels_per_client=2)
-    with pytest.raises(ConfigError, match=f"'{setting}' has no use for labels_per_client=2; choose"):
-        assign_labels(whole, LABELS_N, setting)

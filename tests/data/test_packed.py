@@ -49,17 +49,6 @@ def encoded(images_NHWC: np.ndarray) -> dict[str, Any]:
 COLOUR_NHWC = np.random.default_rng(0).integers(0, 256, (6, 5, 7, 3), dtype=np.uint8)
 
 
-def test_packed_gray(tmp_path):
-    save(tmp_path / TOY, "train")
-    save(tmp_path / TOY, "test", labels=np.array([1, 1, 1, 0, 0, 0]))
-    loaded = load(TOY, tmp_path)
-    assert loaded.train_images_NCHW.flatten().tolist() == list(range(96))
-    assert loaded.image_shape == (1, 4, 4)
-    assert loaded.test_labels_N.tolist() == [1, 1, 1, 0, 0, 0]
-    assert loaded.classes == ("cat", "dog")
-    assert loaded.note == "packed files of unknown origin"
-
-
 def test_packed_parts_come_in_number_order(tmp_path):
     """Eleven parts: part 10 comes after part 9, not after part 1."""
     for number in range(11):

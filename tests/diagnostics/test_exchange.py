@@ -88,22 +88,6 @@ def outcomes(exchange: Exchange, *calls: tuple[int, ...]) -> str:
     return exchange.summary()["training"]
 
 
-@pytest.mark.parametrize(
-    ("calls", "training"),
-    [
-        ([(SERVER, 0)], "parallel"),
-        ([(0, SERVER)], "parallel"),
-        ([(SERVER,), (0, 1)], "alternate"),
-        ([(0, 1), (SERVER,)], "alternate"),
-        ([(SERVER,), (0, SERVER)], "parallel"),
-        ([(SERVER,), (SERVER,)], "none"),
-        ([(0,), (1,)], "none"),
-    ],
-)
-def test_who_trained_in_one_call(calls, training):
-    assert outcomes(Exchange(), *calls) == training
-
-
 def test_the_largest_bytes_count_and_what_was_seen_before_stays():
     """A summary written, read and added to: the larger of two sizes, and both halves' holders."""
     first = Exchange()

@@ -9,7 +9,7 @@ import torch
 
 from benchmark.errors import ConfigError, Stopped
 from benchmark.experiment import Federation
-from benchmark.federated.engines import build_engine, engine_again, processes_of
+from benchmark.federated.engines import build_engine, processes_of
 from benchmark.federated.environment import prepare
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.records.record import run_folder
@@ -88,11 +88,6 @@ def test_a_record_is_trained_again_by_its_own_engine_and_threads(tiny, tmp_path,
     found = retrain(record_of(run_folder(tmp_path, tiny)), copied=False)
     assert found.exact and found.trouble is None
     assert torch.get_num_threads() == threads
-
-
-def test_a_run_begun_by_a_withdrawn_engine_is_refused_by_name(tiny):
-    with pytest.raises(ConfigError, match="begun by the engine 'ray', which is withdrawn; start it anew"):
-        engine_again({"name": "ray", "threads": 1}, prepare(tiny), None)
 
 
 def manifest(results):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.experiment import from_json, to_json
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
@@ -120,15 +119,6 @@ def test_a_client_drawn_twice_trains_twice_from_the_global_model():
         assert kept.get("teacher_steps", 4) == 4
 
 
-def test_the_round_is_the_mean_of_the_subsets():
-    """Eq. 7 from the outcomes: beta 0 and by size, subsets of two, (n1 w1 + n2 w2) / (n1 + n2), the mean of 3."""
-    module, (log,) = rounds_of(experiment_of(rscfed(M=3, subset=2, batch_size=8, beta=0.0, labelled_weight="by_size")))
-    sent = [(module.environment.sizes[o.key.client], o.sends["student"]["fc2.bias"].double()) for o in log.outcomes]
-    pairs = [sent[first : first + 2] for first in (0, 2, 4)]
-    expected = sum((n1 * w1 + n2 * w2) / (n1 + n2) for (n1, w1), (n2, w2) in pairs) / 3
-    assert torch.allclose(module.models()["student"]["fc2.bias"].double(), expected, atol=1e-7)
-
-
 def sent_in(log, module):
     """(client's number, its images, whether it is labelled, a weight of its model) of each outcome."""
     environment = module.environment
@@ -170,17 +160,6 @@ def test_a_labelled_client_of_few_images_keeps_its_share():
     assert few[0].metrics["aggregation/labelled_share"] == 0.5
     assert subset[0].metrics["aggregation/labelled_share"] < 1e-300
     assert all(torch.isfinite(value).all() for value in few[0].models()["student"].values())
-
-
-def test_former_names_and_defaults_keep_their_cells():
-    """per_subset was "paper" in older records: read, and in the hash."""
-    e = experiment_of(rscfed(M=2, subset=3))
-    plain = to_json(e)
-    assert plain["method"]["labelled_weight"] == "per_subset"
-    assert to_json(e, hashed=True)["method"]["labelled_weight"] == "paper"
-    assert "weighting" not in to_json(experiment_of(fed_consist()), hashed=True)["method"]
-    plain["method"]["labelled_weight"] = "paper"
-    assert from_json(plain) == e and from_json(plain).cell_key == e.cell_key
 
 
 # --- what is sent and kept ---

@@ -11,7 +11,6 @@ from benchmark.experiment import Experiment
 from benchmark.federated.divergence import first_not_finite
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
-from tests.conftest import tiny_experiment
 from tests.methods.golden import TRACES
 from tests.methods.watch import watched
 
@@ -91,19 +90,7 @@ def test_a_client_without_images_is_named_where_it_is_asked(name):
         two_rounds(with_few_images(TRACES[name], 0, 0))
 
 
-@pytest.mark.parametrize("name", ["fedprox-fixmatch", "fedswitch-share", "ts-client-ema-share"])
-def test_a_client_without_any_images_is_named_where_its_job_has_no_stream(name):
-    with pytest.raises(ConfigError, match="holder 0 has no images for its local training"):
-        two_rounds(with_few_images(TRACES[name], 0, 0))
-
-
 def test_in_semifl_a_client_without_images_is_sure_of_nothing_and_sits_out():
     environment = with_few_images(TRACES["semifl"], 0, 0)
     module, _ = watched(environment.experiment, 1, environment)
     assert module.metrics["comm/sat_out"] >= 1 and first_not_finite(module.state.server) is None
-
-
-def test_more_clients_than_images_is_refused_before_training():
-    tiny = tiny_experiment()
-    with pytest.raises(ConfigError, match="K"):
-        prepare(replace(tiny, federation=replace(tiny.federation, K=5000, C=4)))

@@ -1,6 +1,5 @@
 """Supervised FL: FedAvg computed again, and which clients train on which labels."""
 
-from dataclasses import replace
 from functools import reduce
 from operator import add
 
@@ -68,11 +67,3 @@ def test_a_cohort_without_labels_is_drawn_from_those_with_labels():
     before = module.state.server["student"]
     module.training_step(1, 0)
     assert difference(before, module.state.server["student"]) > 0
-
-
-def test_where_nobody_sends_anything_momentum_is_left_alone():
-    method = SupervisedFL(batch_size=8, server_momentum=0.5)
-    module = module_of(experiment("everywhere", method))
-    module.training_step(1, 0)
-    world = replace(module._world(2), fit=lambda jobs: iter(()))
-    assert method.round(module.state, world) == (module.state, {})

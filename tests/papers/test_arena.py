@@ -2,13 +2,9 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from scipy.stats import entropy
 
 from benchmark.data.partition import Dirichlet
-from benchmark.federated.environment import prepare
-from benchmark.papers import arena
 from benchmark.papers.arena import ALPHAS, TRIAL_SEED
 from benchmark.papers.arena_entries import ENTRIES
 from benchmark.papers.catalogue import items
@@ -66,30 +62,6 @@ def test_untuned_hyperparameters_are_the_papers():
     assert digits.method.beta == pytest.approx(10_000 * (1397 - 50 - 100) / 73_257, rel=1e-3)
 
 
-def test_fedswitch_s_beta_is_the_divergence_of_its_clients_in_each_environment():
-    """Nearly ln 10 = 2.3 where each client has hardly more than one class, nearly 0 where all have all; tried: none."""
-    (alpha,) = items(["arena/alpha"], "laptop")
-    experiments = [cell.experiment for cell in alpha.cells if "FedSwitch" in cell.label]
-    betas = [e.method.beta for e in experiments]
-    assert betas == sorted(betas, reverse=True) and 1.5 < betas[0] < 2.31 and betas[-1] < 0.01
-    for e in experiments:  # on digits, which need no folder of data
-        environment = prepare(e)
-        parts = [environment.part(client, "unlabelled") for client in range(e.federation.K)]
-        classes = [np.bincount(np.asarray(part.truth_N)[part.positions_N], minlength=10) for part in parts]
-        divergence = np.mean([entropy(counts_d, np.ones(10)) for counts_d in classes])
-        assert e.method.beta == pytest.approx(divergence, abs=0.05)  # the rule takes equal classes
-    stated = {("digits", "demo"): 0.31, ("digits", "laptop"): 0.42, ("mnist", "laptop"): 0.43}  # departures, entry 2
-    for (name, profile), beta in stated.items():
-        (item,) = items([f"arena/{name}"], profile)
-        assert item.cell("FedSwitch/untuned").experiment.method.beta == beta
-    (demo,) = items(["arena/alpha"], "demo")
-    assert (betas[0], demo.cell("FedSwitch/alpha=0.05").experiment.method.beta) == (1.72, 1.3)
-    (mnist,) = items(["arena/mnist"], "laptop")
-    beta = mnist.cell("FedSwitch/untuned").experiment.method.beta
-    (choice,) = [choice for choice in mnist.choices if choice.setting["method"] == "FedSwitch"]
-    assert {t.method.beta for t in choice.trials.values()} == {0.0, beta}
-
-
 @pytest.mark.parametrize("name", ["arena/digits", "arena/mnist"])
 def test_the_budget_is_equal(name):
     """Six trials a ranked method, on held-out labels, on one seed that the table does not use, all equally long."""
@@ -103,12 +75,6 @@ def test_the_budget_is_equal(name):
         rates = sorted({t.optimizer.lr for t in choice.trials.values()})
         assert rates == [0.01, 0.02, 0.05] and len({t.cell_key for t in choice.trials.values()}) == 6
     assert TRIAL_SEED not in range(item.seeds)
-
-
-def test_six_learning_rates_where_there_is_no_second_hyperparameter():
-    scale = arena.mnist_scale("laptop")
-    (server_only,) = [entry for entry in ENTRIES if entry.name == "Server only"]
-    assert [lr for lr, _ in scale.settings(server_only).values()] == [0.0025, 0.005, 0.01, 0.02, 0.05, 0.1]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ One process, all threads, NCHW images, `torch.optim.SGD(fused=True)`, batched te
 round in one call, one network that is loaded anew for each client, one client after another, then the average. No
 allocator settings, no channels-last layout, no worker processes. From the project it takes the networks' definitions
 (`benchmark.models`), the augmentation of tensors (`benchmark.data.augment`) and the experiment's rates and sizes, so
-that both sides compute the same. That they do is tested: `tests/bench/test_plain_loop.py`.
+that both sides compute the same. That they do is tested: `tests/federated/test_performance_tools.py`.
 
 Legend: N images, P positions of a client's round, C channels, H W pixels, D classes.
 """

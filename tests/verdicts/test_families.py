@@ -12,7 +12,6 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import Claim, Family, Item
 from benchmark.records.record import run_folder
 from benchmark.verdicts import families
-from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.families import (
     begun_under,
     closed,
@@ -66,14 +65,6 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
     later = {tab2.cell(label).cell_key for label in tab2.claims[0].labels}
     assert {run.seed for run in asked} == {100, 101, 200, 201}
     assert later <= {run.cell_key for run in asked if run.seed == 200} < {run.cell_key for run in asked}
-
-
-def test_seeds_that_are_asked_for(tab2: Item, tmp_path: Path):
-    def seeds(asked: Seeds) -> list[int]:
-        return sorted({run.seed for run in wanted([tab2], asked)})
-
-    assert seeds(Seeds()) == [0, 1, 2] and seeds(Seeds(pilots=1)) == [0]
-    assert seeds(Seeds(confirming=2)) == [100, 101] and seeds(Seeds(pilots=1, confirming=1)) == [0, 100]
 
 
 def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
@@ -137,20 +128,6 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
     carried = begun_under(run.with_seed(300), tmp_path)["claims"]["rscfed laptop"]
     hashes = {hash_of(now, claim) for claim in now.claims if claim.endpoint != "arithmetic"}
     assert hashes <= {*carried["main"], *carried["others"]}
-
-
-def test_a_claim_without_runs_has_the_error_of_the_hundred_that_will_judge_it(tmp_path: Path, tab2: Item):
-    """Seeds from 100 were begun by a run of Table 2 without the claims of Table 4, whose cells have no run: they will
-    be judged on the second hundred, together with what else came later, and not on the first."""
-    later = items(["ssfl/tab4"], "demo")[0]
-    mine = {hash_of(later, claim) for claim in later.claims}
-    everything = declared(tab2)
-    known = Family(main=everything.main, others=tuple(one for one in everything.others if one not in mine))
-    begin(tmp_path, tab2, 100, known)
-    (planned,) = plan([later], tmp_path).items
-    for claim in planned.claims:
-        seen = evidence(planned, {}, claim)
-        assert (seen.first, seen.hundred, set(seen.family.others)) == (200, 2, mine - set(known.main))
 
 
 def test_a_confirming_seed_of_a_setting_of_one_s_own_judges_nothing(tmp_path):

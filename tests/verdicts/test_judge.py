@@ -13,10 +13,10 @@ import pytest
 from scipy.stats import binomtest
 
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import Cell, Claim, Family, Item, Shown
+from benchmark.papers.item import Cell, Claim, Item, Shown
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.evidence import Evidence, evidence
-from benchmark.verdicts.judge import Decision, Judged, decide, family_error, share_text
+from benchmark.verdicts.evidence import evidence
+from benchmark.verdicts.judge import Judged, family_error, share_text
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.rule import FAMILY_ERROR
@@ -145,13 +145,6 @@ def test_an_improvement_that_is_not_there():
     assert judged([0.05 + d for d in GOOD], form="comparable").verdict == "contradicted"
 
 
-def test_an_open_claim_says_when_it_is_looked_at_again():
-    some = judged([0.03, -0.02, 0.025, -0.01, 0.03, 0.02, -0.005, 0.03, 0.01])
-    assert some.reason == "the interval includes zero; the next look is at 16 seeds"
-    last = judged([0.01 * (seed - 3.3) * (-1) ** seed for seed in range(32)], least=0.001)
-    assert "this was the last look" in last.reason
-
-
 def test_a_verdict_has_the_estimate_over_all_confirming_seeds_too():
     """Decided by the first nine, with gains of 2 to 2.8 points; all 24 have 2 to 4.3. The level is the look's."""
     seen = judged(GOOD[:24])
@@ -159,22 +152,6 @@ def test_a_verdict_has_the_estimate_over_all_confirming_seeds_too():
     assert seen.over_all is not None and (seen.over_all.n, seen.over_all.value) == (24, pytest.approx(0.0315))
     assert seen.over_all.interval is not None and 0.02 < seen.over_all.interval[0] < seen.over_all.interval[1] < 0.043
     assert judged(GOOD[:9]).over_all is None
-
-
-def test_an_interval_that_is_the_range_of_the_differences_says_so():
-    """One of two main claims at .025: the look of nine errs at .0099, and 2 / 512 is .0039, 4 / 512 .0078: the second
-    least average. One of four: .0049, the least and the largest."""
-    assert judged(GOOD[:9]).seen.is_range is False  # type: ignore[union-attr]
-    narrow = judged(GOOD[:9], claims=4).seen
-    assert narrow is not None and narrow.is_range and narrow.interval == pytest.approx((GOOD[0], GOOD[8]))
-
-
-def test_pilots_are_shown_with_a_verdict():
-    item = pair()
-    confirming, pilots = gains(item, GOOD[:9]), gains(item, [-0.1, -0.2, -0.3], first=0)
-    (seen,) = judge(item, {key: {**confirming[key], **pilots[key]} for key in pilots})
-    assert seen.verdict == "holds" and seen.pilots is not None
-    assert (seen.pilots.value, seen.pilots.n, seen.pilots.interval) == (pytest.approx(-0.2), 3, None)
 
 
 def test_a_later_hundred_of_seeds_has_less_error():
@@ -295,14 +272,6 @@ def test_a_cell_below_labels_alone_is_named_first():
     assert seen.reason.startswith("the interval lies above zero")
 
 
-def test_cells_below_labels_alone_are_not_called_alike():
-    item = pair(form="comparable")
-    seen = Evidence(claim=item.claims[0], differences=({100 + n: 0.0001 * n for n in range(24)},), below=("b",))
-    (((decision, _),), ((alike, _),)) = (decide([one], Family()) for one in (seen, replace(seen, below=())))
-    assert (decision.verdict, alike.verdict) == ("undecided", "holds")
-    assert decision.why == "cells below labels alone are not called alike"
-
-
 def test_a_run_collapses_five_points_below_its_bound():
     """At .45 under a bound of .5 it has, at .46 not; a fall of a tenth of a point is none."""
     assert collapsed(*with_bound([0.45, 0.46, 0.499], [0.5] * 3))[0] == {"a": [True, False, False], "b": [False] * 3}
@@ -357,30 +326,6 @@ def test_a_claim_about_collapse_counts_the_seeds_at_which_one_side_fell():
     assert seen.reason.startswith("rests on runs that typically end below labels alone: a; 0 seeds for and 9 against")
     (seen,) = judge(*with_bound([0.3] * 3 + [0.9] * 6, [0.4] * 9, endpoint="collapse"))
     assert seen.verdict == "undecided" and "0 seeds for and 3 against, sign test p = 0.25" in seen.reason
-
-
-def test_each_contrast_is_judged_by_the_collapse_of_its_own_cells():
-    """b collapses at every seed: the sign test has to agree on a > b, as it does at nine signs, and is not asked on
-    a > c, where one loss of first rank passes."""
-    steps = ({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0})
-    claim = Claim(name="n", quote="", source="", contrasts=steps, form="every", least=0.01)
-    seeds = range(100, 109)
-
-    def seen(against_c: Sequence[float], b_falls: bool = True) -> Decision:
-        whole = Evidence(
-            claim=claim,
-            differences=(dict.fromkeys(seeds, 0.3), dict(zip(seeds, against_c, strict=True))),
-            collapsed=(
-                {"a": dict.fromkeys(seeds, False), "b": dict.fromkeys(seeds, b_falls)},
-                {"a": dict.fromkeys(seeds, False), "c": dict.fromkeys(seeds, not b_falls)},
-            ),
-        )
-        ((decision, _),) = decide([whole], Family())
-        return decision
-
-    one_loss = [*GOOD[:8], -0.001]
-    assert seen(one_loss).verdict == "holds" and seen(one_loss, b_falls=False).verdict == "undecided"
-    assert seen([-d for d in GOOD[:9]]).verdict == "contradicted"
 
 
 def test_a_run_that_still_rises_is_judged_at_its_round():
