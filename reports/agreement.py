@@ -14,7 +14,7 @@ data's files say of it, and no verdict.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -96,7 +96,7 @@ def standard_error(std: float, n: int, spread: float | None, runs: int) -> tuple
     return math.sqrt(ours + theirs), freedom
 
 
-def largest_gap(item: Item, results: Sequence[CellResult]) -> tuple[CellResult, Agreement] | None:
+def largest_gap(agreements: Mapping[str, Agreement]) -> tuple[str, Agreement] | None:
     """The cell that lies farthest from its published number; None where none is compared on the paper's own data."""
-    found = [(result, seen) for result in results if (seen := agreement(item, result)) and seen.verdict]
-    return max(found, key=lambda pair: abs(pair[1].difference), default=None)
+    compared = [pair for pair in agreements.items() if pair[1].verdict]
+    return max(compared, key=lambda pair: abs(pair[1].difference), default=None)

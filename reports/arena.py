@@ -5,7 +5,7 @@ All its means are over the seeds that every compared method has; a method withou
 one, is listed beside the others and never averaged. The budget of local steps (and of bytes) is the least that a
 compared method spends in a whole run; others are scored at the last evaluation that this budget pays for.
 
-Methods are sorted by mean, with the interval of their difference to the best one at level 1 - 0.05 / (methods - 1).
+Methods are sorted by mean, with their mean difference to the best one; whether it is more than chance, no table says.
 A method that learned nothing from unlabelled images comes last, and is not compared with the best: it kept no
 pseudo-label in the last round of any run, or its typical run ends no better than labels alone on the same seeds.
 """
@@ -21,10 +21,9 @@ from benchmark.papers.bounds import is_bound
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult
-from benchmark.verdicts.rule import FAMILY_ERROR
-from benchmark.verdicts.statistics import INTERVAL_SEEDS, Paired, Summary, paired, summary
-from reports.formatting import NONE, cell_address, count, megabytes, percent, sentence, thousands
-from reports.paper_table import entry_values, is_printed, mean_entry, method_of, notes_of, paired_entry
+from benchmark.verdicts.statistics import Paired, Summary, paired, summary
+from reports.formatting import cell_address, count, megabytes, percent, sentence, thousands
+from reports.paper_table import difference_entry, entry_values, is_printed, mean_entry, method_of, notes_of
 from reports.properties import item_properties
 from reports.reported import KEPT, Reported
 from reports.tables import Column, Entry, Row, Table
@@ -47,7 +46,7 @@ class Placing:
 
     values: Mapping[int, float]  # seed -> accuracy, a fraction
     summary: Summary
-    difference: Paired | None = None  # to the best, at the corrected level; None for the best, and without common seeds
+    difference: Paired | None = None  # to the best; None for the best, and without common seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,13 +215,12 @@ def place(
     means = {label: summary(found.values()) for label, found in known.items()}
     order = sorted(known, key=lambda label: (label in unranked, -means[label].mean))
     others = [label for label in order[1:] if seeds and label not in unranked]
-    level = 1 - FAMILY_ERROR / max(1, len(others))
-    to_best = {label: paired(known[label], known[order[0]], level) for label in others}
+    to_best = {label: paired(known[label], known[order[0]]) for label in others}
     return {label: Placing(values=known[label], summary=means[label], difference=to_best.get(label)) for label in order}
 
 
 def standing(arena: Arena, n_wanted: int) -> str:
-    """How the methods are sorted, and how sure that order is."""
+    """How the methods are sorted, and over how many seeds."""
     if not arena.compared:
         return "No finished run yet."
     if not arena.seeds:
@@ -231,9 +229,7 @@ def standing(arena: Arena, n_wanted: int) -> str:
         return "Sorted by mean; no method learned from unlabelled images, so none is ranked."
     n = len(arena.seeds)
     seeds = count(n, "common seed") + (f" of {n_wanted} wanted" if n < n_wanted else "")
-    if n < INTERVAL_SEEDS:
-        return f"Sorted by mean over {seeds}: too few for an interval, so the order may be chance."
-    return f"Sorted by mean over {seeds}, with the difference to the best (paired 95 % interval, Bonferroni)."
+    return f"Sorted by mean over {seeds}; the order may be chance."
 
 
 def learned_nothing(arena: Arena) -> str:
@@ -349,7 +345,7 @@ def _placed(placing: Placing | None, with_seeds: bool) -> Entry:
 
 
 def _to_best(placing: Placing, best: bool) -> Entry:
-    return paired_entry(placing.difference) if placing.difference else Entry(text="best" if best else NONE)
+    return Entry(text="best") if best else difference_entry(placing.difference)
 
 
 def _bound(result: CellResult) -> Entry:
@@ -368,7 +364,7 @@ def arena_rows(one: Reported) -> list[dict[str, Any]]:
     placed = {method.result.cell.label: (arena, method) for arena in arenas(one) for method in arena.compared}
     rows = []
     for label, result in one.results.items():
-        values = entry_values(item, result.cell, ACCURACY, result)
+        values = entry_values(one, result.cell, ACCURACY)
         arena, compared = placed.get(label, (None, None))
         for basis in BASES:
             placed_at = _place_values(compared.places.get(basis) if compared else None)
@@ -385,13 +381,9 @@ def arena_rows(one: Reported) -> list[dict[str, Any]]:
 
 def _place_values(placing: Placing | None) -> dict[str, Any]:
     if placing is None:
-        return dict.fromkeys(("mean", "std", "n", "to_best", "to_best_low", "to_best_high"))
+        return dict.fromkeys(("mean", "std", "n", "to_best"))
     seen, to_best = placing.summary, placing.difference
-    low, high = (to_best.interval if to_best else None) or (None, None)
-    return {
-        **{"mean": seen.mean, "std": seen.std, "n": seen.n},
-        **{"to_best": to_best.mean if to_best else None, "to_best_low": low, "to_best_high": high},
-    }
+    return {"mean": seen.mean, "std": seen.std, "n": seen.n, "to_best": to_best.mean if to_best else None}
 
 
 def arena_object(one: Reported) -> dict[str, Any]:

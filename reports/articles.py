@@ -33,7 +33,7 @@ def _parser() -> MarkdownIt:
 
 
 def article(text: str) -> Markup:
-    """A handwritten page as HTML; its first heading is the page's own and left out."""
+    """A handwritten page as HTML, without its first heading."""
     html = _parser().render(re.sub(r"\A\s*# .*\n", "", text))
     html = html.replace("<table>", '<div class="scroll" tabindex="0" role="region"><table>')
     return Markup(html.replace("</table>", "</table></div>"))
@@ -54,17 +54,17 @@ def _measured(path: Path) -> dict[str, Any]:
         works = values.pop("ratios", {})
         tables = [_work_table(name, work) for name, work in works.items()]
         facts = {
-            name: LONG.sub(lambda found: f"{float(found[0]):.4g}", text)
+            name: LONG.sub(lambda match: f"{float(match[0]):.4g}", text)
             for name, text in flat(values, joint=" ").items()
         }
     except (OSError, ValueError, AttributeError, KeyError) as error:
         tables, facts = [], {"cannot be read": str(error)}
-    return {"name": path.stem, "tables": tables, "facts": [(name, value, False) for name, value in facts.items()]}
+    return {"name": path.stem, "tables": tables, "facts": [(name, [(value, "")]) for name, value in facts.items()]}
 
 
 def _work_table(name: str, work: Mapping[str, Any]) -> Table:
-    def spread(found: Mapping[str, float]) -> Entry:
-        return Entry(text=f"{found['median']:.2f}", below=(f"{found['least']:.2f} to {found['most']:.2f}",))
+    def spread(times: Mapping[str, float]) -> Entry:
+        return Entry(text=f"{times['median']:.2f}", below=(f"{times['least']:.2f} to {times['most']:.2f}",))
 
     rows = [
         (label, spread(row["wall_seconds"]), spread(row["ratio"]), spread(row["cpu_ratio"]))
@@ -76,10 +76,10 @@ def _work_table(name: str, work: Mapping[str, Any]) -> Table:
 
 def departures(text: str, mine: Sequence[Reported]) -> Markup:
     """The page, with what was measured in place of each switch's name."""
-    found = effects(mine)
+    lines_of = effects(mine)
 
     def measured(name: re.Match[str]) -> str:
-        lines = Markup("; ").join(found.get((name[1], name[2]), ["not run"]))
+        lines = Markup("; ").join(lines_of.get((name[1], name[2]), ["not run"]))
         said = Markup('<small class="measured"><b>Measured</b> <code>{}</code>: {}.</small>')
         return str(said.format(name[2], lines))
 
@@ -88,23 +88,23 @@ def departures(text: str, mine: Sequence[Reported]) -> Markup:
 
 def effects(mine: Sequence[Reported]) -> Mapping[tuple[str, str], list[Markup]]:
     """(item, switch) -> a line for each profile that has one of its runs."""
-    found: dict[tuple[str, str], list[Markup]] = {}
-    for one in mine:
-        item, cells = one.item, one.results if one.item.name.endswith("/departures") else {}
+    lines: dict[tuple[str, str], list[Markup]] = {}
+    for reported in mine:
+        item, cells = reported.item, reported.results if reported.item.name.endswith("/departures") else {}
         for label, other in cells.items():
             name, way = label.rsplit("/", 1)
             if way == "other" and f"{name}/default" in cells:
                 line = _effect(item, cells[f"{name}/default"], other)
-                found.setdefault((item.name, name), []).append(line)
-    return found
+                lines.setdefault((item.name, name), []).append(line)
+    return lines
 
 
 def _effect(item: Item, default: CellResult, other: CellResult) -> Markup:
     seen = paired(other.values, default.values)
     if seen is None:
-        said = Markup("profile {}: not run").format(item.profile)
+        text = Markup("profile {}: not run").format(item.profile)
     else:
-        said = Markup('{}; profile {}: <a href="{}">{} | {}</a>, difference <b>{}</b> points, n={}').format(
+        text = Markup('{}; profile {}: <a href="{}">{} | {}</a>, difference <b>{}</b> points, n={}').format(
             other.cell.setting.get("switch", ""),
             item.profile,
             "../" + cell_address(other.cell, bool(other.runs)),
@@ -113,4 +113,4 @@ def _effect(item: Item, default: CellResult, other: CellResult) -> Markup:
             seen.n,
         )
     diverged = len(default.diverged) + len(other.diverged)
-    return said + escape(f", {count(diverged, 'run')} diverged") if diverged else said
+    return text + escape(f", {count(diverged, 'run')} diverged") if diverged else text

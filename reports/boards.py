@@ -3,7 +3,6 @@
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
@@ -13,52 +12,32 @@ from benchmark.papers.published import check_keys
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.judge import DECIDED, Judged
-from reports.claims import judged_in_brief
+from reports.claims import STATUSES, BoardRow, judged_in_brief
 from reports.formatting import count
 from reports.reported import Reported
 from reports.scope import against_lines, scope_text, so_far_lines, verdict_text
 
-STATUSES = (*DECIDED, "undecided", "pilots only", "not run")
 MAIN = Path(__file__).with_name("findings.toml")  # of each paper its main sentences
 MOST_FINDINGS, MOST_IN_README = 8, 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class BoardRow:
-    """A declared claim, and where most is known of it."""
-
-    item: Item
-    claim: Claim
-    one: Reported | None = None  # None: its item has no run
-    judged: Judged | None = None
-
-    @property
-    def paper(self) -> str:
-        return self.item.name.partition("/")[0]
-
-    @property
-    def status(self) -> str:
-        """One of STATUSES."""
-        if self.judged is None or self.judged.estimate is None:
-            return STATUSES[-1]
-        return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
-
-
 def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], tuple[Reported, Judged]]:
-    """Each claim of items with runs, by its item's name and its own, at the profile where most is known of it: decided,
-    then undecided by confirming seeds, then with pilots alone, then without a run."""
-    found: dict[tuple[str, str], tuple[Reported, Judged]] = {}
-    for one in every:
-        for judged in one.judged:
-            key = (one.item.name, judged.claim.name)
-            found[key] = max(found.get(key, (one, judged)), (one, judged), key=_known)
-    return found
+    """Each claim at the profile where most is known of it, by item and name.
+
+    Decided comes first, then undecided by confirming seeds, then pilots alone, then no run.
+    """
+    best: dict[tuple[str, str], tuple[Reported, Judged]] = {}
+    for reported in every:
+        for judged in reported.judged:
+            key = (reported.item.name, judged.claim.name)
+            best[key] = max(best.get(key, (reported, judged)), (reported, judged), key=_known)
+    return best
 
 
 def _known(pair: tuple[Reported, Judged]) -> tuple[bool, bool, int, int, int]:
     """Of equals, the larger profile."""
-    one, judged = pair
-    size = PROFILES.index(one.item.profile) if one.item.profile in PROFILES else 0
+    reported, judged = pair
+    size = PROFILES.index(reported.item.profile) if reported.item.profile in PROFILES else 0
     return judged.is_decided, judged.verdict == "undecided", judged.looks, judged.n, size
 
 
@@ -77,9 +56,9 @@ def board(every: Sequence[Reported], paper: str = "") -> list[BoardRow]:
     """Every declared claim once, and a user's own; of one paper, or of all. An item that is built otherwise
     (`VARIANTS`) adds none."""
     rows = {(item.name, claim.name): BoardRow(item=item, claim=claim) for item, claim in declared_claims()}
-    for key, (one, judged) in furthest(every).items():
-        if key in rows or (key[0] not in catalogue.VARIANTS and _is_owner(one.item, judged.claim)):
-            rows[key] = BoardRow(item=one.item, claim=judged.claim, one=one, judged=judged)
+    for key, (reported, judged) in furthest(every).items():
+        if key in rows or (key[0] not in catalogue.VARIANTS and _is_owner(reported.item, judged.claim)):
+            rows[key] = BoardRow(item=reported.item, claim=judged.claim, reported=reported, judged=judged)
     return [row for row in rows.values() if paper in ("", row.paper)]
 
 
@@ -93,21 +72,24 @@ def questions(rows: Iterable[BoardRow]) -> list[BoardRow]:
     return [row for row in rows if not row.claim.quote and not row.claim.withdrawn]
 
 
-def of_the_paper(one: Reported) -> list[Judged]:
+def own_sentences(reported: Reported) -> list[Judged]:
     """The item's sentences of the paper that are judged in it."""
-    sentences = [judged for judged in one.judged if judged.claim.quote and not judged.claim.withdrawn]
-    return [judged for judged in sentences if _is_owner(one.item, judged.claim)]
+    sentences = [judged for judged in reported.judged if judged.claim.quote and not judged.claim.withdrawn]
+    return [judged for judged in sentences if not judged.judged_in]
 
 
-def of_variants(every: Sequence[Reported], paper: str = "") -> dict[str, list[BoardRow]]:
-    """By how their items are built, the decided claims of VARIANTS; they count for no paper."""
-    found: dict[str, list[BoardRow]] = {}
-    for one, judged in furthest(every).values():
-        variant = catalogue.variant_of(one.item.name) if one.item.name in catalogue.VARIANTS else None
-        if variant and judged.is_decided and not judged.claim.withdrawn and paper in ("", one.paper):
-            row = BoardRow(item=one.item, claim=judged.claim, one=one, judged=judged)
-            found.setdefault(variant.title, []).append(row)
-    return found
+def variant_rows(every: Sequence[Reported], paper: str = "") -> dict[str, list[BoardRow]]:
+    """The decided claims of VARIANTS, by how their items are built.
+
+    They count for no paper.
+    """
+    rows: dict[str, list[BoardRow]] = {}
+    for reported, judged in furthest(every).values():
+        variant = catalogue.variant_of(reported.item.name) if reported.item.name in catalogue.VARIANTS else None
+        if variant and judged.is_decided and not judged.claim.withdrawn and paper in ("", reported.paper):
+            row = BoardRow(item=reported.item, claim=judged.claim, reported=reported, judged=judged)
+            rows.setdefault(variant.title, []).append(row)
+    return rows
 
 
 def state_text(every: Sequence[Reported]) -> str:
@@ -115,21 +97,23 @@ def state_text(every: Sequence[Reported]) -> str:
     rows = board(every)
     kinds = {"sentence of the papers": sentences(rows), "question of ours": questions(rows)}
     withdrawn = len(rows) - sum(map(len, kinds.values()))
-    said = f"{count(len(rows), 'claim')} are declared, each contrast once."
+    text = f"{count(len(rows), 'claim')} are declared, each contrast once."
     for kind, own in kinds.items():
         decided = sum(row.status in DECIDED for row in own)
         name = kind if len(own) == 1 else kind.replace("sentence", "sentences").replace("question", "questions")
-        said += f" Of {len(own)} {name} {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
+        text += f" Of {len(own)} {name} {decided or 'none'} {'is' if decided < 2 else 'are'} decided."
     counts = Counter(row.status for own in kinds.values() for row in own)
     if counts["undecided"]:
         has = "has" if counts["undecided"] == 1 else "have"
-        said += f" {counts['undecided']} {has} confirming runs without a decision."
+        text += f" {counts['undecided']} {has} confirming runs without a decision."
     if counts["pilots only"]:
         only = "has pilot runs only, which show" if counts["pilots only"] == 1 else "have pilot runs only, which show"
-        said += f" {counts['pilots only']} {only} a direction and decide nothing."
+        text += f" {counts['pilots only']} {only} a direction and decide nothing."
     if withdrawn:
-        said += f" {withdrawn} are withdrawn, since their form is not their sentence's: the items' pages say why."
-    return said + ("" if any(one.item.profile == "paper" for one in every) else " All runs are at reduced scale.")
+        text += f" {withdrawn} are withdrawn, since their form is not their sentence's: the items' pages say why."
+    return text + (
+        "" if any(reported.item.profile == "paper" for reported in every) else " All runs are at reduced scale."
+    )
 
 
 def papers_table(every: Sequence[Reported]) -> str:
@@ -138,13 +122,13 @@ def papers_table(every: Sequence[Reported]) -> str:
     lines = [*_counts("sentences of the paper", sentences(rows), every), ""]
     lines += [*_counts("questions of ours", questions(rows), every), ""]
     lines += [state_text(every), ""]
-    for title, own in of_variants(every).items():
+    for title, own in variant_rows(every).items():
         listed = "; ".join(f"{row.claim.name} ({row.item.name}): {_brief(row)}" for row in own)
         lines += [f"Withdrawn setting, counted for no paper ({title}): {listed}", ""]
-    for one, judged in findings(every, MOST_IN_README):
-        brief = _brief(BoardRow(item=one.item, claim=judged.claim, one=one, judged=judged))
-        against = " ".join(against_lines(one, judged, every))
-        lines.append(f"- {judged.claim.name} ({one.item.name}): {brief} {against}".rstrip())
+    for reported, judged in findings(every, MOST_IN_README):
+        brief = _brief(BoardRow(item=reported.item, claim=judged.claim, reported=reported, judged=judged))
+        against = " ".join(against_lines(reported, judged, every))
+        lines.append(f"- {judged.claim.name} ({reported.item.name}): {brief} {against}".rstrip())
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -152,8 +136,10 @@ def _counts(head: str, rows: Sequence[BoardRow], every: Sequence[Reported]) -> l
     lines = [f"| {head} | all | {' | '.join(STATUSES)} | runs at |", f"|---|{'---:|' * (1 + len(STATUSES))}---|"]
     for paper in dict.fromkeys(row.paper for row in rows):
         counts = Counter(row.status for row in rows if row.paper == paper)
-        run = [one for one in every if one.paper == paper and one.item.name not in catalogue.VARIANTS]
-        profiles = ", ".join(dict.fromkeys(one.item.profile for one in run))
+        run = [
+            reported for reported in every if reported.paper == paper and reported.item.name not in catalogue.VARIANTS
+        ]
+        profiles = ", ".join(dict.fromkeys(reported.item.profile for reported in run))
         numbers = " | ".join(str(counts[status]) for status in STATUSES)
         lines.append(f"| {paper} | {counts.total()} | {numbers} | {profiles or 'none'} |")
     return lines
@@ -161,36 +147,39 @@ def _counts(head: str, rows: Sequence[BoardRow], every: Sequence[Reported]) -> l
 
 def _brief(row: BoardRow) -> str:
     """ "**holds** at K = 10, C = 2 and 10 on MNIST: +4.98 points, ..."."""
-    if row.one is None or row.judged is None:
+    if row.reported is None or row.judged is None:
         return "**not run**."
-    start = f"**{verdict_text(row.one, row.judged)}** {scope_text(row.item, row.claim)}"
-    so_far = so_far_lines(row.one, row.judged)
+    start = f"**{verdict_text(row.reported, row.judged)}** {scope_text(row.item, row.claim)}"
+    so_far = so_far_lines(row.reported, row.judged)
     return f"{start}. {' '.join(so_far)}" if so_far else f"{start}: {judged_in_brief(row.judged)}."
 
 
 def main_sentences() -> Mapping[str, list[tuple[Item, str, str]]]:
     """By paper: the item, the claim's name, and what is said against it. Raises ConfigError for a misspelt key."""
     claims = {f"{item.name}: {claim.name}": (item, claim.name) for item, claim in declared_claims()}
-    found: dict[str, list[tuple[Item, str, str]]] = {}
+    main: dict[str, list[tuple[Item, str, str]]] = {}
     for paper, entries in tomllib.loads(MAIN.read_text()).items():
         for entry in entries:
             check_keys("reports/findings.toml", entry, {"claim", "against"})
             if entry["claim"] in claims:  # the items of a test, or of a user's own paper, may be others
-                found.setdefault(paper, []).append((*claims[entry["claim"]], entry["against"]))
-    return found
+                main.setdefault(paper, []).append((*claims[entry["claim"]], entry["against"]))
+    return main
 
 
 def findings(every: Sequence[Reported], most: int = MOST_FINDINGS) -> list[tuple[Reported, Judged]]:
-    """The main sentences of each paper of which something is known, in the order of findings.toml, whatever came out;
-    of a paper without any, its claims in their own order, main ones first. The papers take turns."""
+    """The main sentences of each paper of which something is known.
+
+    They come in the order of findings.toml, whatever the verdict; of a paper without any, its claims in their own
+    order, main ones first. The papers take turns.
+    """
     known = {
-        key: (one, judged)
-        for key, (one, judged) in furthest(every).items()
-        if key[0] not in catalogue.VARIANTS and (judged.estimate is not None or so_far_lines(one, judged))
+        key: (reported, judged)
+        for key, (reported, judged) in furthest(every).items()
+        if key[0] not in catalogue.VARIANTS and (judged.estimate is not None or so_far_lines(reported, judged))
     }
     main = main_sentences()
     papers = []
-    for paper in dict.fromkeys(one.paper for one in every):
+    for paper in dict.fromkeys(reported.paper for reported in every):
         named = [known[item.name, name] for item, name, _ in main.get(paper, ()) if (item.name, name) in known]
         others = [pair for pair in known.values() if pair[0].paper == paper and not pair[1].claim.withdrawn]
         papers.append(named or sorted(others, key=lambda pair: not pair[1].claim.main))

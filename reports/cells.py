@@ -19,7 +19,6 @@ from benchmark.records.fall import fall_in_words
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result
 from benchmark.verdicts.statistics import summary
-from reports.agreement import agreement
 from reports.figures import Panel, Picture, curves
 from reports.formatting import (
     NONE,
@@ -48,7 +47,10 @@ Place: TypeAlias = tuple[Reported, CellResult]  # an item, and the cell as the i
 
 @dataclass(frozen=True, kw_only=True)
 class CellPage:
-    """A cell with a run, in all items that have it, the first of which names it."""
+    """A cell with a run, in all items that have it.
+
+    The first item names the cell.
+    """
 
     places: tuple[Place, ...]
 
@@ -70,9 +72,9 @@ class CellPage:
 def cell_pages(every: Sequence[Reported]) -> list[CellPage]:
     """Each cell once that has a run in any of these items."""
     places: dict[str, list[Place]] = {}
-    for one in every:
-        for result in one.results.values():
-            places.setdefault(result.cell.cell_key, []).append((one, result))
+    for reported in every:
+        for result in reported.results.values():
+            places.setdefault(result.cell.cell_key, []).append((reported, result))
     pages = (CellPage(places=tuple(found)) for found in places.values())
     return [page for page in pages if page.runs]
 
@@ -80,15 +82,15 @@ def cell_pages(every: Sequence[Reported]) -> list[CellPage]:
 def cell_values(page: CellPage) -> dict[str, Any]:
     """What the cell's template shows, all but the names of its files."""
     runs, cell = page.runs, page.first
-    wanted = max(one.item.seeds for one, _ in page.places)
+    wanted = max(reported.item.seeds for reported, _ in page.places)
     result = cell_result(cell, {cell.cell_key: {run.seed: run for run in runs}}, wanted)
     return {
         "cell": cell,
-        "profiles": list(dict.fromkeys(one.item.profile for one, _ in page.places)),
-        "items": list(dict.fromkeys(one.item.name for one, _ in page.places)),
+        "profiles": list(dict.fromkeys(reported.item.profile for reported, _ in page.places)),
+        "items": list(dict.fromkeys(reported.item.name for reported, _ in page.places)),
         "places": _places_table(page),
-        "interval": interval_text(ACCURACY, result.summary),
-        "entry": ours_entry(page.places[0][0].item, result, ACCURACY),
+        "result": result,
+        "collapsed": any(result.collapsed for _, result in page.places),
         "method": method_page(kind_of(cell)),
         "notes": _notes(page),
         "pictures": cell_pictures(result),
@@ -105,7 +107,10 @@ def cell_values(page: CellPage) -> dict[str, Any]:
 
 
 def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
-    """The experiment as the first run recorded it, else as the item asks for it; of seed 0."""
+    """The cell's experiment, with seed 0.
+
+    As the first run recorded it, else as the item asks for it.
+    """
     experiment = {**(runs[0].experiment if runs else to_json(cell.experiment)), "seed": 0}
     return (json.dumps(experiment, indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -114,7 +119,7 @@ def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
     """All that the records hold by round: a row a seed and round, a column a metric; compressed."""
     rows = [{"seed": run.seed, **line} for run in runs for line in run.rounds]
     frame = pd.DataFrame(rows or None, columns=None if rows else ["seed", "round"])
-    return gzip.compress(csv_text(frame).encode(), mtime=0)
+    return gzip.compress(csv_text(frame).encode(), compresslevel=6, mtime=0)
 
 
 def cell_pictures(result: CellResult) -> list[Picture]:
@@ -139,18 +144,19 @@ def cell_pictures(result: CellResult) -> list[Picture]:
 def _places_table(page: CellPage) -> Table:
     """A row an item that has the cell: its label and setting there, ours and published, and whether they agree."""
     rows = []
-    for one, result in page.places:
-        item, cell = one.item, result.cell
+    for reported, result in page.places:
+        item, cell = reported.item, result.cell
         metric = item.metrics[0]
-        ours = ours_entry(item, one.by_metric[metric][cell.label], metric)
+        ours = ours_entry(reported, cell.label, metric)
+        interval = interval_text(metric, reported.by_metric[metric][cell.label].summary)
         printed = [f"{metric_name(name)} {value.value:g}" for name, value in cell.published.items()]
-        agreed = agreement(item, result)
+        agreed = reported.agreements.get(cell.label)
         rows.append(
             (
-                Entry(text=f"{item.name}, {item.profile}", href=one.page.as_posix()),
+                Entry(text=f"{item.name}, {item.profile}", href=reported.page.as_posix()),
                 Entry(text=cell.label, below=() if cell.role == "published" else (cell.role,)),
                 setting_text(cell.setting),
-                replace(ours, href="", below=(metric_name(metric), *ours.below)),
+                replace(ours, href="", below=tuple(filter(None, (interval, metric_name(metric), *ours.below)))),
                 Entry(
                     text=", ".join(printed) or NONE,
                     look="" if item.profile == "paper" else "published",

@@ -1,16 +1,18 @@
 """Claims for readers: what a verdict says in words, a row of a table each, and a page each with its seeds and looks."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.endpoints import to_target, value_at
 from benchmark.verdicts.evidence import contrasts
-from benchmark.verdicts.judge import Judged, share_text
+from benchmark.verdicts.judge import DECIDED, Judged, share_text
 from reports.formatting import (
     NONE,
+    amount,
     cell_address,
     claim_page,
     count,
@@ -21,15 +23,14 @@ from reports.formatting import (
     metric_name,
     plain_quote,
     shown,
-    slug,
     unit_of,
 )
 from reports.provenance import pre_registration
 from reports.reported import Reported
 from reports.scope import (
-    amount,
+    against_lines,
     collapse_lines,
-    lines_beside,
+    context_lines,
     over_all_lines,
     range_text,
     scope_text,
@@ -55,6 +56,7 @@ ENDPOINTS = {
     "spread": "standard deviation over the last third of a run",
     "arithmetic": "counted",
 }
+STATUSES = (*DECIDED, "undecided", "pilots only", "not run")  # of a claim on a board
 BELOW_END = 0.01  # of accuracy: below the end by so much is a target that runs of the cell come to
 
 
@@ -79,20 +81,16 @@ def rule_text(claim: Claim) -> str:
     }[claim.form]
 
 
-def unit_text(claim: Claim) -> str:
-    return "points" if is_fraction(claim.metric) else unit_of(claim.metric)
-
-
 def estimate_text(judged: Judged) -> str:
     return amount(judged.claim, judged.estimate)
 
 
 def interval_text(judged: Judged) -> str:
     """ "95.0 % interval [+0.3, +1.2]", or why there is none."""
-    found = difference_interval(judged.claim.metric, judged.interval)
-    if not found or judged.seen is None:
+    interval = difference_interval(judged.claim.metric, judged.interval)
+    if not interval or judged.seen is None:
         return "no interval"
-    return f"{math.floor(1000 * judged.level) / 10:.1f} % interval {found}{range_text(judged.seen.is_range)}"
+    return f"{math.floor(1000 * judged.level) / 10:.1f} % interval {interval}{range_text(judged.seen.is_range)}"
 
 
 def quote_text(claim: Claim) -> str:
@@ -101,17 +99,19 @@ def quote_text(claim: Claim) -> str:
 
 
 def reason_text(judged: Judged) -> str:
-    """Why the verdict is what it is, and for an open one the smallest look that can decide it."""
+    """The reason of the verdict.
+
+    For an open claim also the smallest look that can decide it."""
     more = f"; {judged.could_decide} confirming seeds can decide it" if judged.could_decide else ""
     return judged.reason.replace("+-", "±") + more
 
 
-def finding_text(one: Reported, judged: Judged) -> str:
+def finding_text(reported: Reported, judged: Judged) -> str:
     """One or two sentences: what was measured where, and what came out."""
     metric = metric_name(judged.claim.metric)
-    measured = f"{metric}, {endpoint_text(judged.claim)}, {scope_text(one.item, judged.claim)}"
+    measured = f"{metric}, {endpoint_text(judged.claim)}, {scope_text(reported.item, judged.claim)}"
     if judged.estimate is None:
-        so_far = so_far_lines(one, judged)
+        so_far = so_far_lines(reported, judged)
         return f"{measured}. {' '.join(so_far)}" if so_far else "No seed has all of its cells yet."
     if judged.claim.endpoint == "arithmetic":
         return f"{metric}: the difference is {estimate_text(judged)}. It is counted."
@@ -138,22 +138,22 @@ def judged_by(judged: Judged) -> str:
     return "counted" if judged.claim.endpoint == "arithmetic" else judged.claim.endpoint
 
 
-def claim_rows(item: Item, judged: Sequence[Judged]) -> list[dict[str, Any]]:
-    """A row a claim, in the metric's unit."""
-    rows = []
-    for one in judged:
-        values = {
-            "item": item.name,
-            "profile": item.profile,
-            **claim_values(item, one),
-            "contrast": contrast_text(one.claim),
-        }
-        low, high = values.pop("interval") or (None, None)
-        over_all = values.pop("over_all_seeds") or {}
-        values["collapsed"] = "; ".join(f"{label} {k} of {n}" for label, (k, n) in values["collapsed"].items())
-        values |= {"estimate_over_all": over_all.get("estimate"), "n_over_all": over_all.get("n")}
-        rows.append({**values, "low": low, "high": high})
-    return rows
+def claim_row(item: Item, judged: Judged) -> dict[str, Any]:
+    """A claim as a row of CSV, in the metric's unit."""
+    values = claim_values(item, judged)
+    low, high = values.pop("interval") or (None, None)
+    over_all = values.pop("over_all_seeds") or {}
+    values["collapsed"] = "; ".join(f"{label} {k} of {n}" for label, (k, n) in values["collapsed"].items())
+    return {
+        "item": item.name,
+        "profile": item.profile,
+        **values,
+        "contrast": contrast_text(judged.claim),
+        "estimate_over_all": over_all.get("estimate"),
+        "n_over_all": over_all.get("n"),
+        "low": low,
+        "high": high,
+    }
 
 
 def claim_values(item: Item, judged: Judged) -> dict[str, Any]:
@@ -184,28 +184,36 @@ def claim_values(item: Item, judged: Judged) -> dict[str, Any]:
     }
 
 
-Line: TypeAlias = tuple[Item, Claim, Judged | None]  # None: its item has no run, and the claim no page
+@dataclass(frozen=True, kw_only=True)
+class BoardRow:
+    """A declared claim, and where most is known of it."""
+
+    item: Item
+    claim: Claim
+    reported: Reported | None = None  # None: its item has no run, and the claim no page
+    judged: Judged | None = None
+
+    @property
+    def paper(self) -> str:
+        return self.item.name.partition("/")[0]
+
+    @property
+    def status(self) -> str:
+        """One of STATUSES."""
+        if self.judged is None or self.judged.estimate is None:
+            return STATUSES[-1]
+        return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
 
 
-def lines_of(item: Item, judged: Iterable[Judged]) -> list[Line]:
-    return [(item, one.claim, one) for one in judged]
+def rows_of(reported: Reported) -> list[BoardRow]:
+    return [
+        BoardRow(item=reported.item, claim=judged.claim, reported=reported, judged=judged) for judged in reported.judged
+    ]
 
 
-def claims_table(
-    lines: Iterable[Line],
-    beside: Callable[[Item, Judged], Iterable[str]] = lambda item, judged: (),
-    *,
-    fold: bool = False,
-) -> Table:
-    """A row a claim, which leads to its page. `beside`: what else stands below its name. `fold`: of an item's claims
-    on gradient diversity the others stand below the first."""
-    lines = list(lines)
-    rows = []
-    for (item, claim, judged), others in folded(lines) if fold else [(line, ()) for line in lines]:
-        below = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
-        below += beside(item, judged) if judged else []
-        below += [f"also {other.name}: {also.verdict if also else 'not run'}" for _, other, also in others]
-        rows.append(_claim_row(item, claim, judged, claim_page(item, claim) if judged else "", below))
+def claims_table(rows: Iterable[BoardRow], every: Sequence[Reported] = ()) -> Table:
+    """A row a claim, which leads to its page. `every`: items whose runs may speak of a claim's sentence, for pages."""
+    rows = list(rows)
     return Table(
         name="claims",
         caption="Claims; differences are paired by seed, their intervals at the level of the look",
@@ -214,39 +222,29 @@ def claims_table(
             *(Column(name=name) for name in ("Typical difference", "n")),
             *(Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic")),
         ),
-        rows=tuple(rows),
-        data=[row for item, _, judged in lines if judged for row in claim_rows(item, [judged])],
-        notes=tuple(f"{claim.name}: {quote_text(claim)}" for _, claim, judged in lines if judged),
+        rows=tuple(_claim_row(row, every) for row in rows),
+        data=[claim_row(row.item, row.judged) for row in rows if row.judged],
+        notes=tuple(f"{row.claim.name}: {quote_text(row.claim)}" for row in rows if row.judged),
     )
 
 
-def folded(lines: Iterable[Line]) -> list[tuple[Line, list[Line]]]:
-    """Each line with those below it: of an item's claims on gradient diversity all but the first."""
-    found: dict[object, tuple[Line, list[Line]]] = {}
-    for number, line in enumerate(lines):
-        key = line[0].name if topic_of(line[1]) == TOPICS["diversity"] else number
-        if key in found:
-            found[key][1].append(line)
-        else:
-            found[key] = line, []
-    return list(found.values())
-
-
-def _claim_row(item: Item, claim: Claim, judged: Judged | None, href: str, below: Sequence[str]) -> Row:
-    verdict = judged.verdict if judged else "not run"
-    profile = item.profile if judged else NONE
+def _claim_row(row: BoardRow, every: Sequence[Reported]) -> Row:
+    item, claim, judged = row.item, row.claim, row.judged
+    verdict, profile = (judged.verdict, item.profile) if judged else ("not run", NONE)
+    below = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
+    if row.reported and judged and every:
+        below += [*against_lines(row.reported, judged, every), *so_far_lines(row.reported, judged)]
     entries = (
-        Entry(text=claim.name, href=href, below=tuple(below)),
-        Entry(text=verdict, look=slug(verdict)),
+        Entry(text=claim.name, href=claim_page(item, claim) if judged else "", below=tuple(below)),
+        Entry(text=verdict, look=verdict),
         _typical_entry(judged) if judged else Entry(text=NONE),
         Entry(text=str(judged.n) if judged else "0"),
         _collapsed_entry(judged) if judged else Entry(text=NONE),
         Entry(text=item.name, below=(scope_text(item, claim),) if judged else ()),
         *(Entry(text=text) for text in (profile, topic_of(claim))),
     )
-    paper = item.name.split("/")[0]
     return Row(
-        entries=entries, values={"paper": paper, "profile": profile, "verdict": verdict, "topic": topic_of(claim)}
+        entries=entries, values={"paper": row.paper, "profile": profile, "verdict": verdict, "topic": topic_of(claim)}
     )
 
 
@@ -293,11 +291,11 @@ def seeds_table(judged: Judged) -> Table | None:
     return table_of("seeds", f"{metric_name(claim.metric)}, {endpoint_text(claim)}", heads, rows)
 
 
-def target_table(one: Reported, claim: Claim) -> Table | None:
+def target_table(reported: Reported, claim: Claim) -> Table | None:
     """Beside a claim on speed: a row a cell, its rounds and bytes to a point below the lowest of the cells' ends."""
     if claim.endpoint != "speed":
         return None
-    runs = {label: result.runs for label, result in one.results.items() if label in claim.labels}
+    runs = {label: result.runs for label, result in reported.results.items() if label in claim.labels}
     ends = {
         label: [value for run in every if (value := value_at(run, claim.metric, "end")) is not None]
         for label, every in runs.items()
@@ -307,10 +305,10 @@ def target_table(one: Reported, claim: Claim) -> Table | None:
     target = min(median(values) for values in ends.values()) - BELOW_END
     rows = []
     for label, every in runs.items():
-        came = sorted(found for run in every if (found := to_target(run, claim.metric, target)) is not None)
+        came = sorted(reached for run in every if (reached := to_target(run, claim.metric, target)) is not None)
         middle = came[len(every) // 2] if len(every) // 2 < len(came) else None
-        told = (str(middle[0]), f"{middle[1] / 1e6:.1f} MB") if middle else (NONE, NONE)
-        rows.append((label, *told, f"{len(came)} of {len(every)}"))
+        texts = (str(middle[0]), f"{middle[1] / 1e6:.1f} MB") if middle else (NONE, NONE)
+        rows.append((label, *texts, f"{len(came)} of {len(every)}"))
     caption = f"To {shown(claim.metric, target)} %, the middle run of each cell: a point below the lowest of their ends"
     return table_of("target", caption, ["Cell", "Rounds", "Sent both ways", "Runs that came there"], rows)
 
@@ -320,22 +318,22 @@ def endpoint_text(claim: Claim) -> str:
     return ENDPOINTS.get(claim.endpoint, f"mean over the last {rounds} rounds")
 
 
-def claim_page_values(one: Reported, judged: Judged, every: Sequence[Reported]) -> dict[str, Any]:
+def claim_page_values(reported: Reported, judged: Judged, every: Sequence[Reported]) -> dict[str, Any]:
     """What the claim's template shows. `every`: items whose runs may speak of its sentence, too."""
     claim = judged.claim
     return {
         "one": judged,
-        "item": one.item,
-        "paper": one.paper,
+        "item": reported.item,
+        "paper": reported.paper,
         "seeds": seeds_table(judged),
-        "target": target_table(one, claim),
+        "target": target_table(reported, claim),
         "contrasts": [sum_text(contrast) for contrast in contrasts(claim)],
-        "scope": scope_text(one.item, claim),
-        "beside": lines_beside(one, judged, every),
+        "scope": scope_text(reported.item, claim),
+        "context": context_lines(reported, judged, every),
         "endpoint": endpoint_text(claim),
         "topic": topic_of(claim),
         "least": in_unit(claim.metric, claim.least),
-        "hash": one.item.hash_of(claim),
-        "registered": pre_registration(one, claim),
-        "pages": {label: cell_address(r.cell, bool(r.runs)) for label, r in one.results.items()},
+        "hash": reported.item.hash_of(claim),
+        "registered": pre_registration(reported, claim),
+        "pages": {label: cell_address(r.cell, bool(r.runs)) for label, r in reported.results.items()},
     }

@@ -1,6 +1,5 @@
 """An item for other programs and for a paper: the JSON object of `reproduce --json`, and its files."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import CellResult, Records
 from reports.arena import arena_object, arena_tables, arenas, is_arena
 from reports.boards import papers_table
-from reports.claims import claim_values, claims_table, lines_of
+from reports.claims import claim_values, claims_table, rows_of
 from reports.figures import Picture
 from reports.formatting import slug
 from reports.interval_figures import dots
@@ -37,11 +36,11 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
     "diverged", and its mean, if any, is that of the runs that ended. "metrics" has each further metric of the item. An
     item that compares methods with each other has the comparison under "arena".
     """
-    one = Reported(item, records)
+    reported = Reported(item, records)
     first, *others = metrics_of(item)
     cells = []
-    for label, result in one.by_metric[first].items():
-        more = {metric: _numbers(one.by_metric[metric][label], metric) for metric in others}
+    for label, result in reported.by_metric[first].items():
+        more = {metric: _numbers(reported.by_metric[metric][label], metric) for metric in others}
         cells.append({**_cell(result), **_numbers(result, first), **({"metrics": more} if more else {})})
     return {
         "item": item.name,
@@ -50,10 +49,10 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "metric": first,
         "units": dict(UNITS),
         "cells": cells,
-        "claims": [claim_values(item, judged) for judged in one.judged],
-        "notes": list(notes_of(one)),
+        "claims": [claim_values(item, judged) for judged in reported.judged],
+        "notes": list(notes_of(reported)),
         "report": report,
-        **({"arena": arena_object(one)} if is_arena(item) else {}),
+        **({"arena": arena_object(reported)} if is_arena(item) else {}),
     }
 
 
@@ -75,50 +74,44 @@ def _numbers(result: CellResult, metric: str) -> dict[str, Any]:
     }
 
 
-def tables_of(one: Reported) -> list[Table]:
+def tables_of(reported: Reported) -> list[Table]:
     """The item's own tables."""
-    return arena_tables(one) if is_arena(one.item) else item_tables(one)
+    return arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
 
 
-def item_files(
-    one: Reported, tables: Sequence[Table], pictures: Mapping[str, Picture], before: Path | None = None
-) -> dict[str, bytes]:
-    """Tables and claims as Markdown, LaTeX and CSV; pictures as SVG and PDF; the numbers behind the figure as CSV.
+def item_files(reported: Reported, tables: Sequence[Table], pictures: Mapping[str, Picture]) -> dict[str, bytes]:
+    """The files of an item, by name.
 
-    `before`: the folder of the last build. Where a picture's SVG is what it was, so is its PDF, which is not drawn
-    again: a PDF takes more time than all else of a picture.
+    Tables and claims as Markdown, LaTeX and CSV; pictures as SVG and PDF; the numbers behind the figure as CSV.
     """
-    files = files_of([*tables, *([claims_table(lines_of(one.item, one.judged))] if one.item.claims else [])])
+    files = files_of([*tables, *([claims_table(rows_of(reported))] if reported.item.claims else [])])
     for name, picture in pictures.items():
-        files[f"{name}.svg"] = svg = picture.svg().encode()
-        files[f"{name}.pdf"] = _pdf_before(name, svg, before) or picture.pdf()
-    if one.runs:
-        files["figure.csv"] = csv_text(figure_csv(one)).encode()
+        files[f"{name}.svg"] = picture.svg().encode()
+        files[f"{name}.pdf"] = picture.pdf()
+    if reported.runs:
+        files["figure.csv"] = csv_text(figure_csv(reported)).encode()
     return files
 
 
-def _pdf_before(name: str, svg: bytes, folder: Path | None) -> bytes | None:
-    if folder is not None:
-        with contextlib.suppress(OSError):
-            if (folder / f"{name}.svg").read_bytes() == svg:
-                return (folder / f"{name}.pdf").read_bytes()
-    return None
+def item_pictures(reported: Reported) -> dict[str, Picture]:
+    """The item's pictures, by file name.
 
-
-def item_pictures(one: Reported) -> dict[str, Picture]:
-    """The item's figure and, in an arena, a picture of every seed for each of its tables; by file name."""
-    found = {"figure": item_picture(one)}
-    if is_arena(one.item):
-        found |= {f"dots-{place}": dots(one.item, arena) for place, arena in enumerate(arenas(one), start=1)}
-    return {name: picture for name, picture in found.items() if picture is not None}
+    The figure and, in an arena, a picture of every seed for each of its tables.
+    """
+    pictures = {"figure": item_picture(reported)}
+    if is_arena(reported.item):
+        pictures |= {
+            f"dots-{place}": dots(reported.item, arena) for place, arena in enumerate(arenas(reported), start=1)
+        }
+    return {name: picture for name, picture in pictures.items() if picture is not None}
 
 
 def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
     """Everything of one item into `folder`, named after it: ssfl-fig3-laptop-figure.pdf. Raises CannotWrite."""
-    one = Reported(item, records)
+    reported = Reported(item, records)
     start = "-".join(slug(part) for part in (*item.name.split("/"), item.profile))
     folder.mkdir(parents=True, exist_ok=True)
-    files = item_files(one, tables_of(one), item_pictures(one))
+    files = item_files(reported, tables_of(reported), item_pictures(reported))
     paths = []
     for name, content in files.items():
         paths.append(folder / f"{start}-{name}")
@@ -127,7 +120,7 @@ def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
 
 
 def write_claims(results: Sequence[tuple[Item, Records]], readme: Path) -> None:
-    """The table of claims by paper, between its two marks in the README. Raises CannotWrite."""
+    """Writes the README's table of claims, between its two marks. Raises CannotWrite."""
     start, end = "<!-- claims: fssl report --readme -->\n", "<!-- end of claims -->"
     before, _, rest = readme.read_text().partition(start)
     table = papers_table([Reported(item, records) for item, records in results])

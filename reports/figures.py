@@ -169,10 +169,8 @@ def _canvas(
     left: float = 0.6,
     gap: float = 0.18,
     titles: bool = True,
-    again: bool = False,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of equal panels with a legend above them; `width` and `height` of a panel, all sizes in inches.
-    `again`: in the place of the last such figure of that shape, which takes two thirds of the time."""
+    """A figure of equal panels with a legend above them; `width` and `height` of a panel, all sizes in inches."""
     names = [name for name in looks if name]
     total = left + columns * width + (columns - 1) * gap + 0.18
     longest = max(map(len, names), default=0)
@@ -188,7 +186,8 @@ def _canvas(
         "wspace": gap / width,
         "hspace": 0.42 / height,
     }
-    figure, axes = (_used if again else _new)(rows, columns, (total, total_height), tuple(places.items()))
+    figure = Figure(figsize=(total, total_height))
+    axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=places).tolist()
     if names:
         keys = [
             Line2D([], [], **looks[name].line, linewidth=1.6, marker=looks[name].points, markersize=4) for name in names
@@ -200,32 +199,6 @@ def _canvas(
             assert key is not None
             key.set_gid(f"legend-{list(looks).index(name)}-key")
             text.set_gid(f"legend-{list(looks).index(name)}-name")
-    return figure, axes
-
-
-def _new(
-    rows: int, columns: int, size: tuple[float, float], places: tuple[tuple[str, float], ...]
-) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=size)
-    return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw=dict(places)).tolist()
-
-
-_kept = functools.cache(_new)
-
-
-def _used(
-    rows: int, columns: int, size: tuple[float, float], places: tuple[tuple[str, float], ...]
-) -> tuple[Figure, list[list[Axes]]]:
-    figure, axes = _kept(rows, columns, size, places)
-    for ax in (ax for row in axes for ax in row):
-        for artist in (*ax.lines, *ax.collections, *ax.patches, *ax.texts):
-            artist.remove()
-        ax.set_xscale("linear")
-        ax.set_yscale("linear")
-        ax.relim()
-        ax.autoscale()
-    for legend in list(figure.legends):
-        legend.remove()
     return figure, axes
 
 
@@ -259,10 +232,8 @@ def curves(
     *,
     width: float = 2.7,
     height: float = 1.9,
-    again: bool = False,
 ) -> Picture:
-    """A row of panels a metric, all of one y scale; mean and 95 % band where three runs finished, and each run.
-    `again`: a picture that is written out before the next one is drawn."""
+    """A row of panels a metric, all of one y scale; mean and 95 % band where three runs finished, and each run."""
     with matplotlib.rc_context(STYLE):
         titles = any(panel.title for panel in rows[0])
         several = max(len(axis_title(panels[0].metric)) for panels in rows) > height / 0.068  # lines of a y title
@@ -274,7 +245,6 @@ def curves(
             height=height,
             left=0.72 if several else 0.6,
             titles=titles,
-            again=again,
         )
         data = []
         all_ends = _ends([panel for panels in rows for panel in panels])  # also where nothing is measured yet
@@ -501,13 +471,11 @@ def intervals(
     zero: bool = False,
     names: float = 2.4,
     width: float = 5.2,
-    again: bool = False,
 ) -> Picture:
-    """A row each, on one axis: mean, interval and every run. `names`, `width`: inches of the names, and beside them.
-    `again`: a picture that is written out before the next one is drawn."""
+    """A row each, on one axis: mean, interval and every run. `names`, `width`: inches of the names, and beside them."""
     with matplotlib.rc_context(STYLE):
         height = 0.24 * len(rows) + 0.1
-        figure, ((ax,),) = _canvas(1, 1, {}, width=width, height=height, left=names, titles=False, again=again)
+        figure, ((ax,),) = _canvas(1, 1, {}, width=width, height=height, left=names, titles=False)
         for place, row in enumerate(rows):
             colour = row.look.hex
             if row.margin:

@@ -10,8 +10,7 @@ from benchmark.papers.item import Item
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.judge import Judged, share_text
 from benchmark.verdicts.results import ACCURACY, Records
-from reports.agreement import agreement
-from reports.boards import BoardRow, board, furthest, main_sentences, of_variants, questions, sentences, state_text
+from reports.boards import BoardRow, board, furthest, main_sentences, questions, sentences, state_text, variant_rows
 from reports.claims import estimate_text, finding_text, judged_by, quote_text
 from reports.formatting import (
     NONE,
@@ -27,7 +26,7 @@ from reports.formatting import (
 )
 from reports.pages import papers
 from reports.reported import Reported
-from reports.scope import lines_beside, range_text, scope_text, verdict_text
+from reports.scope import context_lines, range_text, scope_text, verdict_text
 
 LEAD = """# Findings
 
@@ -47,8 +46,8 @@ ours: FedAvg without groups, with the server weight that grouping has inside a g
 
 DECIDED_HEAD = """| {kind} | verdict | at | judged by | difference | n | over all seeds | collapsed |
 |---|---|---|---|---:|---:|---:|---:|"""
-BESIDE = """Test accuracy by the paper's rule: where the paper chose the round on test data, so does the row. One run \
-has no spread, so that it decides nothing."""
+COMPARED = """Test accuracy by the paper's rule: where the paper chose the round on test data, so does the row. \
+One run has no spread, so that it decides nothing."""
 
 
 def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, links: bool) -> str:
@@ -59,37 +58,37 @@ def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, l
     for paper, findings in main_sentences().items():
         lines += [f"\n## {papers()[paper]['short']}\n\n{papers()[paper]['title']}. {papers()[paper]['where']}.\n"]
         for number, (item, name, against) in enumerate(findings, start=1):
-            one, judged = known.get((item.name, name), (None, None))
+            reported, judged = known.get((item.name, name), (None, None))
             (claim,) = (claim for claim in item.claims if claim.name == name)
-            page = claim_page(one.item, claim) if one and judged else ""
+            page = claim_page(reported.item, claim) if reported and judged else ""
             title = f"[{markdown(name)}]({page})" if links and page else markdown(name)
-            verdict = verdict_text(one, judged) if one and judged else "not run"
+            verdict = verdict_text(reported, judged) if reported and judged else "not run"
             lines += [
                 f"{number}. **{title}**: {verdict}. {markdown(sentence(quote_text(claim)))}\\",
-                f"   {_outcome(one, judged, [*every, *also])}\\",
+                f"   {_outcome(reported, judged, [*every, *also])}\\",
                 f"   *What can be said against it:* {markdown(against)}",
             ]
         rows = board(every, paper)
         lines += _decided("decided sentence of the paper", sentences(rows))
         lines += _decided("decided question of ours", questions(rows))
-        for title, own in of_variants(every, paper).items():
+        for title, own in variant_rows(every, paper).items():
             lines += _decided(f"decided, but of a withdrawn setting and counted for no paper ({title})", own)
-    if printed := _beside_the_print(every):
-        lines += [f"\n## At a paper's own length and network\n\n{BESIDE}\n", *printed]
+    if printed := _compared_with_print(every):
+        lines += [f"\n## At a paper's own length and network\n\n{COMPARED}\n", *printed]
     return "\n".join(lines) + "\n"
 
 
-def _beside_the_print(every: Sequence[Reported]) -> list[str]:
+def _compared_with_print(every: Sequence[Reported]) -> list[str]:
     """The cells at profile `paper` beside their printed accuracy; a cell that two tables print alike once."""
     rows: dict[tuple[str, float | None], str] = {}
-    for one in every:
-        for result in one.results.values():
-            agreed, printed = agreement(one.item, result), result.cell.printed()
-            if agreed is None or result.summary is None or printed is None:
+    for reported in every:
+        for label, agreed in reported.agreements.items():
+            result, printed = reported.results[label], reported.item.cell(label).printed()
+            if result.summary is None or printed is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
             gap = f"{points(agreed.difference)} points {points_interval(agreed.interval)}".rstrip()
-            text = f"{one.item.name}, {result.cell.label}: {ours}, printed {printed:.2f} %: {gap}"
+            text = f"{reported.item.name}, {result.cell.label}: {ours}, printed {printed:.2f} %: {gap}"
             text += f", {agreed.verdict}." if agreed.verdict else f". Data: {agreed.reason}."
             rows.setdefault((result.cell.cell_key, printed), f"- {markdown(text)}")
     return list(rows.values())
@@ -101,14 +100,14 @@ def write_findings(results: Sequence[tuple[Item, Records]], path: Path) -> None:
     write_atomically(path, page.encode())
 
 
-def _outcome(one: Reported | None, judged: Judged | None, every: Sequence[Reported]) -> str:
-    if one is None or judged is None:
+def _outcome(reported: Reported | None, judged: Judged | None, every: Sequence[Reported]) -> str:
+    if reported is None or judged is None:
         return "No run has been made."
-    where = f"{one.item.name} at profile {one.item.profile}"
+    where = f"{reported.item.name} at profile {reported.item.profile}"
     looks = f", {count(judged.looks, 'look')}" if judged.looks else ""
     more = f" {judged.could_decide} confirming seeds can decide it." if judged.could_decide else ""
-    beside = lines_beside(one, judged, every) if judged.estimate is not None else ()
-    return markdown(" ".join((f"{where}{looks}. {finding_text(one, judged)}{more}", *beside)))
+    context = context_lines(reported, judged, every) if judged.estimate is not None else ()
+    return markdown(" ".join((f"{where}{looks}. {finding_text(reported, judged)}{more}", *context)))
 
 
 def _decided(kind: str, claims: Sequence[BoardRow]) -> list[str]:

@@ -99,6 +99,17 @@ def difference(metric: str, value: float | None) -> str:
     return f"{100 * value + 0.0:+.2f}" if is_fraction(metric) else f"{value + 0.0:+.4g}"
 
 
+def unit_text(claim: Claim) -> str:
+    """Of a claim's differences: "points" for fractions."""
+    return "points" if is_fraction(claim.metric) else unit_of(claim.metric)
+
+
+def amount(claim: Claim, value: float | None) -> str:
+    """A difference with its unit: "+1.20 points"."""
+    text = difference(claim.metric, value)
+    return text if value is None else f"{text} {unit_text(claim)}".rstrip()
+
+
 def points(fraction: float | None) -> str:
     return difference("test/accuracy", fraction)
 
@@ -137,8 +148,8 @@ def thousands(value: float) -> str:
 
 def megabytes(value: float) -> str:
     """Bytes in MB (10^6), three digits where it is small: 12400000 -> "12.4"."""
-    found = value / 1e6
-    return f"{found:,.0f}" if found >= 1000 else f"{found:.3g}"
+    mega = value / 1e6
+    return f"{mega:,.0f}" if mega >= 1000 else f"{mega:.3g}"
 
 
 def count(number: int, word: str) -> str:
@@ -184,8 +195,10 @@ def cell_address(cell: Cell, has_runs: bool) -> str:
 
 
 def slug(name: str) -> str:
-    """A file name for `name`: itself where it is plain, otherwise its plain characters and a hash that keeps two
-    names apart. Never empty, never "..", no separators."""
+    """A file name for any name.
+
+    The name itself where it is plain, otherwise its plain characters and a hash that keeps two names apart. Never
+    empty, never "..", no separators."""
     if re.fullmatch(r"[a-z0-9]([a-z0-9_-]|\.(?=[a-z0-9])){0,100}", name):
         return name
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:40]
@@ -200,7 +213,9 @@ MARKDOWN: Mapping[str, str] = {
 
 
 def markdown(text: str) -> str:
-    """Text that ends no cell and no line of a Markdown table, and is neither a tag nor a link."""
+    """Text that is safe in a cell of a Markdown table.
+
+    It ends neither the cell nor the line, and is neither a tag nor a link."""
     return "".join(MARKDOWN.get(character, character) for character in text)
 
 

@@ -13,9 +13,8 @@ from benchmark.verdicts.rule import LOOKS
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import summary
 from reports.arena import Arena, methods
-from reports.claims import unit_text
 from reports.figures import IntervalRow, Picture, intervals
-from reports.formatting import count, is_fraction, metric_name
+from reports.formatting import count, is_fraction, metric_name, unit_text
 from reports.paper_table import method_of
 from reports.style import Look, looks
 
@@ -49,7 +48,7 @@ def forest(judged: Judged, *, seeds: bool) -> Picture | None:
         rows += [_row(f"seed {s}", claim, [values[s]], None, hollow=s not in seen.confirming) for s in every]
     unit = unit_text(claim)
     title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
-    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8, again=seeds)
+    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8)
 
 
 def _scaled(found: tuple[float, float] | None, scale: float) -> tuple[float, float] | None:

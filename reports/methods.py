@@ -112,7 +112,7 @@ def _results(cells: Sequence[tuple[Reported, CellResult]]) -> Table:
     heads = [Column(name=name, left=True) for name in ("Cell", "Data set", "Labels", "Profile")]
     return Table(
         name="results",
-        caption="Test accuracy in percent: mean ± standard deviation over seeds, with the 95 % interval of the mean",
+        caption="Test accuracy in percent: mean ± standard deviation over seeds",
         columns=(*heads, Column(name="Accuracy (%)")),
         rows=tuple(rows),
     )

@@ -15,11 +15,10 @@ from benchmark.experiment import to_json
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
-from benchmark.verdicts.judge import Judged
-from reports.agreement import agreement, largest_gap, of_other_data
+from reports.agreement import largest_gap, of_other_data
 from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
-from reports.boards import board, findings, of_the_paper, of_variants, questions, sentences, state_text
-from reports.claims import claims_table, finding_text, folded, lines_of
+from reports.boards import board, findings, own_sentences, questions, sentences, state_text, variant_rows
+from reports.claims import claims_table, finding_text, rows_of
 from reports.formatting import (
     NONE,
     count,
@@ -31,7 +30,7 @@ from reports.paper_table import is_printed, ladder_table, method_of, notes_of
 from reports.properties import property_tables
 from reports.provenance import flat, provenance, remarks
 from reports.reported import Reported
-from reports.scope import against_lines, lines_beside, so_far_lines, verdict_text
+from reports.scope import context_lines, verdict_text
 from reports.tables import Column, Entry, Row, Table
 
 PROFILES = {
@@ -63,23 +62,23 @@ def analysis_of(paper: str) -> Any:
     return import_module(module) if module else None
 
 
-def of_paper(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
+def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
     """The tables and figures of the paper that the suite can run."""
     return [name for name in names if name.split("/")[0] == paper]
 
 
-def progress(one: Reported) -> dict[str, Any]:
-    """Cells with a run and runs done of an item, and its verdicts on sentences of the paper."""
-    results = [result for result in one.results.values() if result.awaited]
-    agreed = [seen.verdict for result in results if (seen := agreement(one.item, result)) and seen.verdict]
-    total = len(results) + len(one.item.choices)
+def progress(reported: Reported) -> dict[str, Any]:
+    """How far an item has come: its cells, runs and verdicts."""
+    results = [result for result in reported.results.values() if result.awaited]
+    agreed = [seen.verdict for seen in reported.agreements.values() if seen.verdict]
+    total = len(results) + len(reported.item.choices)
     return {
         "cells_run": sum(result.n > 0 for result in results),
         "total": total,
-        "runs_done": sum(min(result.n, one.item.seeds) for result in results),
-        "runs_wanted": one.item.seeds * total,
+        "runs_done": sum(min(result.n, reported.item.seeds) for result in results),
+        "runs_wanted": reported.item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally([*agreed, *(judged.verdict for judged in of_the_paper(one))]),
+        "verdicts": _tally([*agreed, *(judged.verdict for judged in own_sentences(reported))]),
     }
 
 
@@ -92,23 +91,23 @@ def _tally(verdicts: Iterable[str]) -> dict[str, int]:
 def items_table(shown: Sequence[Reported]) -> Table:
     """A row an item, with what is done of it."""
     rows = []
-    for one in shown:
-        seen, item = progress(one), one.item
-        gap = largest_gap(item, [result for result in one.results.values() if result.awaited])
+    for reported in shown:
+        seen, item = progress(reported), reported.item
+        gap = largest_gap(reported.agreements)
         broken = (count(seen["diverged"], "run") + " diverged",) if seen["diverged"] else ()
         entries = (
             Entry(
                 text=item.name,
                 detail=(item.title,),
-                below=tuple(remarks(one.runs, item.profile)),
-                href=one.page.as_posix(),
+                below=tuple(remarks(reported.runs, item.profile)),
+                href=reported.page.as_posix(),
             ),
             Entry(text=item.profile),
             Entry(text=f"{seen['cells_run']} of {seen['total']}", sort=seen["cells_run"] / max(1, seen["total"])),
             Entry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
             Entry(
                 text=", ".join(f"{n} {verdict}" for verdict, n in seen["verdicts"].items()) or NONE,
-                below=(f"largest gap to print: {points(gap[1].difference)} ({gap[0].cell.label})",) if gap else (),
+                below=(f"largest gap to print: {points(gap[1].difference)} ({gap[0]})",) if gap else (),
                 sort=seen["verdicts"].get("holds", 0),
             ),
         )
@@ -130,63 +129,49 @@ def items_table(shown: Sequence[Reported]) -> Table:
 
 
 def front_values(every: Sequence[Reported], also: Sequence[Reported] = ()) -> dict[str, Any]:
-    """What was found, the boards of claims, and what is done of each paper. `also`: items without a page, whose runs
+    """The findings, the boards of claims, and what is done of each paper. `also`: items without a page, whose runs
     may speak of a claim's sentence, too."""
     return {
-        "found": [
+        "findings": [
             {
-                "reported": one,
+                "reported": reported,
                 "judged": judged,
-                "verdict": verdict_text(one, judged),
-                "text": finding_text(one, judged),
-                "beside": lines_beside(one, judged, [*every, *also]) if judged.estimate is not None else [],
+                "verdict": verdict_text(reported, judged),
+                "text": finding_text(reported, judged),
+                "context": context_lines(reported, judged, [*every, *also]) if judged.estimate is not None else [],
                 "picture": forest(judged, seeds=False),
             }
-            for one, judged in findings(every)
+            for reported, judged in findings(every)
         ],
         "state": state_text(every),
-        "decided": any(judged.is_decided for one in every for judged in one.judged),
+        "decided": any(judged.is_decided for reported in every for judged in reported.judged),
         "boards": boards(every, [*every, *also]),
-        "cards": [_card(name, [one for one in every if one.paper == name]) for name in papers()],
+        "cards": [_card(name, [reported for reported in every if reported.paper == name]) for name in papers()],
         "items": items_table(every),
     }
 
 
 def boards(every: Sequence[Reported], known: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
-    """Sentences of the papers, questions of ours, and what is decided in a setting that counts for no paper. `known`:
+    """The claims by kind, a table each. `known`:
     items whose runs may speak of a claim's sentence, too."""
     rows = board(every, paper)
     kinds = {"Sentences of the papers": sentences(rows), "Questions of ours": questions(rows)}
     kinds |= {
         f"Of a withdrawn setting, counted for no paper ({title})": own
-        for title, own in of_variants(every, paper).items()
+        for title, own in variant_rows(every, paper).items()
     }
-    reported = {id(one.item): one for one in every}
-
-    def beside(item: Item, judged: Judged) -> list[str]:
-        return _below(reported[id(item)], judged, known)
-
-    return [
-        (title, claims_table(((p.item, p.claim, p.judged) for p in own), beside, fold=True))
-        for title, own in kinds.items()
-        if own
-    ]
-
-
-def _below(one: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
-    """What a table has below a claim's name; all seeds and collapse have columns."""
-    return [*against_lines(one, judged, every), *so_far_lines(one, judged)]
+    return [(title, claims_table(own, known)) for title, own in kinds.items() if own]
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
     lines = []
-    for profile in dict.fromkeys(one.item.profile for one in mine):
-        here = [one for one in mine if one.item.profile == profile]
-        own = [one for one in here if one.item.name not in VARIANTS]
-        verdicts = sum((Counter(progress(one)["verdicts"]) for one in own), Counter())
+    for profile in dict.fromkeys(reported.item.profile for reported in mine):
+        here = [reported for reported in mine if reported.item.profile == profile]
+        own = [reported for reported in here if reported.item.name not in VARIANTS]
+        verdicts = sum((Counter(progress(reported)["verdicts"]) for reported in own), Counter())
         # A cell of several items is one cell; of a choice it is not known yet which cell it will be.
-        results = [result for one in here for result in one.results.values() if result.awaited]
-        choices = sum(len(one.item.choices) for one in here)
+        results = [result for reported in here for result in reported.results.values() if result.awaited]
+        choices = sum(len(reported.item.choices) for reported in here)
         lines.append(
             {
                 "profile": profile,
@@ -196,58 +181,57 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
                 "verdicts": _tally(verdicts.elements()),
             }
         )
-    not_run = [item for item in of_paper(name) if item not in {one.item.name for one in mine}]
-    return {**papers()[name], "name": name, "lines": lines, "declared": len(of_paper(name)), "not_run": not_run}
+    not_run = [item for item in items_of(name) if item not in {reported.item.name for reported in mine}]
+    return {**papers()[name], "name": name, "lines": lines, "declared": len(items_of(name)), "not_run": not_run}
 
 
 def paper_values(name: str, mine: Sequence[Reported], known: Sequence[Reported]) -> dict[str, Any]:
     """A paper's page, or the arena's: items, claims, and of an arena the first ranking of each item. `known`: items
     whose runs may speak of a claim's sentence, too."""
-    rankings = [(one, _ranking(one)) for one in mine if is_arena(one.item)]
+    rankings = [(reported, _ranking(reported)) for reported in mine if is_arena(reported.item)]
     return {
         "name": name,
         "about": papers().get(name),
         "items": items_table(mine),
         "boards": boards(mine, known, name),
         "rankings": rankings,
-        "not_run": [item for item in of_paper(name) if item not in {one.item.name for one in mine}],
+        "not_run": [item for item in items_of(name) if item not in {reported.item.name for reported in mine}],
     }
 
 
-def _ranking(one: Reported) -> Table:
+def _ranking(reported: Reported) -> Table:
     """The arena's first table, without costs, and how far it is a ranking."""
-    table, first = arena_tables(one)[0], arenas(one)[0]
-    order = f"{standing(first, one.item.seeds)} {learned_nothing(first)}".rstrip()
+    table, first = arena_tables(reported)[0], arenas(reported)[0]
+    order = f"{standing(first, reported.item.seeds)} {learned_nothing(first)}".rstrip()
     rows = tuple(replace(row, entries=row.entries[:2]) for row in table.rows)
     return replace(table, caption=order, columns=table.columns[:2], rows=rows)
 
 
-def item_values(one: Reported, departures: str, every: Sequence[Reported]) -> dict[str, Any]:
+def item_values(reported: Reported, departures: str, every: Sequence[Reported]) -> dict[str, Any]:
     """`departures`: the paper's handwritten ones. `every`: items whose runs may speak of a claim's sentence, too."""
-    item, lines = one.item, lines_of(one.item, one.judged)
+    item = reported.item
     return {
-        **progress(one),
+        **progress(reported),
         "item": item,
-        "paper": one.paper,
+        "paper": reported.paper,
         "profile_text": PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
         "printed": is_printed(item),
-        "other_data": any(of_other_data(result) for result in one.results.values()),
-        "remarks": remarks(one.runs, item.profile),
-        "properties": property_tables(one) if is_arena(item) or "exchange/privacy" in item.metrics else [],
-        "notes": notes_of(one),
-        "ladder": ladder_table(one),
-        "claims": claims_table(lines, beside=lambda item, judged: _below(one, judged, every), fold=True),
-        "more_claims": claims_table(line for _, others in folded(lines) for line in others),
-        "forests": claims_pictures([judged for (_, _, judged), _ in folded(lines) if judged]),
+        "other_data": any(of_other_data(result) for result in reported.results.values()),
+        "remarks": remarks(reported.runs, item.profile),
+        "properties": property_tables(reported) if is_arena(item) or "exchange/privacy" in item.metrics else [],
+        "notes": notes_of(reported),
+        "ladder": ladder_table(reported),
+        "claims": claims_table(rows_of(reported), every),
+        "forests": claims_pictures(reported.judged),
         "margin": _margin(item),
         "caption": caption_of(item),
         "ambiguities": ambiguities(item, departures),
         "open_questions": open_questions(item),
         "command": f"fssl reproduce {item.name} --profile {item.profile}",
         "alone": f"fssl report {item.name} --profile {item.profile} --out FOLDER",
-        "provenance": provenance(one.runs),
-        "n_runs": len(one.runs),
+        "provenance": provenance(reported.runs),
+        "n_runs": len(reported.runs),
     }
 
 
@@ -282,9 +266,9 @@ def ambiguities(item: Item, departures: str) -> list[dict[str, str]]:
 
 
 def open_questions(item: Item) -> list[str]:
-    """What the published file notes of the item and the page does not say already."""
+    """Notes of the published file that the item does not repeat."""
     try:
-        found = read_published(item.name)
+        published = read_published(item.name)
     except ConfigError:
         return []
-    return [str(note) for note in found.get("notes", ()) if note not in item.notes]
+    return [str(note) for note in published.get("notes", ()) if note not in item.notes]

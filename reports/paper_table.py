@@ -1,4 +1,4 @@
-"""An item as a table: published and reproduced numbers side by side, a block of columns a metric, differences.
+"""An item as a table: published and reproduced numbers side by side, a block of columns a metric.
 
 Columns are what `item.columns` names (as a rule the method), rows what `item.rows` names, else all other keys. Where
 two entries fall on one place, or there are too many columns to read, the table is a list with one row an entry.
@@ -10,16 +10,13 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import Cell, Choice, Item, Shown
-from benchmark.verdicts.results import ACCURACY, CellResult
-from benchmark.verdicts.statistics import Paired, Summary, paired
-from reports.agreement import agreement
+from benchmark.verdicts.results import ACCURACY
+from benchmark.verdicts.statistics import Paired, Summary
 from reports.formatting import (
     NONE,
     axis_title,
     cell_address,
     difference,
-    difference_interval,
-    interval_text,
     is_fraction,
     number,
     percent,
@@ -35,7 +32,6 @@ from reports.tables import Column, Entry, Row, Table, table_of
 QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 WIDEST = 8  # columns of one metric beside each other; a list reads better than a wider table
-MOST_COLUMNS = 10  # with the differences; where there are more, they are a table of their own
 ALL_LABELS = "sees all labels"
 LABELS = {
     "server": "the server has the labels",
@@ -120,26 +116,16 @@ def setting_text(setting: Mapping[str, object]) -> str:
     return ", ".join(str(value) if key in alone else f"{key} = {value}" for key, value in setting.items())
 
 
-def item_tables(one: Reported, widest: int = WIDEST, most: int = MOST_COLUMNS) -> list[Table]:
-    """The item's table and, where it would be too wide with them, the table of its differences."""
-    item, data, notes = one.item, item_rows(one), notes_of(one)
-    results = {metric: one.by_metric[metric] for metric in metrics_of(item)}
-    found = grid(item)
-    if found is None or len(found.columns) > widest:
-        return [_table(item, _listed(entries_of(item)), results, data=data, notes=notes)]
-    differences = _differences(item, found, item.metrics[0], results[item.metrics[0]])
-    table = _table(item, found, results, data=data, notes=notes)
-    if len(table.columns) - 1 + len(differences) <= most:
-        tables = [_table(item, found, results, differences, data=data, notes=notes)]
-    else:
-        title = f"Differences to {found.trained[0]}"
-        caption = f"{title}, paired by seed, with 95 % intervals; {item.name}, profile {item.profile}"
-        alone = _table(item, found, {}, differences, data=data)
-        tables = [table, *([replace(alone, title=title, caption=caption)] if differences else [])]
-    beside = [entry for entry in entries_of(item) if not _has_column(item, entry)]
-    if beside:
-        tables.append(replace(_table(item, _listed(beside), results, data=data), title="Beside the table"))
-    return tables
+def item_tables(reported: Reported, widest: int = WIDEST) -> list[Table]:
+    """The item's table and, of entries that have no column in it, a list."""
+    item, layout = reported.item, grid(reported.item)
+    if layout is None or len(layout.columns) > widest:
+        return [_table(reported, _listed(entries_of(item)))]
+    others = [entry for entry in entries_of(item) if not _has_column(item, entry)]
+    return [
+        _table(reported, layout),
+        *([replace(_table(reported, _listed(others)), title="Other entries")] if others else []),
+    ]
 
 
 # A column's head, and its entry in a row.
@@ -151,34 +137,27 @@ def _listed(entries: Sequence[Shown]) -> Grid:
     return Grid(columns=("",), rows=tuple((entry.label, {"": entry}) for entry in entries), corner="Cell")
 
 
-def _table(
-    item: Item,
-    found: Grid,
-    results: Mapping[str, Mapping[str, CellResult]],
-    more: Sequence[Drawn] = (),
-    *,
-    data: Sequence[Mapping[str, Any]],
-    notes: Sequence[str] = (),
-) -> Table:
-    """A block of columns for each metric of `results`, what is computed without runs, and `more`."""
-    drawn = [column for metric in results for column in _block(item, found, metric, results[metric], len(results) == 1)]
-    drawn += [*(_computed(found) if results else []), *more]
-    rows, mixed = [], not all(_sees_every_label(entry) for _, row in found.rows for entry in row.values())
-    for name, row in found.rows:
+def _table(reported: Reported, layout: Grid) -> Table:
+    """A block of columns for each metric, and what is computed without runs."""
+    item, metrics = reported.item, metrics_of(reported.item)
+    drawn = [column for metric in metrics for column in _block(reported, layout, metric, alone=len(metrics) == 1)]
+    drawn += _computed(layout)
+    rows, mixed = [], not all(_sees_every_label(entry) for _, row in layout.rows for entry in row.values())
+    for name, row in layout.rows:
         listed = {key: str(value) for key, value in row[""].setting.items()} if "" in row else {}
         below = (ALL_LABELS,) if "" in row and mixed and _sees_every_label(row[""]) else ()
         rows.append(Row(entries=(Entry(text=name, below=below), *(entry(row) for _, entry in drawn)), values=listed))
-    what = ", ".join(axis_title(metric) for metric in metrics_of(item))
-    what = f"; {what}, mean ± standard deviation over seeds" if found.trained else ""
+    what = ", ".join(map(axis_title, metrics))
+    what = f"; {what}, mean ± standard deviation over seeds" if layout.trained else ""
     grey = "; published numbers are for orientation only" if item.profile != "paper" and is_printed(item) else ""
-    shared = f"; all rows: {found.constant}" if found.constant else ""
+    shared = f"; all rows: {layout.constant}" if layout.constant else ""
     return Table(
         name="table",
         caption=f"{item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})",
-        columns=(Column(name=found.corner or "setting", left=True), *(column for column, _ in drawn)),
+        columns=(Column(name=layout.corner or "setting", left=True), *(column for column, _ in drawn)),
         rows=tuple(rows),
-        notes=tuple(notes),
-        data=data,
+        notes=notes_of(reported),
+        data=item_rows(reported),
     )
 
 
@@ -187,18 +166,18 @@ def is_printed(item: Item) -> bool:
     return any(entry.published for entry in (*item.cells, *item.shown))
 
 
-def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult], alone: bool) -> Iterator[Drawn]:
+def _block(reported: Reported, layout: Grid, metric: str, *, alone: bool) -> Iterator[Drawn]:
     """Ours, then published, of one metric: a narrow window shows what stands first."""
 
     def published(row: Mapping[str, Shown], name: str) -> Entry:
-        return published_entry(item, row.get(name), metric)
+        return published_entry(reported.item, row.get(name), metric)
 
     def ours(row: Mapping[str, Shown], name: str) -> Entry:
-        return ours_entry(item, results.get(row[name].label) if name in row else None, metric)
+        return ours_entry(reported, row[name].label, metric) if name in row else Entry()
 
-    title, every = axis_title(metric), _see_every_label(found)
-    printed = found.columns_with(lambda entry: metric in entry.published)
-    for kind, names, entry in (("Ours", found.trained, ours), ("Published", printed, published)):
+    title, every = axis_title(metric), _see_every_label(layout)
+    printed = layout.columns_with(lambda entry: metric in entry.published)
+    for kind, names, entry in (("Ours", layout.trained, ours), ("Published", printed, published)):
         for name in names:
             head = Column(name=kind, group="" if alone else title)
             if name:
@@ -207,10 +186,10 @@ def _block(item: Item, found: Grid, metric: str, results: Mapping[str, CellResul
             yield head, partial(entry, name=name)
 
 
-def _see_every_label(found: Grid) -> list[str]:
-    """The columns whose methods learn from the labels of all images, in a table where others do not."""
-    seeing = found.columns_with(_sees_every_label)
-    others = found.columns_with(lambda entry: isinstance(entry, Cell) and not _sees_every_label(entry))
+def _see_every_label(layout: Grid) -> list[str]:
+    """Columns whose methods learn from all labels, where others do not."""
+    seeing = layout.columns_with(_sees_every_label)
+    others = layout.columns_with(lambda entry: isinstance(entry, Cell) and not _sees_every_label(entry))
     return [name for name in seeing if name not in others] if others else []
 
 
@@ -234,15 +213,16 @@ def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
     )
 
 
-def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
+def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     """Mean and spread with the number of runs; on profile paper the difference to the published number as well."""
+    result = reported.by_metric[metric].get(label)
     if result is None:
         return Entry()
     seen, href = result.summary, cell_address(result.cell, bool(result.runs))
     if seen is None:
         status = "quoted" if not result.awaited else result.status
         return Entry(below=(result.counts,), look=status, href=href, sort=-1.0)
-    agreed = agreement(item, result) if metric == ACCURACY else None
+    agreed = reported.agreements.get(label) if metric == ACCURACY else None
     compared: tuple[str, ...] = ()
     if agreed:
         text = f"{points(agreed.difference)} to the paper {points_interval(agreed.interval)}"
@@ -260,30 +240,24 @@ def ours_entry(item: Item, result: CellResult | None, metric: str) -> Entry:
     )
 
 
-def mean_entry(seen: Summary, metric: str = ACCURACY, *, detail: Sequence[str] = (), **more: Any) -> Entry:
-    """Mean and spread; on pages the interval as well. `more`: the entry's other fields."""
-    return Entry(
-        text=shown(metric, seen.mean),
-        spread=spread_text(metric, seen),
-        detail=tuple(text for text in (interval_text(metric, seen), *detail) if text),
-        sort=seen.mean,
-        **more,
-    )
+def mean_entry(seen: Summary, metric: str = ACCURACY, **more: Any) -> Entry:
+    """Mean and spread. `more`: the entry's other fields."""
+    return Entry(text=shown(metric, seen.mean), spread=spread_text(metric, seen), sort=seen.mean, **more)
 
 
-def _computed(found: Grid) -> Iterator[Drawn]:
+def _computed(layout: Grid) -> Iterator[Drawn]:
     """Columns that need no run: parameters, bytes. One for all where no row has two values of it."""
 
     def entry(row: Mapping[str, Shown], names: Sequence[str], key: str) -> Entry:
         value = next((row[name].computed[key] for name in names if name in row and key in row[name].computed), None)
         return Entry(text=_plain(value), sort=value if isinstance(value, float) else None)
 
-    rows = [row.values() for _, row in found.rows]
+    rows = [row.values() for _, row in layout.rows]
     for key in dict.fromkeys(key for row in rows for one in row for key in one.computed):
-        names = found.columns_with(lambda one, key=key: key in one.computed)  # type: ignore[misc]
+        names = layout.columns_with(lambda one, key=key: key in one.computed)  # type: ignore[misc]
         if all(len({one.computed[key] for one in row if key in one.computed}) <= 1 for row in rows):
             yield (
-                Column(name=key, group="Computed" if len(found.columns) > 1 else ""),
+                Column(name=key, group="Computed" if len(layout.columns) > 1 else ""),
                 partial(entry, names=names, key=key),
             )
             continue
@@ -297,55 +271,35 @@ def _plain(value: object) -> str:
     return NONE if value is None else str(value)
 
 
-def _differences(item: Item, found: Grid, metric: str, results: Mapping[str, CellResult]) -> list[Drawn]:
-    """Each trained column that has a row with the first one, less that, paired by seed. None where columns are no
-    methods."""
-    if "method" not in item.columns or not found.trained:
-        return []
-    first, *others = found.trained
-    others = [name for name in others if any(first in row and name in row for _, row in found.rows)]
-    unit = "points" if is_fraction(metric) else unit_of(metric)
-
-    def entry(row: Mapping[str, Shown], name: str) -> Entry:
-        one, other = (results.get(row[column].label) if column in row else None for column in (name, first))
-        seen = paired(one.values, other.values) if one and other else None
-        return Entry() if seen is None else paired_entry(seen, metric)
-
-    group = f"Difference to {first}" + (f", {unit}" if unit else "")
-    every = _see_every_label(found)
-    group += f", which {ALL_LABELS}" if first in every else ""
-    heads = [Column(name=name, group=group, below=ALL_LABELS if name in every else "") for name in others]
-    return [(head, partial(entry, name=head.name)) for head in heads]
+def difference_entry(seen: Paired | None, metric: str = ACCURACY) -> Entry:
+    """A mean difference over common seeds. Whether it is more than chance, claims alone say."""
+    if seen is None:
+        return Entry()
+    return Entry(text=difference(metric, seen.mean), below=(f"n={seen.n}",), sort=seen.mean)
 
 
-def paired_entry(seen: Paired, metric: str = ACCURACY) -> Entry:
-    """A difference with its interval; green above zero, red below, where the interval says so."""
-    look = "" if seen.told is None else "up" if seen.told[0] > 0 else "down" if seen.told[1] < 0 else ""
-    text = difference_interval(metric, seen.told) or "no interval"
-    return Entry(text=difference(metric, seen.mean), below=(text, f"n={seen.n}"), look=look, sort=seen.mean)
+def item_rows(reported: Reported) -> list[dict[str, Any]]:
+    """The numbers behind the table, a row for each entry and metric.
 
-
-def item_rows(one: Reported) -> list[dict[str, Any]]:
-    """The numbers behind the table, a row an entry and metric, all in the unit that the row names: fractions, not
-    percent, also what the paper prints."""
-    item, rows = one.item, []
+    All are in the unit that the row names: fractions, not percent, also what the paper prints."""
+    item, rows = reported.item, []
     for metric in metrics_of(item):
-        results = one.by_metric[metric]
         for entry in (*item.cells, *item.shown):
-            rows.append(entry_values(item, entry, metric, results.get(entry.label)))
+            rows.append(entry_values(reported, entry, metric))
     for choice in item.choices:
         known = {"item": item.name, "profile": item.profile, **choice.setting}
         rows.append({**known, "label": choice.label, "role": choice.role, "status": "waits for trials"})
     return rows
 
 
-def entry_values(item: Item, entry: Shown, metric: str, result: CellResult | None) -> dict[str, Any]:
+def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any]:
     """One row of `item_rows`."""
+    item, result = reported.item, reported.by_metric[metric].get(entry.label)
     unit = "fraction" if is_fraction(metric) else unit_of(metric)
     scale = 0.01 if is_fraction(metric) else 1.0
     printed = entry.published.get(metric)
     seen = result.summary if result else None
-    agreed = agreement(item, result) if result and metric == ACCURACY else None
+    agreed = reported.agreements.get(entry.label) if metric == ACCURACY else None
     low, high = (seen.told if seen else None) or (None, None)
     below, above = (agreed.interval if agreed else None) or (None, None)
     return {
@@ -378,10 +332,10 @@ def entry_values(item: Item, entry: Shown, metric: str, result: CellResult | Non
     }
 
 
-def notes_of(one: Reported) -> tuple[str, ...]:
+def notes_of(reported: Reported) -> tuple[str, ...]:
     """The item's notes, and what has to be said beside its values: the cells' own notes, who has labels where cells
     differ in it, which values test data chose, and what waits for trials."""
-    item, results = one.item, one.by_metric[one.item.metrics[0]].values()
+    item, results = reported.item, reported.by_metric[reported.item.metrics[0]].values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
     where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
     waiting = ", ".join(choice.label for choice in item.choices)
@@ -396,12 +350,14 @@ def notes_of(one: Reported) -> tuple[str, ...]:
 
 def _own_notes(item: Item) -> list[str]:
     """Each remark of the entries' notes once, with the entries that have it."""
-    found: dict[str, list[str]] = {}
+    labels_of: dict[str, list[str]] = {}
     entries: list[Shown | Choice] = [*item.cells, *item.shown, *item.choices]
     for entry in entries:
         for remark in filter(None, entry.note.split("; ")):
-            found.setdefault(remark, []).append(entry.label)
-    return [f"{', '.join(labels[:4])}{' and others' if labels[4:] else ''}: {note}" for note, labels in found.items()]
+            labels_of.setdefault(remark, []).append(entry.label)
+    return [
+        f"{', '.join(labels[:4])}{' and others' if labels[4:] else ''}: {note}" for note, labels in labels_of.items()
+    ]
 
 
 def _who_has_labels(item: Item) -> list[str]:
@@ -420,16 +376,16 @@ def _who_has_labels(item: Item) -> list[str]:
     return [f"{names}: {LABELS.get(least, least)}; otherwise {rest}"]
 
 
-def ladder_table(one: Reported) -> Table | None:
+def ladder_table(reported: Reported) -> Table | None:
     """Rungs of ours that show where a difference comes from; None without any."""
-    quality = [one.by_metric[metric] for metric in QUALITY]
+    quality = [reported.by_metric[metric] for metric in QUALITY]
     rows = [
         (
             label,
-            ours_entry(one.item, result, ACCURACY),
+            ours_entry(reported, label, ACCURACY),
             *(percent(seen.mean if (seen := results[label].summary) else None) for results in quality),
         )
-        for label, result in one.results.items()
+        for label, result in reported.results.items()
         if result.cell.role == "ladder"
     ]
     heads = ("Rung", "Accuracy (%)", "Share kept (%)", "Accuracy of kept (%)")

@@ -25,29 +25,31 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry] | None:
     runs = [run for run in runs if run.result.get("exchange")]
     if not runs:
         return None
-    found = [run.result["exchange"] for run in runs]
+    exchanges = [run.result["exchange"] for run in runs]
 
     def names(way: str, *holders: str) -> set[str]:
-        places = [exchange["holders"].get(holder, {}) for exchange in found for holder in holders]
+        places = [exchange["holders"].get(holder, {}) for exchange in exchanges for holder in holders]
         return {name for place in places for name in place.get(way, ())}
 
     received, sent, kept = (names(way, "client") for way in ("received", "sent", "kept"))
     further, of_others = sent - received, received & OF_OTHERS
     privacy = stateless = Entry(text="-", below=("no client takes part",))
-    if any("client" in exchange["holders"] for exchange in found):
-        said = [f"clients also send {_list(further)}"] if further else []
-        said += [f"clients receive {_list(of_others)}"] if of_others else []
-        privacy = Entry(text=_yes(all(map(is_private, found))), below=tuple(said or [f"clients send {_list(sent)}"]))
+    if any("client" in exchange["holders"] for exchange in exchanges):
+        reasons = [f"clients also send {_list(further)}"] if further else []
+        reasons += [f"clients receive {_list(of_others)}"] if of_others else []
+        privacy = Entry(
+            text=_yes(all(map(is_private, exchanges))), below=tuple(reasons or [f"clients send {_list(sent)}"])
+        )
         stateless = Entry(
-            text=_yes(all(map(is_stateless, found))), below=(f"clients keep {_list(kept)}",) if kept else ()
+            text=_yes(all(map(is_stateless, exchanges))), below=(f"clients keep {_list(kept)}",) if kept else ()
         )
 
     views = names("views", "client", "central") or names("views", "server")  # of whoever has unlabelled images
     kinds = {name.split("/")[1] for name in views}
     strongest = next((kind for kind in ("strong", "weak2", "weak") if kind in kinds), "none")
     mixed = " + Mixup" if any(name.startswith("mix/") for name in views) else ""
-    pseudo_labels = any(exchange["pseudo_labels"] for exchange in found)
-    training = {str(exchange["training"]).capitalize() for exchange in found}
+    pseudo_labels = any(exchange["pseudo_labels"] for exchange in exchanges)
+    training = {str(exchange["training"]).capitalize() for exchange in exchanges}
     norms = {str(run.experiment["model"]["norm"]) for run in runs}
     texts = (
         _yes(pseudo_labels),
@@ -57,7 +59,7 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry] | None:
         " or ".join(NORMS.get(norm, norm) for norm in sorted(norms)),
     )
     return {
-        **dict(zip(EXCHANGED, (privacy, stateless, Entry(text=_yes(any(map(is_smoothed, found))))), strict=True)),
+        **dict(zip(EXCHANGED, (privacy, stateless, Entry(text=_yes(any(map(is_smoothed, exchanges))))), strict=True)),
         **{name: Entry(text=text) for name, text in zip(LEARNED, texts, strict=True)},
     }
 
@@ -70,28 +72,28 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def item_properties(one: Reported) -> dict[str, Mapping[str, Entry]]:
+def item_properties(reported: Reported) -> dict[str, Mapping[str, Entry]]:
     """Ranked method -> its properties; without those of which no run says what it handed over."""
     runs: dict[str, list[RunRecord]] = {}
-    for result in one.results.values():
+    for result in reported.results.values():
         if result.cell.role not in ("bound", "ladder"):
             runs.setdefault(method_of(result.cell), []).extend(result.runs)
-    return {method: seen for method, found in runs.items() if (seen := properties_of(found)) is not None}
+    return {method: seen for method, method_runs in runs.items() if (seen := properties_of(method_runs)) is not None}
 
 
-def property_tables(one: Reported) -> list[Table]:
+def property_tables(reported: Reported) -> list[Table]:
     """What is handed over and, beside an arena, how is learned: a row a method; empty where no run says it."""
-    found = item_properties(one)
-    asked = any(metric.startswith("exchange/") for metric in one.item.metrics)
+    properties = item_properties(reported)
+    asked = any(metric.startswith("exchange/") for metric in reported.item.metrics)
     tables = (("exchanged", PRIVACY, EXCHANGED), *(() if asked else (("learned", "", LEARNED),)))
     return [
         table_of(
             name,
             caption,
             ("Method", *heads),
-            [(method, *(seen[head] for head in heads)) for method, seen in found.items()],
+            [(method, *(seen[head] for head in heads)) for method, seen in properties.items()],
             words=1 + len(heads),
         )
         for name, caption, heads in tables
-        if found
+        if properties
     ]

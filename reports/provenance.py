@@ -12,34 +12,35 @@ from benchmark.verdicts.rule import RULE_VERSION, version_in_words
 from reports.formatting import count
 from reports.reported import Reported
 
-MOST_VALUES = 3  # distinct values of an entry that are listed; the rest are counted
-Fact: TypeAlias = tuple[str, str, bool]  # a name, what is said of it, and whether runs differ in it
+Fact: TypeAlias = tuple[str, list[tuple[str, str]]]  # a name, its values, and which runs have each, if not all
 
 
 def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[str, str]:
     """Nested settings by their full names: "data.N_s" -> "100"."""
-    found: dict[str, str] = {}
+    flattened: dict[str, str] = {}
     for name, value in entries.items():
         path = f"{above}{joint}{name}" if above else str(name)
         if isinstance(value, Mapping):
-            found |= flat(value, path, joint)
+            flattened |= flat(value, path, joint)
         else:
-            found[path] = json.dumps(value) if isinstance(value, list) else str(value)
-    return found
+            flattened[path] = json.dumps(value) if isinstance(value, list) else str(value)
+    return flattened
 
 
 def provenance(runs: Iterable[RunRecord]) -> list[Fact]:
-    """Every entry of the runs' manifests with its distinct values; a cell's page has them seed by seed."""
-    values: dict[str, dict[str, None]] = {}
+    """Every entry of the runs' manifests.
+
+    Where runs differ, it says how many have each value. Partitions differ with the seed: the cells' pages have them.
+    """
+    values: dict[str, Counter[str]] = {}
     for run in runs:
         for name, value in files_of_run(run).items():
-            values.setdefault(name, {})[value] = None
-    facts = []
-    for name, found in sorted(values.items()):
-        more = f" and {len(found) - MOST_VALUES} more" if len(found) > MOST_VALUES else ""
-        differs = len(found) > 1 and not name.startswith("data partition")  # partitions differ with the seed
-        facts.append((name, ", ".join(sorted(found)[:MOST_VALUES]) + more, differs))
-    return facts
+            values.setdefault(name, Counter())[value] += 1
+    return [
+        (name, [(value, count(n, "run") if len(counts) > 1 else "") for value, n in counts.items()])
+        for name, counts in sorted(values.items())
+        if name != "data partition"
+    ]
 
 
 def files_of_run(run: RunRecord) -> dict[str, str]:
@@ -50,16 +51,18 @@ def files_of_run(run: RunRecord) -> dict[str, str]:
     return {name: {"None": "none"}.get(value, value) for name, value in entries.items() if value}
 
 
-def by_seed(entries: Mapping[int, Mapping[str, str]]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Every name with its values, and where seeds differ those of each: ("data name", [("mnist", "")]). `entries`: by
-    seed."""
+def by_seed(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
+    """Every entry with its values, and where they differ the seeds of each. `entries`: by seed."""
     values: dict[str, dict[str, list[int]]] = {}
     for seed, of_seed in entries.items():
         for name, value in of_seed.items():
             values.setdefault(name, {}).setdefault(value, []).append(seed)
     return [
-        (name, [(value, "" if seeds == list(entries) else seeds_text(seeds)) for value, seeds in found.items()])
-        for name, found in sorted(values.items())
+        (
+            name,
+            [(value, "" if seeds == list(entries) else seeds_text(seeds)) for value, seeds in seeds_by_value.items()],
+        )
+        for name, seeds_by_value in sorted(values.items())
     ]
 
 
@@ -76,10 +79,10 @@ def seeds_text(seeds: Iterable[int]) -> str:
 
 
 def started(run: RunRecord) -> list[str]:
-    """When each attempt at the run began: "2026-11-23 00:30 UTC", then "from round 30: ..."."""
+    """When each attempt at the run began: "2026-11-23 00:30:02 UTC", then "from round 30: ..."."""
     texts = []
     for attempt in _attempts(run):
-        start = _minute(str(attempt.get("started", "")))
+        start = _hour(str(attempt.get("started", "")))
         texts.append(f"from round {attempt['from_round']}: {start}" if attempt.get("from_round") else start)
     return texts or ["unknown"]
 
@@ -89,9 +92,9 @@ def _attempts(run: RunRecord) -> list[Mapping[str, Any]]:
     return [each for each in attempts if isinstance(each, Mapping)] if isinstance(attempts, list) else []
 
 
-def _minute(time: str) -> str:
-    """ "2026-11-22T22:07:29Z" -> "2026-11-22 22:07 UTC"."""
-    return f"{time[:16].replace('T', ' ')} UTC" if time else "unknown"
+def _hour(time: str) -> str:
+    """ "2026-11-22T22:07:29Z" -> "2026-11-22 22:07:29 UTC"."""
+    return f"{time.removesuffix('Z').replace('T', ' ')} UTC" if time else "unknown"
 
 
 def _mixed(run: RunRecord) -> list[str]:
@@ -133,21 +136,21 @@ def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
 
 def made_from(runs: Iterable[RunRecord]) -> str:
     """When and on what the records were made, from the records alone: the site has no clock of its own."""
-    found = list({(run.cell_key, run.seed): run for run in runs}.values())
-    if not found:
+    unique = list({(run.cell_key, run.seed): run for run in runs}.values())
+    if not unique:
         return "From no run yet."
-    manifests = [flat(run.manifest) for run in found]
+    manifests = [flat(run.manifest) for run in unique]
 
     def different(name: str) -> list[str]:
         return sorted({manifest[name] for manifest in manifests if manifest.get(name)})
 
-    days = sorted({day for run in found if (day := _day(run))})
+    days = sorted({day for run in unique if (day := _day(run))})
     span = f", {days[0]}{f' to {days[-1]}' if days[1:] else ''}" if days else ""
-    profiles = ", ".join(sorted({str(run.experiment.get("profile", "unknown")) for run in found}))
+    profiles = ", ".join(sorted({str(run.experiment.get("profile", "unknown")) for run in unique}))
     machines, torch = ", ".join(different("hardware.processor")[:3]), ", ".join(different("packages.torch"))
     return (
-        f"From {len(found)} runs of profile {profiles}{span}{f', on {machines}' if machines else ''}"
-        f"{f', torch {torch}' if torch else ''}, {count(len({commit_of(run) for run in found}), 'code version')}."
+        f"From {len(unique)} runs of profile {profiles}{span}{f', on {machines}' if machines else ''}"
+        f"{f', torch {torch}' if torch else ''}, {count(len({commit_of(run) for run in unique}), 'code version')}."
     )
 
 
@@ -156,19 +159,19 @@ def _day(run: RunRecord) -> str:
     return "".join(str(attempt.get("started", ""))[:10] for attempt in _attempts(run)[-1:])
 
 
-def confirming_runs(one: Reported, claim: Claim) -> list[RunRecord]:
-    """The runs of the claim's cells that were begun under it, in the order in which they began."""
-    results = [result for label, result in one.results.items() if label in claim.labels]
+def confirming_runs(reported: Reported, claim: Claim) -> list[RunRecord]:
+    """The runs that were begun under the claim, oldest first."""
+    results = [result for label, result in reported.results.items() if label in claim.labels]
     runs = [run for result in results for run in result.runs if run.seed in CONFIRMING]
-    own = hash_of(one.item, claim)
+    own = hash_of(reported.item, claim)
     mine = [run for run in runs if any(own in family for family in families_in(run.manifest).values())]
     return sorted(mine, key=lambda run: [str(attempt.get("started", "")) for attempt in _attempts(run)])
 
 
-def pre_registration(one: Reported, claim: Claim) -> dict[str, str]:
-    """When the claim was made, when the first run that judges it began, and by which version of the rule."""
-    runs = confirming_runs(one, claim)
-    cells = {cell.cell_key: cell.label for cell in one.item.cells if cell.label in claim.labels}
+def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:
+    """When the claim was made, and its first confirming run."""
+    runs = confirming_runs(reported, claim)
+    cells = {cell.cell_key: cell.label for cell in reported.item.cells if cell.label in claim.labels}
     made = f"{claim.made:%Y-%m-%d %H:%M} UTC" if claim.made else "no date"
     versions = Counter(version_in_words(run.manifest) for run in runs)
     first = "".join(

@@ -7,6 +7,7 @@ from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, Results, cell_result, counted
+from reports.agreement import Agreement, agreement
 from reports.formatting import item_page
 
 KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
@@ -33,13 +34,19 @@ class Reported:
         return self.by_metric[ACCURACY]
 
     @functools.cached_property
+    def agreements(self) -> dict[str, Agreement]:
+        """Of each cell that is compared with its published accuracy, by its label."""
+        compared = {label: agreement(self.item, result) for label, result in self.results.items()}
+        return {label: seen for label, seen in compared.items() if seen is not None}
+
+    @functools.cached_property
     def runs(self) -> list[RunRecord]:
         return [run for result in self.results.values() for run in result.runs]
 
     def values(self, label: str, metric: str, endpoint: str) -> Mapping[int, float]:
-        """Seed -> the cell's value at a claim's endpoint, of all finished runs."""
+        """Seed -> the cell's value at a claim's endpoint, of all finished runs. Collapse is of a run's end."""
         key = label, metric, endpoint
         if key not in self._values:
-            cell = self.item.cell(label)
-            self._values[key] = cell_result(cell, self.records, self.item.seeds, metric, endpoint).values
+            cell, measured = self.item.cell(label), "end" if endpoint == "collapse" else endpoint
+            self._values[key] = cell_result(cell, self.records, self.item.seeds, metric, measured).values
         return self._values[key]

@@ -24,12 +24,14 @@ MEAN_SEEDS = 3  # finished runs that a mean line needs
 
 
 def runs_frame(every: Iterable[Reported]) -> pd.DataFrame:
-    """Every run and metric in a row of its own, sorted, so that the same records always give the same rows.
+    """A row for each run and metric, in a fixed order.
 
     Values are in the record's unit, accuracies are fractions. A run that has not ended, or a wanted seed that was
     never started (status "missing"), has one row without metric and value: what is absent is counted as well.
     """
-    rows = [row for one in every for result in one.results.values() for row in _run_rows(one.item, result)]
+    rows = [
+        row for reported in every for result in reported.results.values() for row in _run_rows(reported.item, result)
+    ]
     frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
     return frame.sort_values(list(RUN_COLUMNS[:6]), kind="stable", ignore_index=True)
 
@@ -71,9 +73,9 @@ def curves_frame(runs: Iterable[RunRecord], metrics: Sequence[str]) -> pd.DataFr
     """Every measured value of these metrics, round by round; of those that are made of a whole run, after its end."""
     rows = []
     for run in runs:
-        found = [(line["round"], name, line.get(name)) for line in run.rounds for name in metrics]
-        found += [(len(run.rounds), name, value_of(run, name)) for name in metrics if name in DERIVED]
-        rows += [(run.cell_key, run.seed, run.status, *each) for each in found if each[-1] is not None]
+        values = [(line["round"], name, line.get(name)) for line in run.rounds for name in metrics]
+        values += [(len(run.rounds), name, value_of(run, name)) for name in metrics if name in DERIVED]
+        rows += [(run.cell_key, run.seed, run.status, *each) for each in values if each[-1] is not None]
     return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
 
 
@@ -124,8 +126,9 @@ def _binned(frame: pd.DataFrame, size: int) -> pd.DataFrame:
 
 
 def band_of(finished: pd.DataFrame) -> pd.DataFrame:
-    """Mean over the columns, for the rows where MEAN_SEEDS of them have a value, and its 95 % t interval where
-    INTERVAL_SEEDS have: of no width below."""
+    """Mean over the columns, with its 95 % t interval.
+
+    Rows with fewer than MEAN_SEEDS values are left out; with fewer than INTERVAL_SEEDS the interval has no width."""
     counts = finished.count(axis=1)
     rows = finished[counts >= MEAN_SEEDS] if len(finished.columns) else finished
     if rows.empty:

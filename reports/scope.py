@@ -11,7 +11,7 @@ from benchmark.verdicts.evidence import contrasts
 from benchmark.verdicts.judge import DECIDED, Judged, share_text
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast
-from reports.formatting import difference, difference_interval, is_fraction, unit_of
+from reports.formatting import amount, difference_interval
 from reports.reported import Reported
 
 DATA = {**WORDS, "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "digits": "8x8 digits", "ham10000_64": "HAM10000"}
@@ -19,11 +19,16 @@ DATA = {**WORDS, "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "digits": "
 
 def scope_text(item: Item, claim: Claim) -> str:
     """ "at K = 10, C = 2 and 10 on MNIST": clients, cohorts and data of the claim's cells."""
-    cells = [cell.experiment for cell in item.cells if cell.label in claim.labels]
-    with_clients = [one.federation for one in cells if not isinstance(one.method, ServerOnly | Central)]
-    factors = [("K", {one.K for one in with_clients}), ("C", {one.C for one in with_clients})]
+    experiments = [cell.experiment for cell in item.cells if cell.label in claim.labels]
+    with_clients = [
+        experiment.federation for experiment in experiments if not isinstance(experiment.method, ServerOnly | Central)
+    ]
+    factors = [
+        ("K", {experiment.K for experiment in with_clients}),
+        ("C", {experiment.C for experiment in with_clients}),
+    ]
     at = ", ".join(f"{name} = {_listed(map(str, sorted(values)))}" for name, values in factors if values)
-    data = _listed(dict.fromkeys(DATA.get(one.data.name, one.data.name) for one in cells))
+    data = _listed(dict.fromkeys(DATA.get(experiment.data.name, experiment.data.name) for experiment in experiments))
     return " ".join([*(["at", at] if at else []), *(["on", data] if data else [])])
 
 
@@ -33,22 +38,18 @@ def _listed(words: Iterable[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def amount(claim: Claim, value: float | None) -> str:
-    """ "+1.20 points"."""
-    unit = "points" if is_fraction(claim.metric) else unit_of(claim.metric)
-    return f"{difference(claim.metric, value)} {unit}".rstrip() if value is not None else difference(claim.metric, None)
-
-
-def sum_text(one: Mapping[str, float]) -> str:
+def sum_text(coefficients: Mapping[str, float]) -> str:
     """ "FedAvg/small - FedAvg/full"."""
-    terms = (f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):.3g} '}{label}" for label, f in one.items())
+    terms = (
+        f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):.3g} '}{label}" for label, f in coefficients.items()
+    )
     return " ".join(terms).removeprefix("+ ")
 
 
-def lines_beside(one: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
-    """What stands beside a verdict, a sentence each."""
-    found = [*over_all_lines(judged), *collapse_lines(judged), *against_lines(one, judged, every)]
-    return [*found, *so_far_lines(one, judged)]
+def context_lines(reported: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
+    """What else a reader of a verdict has to know, a sentence each."""
+    lines = [*over_all_lines(judged), *collapse_lines(judged), *against_lines(reported, judged, every)]
+    return [*lines, *so_far_lines(reported, judged)]
 
 
 def over_all_lines(judged: Judged) -> list[str]:
@@ -75,13 +76,15 @@ def collapse_lines(judged: Judged) -> list[str]:
     return [f"Collapsed: {shares}.", *([f"Runs fall: {most} of {judged.n}."] if judged.runs_fall else [])]
 
 
-def against_lines(one: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
-    """Pilots whose sign disagrees with a decided verdict, and what runs of other items say of the sentence."""
+def against_lines(reported: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
+    """What other runs say of the sentence.
+
+    Pilots whose sign disagrees with a decided verdict, and runs of other items."""
     lines = []
     if judged.pilots and _says(judged, judged.pilots.value) == "the other way":
         seen = f"{amount(judged.claim, judged.pilots.value)} (n = {judged.pilots.n})"
         lines.append(f"Pilots of the same cells say the other way: {seen}.")
-    here = {other.item.name: other for other in every if other.item.profile == one.item.profile}
+    here = {other.item.name: other for other in every if other.item.profile == reported.item.profile}
     for place in judged.claim.elsewhere:
         other = here.get(place.item)
         if other is None:
@@ -113,21 +116,22 @@ def _says(judged: Judged, value: float) -> str:
     return "the same" if agrees == (judged.verdict != "contradicted") else "the other way"
 
 
-def differences(one: Reported, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
+def differences(reported: Reported, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
     """Of a contrast by seed, over the seeds that have all of its cells; whatever the runs were begun under."""
-    endpoint = "end" if claim.endpoint == "collapse" else claim.endpoint
-    return dict(contrast(coefficients, {label: one.values(label, claim.metric, endpoint) for label in coefficients}))
+    return dict(
+        contrast(coefficients, {label: reported.values(label, claim.metric, claim.endpoint) for label in coefficients})
+    )
 
 
-def so_far_lines(one: Reported, judged: Judged) -> list[str]:
+def so_far_lines(reported: Reported, judged: Judged) -> list[str]:
     """Of a claim with several contrasts that is not run whole: those that have runs, and the cells that have none."""
-    claim, labels = judged.claim, {cell.label for cell in one.item.cells}
+    claim, labels = judged.claim, {cell.label for cell in reported.item.cells}
     if judged.verdict != "not run" or not claim.contrasts or not labels.issuperset(claim.labels):
         return []
-    seen = [(each, differences(one, claim, each)) for each in contrasts(claim)]
+    seen = [(each, differences(reported, claim, each)) for each in contrasts(claim)]
     if not any(values for _, values in seen):
         return []
-    without = [label for label in claim.labels if not _confirming(one, claim, label)]
+    without = [label for label in claim.labels if not _confirming(reported, claim, label)]
     shown = [
         f"{sum_text(each)}: {amount(claim, typical(list(values.values())))} (n = {len(values)})"
         for each, values in seen
@@ -139,10 +143,10 @@ def so_far_lines(one: Reported, judged: Judged) -> list[str]:
     ]
 
 
-def verdict_text(one: Reported, judged: Judged) -> str:
+def verdict_text(reported: Reported, judged: Judged) -> str:
     """The verdict; of a claim of which some contrasts have runs "not judged yet"."""
-    return "not judged yet" if so_far_lines(one, judged) else judged.verdict
+    return "not judged yet" if so_far_lines(reported, judged) else judged.verdict
 
 
-def _confirming(one: Reported, claim: Claim, label: str) -> bool:
-    return any(seed in CONFIRMING for seed in one.values(label, claim.metric, claim.endpoint))
+def _confirming(reported: Reported, claim: Claim, label: str) -> bool:
+    return any(seed in CONFIRMING for seed in reported.values(label, claim.metric, claim.endpoint))

@@ -8,14 +8,15 @@ import functools
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmark.errors import CannotWrite
-from benchmark.papers.item import Item
+from benchmark.papers.item import Cell, Item
 from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.articles import article, departures, performance
@@ -45,6 +46,7 @@ from reports.interval_figures import forest
 from reports.methods import by_kind, listed, method_page, method_values, overview
 from reports.pages import MARKS, analysis_of, front_values, item_values, paper_values, papers
 from reports.paper_table import LABELS, method_of
+from reports.processes import run_all
 from reports.provenance import made_from
 from reports.reported import Reported
 from reports.results import csv_text, runs_frame
@@ -58,37 +60,38 @@ RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
 SUMMARY = "summary.csv.gz"  # every run and metric of the items that have a page: `pandas.read_csv` reads it
 ARENA = "arena"  # has a page as papers have
+Task: TypeAlias = Callable[[], set[str]]  # writes files, and returns their names
 
 
 def build(
     results: Sequence[tuple[Item, Records]],
     out: Path,
     *,
-    others: Sequence[tuple[Item, Records]] = (),
+    only: Collection[tuple[str, str]] | None = None,
     troubles: Sequence[str] = (),
     benchmarks: Path | None = None,
     studies: Path | None = None,
     written: Path = HERE,
-    whole: bool = False,
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
 
-    Pages of items that are not in `results` stay as they are; of `others` the lists have those that have one. An item
-    whose cells are the same experiments under several profiles is shown once. With `whole`, files that an earlier
-    build of everything wrote and this one did not are removed. `written` has a handwritten `<paper>/departures.md` for
-    each paper, and `performance.md`. `troubles`: what could not be read, for the front page. Raises CannotWrite.
+    `only`: names and profiles of the items whose pages are written; pages of the others stay as they are, and lists
+    have those that have one. Without it all are written, and files that an earlier build wrote and this one did not
+    are removed. An item whose cells are the same experiments under several profiles is shown once. `troubles`: what
+    could not be read, for the front page. `written` has a handwritten `<paper>/departures.md` for each paper, and
+    `performance.md`. Raises CannotWrite.
     """
-    mine, more = _distinct(results), _distinct(others)
-    site = _Site(out, [*mine, *more])
-    every = [*mine, *(one for one in more if (out / one.page).is_file())]
-    also = [one for one in more if one not in every]
-    names = list(dict.fromkeys((*papers(), ARENA, *(one.paper for one in every))))
+    known = _distinct(results)
+    mine = [reported for reported in known if only is None or (reported.item.name, reported.item.profile) in only]
+    site = _Site(out, known)
+    site.put(Path("site.css"), style_sheet().encode())
+    site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
+    every = [reported for reported in known if reported in mine or (out / reported.page).is_file()]
+    also = [reported for reported in known if reported not in every]
+    names = list(dict.fromkeys((*papers(), ARENA, *(reported.paper for reported in every))))
     texts = {name: _text(written / slug(name) / "departures.md") for name in names}
-    for one in mine:
-        site.item(one, texts[one.paper])
-    site.cells(mine, every)
     for name, text in texts.items():
-        site.paper(name, [one for one in every if one.paper == name], text)
+        site.paper(name, [reported for reported in every if reported.paper == name], text)
     site.methods(every)
     tuned, unread = study_pages(studies or RESULTS / "studies")
     for name, (values, files) in tuned.items():
@@ -104,15 +107,15 @@ def build(
         "index.html",
         "index.html",
         **front_values(every, also),
-        made=made_from(run for one in every for run in one.runs),
+        made=made_from(run for reported in every for run in reported.runs),
         troubles=[*troubles, *unread],
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
     )
+    for names_of_files in run_all([*site.item_tasks(mine, texts), *site.cell_tasks(mine, every)]):
+        site.files |= names_of_files
     site.put(Path(SUMMARY), gzip.compress(csv_text(runs_frame(every)).encode(), mtime=0))
-    site.put(Path("site.css"), style_sheet().encode())
-    site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
     site.put(Path(".nojekyll"), b"")  # GitHub Pages serves the folder as it is
-    if whole:
+    if only is None:
         site.remove_what_is_gone()
     return out / "index.html"
 
@@ -156,38 +159,42 @@ class _Site:
         page = Path(path)
         self.put(page, render(template, root="../" * (len(page.parts) - 1), **values).encode())
 
-    def item(self, one: Reported, departures: str) -> None:
-        """The item's page, and those of its claims."""
-        folder, tables, pictures = one.page.parent, tables_of(one), item_pictures(one)
-        for name, content in item_files(one, tables, pictures, self.out / folder).items():
+    def item_tasks(self, mine: Sequence[Reported], departures: Mapping[str, str]) -> list[Task]:
+        return [partial(_Site(self.out, self.known).item, reported, departures[reported.paper]) for reported in mine]
+
+    def item(self, reported: Reported, departures: str) -> set[str]:
+        """The item's page, and those of its claims. Returns the names of the files."""
+        folder, tables, pictures = reported.page.parent, tables_of(reported), item_pictures(reported)
+        for name, content in item_files(reported, tables, pictures).items():
             self.put(folder / name, content)
-        analysis = analysis_of(one.paper)
+        analysis = analysis_of(reported.paper)
         self.page(
-            one.page,
+            reported.page,
             "item.html",
-            **item_values(one, departures, self.known),
+            **item_values(reported, departures, self.known),
             tables=tables,
             drawn={name: picture.inline(name) for name, picture in pictures.items()},
-            section=analysis.item_section(one) if analysis else None,
+            section=analysis.item_section(reported) if analysis else None,
         )
-        for judged in one.judged:
-            values = {**claim_page_values(one, judged, self.known), "picture": forest(judged, seeds=True)}
-            self.page(claim_page(one.item, judged.claim), "claim.html", **values)
+        for judged in reported.judged:
+            values = {**claim_page_values(reported, judged, self.known), "picture": forest(judged, seeds=True)}
+            self.page(claim_page(reported.item, judged.claim), "claim.html", **values)
+        return self.files
 
-    def cells(self, mine: Sequence[Reported], every: Sequence[Reported]) -> None:
-        """A page for each cell with a run of `mine`, wherever it stands in `every`; of the others the experiment."""
-        cells = {cell.cell_key: cell for one in mine for cell in one.item.cells}
+    def cell_tasks(self, mine: Sequence[Reported], every: Sequence[Reported]) -> list[Task]:
+        """To write each cell of `mine`, wherever it stands in `every`."""
+        cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
         pages = {page.first.cell_key: page for page in cell_pages(every)}
-        for key, cell in cells.items():
-            page = pages.get(key)
-            self.put(cell_page(cell).with_suffix(".json"), config_json(cell, page.runs if page else ()))
-            if page:
-                self.cell(page)
+        return [partial(_Site(self.out, self.known).cell, cell, pages.get(key)) for key, cell in cells.items()]
 
-    def cell(self, page: CellPage) -> None:
-        path = cell_page(page.first)
-        self.put(path.with_suffix(".csv.gz"), rounds_csv(page.runs))
-        self.page(path, "cell.html", **cell_values(page), name=path.stem)
+    def cell(self, cell: Cell, page: CellPage | None) -> set[str]:
+        """Its experiment and, where it has a run, its page and all rounds. Returns the names of the files."""
+        path, runs = cell_page(cell), page.runs if page else ()
+        self.put(path.with_suffix(".json"), config_json(cell, runs))
+        if page:
+            self.put(path.with_suffix(".csv.gz"), rounds_csv(runs))
+            self.page(path, "cell.html", **cell_values(page), name=path.stem)
+        return self.files
 
     def paper(self, name: str, mine: Sequence[Reported], text: str) -> None:
         """Its page, its departures, and its own analysis."""
@@ -200,7 +207,7 @@ class _Site:
                         file = f"{section['profile']}-{table.name}.csv"
                         self.put(folder / "explained" / file, csv_of(table).encode())
             self.page(folder / "explained" / "index.html", "analysis.html", paper=name, **analysis)
-        made = made_from(run for one in mine for run in one.runs)
+        made = made_from(run for reported in mine for run in reported.runs)
         values = paper_values(name, mine, self.known)
         self.page(folder / "index.html", "paper.html", **values, analysis=bool(analysis), made=made)
         article = departures(text, mine) if text else None
@@ -208,10 +215,10 @@ class _Site:
         self.page(folder / "departures.html", "departures.html", paper=name, short=short, article=article)
 
     def methods(self, every: Sequence[Reported]) -> None:
-        found = by_kind(every)
-        self.page("methods/index.html", "methods.html", methods=listed(found))
-        self.page("compare.html", "compare.html", overview=overview(found), compared=compared_table(every))
-        for kind, cells in found.items():
+        methods = by_kind(every)
+        self.page("methods/index.html", "methods.html", methods=listed(methods))
+        self.page("compare.html", "compare.html", overview=overview(methods), compared=compared_table(every))
+        for kind, cells in methods.items():
             self.page(method_page(kind), "method.html", **method_values(kind, cells))
 
     def remove_what_is_gone(self) -> None:
@@ -244,18 +251,18 @@ def style_sheet() -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {"labels": LABELS, "claim_page": claim_page}
+    environment.globals |= {"labels": LABELS, "claim_page": claim_page}
     texts: list[Any] = [sentence, percent, slug, plain_quote, mean_spread, metric_name, method_of]
     texts += [contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
-    found.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
-    return found
+    environment.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
+    return environment
 
 
 def css_class(text: str) -> str:

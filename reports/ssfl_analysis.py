@@ -27,7 +27,7 @@ from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import LEVEL, Paired, Summary, paired, summary
 from reports.figures import Dots, Picture, scatter
 from reports.formatting import NONE, count, percent, points, points_interval
-from reports.paper_table import paired_entry, setting_text
+from reports.paper_table import difference_entry, setting_text
 from reports.reported import Reported
 from reports.style import looks
 from reports.tables import Table, table_of
@@ -265,7 +265,9 @@ def on_twins(gains: Sequence[Gain]) -> str:
 def gains_table(gains: Sequence[Gain], names: Mapping[str, str] | None = None) -> Table:
     """A row a setting. `names`: by grouping's cell, where its own name says too much."""
     names = names or {one.cells["Grouping"]: one.cells["Grouping"] for one in gains}
-    rows = [(names[one.cells["Grouping"]], *map(paired_entry, (one.whole, one.by_weight, one.rest))) for one in gains]
+    rows = [
+        (names[one.cells["Grouping"]], *map(difference_entry, (one.whole, one.by_weight, one.rest))) for one in gains
+    ]
     heads = ("Setting", "Whole gain", "By the server's weight", "The rest")
     return table_of("gains", TEXTS["gains"], heads, rows)
 

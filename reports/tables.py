@@ -24,8 +24,6 @@ TERMINAL_STYLES = {
     "holds": "bold green",
     "contradicted": "bold red",
     "undecided": "bold yellow",
-    "up": "green",
-    "down": "red",
     "diverged": "red",
 }
 
@@ -37,8 +35,8 @@ class Entry:
     text: str = NONE
     spread: str = ""  # beside it: "±0.41"
     below: tuple[str, ...] = ()  # further lines: "n=5"
-    detail: tuple[str, ...] = ()  # further lines for pages alone: "[95.1, 96.4]"
-    look: str = ""  # published, up, down, missing, partial, diverged, a verdict: how it is coloured
+    detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
+    look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
     href: str = ""  # from the site's root
     sort: float | None = None  # None: by its text
 
@@ -82,13 +80,13 @@ class Table:
     @property
     def groups(self) -> list[tuple[str, int]]:
         """Consecutive columns of one group: its name and how many they are."""
-        found: list[tuple[str, int]] = []
+        groups: list[tuple[str, int]] = []
         for column in self.columns:
-            if found and column.group and found[-1][0] == column.group:
-                found[-1] = (column.group, found[-1][1] + 1)
+            if groups and column.group and groups[-1][0] == column.group:
+                groups[-1] = (column.group, groups[-1][1] + 1)
             else:
-                found.append((column.group, 1))
-        return found
+                groups.append((column.group, 1))
+        return groups
 
     @property
     def filters(self) -> dict[str, list[str]]:
@@ -97,7 +95,7 @@ class Table:
         for row in self.rows:
             for key, value in row.values.items():
                 values.setdefault(key, {}).update(dict.fromkeys([value] if isinstance(value, str) else value))
-        return {key: list(found) for key, found in values.items() if 2 <= len(found) <= 60}
+        return {key: list(choices) for key, choices in values.items() if 2 <= len(choices) <= 60}
 
     def heads(self) -> list[str]:
         """The columns' names with what their group adds: "FedAvg, published"."""
@@ -162,11 +160,11 @@ def latex_of(table: Table) -> str:
 
 def files_of(tables: Sequence[Table]) -> dict[str, bytes]:
     """Tables of one name as three files: name.md, name.tex and name.csv (of the first one's data)."""
-    found: dict[str, list[Table]] = {}
+    by_name: dict[str, list[Table]] = {}
     for table in tables:
-        found.setdefault(table.name, []).append(table)
+        by_name.setdefault(table.name, []).append(table)
     files: dict[str, bytes] = {}
-    for name, several in found.items():
+    for name, several in by_name.items():
         last = len(several) - 1
         text = "\n".join(markdown_of(table, notes=place == last) for place, table in enumerate(several))
         files[f"{name}.md"] = text.encode()

@@ -16,7 +16,7 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from benchmark.records.claim import is_working, this_process
+from benchmark.records.processes import is_gone, this_process
 from sweeps.launcher import MOST_DEATHS
 
 BEAT = 10.0  # seconds between beats
@@ -58,7 +58,7 @@ class DeadTrials:
             worker = trial.user_attrs.get(WORKER, {})
             beat = (trial.number, worker.get("beat", -1))
             self._first_seen[beat] = seen_before.get(beat, now)
-            if now - self._first_seen[beat] < PATIENCE and is_working(worker) is not False:
+            if now - self._first_seen[beat] < PATIENCE and not is_gone(worker):
                 continue
             with contextlib.suppress(UpdateFinishedTrialError, ValueError):  # another worker was faster
                 study.tell(trial.number, state=TrialState.FAIL)

@@ -1,14 +1,13 @@
-"""How far runs are, told from their folders alone: for whoever looks from another shell or another machine."""
+"""Reads from their folders how far runs are, from any shell or machine."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
 from benchmark.errors import FsslError
-from benchmark.experiment import Experiment
 from benchmark.records.claim import PATIENCE, is_held, why_dead
 from benchmark.records.files import one_line, read_json
 from benchmark.records.record import Round, RunRecord, read_result, read_rounds
@@ -26,17 +25,6 @@ def in_words(seconds: float) -> str:
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f}".removesuffix(".0") + f" {unit}"
 
 
-def work(run: Experiment, rounds: int | None = None) -> float:
-    """Local steps of a run's first so many rounds, or of all, as its settings have them: of the cohort and the server,
-    or of the server alone in a warm start on its labels. Trains nothing, and is enough to tell the time left; `fssl
-    plan` counts them. One pass over a holder's images counts as T steps."""
-    federation = run.federation
-    rounds = federation.rounds if rounds is None else rounds
-    on_server = run.data.label_setting == "server"
-    warm = min(rounds, getattr(run.method, "warm_start_rounds", 0)) if on_server else 0
-    return float(federation.T * (federation.epochs or 1) * (warm + (rounds - warm) * (federation.C + on_server)))
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
     """One run as its folder shows it."""
@@ -50,19 +38,25 @@ class RunStatus:
     attempt: int = 0  # how many processes have been at it
     accuracy: float | None = None  # of the last test, a fraction
     seconds_per_round: float | None = None  # None: no round is recorded
+    work: float = 0.0  # its planned CPU seconds; its rounds where no time left is asked for
     share_done: float = 0.0  # of its work
     trouble: str | None = None  # what is wrong with a damaged, a dead or a failed one
 
     @property
     def pace(self) -> float | None:
-        """Seconds a round in the mean over the whole run, where early rounds (a warm start's) may be shorter."""
-        if self.seconds_per_round is None or not self.share_done:
+        """Seconds that a unit of its work has taken."""
+        if self.seconds_per_round is None or not self.share_done * self.work:
             return None
-        return self.seconds_per_round * self.round / (self.share_done * self.rounds)
+        return self.seconds_per_round * self.round / (self.share_done * self.work)
 
     def seconds_left(self, pace: float) -> float:
-        """At that many seconds a round."""
-        return 0.0 if self.state in FINISHED else pace * self.rounds * (1 - self.share_done)
+        """At that many seconds a unit of work."""
+        return 0.0 if self.state in FINISHED else pace * self.work * (1 - self.share_done)
+
+    def weighed(self, seconds_of_first: Callable[[int], float]) -> "RunStatus":
+        """The same with planned CPU seconds as its work. `seconds_of_first`: those of its first so many rounds."""
+        whole = seconds_of_first(self.rounds)
+        return replace(self, work=whole, share_done=seconds_of_first(self.round) / whole if whole else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +82,11 @@ def status_of(
     rounds: int,
     finished: RunRecord | None = None,
     patience: float = PATIENCE,
-    work: Callable[[int], float] = float,
 ) -> RunStatus:
     """The run in `folder` (cell_key/seed=n), which need not exist; `rounds` as its experiment has them.
 
-    `finished`: its record, where that is known to be finished; it may be a committed copy. `work`: of its first so many
-    rounds; where it is not given, all rounds are equal.
+    `finished`: its record, where that is known to be finished; it may be a committed copy. All rounds count as equal
+    work: `RunStatus.weighed`.
     """
     known: dict[str, Any] = {
         "cell_key": folder.parent.name,
@@ -115,7 +108,8 @@ def status_of(
         attempt=attempt,
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=_seconds_per_round(lines, finished),
-        share_done=work(done) / work(rounds),
+        work=float(rounds),
+        share_done=done / rounds,
         trouble=_trouble(folder, state, patience),
     )
 
@@ -154,7 +148,7 @@ def _known(status: str) -> State:
 
 def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
     """Every run that was ever begun under this folder of results."""
-    found = []
+    statuses = []
     for folder in sorted(results.glob("runs/*/seed=*")):
         if not folder.name.removeprefix("seed=").isdecimal():
             continue  # `fssl verify` tells of it
@@ -165,22 +159,22 @@ def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
         except (FsslError, OSError) as error:
             key, seed = folder.parent.name, int(folder.name.removeprefix("seed="))
             trouble = one_line(error)
-            found.append(RunStatus(cell_key=key, seed=seed, name=key, rounds=0, state="damaged", trouble=trouble))
+            statuses.append(RunStatus(cell_key=key, seed=seed, name=key, rounds=0, state="damaged", trouble=trouble))
             continue
-        found.append(status_of(folder, name=folder.parent.name, rounds=rounds, patience=patience))
-    return found
+        statuses.append(status_of(folder, name=folder.parent.name, rounds=rounds, patience=patience))
+    return statuses
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:
-    """Counts and the time left. A run's rounds take what its own took; else what its cell's took, else the mean's."""
+    """Counts and the time left. A run goes on at its own pace; else at its cell's, else at the mean pace."""
     counts = {state: sum(run.state == state for run in runs) for state in get_args(State)}
     paces = [run.pace for run in runs if run.pace is not None]
     by_cell = {run.cell_key: run.pace for run in runs if run.pace is not None}
     left = None
     if paces and counts["running"]:
         usual = fmean(paces)
-        work = [run.seconds_left(run.pace or by_cell.get(run.cell_key, usual)) for run in runs]
-        left = sum(work) / counts["running"]
+        seconds = [run.seconds_left(run.pace or by_cell.get(run.cell_key, usual)) for run in runs]
+        left = sum(seconds) / counts["running"]
     done = sum(run.rounds if run.state == "done" else run.round for run in runs)
     return Summary(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)
 

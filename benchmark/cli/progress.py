@@ -1,6 +1,6 @@
 """Progress on standard error: runs, rounds, accuracy, time left; plain lines where there is no terminal.
 
-Loads nothing that trains: a table's runs are trained in other processes.
+A table's runs are trained in other processes; what trains is loaded here to plan their cost, once they are at work.
 """
 
 import time
@@ -14,7 +14,7 @@ from rich.table import Column
 from benchmark.experiment import Experiment
 from benchmark.records.record import last_round, run_folder
 from sweeps.launcher import LaunchStatus
-from sweeps.status import in_words, work
+from sweeps.status import in_words
 
 SECONDS_BETWEEN_LINES = 15.0
 WHOLE = 1e9  # seconds by which the pace is taken: since work was first seen
@@ -42,8 +42,8 @@ def stop(progress: Progress) -> None:
 class TableProgress:
     """The bar of a whole table: all missing runs, and a line for each run in work, read from records.
 
-    The time left goes by the runs' work, since a round of ten clients takes longer than a round of two, and one of a
-    warm start, in which the server trains alone, much less than either.
+    The bar and the time left go by planned CPU seconds, as `fssl plan` has them: a round of ten clients takes longer
+    than a round of two, and one of a warm start, in which the server trains alone, much less than either.
     """
 
     def __init__(self, runs: Sequence[Experiment], results: Path, console: Console, names: Mapping[str, str]) -> None:
@@ -52,7 +52,7 @@ class TableProgress:
         self._progress = bar(console)
         self._task = self._progress.add_task(
             "starting",
-            total=sum(work(run) for run in runs),
+            total=None,  # until the runs are at work
             rounds=f"0/{sum(run.federation.rounds for run in runs)}",
             note="",
         )
@@ -69,13 +69,18 @@ class TableProgress:
         stop(self._progress)
 
     def watch(self, status: LaunchStatus) -> None:
+        from sweeps.cost import seconds_of_first
+
         running, finished = status.running, status.finished
-        done = sum(work(run) for run in finished)
+        if self._progress.tasks[0].total is None:
+            planned = sum(seconds_of_first(run, run.federation.rounds) for run in self._runs)
+            self._progress.update(self._task, total=planned)
+        done = sum(seconds_of_first(run, run.federation.rounds) for run in finished)
         rounds = sum(run.federation.rounds for run in finished)
         for run in sorted(running, key=lambda run: (run.seed, run.cell_key)):
             so_far = self._update_line(run)
             rounds += so_far
-            done += work(run, so_far)
+            done += seconds_of_first(run, so_far)
         for run in set(self._lines) - running:
             self._progress.remove_task(self._lines.pop(run))
         text = f"{rounds}/{sum(run.federation.rounds for run in self._runs)}"

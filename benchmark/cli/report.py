@@ -35,8 +35,8 @@ class Reader:
     def __call__(self, results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
         keys = list(dict.fromkeys(cell_keys))
         new = [key for key in keys if (key, with_reference) not in self._known]
-        found = read_records(results, new, with_reference=with_reference, troubles=self.troubles)
-        self._known |= {(key, with_reference): found[key] for key in new}
+        records = read_records(results, new, with_reference=with_reference, troubles=self.troubles)
+        self._known |= {(key, with_reference): records[key] for key in new}
         return {key: self._known[key, with_reference] for key in keys}
 
 
@@ -71,9 +71,9 @@ def act(options: argparse.Namespace) -> int:
     if sum(asked.values()) > 1:
         raise ConfigError(f"{', '.join(name for name, given in asked.items() if given)}: choose one of them")
     if options.readme:
-        found = _committed((*ITEMS, *VARIANTS), COMMITTED, options.results)
-        write_claims(found, ROOT / "README.md")
-        write_findings(found, ROOT / "reports" / "findings.md")
+        results = _committed((*ITEMS, *VARIANTS), COMMITTED, options.results)
+        write_claims(results, ROOT / "README.md")
+        write_findings(results, ROOT / "reports" / "findings.md")
         shown = _committed(options.items or SHOWN, options.profile or ["laptop"], options.results)
         print(*write_pictures(shown, PICTURES), sep="\n")
         return 0
@@ -91,29 +91,20 @@ def act(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> Path:
+    """The whole site; where items or profiles are named, their pages alone."""
     reader = Reader()
-    results, others = _asked(options, reader)
+    results, only = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader), None
+    if options.items or options.profile:
+        chosen = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, reader)
+        only = {(item.name, item.profile) for item, _ in chosen}
     return build(
         results,
         options.site,
-        others=others,
+        only=only,
         troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
-        whole=not options.items and not options.profile,
     )
-
-
-def _asked(
-    options: argparse.Namespace, reader: Reader
-) -> tuple[Sequence[tuple[Item, Records]], Sequence[tuple[Item, Records]]]:
-    """The items that were asked for, and all others."""
-    results = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, reader)
-    if not options.items and not options.profile:
-        return results, ()
-    asked = {(item.name, item.profile) for item, _ in results}
-    every = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader)
-    return results, [(item, records) for item, records in every if (item.name, item.profile) not in asked]
 
 
 def _alone(options: argparse.Namespace) -> None:
@@ -156,7 +147,7 @@ def on_disk(
     names: Iterable[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
 ) -> Sequence[tuple[Item, Records]]:
     """The items that have any record, in any of the profiles. Committed copies count, but never for the demo."""
-    found = []
+    recorded = []
     for profile in profiles:
         check_profile(profile)
         for item in items([name for name in names if name not in VARIANTS or profile in profiles_of(name)], profile):
@@ -165,5 +156,5 @@ def on_disk(
             planned = plan([item], results, with_reference=profile != "demo", read=read)
             records = restricted(planned.records, planned.shown)
             if any(records.values()):
-                found.append((planned.items[0], records))
-    return found
+                recorded.append((planned.items[0], records))
+    return recorded

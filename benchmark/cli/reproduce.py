@@ -208,7 +208,7 @@ def build_pages(results: Sequence[tuple[Item, Records]], seeds: Seeds, options: 
     mine, reader = {(item.name, item.profile) for item, _ in results}, Reader()
     recorded = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader)
     others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in mine]
-    build(results, options.site, others=others, troubles=reader.troubles)
+    build([*results, *others], options.site, only=mine, troubles=reader.troubles)
     for page in pages:
         page.with_name(BUILT_FROM).write_text(state)
 

@@ -3,8 +3,9 @@
 import argparse
 import json
 import os
+import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def act(options: argparse.Namespace) -> int:
 
     folder = run_folder(options.results, experiment)
     result = _train(experiment, options)
+    _say_what_differs(result, experiment, folder)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
     else:
@@ -89,6 +91,17 @@ def act(options: argparse.Namespace) -> int:
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
         print(f"{result['status']} after {result['rounds']} rounds: {numbers}\nrecord: {folder}")
     return Diverged.exit_code if result["status"] == "diverged" else 0
+
+
+def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder: Path) -> None:
+    """A run that was finished before is not trained again to be measured in other rounds."""
+    from benchmark.records.record import measurements
+
+    for name, asked in measurements(experiment.evaluation).items():
+        measured = result.get("measured", {}).get(name, asked)
+        if measured != asked:
+            hint = "without this folder it is trained anew"
+            print(f"fssl: {folder}: is measured with {name} {measured}, not {asked}; {hint}", file=sys.stderr)
 
 
 def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:

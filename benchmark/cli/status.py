@@ -14,7 +14,7 @@ from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_reference, add_scope, chosen_items, seeds_of, uses_reference
 from benchmark.records.record import run_folder
 from sweeps.plan import plan
-from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json, work
+from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json
 
 SECONDS_BETWEEN_LOOKS = 2.0  # of --watch on a terminal
 SECONDS_BETWEEN_LINES = 15.0  # elsewhere
@@ -66,17 +66,22 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), tell=False)
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
     missing = set(planned.missing)
-    return [
+    statuses = [
         status_of(
             run_folder(options.results, run),
             name=names.get(run.cell_key, "trial"),
             rounds=run.federation.rounds,
             # A committed copy counts as the record of a run that was never begun here.
             finished=None if run in missing else planned.records[run.cell_key][run.seed],
-            work=partial(work, run),
         )
         for run in planned.runs
     ]
+    if any(status.state == "running" for status in statuses):
+        from sweeps.cost import seconds_of_first  # loads what trains: only where there is a time left
+
+        pairs = zip(statuses, planned.runs, strict=True)
+        statuses = [status.weighed(partial(seconds_of_first, run)) for status, run in pairs]
+    return statuses
 
 
 def _left(runs: list[RunStatus]) -> bool:

@@ -1,7 +1,8 @@
 """SIGTERM and Ctrl-C: a flag that training looks at between local steps, batches and jobs.
 
-The round in progress is abandoned, and the last finished one is what the run goes on from. A second signal ends the
-process at once.
+The round in progress is abandoned, and the last finished one is what the run goes on from. Where nothing looks at the
+flag for a while, as in a method that computes long by itself, the exception is raised wherever the process is. A second
+signal ends the process at once.
 """
 
 import contextlib
@@ -16,15 +17,17 @@ import pytorch_lightning as pl
 
 from benchmark.errors import Stopped
 
+SECONDS_TO_LOOK = 15.0  # service managers wait two minutes before they kill
+
 
 class Preempted(BaseException):
-    """The process was asked to stop. Callbacks that have to know of it have `on_exception`.
+    """The process was asked to stop, by `signal`, such as "SIGTERM".
 
-    No `Exception`, so that nothing on the way takes it for an error of its own.
+    Not an `Exception`, so that nothing on the way takes it for an error of its own. Callbacks have `on_exception`.
     """
 
     def __init__(self, name: str) -> None:
-        self.signal = name  # such as "SIGTERM"
+        self.signal = name
         super().__init__(name)
 
 
@@ -39,14 +42,12 @@ def asked() -> str | None:
 def check() -> None:
     """Raises Preempted where a signal has come."""
     if _asked is not None:
+        _raise_later(0.0)
         raise Preempted(_asked)
 
 
 class StopOnSignal(pl.Callback):
-    """Listens to signals, and stops a run between two rounds; `check` does it within one.
-
-    Before the first round, when nothing is under way that has to be finished, a signal raises Preempted at once.
-    """
+    """Listens to signals. Until training begins, one raises Preempted at once; from then on it sets the flag."""
 
     def __init__(self) -> None:
         self._training = False
@@ -64,9 +65,11 @@ class StopOnSignal(pl.Callback):
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._ask)
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: check())
         try:
             yield
         finally:
+            _raise_later(0.0)
             for number, handler in self._before.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
             _asked = None
@@ -78,15 +81,22 @@ class StopOnSignal(pl.Callback):
         _asked = signal.Signals(number).name
         if not self._training:
             raise Preempted(_asked)
+        _raise_later(SECONDS_TO_LOOK)
 
     def on_train_start(self, *args: object) -> None:
         """Lightning puts a handler of its own in place when fitting starts: ours comes after."""
         self._training = True
-        for number in self._before:
+        for number in self._before.keys() - {signal.SIGALRM}:
             signal.signal(number, self._ask)
 
     def on_train_batch_start(self, *args: object) -> None:
         check()
+
+
+def _raise_later(seconds: float) -> None:
+    """Look at the flag in so many seconds; 0: never. Only where `listening` has a handler for the alarm."""
+    if threading.current_thread() is threading.main_thread():
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def leave_at_once() -> None:

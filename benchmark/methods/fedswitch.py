@@ -77,6 +77,8 @@ class FedSwitch(TeacherStudent):
     first_round: Literal["teacher", "student"] = "teacher"  # T_0 = S_0: the two differ in their mode alone
     pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels; as in FedProx-FixMatch
 
+    sends_by_reports = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.first_round == "student" and self.unsent_teacher == "keep_last":

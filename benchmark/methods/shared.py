@@ -32,13 +32,12 @@ class RunningMean:
             self._like = weights
             self._sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
         for name, value in weights.items():
-            if not value.is_meta:  # where costs are counted, a weight is a shape
-                self._sums[name].add_(value, alpha=weight)
+            self._sums[name].add_(value, alpha=weight)
         self.total += weight
 
     def value(self) -> fl.Weights:
         """The mean, in its former dtype (counters of batches seen are rounded down). Needs a positive total."""
-        means = {name: total if total.is_meta else total / self.total for name, total in self._sums.items()}
+        means = {name: total / self.total for name, total in self._sums.items()}
         return {name: value.to(self._like[name].dtype) for name, value in means.items()}
 
 

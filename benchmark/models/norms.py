@@ -100,9 +100,6 @@ def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, poo
     for statistics, weight in shares:
         total += weight
         for name, value_C in statistics.items():
-            if value_C.is_meta:  # where costs are counted, a weight is a shape
-                sums[name] = value_C
-                continue
             if pooled and name.endswith("running_var"):
                 value_C = value_C + statistics[name.removesuffix("var") + "mean"] ** 2
             sums[name] = sums.get(name, torch.zeros_like(value_C)) + value_C * weight

@@ -5,7 +5,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmark.records.claim import PROC
+from benchmark.records.processes import PROC, fields_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
@@ -25,11 +25,8 @@ def cpu_seconds(pid: int | None = None) -> float:
 
 
 def _of_tree(pid: int) -> float:
-    try:
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    own = sum(int(field) for field in fields[11:15]) / _TICKS  # proc(5), fields 14 to 17: with children that ended
+    fields = fields_of(pid)
+    own = sum(int(field) for field in fields[11:15]) / _TICKS  # utime to cstime: with children that ended
     return own + sum(map(_of_tree, _children(pid)))
 
 

@@ -1,20 +1,21 @@
 """The final weights for use elsewhere: `weights/<model>.pt`, a plain state dict each."""
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from benchmark.errors import CannotWrite
-from benchmark.federated.module import FederatedModule
+from benchmark.methods.protocol import Weights
 from benchmark.records.files import write_atomically
 
 FOLDER = "weights"
 
 
-def export(folder: Path, module: FederatedModule) -> None:
+def export(folder: Path, models: Mapping[str, Weights]) -> None:
     """Write every model that the method names. Raises CannotWrite."""
-    for name, weights in module.models().items():
+    for name, weights in models.items():
         buffer = io.BytesIO()
         # A copy in plain order: who loads it need not know that training is channels last.
         torch.save({tensor: value.contiguous().clone() for tensor, value in weights.items()}, buffer)

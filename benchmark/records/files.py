@@ -29,46 +29,40 @@ def replacing(path: Path, check: Callable[[], object] = lambda: None) -> Iterato
     """A file to write into, which takes the place of the one at `path` in the end.
 
     It is flushed to the disk, renamed, and the folder flushed: a reader sees the old file or the new one, also after
-    the machine has lost its power. `check` is called just before the rename. Raises CannotWrite.
+    the machine has lost its power. `check` is called just before the rename. Raises CannotWrite, and what `check` does.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(path) as (temporary, file):
+        with _temporary(path) as (temporary, file):
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            _flush_file(file)
             check()
             os.replace(temporary, path)
             flush(path.parent)
     except OSError as error:
-        raise cannot_write(path, error) from None
+        raise _cannot_write(path, error) from None
 
 
 def put_once(path: Path, content: bytes) -> bytes:
-    """Link the content into place where no file is there yet; the content that stands. Raises CannotWrite."""
+    """Link the content into place where no file is there yet. The content that is there then. Raises CannotWrite."""
     try:
-        with _beside(path) as (temporary, file):
+        with _temporary(path) as (temporary, file):
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            _flush_file(file)
             try:
                 os.link(temporary, path)
-            except FileExistsError:
-                return path.read_bytes()
-            except OSError as error:
-                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
-                    raise
+            except OSError:
                 if not path.exists():  # a file system without links: only as good as this look
                     os.replace(temporary, path)
             flush(path.parent)
             return path.read_bytes()
     except OSError as error:
-        raise cannot_write(path, error) from None
+        raise _cannot_write(path, error) from None
 
 
 @contextlib.contextmanager
-def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A temporary file in the same folder, gone in the end unless it was renamed."""
+def _temporary(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A file in the same folder, gone in the end unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
     try:
         os.chmod(name, 0o644)
@@ -79,8 +73,13 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
             os.unlink(name)
 
 
-def cannot_write(path: Path, error: OSError) -> CannotWrite:
+def _cannot_write(path: Path, error: OSError) -> CannotWrite:
     return CannotWrite(f"{path}: cannot be written ({error.strerror}); make room, or name another folder by --results")
+
+
+def _flush_file(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def flush(path: Path) -> None:

@@ -203,6 +203,10 @@ def run_folder(results: Path, experiment: Experiment) -> Path:
     return results / "runs" / experiment.cell_key / f"seed={experiment.seed}"
 
 
+def run_name(experiment: Experiment) -> str:
+    return f"{experiment.cell_key}/seed={experiment.seed}"
+
+
 def read_run(folder: Path) -> RunRecord | None:
     """The record in a run's folder, finished or not; None where no run has been started.
 

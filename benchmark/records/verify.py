@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.data.datasets import DataSet, at_hand, load, public_name
-from benchmark.errors import ConfigError, FsslError
+from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import NUMERICS, Experiment, from_record
-from benchmark.records import claim
-from benchmark.records import state as states
+from benchmark.records import claim, state
 from benchmark.records.collect import is_copy
 from benchmark.records.files import one_line
 from benchmark.records.record import RunRecord, is_number, measurements
@@ -121,11 +120,9 @@ def _unfinished_faults(folder: Path, run: str) -> Iterator[str]:
     if claim.read(folder) == {}:
         yield f"{claim.NAME}: is damaged; its heartbeat counts"
     try:
-        warning = states.load(folder, run)[1]
-    except ConfigError as error:
-        warning = one_line(error)
-    if warning is not None:
-        yield warning.removeprefix(f"{folder}/")
+        state.load(folder, run)
+    except (ConfigError, DataError) as error:
+        yield one_line(error).removeprefix(f"{folder}/")
 
 
 def equal(left: Any, right: Any, tolerance: float) -> bool:

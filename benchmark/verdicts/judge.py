@@ -73,6 +73,7 @@ class Judged:
     waits_for: str = ""  # an open main claim before it; this one is undecided until that is decided
     could_decide: int = 0  # seeds of the next look that can decide; 0: it is decided, or none can
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
+    judged_in: str = ""  # "ssfl/tab2: Grouping wins": where the same contrast is judged; empty: here
 
     @property
     def estimate(self) -> float | None:
@@ -112,8 +113,11 @@ def judge(item: Item, records: Records) -> list[Judged]:
         place, owned = owner(item, claim)
         seen = evidence(item, records, claim)
         if (place.name, owned.name) != (item.name, claim.name):
-            reason = f"the same contrast is judged in {place.name}: {owned.name}"
-            judged[number] = Judged(claim=claim, verdict="not judged yet", reason=reason, evidence=seen)
+            judged_in = f"{place.name}: {owned.name}"
+            reason = f"the same contrast is judged in {judged_in}"
+            judged[number] = Judged(
+                claim=claim, verdict="not judged yet", reason=reason, evidence=seen, judged_in=judged_in
+            )
         elif claim.endpoint == "arithmetic":
             judged[number] = replace(_counted(item, records, claim), evidence=seen)
         else:

@@ -29,7 +29,7 @@ def sound(tmp_path_factory) -> Path:
     """Two seeds of a run of three rounds, and their committed copies."""
     results = tmp_path_factory.mktemp("sound")
     for seed in (0, 1):
-        run(tiny_experiment().with_seed(seed), results, seconds_between=0.0)
+        run(tiny_experiment().with_seed(seed), results)
         write_reference(results, record_of(folder_of(results, seed)))
     return results
 
@@ -413,7 +413,7 @@ def test_the_cells_of_decided_claims_are_trained_again(capsys, results, item, mo
     for seed in (0, 1):
         shutil.rmtree(folder_of(results, seed))
     confirming = tiny_experiment().with_seed(100)
-    run(confirming, results, seconds_between=0.0)
+    run(confirming, results)
     for decided, retrained in (({confirming.cell_key}, 1), (set(), 0)):
         monkeypatch.setattr("benchmark.cli.verify.decided_cells", lambda *_, decided=decided: decided)
         code, out = verify(capsys, results, "ssfl/tab2", "--profile", "demo", "--claims")

@@ -80,8 +80,8 @@ def test_a_round_trains_on_them_and_reports_no_accuracy_of_pseudo_labels(root):
 def test_a_plan_counts_them():
     """From the set's own numbers: two rounds of three local steps at the server and at each of two clients."""
     federation = Federation(K=10, C=2, T=3, rounds=2)
-    found = count(experiment(federation=federation, data=replace(experiment().data, N_s=1000)))
-    assert found.totals["local_steps"] == 2 * 3 * (1 + 2)
+    cost = count(experiment(federation=federation, data=replace(experiment().data, N_s=1000))).whole
+    assert cost.local_steps == 2 * 3 * (1 + 2)
 
 
 def test_what_it_cannot_do_is_refused(root):

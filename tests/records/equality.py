@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmark.experiment import Experiment
-from benchmark.records.record import read_rounds, run_folder
+from benchmark.records.record import read_rounds, run_folder, run_name
 from benchmark.records.state import RunState, load
 
 FINISHED = {"experiment.json", "manifest.json", "rounds.jsonl", "result.json", "weights"}  # a finished run's folder
@@ -29,8 +29,8 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
 
 def saved(folder: Path, experiment: Experiment) -> RunState:
     """The state of an unfinished run."""
-    state, warning = load(folder, f"{experiment.cell_key}/seed={experiment.seed}")
-    assert state is not None and warning is None, warning
+    state = load(folder, run_name(experiment))
+    assert state is not None
     return state
 
 

@@ -12,9 +12,9 @@ from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any
 
-from benchmark.federated import evaluate, jobs, local, process_pool, start
+from benchmark.federated import evaluate, jobs, local, module, process_pool, start, stopping
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.protocol import Job, Outcome, Tree
+from benchmark.methods.protocol import Job, Outcome, State, Tree, World
 from benchmark.records import recorder, state
 
 PLACES = ("before a save", "in a save", "after a save", "in a job", "in an evaluation", "at publishing")
@@ -23,7 +23,7 @@ FAULTS = ("killed", "stopped", "woken", "disk full")
 
 def save_every_round() -> None:
     """However long saving takes, compared with these tiny rounds."""
-    recorder.MOST_OF_A_RUN = float("inf")
+    recorder.SECONDS_BETWEEN_SAVES, recorder.MOST_OF_A_RUN = 0.0, float("inf")
 
 
 def forked_workers() -> None:
@@ -193,10 +193,25 @@ def sleep_before_rounds(seconds: float) -> None:
 
 def sleep_when_stopped(seconds: float) -> None:
     """Saving what is finished takes long once a signal has come."""
-    save = recorder.Recorder.on_exception
+    stopped_by = recorder.Recorder.stopped_by
 
     def slow(*arguments: Any) -> None:
         time.sleep(seconds)
-        save(*arguments)
+        stopped_by(*arguments)
 
-    recorder.Recorder.on_exception = slow  # type: ignore[method-assign, assignment]
+    recorder.Recorder.stopped_by = slow  # type: ignore[method-assign, assignment]
+
+
+def compute_in_round(what: Sequence[Any]) -> None:
+    """`what`: the round in which the method takes minutes by itself, and whether that is after its jobs."""
+    number, after_jobs = what
+    play_round = module.play_round
+
+    def slow(method: Any, state: State, world: World) -> Any:
+        played = play_round(method, state, world) if after_jobs else None
+        if world.round == number:
+            time.sleep(600)
+        return played or play_round(method, state, world)
+
+    stopping.SECONDS_TO_LOOK = 1.0
+    vars(module)["play_round"] = slow

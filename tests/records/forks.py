@@ -152,7 +152,6 @@ def run_with(request: dict[str, Any]) -> int:
     experiment, results = from_json(request["experiment"]), Path(request["results"])
     if request["every_round"]:
         faults.save_every_round()
-        request["engine"]["seconds_between"] = 0.0
     if not request["spawned"]:
         faults.forked_workers()
     for name, argument in request["faults"].items():

@@ -2,11 +2,12 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
@@ -14,7 +15,8 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 from benchmark.errors import RunningElsewhere
-from benchmark.records.claim import NAME, ClaimLost, claimed, holder_of, is_held, is_working, this_process, why_dead
+from benchmark.records.claim import NAME, ClaimLost, claimed, holder_of, is_held, why_dead
+from benchmark.records.processes import is_gone, this_process
 from tests.conftest import ROOT
 
 # Claims the folder argv[1], says so, and when a line comes in whether the claim is still its own.
@@ -64,8 +66,8 @@ def test_one_process_at_a_time_and_nothing_is_left(tmp_path):
 
 
 def test_a_live_process_keeps_its_claim_and_a_dead_one_loses_it_at_once(tmp_path, holder):
-    """However silent the one and however short ago the other has beaten."""
-    with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=0.0):
+    """However short ago that one has beaten."""
+    with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=60.0):
         pass
     holder.send_signal(SIGKILL)
     holder.wait()
@@ -89,15 +91,10 @@ def test_a_stopped_process_loses_it_when_it_is_silent_and_notices_when_it_wakes(
     assert claim.after == "no heartbeat"
 
 
-def test_a_stopped_process_that_nobody_replaced_goes_on(tmp_path, holder):
-    holder.send_signal(SIGSTOP)
-    holder.send_signal(SIGCONT)
-    assert answer_of(holder) == "own"
-
-
-@pytest.mark.parametrize(("silence", "taken"), [(110.0, False), (130.0, True)])
+@pytest.mark.parametrize(("silence", "taken"), [(110.0, False), (130.0, True), (-110.0, False), (-7200.0, True)])
 def test_of_another_machine_only_the_heartbeat_is_known(tmp_path, silence, taken):
-    """A live process number means nothing there. 120 s are the default patience."""
+    """A live process number means nothing there. 120 s are the default patience. A time in the future was set before a
+    clock was put back: a holder that lives sets another within seconds."""
     os.utime(of_another_machine(tmp_path), (time.time() - silence,) * 2)
     with ExitStack() as stack:
         if not taken:
@@ -114,18 +111,6 @@ def test_a_clock_that_is_an_hour_off_moves_nothing(tmp_path, monkeypatch, hours)
     now = path.stat().st_mtime
     os.utime(path, (now - 130,) * 2)
     assert not is_held(tmp_path)
-
-
-@pytest.mark.parametrize("ahead", [7200.0, 365 * 86400.0])
-def test_a_heartbeat_from_the_future_has_to_move_like_any_other(tmp_path, ahead):
-    """It is set to now by who reads it: a live process goes on from there, a dead one's silence counts from there."""
-    path = of_another_machine(tmp_path)
-    os.utime(path, (time.time() + ahead,) * 2)
-    assert is_held(tmp_path) and abs(path.stat().st_mtime - time.time()) < 60
-    deadline = time.monotonic() + 20
-    while is_held(tmp_path, patience=0.3):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b'{"machine": [], "pid": {}}', b"[" * 5000])
@@ -186,50 +171,33 @@ def test_a_process_of_an_older_version_is_respected_while_its_lease_beats(tmp_pa
             claim.check()
 
 
-def test_which_process_is_there():
+def test_which_process_is_gone():
     mine = this_process()
-    assert is_working(mine) is True
-    assert is_working({**mine, "started": mine["started"] - 1}) is False  # a later process with the same number
-    assert is_working({**mine, "machine": "elsewhere"}) is None
-    assert is_working({**mine, "machine": None}) is None
-    assert is_working({}) is None
+    assert not is_gone(mine)
+    assert is_gone({**mine, "started": mine["started"] - 1})  # this one is a later process with the same number
+    assert is_gone({**mine, "pid": None})
+    for elsewhere in ({**mine, "machine": "elsewhere"}, {**mine, "machine": None, "pid": None}, {}):
+        assert not is_gone(elsewhere)
 
 
-# For every folder of argv[2:], in an order drawn from the seed argv[1]: claim it, and write if there is no result.
-RACER = """
-import random, sys
-from pathlib import Path
-from benchmark.errors import RunningElsewhere
-from benchmark.records.claim import claimed
-folders = list(map(Path, sys.argv[2:]))
-random.Random(sys.argv[1]).shuffle(folders)
-sys.stdin.readline()
-while folders:
-    folder = folders.pop()
-    try:
-        with claimed(folder, patience=1e6) as claim:
-            if not (folder / "result.json").exists():
-                claim.check()
-                (folder / "result.json").touch()
-                print(folder.name, flush=True)
-    except RunningElsewhere:
-        folders.insert(0, folder)
-"""
+def test_eight_at_a_hundred_runs_do_each_once(tmp_path):
+    """Every one tries every folder until it has a result."""
+    done: list[Path] = []
 
+    def work(seed: int) -> None:
+        folders = [tmp_path / str(number) for number in range(100)]
+        random.Random(seed).shuffle(folders)
+        while folders:
+            folder = folders.pop()
+            try:
+                with claimed(folder) as claim:
+                    if not (folder / "result.json").exists():
+                        claim.check()
+                        (folder / "result.json").touch()
+                        done.append(folder)
+            except RunningElsewhere:
+                folders.insert(0, folder)
 
-def test_eight_processes_do_two_hundred_runs_once_each(tmp_path):
-    """They start together; every one tries every folder until it has a result. One of them is killed on its way."""
-    folders = [tmp_path / f"{number:03}" for number in range(200)]
-    racers = [process(RACER, seed, *folders) for seed in range(8)]
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("\n")
-        racer.stdin.flush()
-    assert racers[0].stdout is not None
-    said = racers[0].stdout.readline()
-    racers[0].kill()
-    done = Counter(line for racer in racers for line in (said + racer.communicate(timeout=60)[0]).split())
-    assert all(racer.returncode == 0 for racer in racers[1:])
-    done.subtract({said.strip(): 7})  # it was joined to each
-    assert max(done.values()) == 1
-    assert len(list(tmp_path.glob("*/result.json"))) == 200 and len(done) >= 199  # it may die before it has spoken
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert len(done) == len(set(done)) == 100

@@ -151,12 +151,6 @@ def test_committed_copies(whole: SimpleNamespace, data: st.DataObject) -> None:
         record_faults(record, path)
 
 
-def test_a_client_that_keeps_no_tree(tmp_path: Path, whole: SimpleNamespace) -> None:
-    content = torch.load(io.BytesIO(whole.state), weights_only=True)
-    torch.save({**content, "clients": {"3": "ssfl"}}, tmp_path / NAME)
-    assert "what client 3 keeps is a str" in str(load(tmp_path, content["run"])[1])
-
-
 @given(data=st.data())
 @many
 def test_states(tmp_path: Path, whole: SimpleNamespace, data: st.DataObject) -> None:

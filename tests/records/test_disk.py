@@ -1,6 +1,6 @@
-"""Disks that are read-only or damaged: nothing half-written, and the same numbers after (full ones: test_run_folder).
+"""Disks that are read-only or damaged: nothing half-written, and the same numbers after.
 
-A read-only disk is a real one: a small file system in memory, which only root can mount.
+Full disks: see `test_run_folder`.
 """
 
 import errno
@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,35 +29,16 @@ from tests.reports.fakes import table2
 EXPERIMENT: Experiment = replace(tiny_experiment(), method=replace(tiny_experiment().method, momentum="released_code"))
 
 
-def mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True, capture_output=True)
-
-
-@pytest.fixture
-def disk(tmp_path) -> Iterator[Path]:
-    """A file system of its own of 20 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system of its own")
-    try:
-        mount("-t", "tmpfs", "-o", "size=20m", "tmpfs", str(place))
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory) -> Path:
     results = tmp_path_factory.mktemp("unbroken")
-    run(EXPERIMENT, results, seconds_between=0.0)
+    run(EXPERIMENT, results)
     return results
 
 
 def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):
     run(EXPERIMENT, disk)
-    mount("-o", "remount,ro", str(disk))
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     monkeypatch.setattr("benchmark.records.run.FederatedModule", None)  # nothing may be trained
     with pytest.raises(CannotWrite, match="Read-only file system") as found:
         run(EXPERIMENT.with_seed(1), disk)
@@ -70,7 +51,7 @@ def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):
 def test_files_are_written_beside_and_nowhere_else(disk, unbroken, monkeypatch):
     """The results on a disk of their own; the usual folder for temporary files does not even exist."""
     monkeypatch.setattr(tempfile, "tempdir", str(disk / "nowhere"))
-    run(EXPERIMENT, disk, seconds_between=0.0)
+    run(EXPERIMENT, disk)
     assert differences(disk, unbroken, EXPERIMENT) == [] and not (disk / "nowhere").exists()
 
 

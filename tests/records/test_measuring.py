@@ -1,10 +1,11 @@
-"""What is measured moves no number and no cell key; a run measures as it began, and a finished one is finished."""
+"""What is measured moves no number and no cell key; a finished run is finished."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
+from benchmark.cli.main import main
 from benchmark.errors import Stopped
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.papers.catalogue import items
@@ -37,30 +38,32 @@ def often(tmp_path_factory):
     return results
 
 
-def test_a_finished_run_is_finished_whatever_is_to_be_measured(tmp_path, capsys):
+def test_a_finished_run_is_finished_whatever_is_to_be_measured(tmp_path):
     first = run(measuring(3), tmp_path)
-    folder = run_folder(tmp_path, measuring(3))
-    before = (folder / "rounds.jsonl").read_bytes()
-    assert run(measuring(1, 2), tmp_path) == first and (folder / "rounds.jsonl").read_bytes() == before
-    said = capsys.readouterr().err
-    assert "measured with evaluation.every 3, not 1, evaluation.gradient_diversity_every 0, not 2" in said
-    run(measuring(3), tmp_path)
-    assert capsys.readouterr().err == ""
+    before = (run_folder(tmp_path, measuring(3)) / "rounds.jsonl").read_bytes()
+    assert run(measuring(1, 2), tmp_path) == first
+    assert (run_folder(tmp_path, measuring(3)) / "rounds.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("began", [(3, 0), (1, 2)])
-def test_an_unfinished_run_goes_on_measuring_as_it_began(often, tmp_path, capsys, began):
-    asked = {(3, 0): (1, 2), (1, 2): (3, 0)}[began]
+def test_the_command_says_what_a_finished_run_was_measured_with(tmp_path, capsys):
+    words = [f"--results={tmp_path}", "--wandb=off", "--federation.rounds=1", "--federation.K=4", "--federation.C=2"]
+    words += ["--federation.T=1", "--json"]
+    assert main(["run", *words]) == 0
+    assert "measured" not in capsys.readouterr().err
+    assert main(["run", *words, "--evaluation.every=7"]) == 0
+    assert "is measured with every 10, not 7" in capsys.readouterr().err
+
+
+def test_an_unfinished_run_that_is_to_measure_otherwise_begins_anew(often, tmp_path, capsys):
+    """All rounds of a record measure the same."""
     with pytest.raises(Stopped):
-        run(measuring(*began), tmp_path, callbacks=[Interrupt(2)])
-    result = run(measuring(*asked), tmp_path)
-    assert result["measured"] == dict(zip(("every", "gradient_diversity_every"), began, strict=True))
-    assert "measured with evaluation.every" in capsys.readouterr().err
+        run(measuring(3), tmp_path, callbacks=[Interrupt(2)])
+    run(measuring(1, 2), tmp_path)
+    assert "the run starts from round 1" in capsys.readouterr().err
     folder = run_folder(tmp_path, measuring(1))
-    if began == (1, 2):
-        assert untimed(folder) == untimed(run_folder(often, measuring(1)))
+    assert untimed(folder) == untimed(run_folder(often, measuring(1)))
     attempts = json.loads((folder / "manifest.json").read_text())["attempts"]
-    assert [attempt["from_round"] for attempt in attempts] == [0, 2]
+    assert [attempt["from_round"] for attempt in attempts] == [0, 0]
 
 
 def test_another_processor_need_agree_to_six_digits_only(often):

@@ -47,10 +47,10 @@ def item(profile: str) -> Item:
 def broken(tmp_path_factory):
     results = tmp_path_factory.mktemp("broken")
     experiment = replace(TINY, profile="demo")
-    run(experiment, results, seconds_between=0.0)
+    run(experiment, results)
     for seed, name, content, _ in BROKEN:
         folder = run_folder(results, experiment.with_seed(seed))
-        run(experiment.with_seed(seed), results, seconds_between=0.0)
+        run(experiment.with_seed(seed), results)
         if name == "experiment.json":
             plain = json.loads((folder / name).read_text())
             (folder / name).write_text(json.dumps({**plain, "method": {"kind": content.decode()}}))

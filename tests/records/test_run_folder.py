@@ -1,9 +1,8 @@
 """Whatever comes to a run, wherever it comes: the record is that of an unbroken run, bit by bit, clocks apart, and
 nothing is lost but the rounds since the last save."""
 
+import itertools
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from benchmark.errors import Stopped
 from benchmark.experiment import Evaluation, Federation
+from benchmark.methods.catalogue import METHODS, method_name
 from benchmark.records.record import run_folder
+from benchmark.records.run import run
 from benchmark.records.verify import record_faults
 from tests.conftest import record_of, tiny_experiment
+from tests.methods.golden import TRACES
 from tests.records.equality import differences, saved
 from tests.records.faults import FAULTS, PLACES
+from tests.records.test_run import Interrupt
 
 ROUNDS, AT = 4, 3  # a run's rounds, and the one in which something happens
 TINY = tiny_experiment()
@@ -44,24 +48,6 @@ def whole(forks, tmp_path_factory) -> dict[str, Path]:
     return found
 
 
-@pytest.fixture
-def results(request, tmp_path) -> Iterator[Path]:
-    """A folder of results; with "disk full" on a file system of its own of 20 MB, which only root can mount."""
-    place = tmp_path / "results"
-    place.mkdir()
-    if request.node.callspec.params["fault"] != "disk full":
-        yield place
-        return
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system of its own")
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", place], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
-
-
 def expected_code(fault: str, place: str) -> int:
     """A run that has been published or is about to be has nothing left to stop, and adopts what stands."""
     if place == "at publishing" and fault in ("stopped", "woken"):
@@ -77,10 +63,17 @@ def expected_round(fault: str, place: str) -> int:
     return AT if done else AT - 1
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("place", PLACES)
-def test_the_record_is_that_of_an_unbroken_run(forks, whole, results, engine, fault, place):
+def all_combinations() -> Iterator[Any]:
+    """A fault at a place comes to one engine in the quick tests, and to the two others in the slow ones."""
+    for number, (place, fault) in enumerate(itertools.product(PLACES, FAULTS)):
+        for turn, engine in enumerate(ENGINES):
+            quick = turn == (number + number // len(FAULTS)) % len(ENGINES)
+            yield pytest.param(place, fault, engine, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("place", "fault", "engine"), list(all_combinations()))
+def test_the_record_is_that_of_an_unbroken_run(request, forks, whole, tmp_path, place, fault, engine):
+    results = request.getfixturevalue("disk") if fault == "disk full" else tmp_path / "results"
     successor = {"patience": 0.2} if fault == "woken" else None
     faults = {"happens": [fault, place, AT, str(results)]}
     end = forks.run(EXPERIMENT, results, **ENGINES[engine], faults=faults, successor=successor)
@@ -124,3 +117,16 @@ def test_each_attempt_has_its_code_packages_and_processor(forks, whole, tmp_path
     assert (first["packages"]["torch"], first.get("after")) == ("1.0", None)
     assert second["packages"] == manifest["packages"] != first["packages"]
     assert second["after"] == "its process is gone" and second["hardware"] and second["code"]
+
+
+FIRST = {method_name(TRACES[name].method): TRACES[name] for name in reversed(TRACES)}  # each method's first trace
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_on_from_its_saved_state(tmp_path, name):
+    experiment = replace(FIRST[name], federation=replace(FIRST[name].federation, rounds=3))
+    run(experiment, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(experiment, tmp_path / "broken", callbacks=[Interrupt(2)])
+    run(experiment, tmp_path / "broken")
+    assert differences(tmp_path / "broken", tmp_path / "whole", experiment) == []

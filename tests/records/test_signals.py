@@ -1,136 +1,68 @@
-"""SIGTERM and Ctrl-C: the round in progress is abandoned, the last finished one is on disk, nothing is left running."""
+"""SIGTERM and Ctrl-C: the round in progress is abandoned, the last finished one is on disk, nothing is left running.
+
+At which place a signal comes moves no number: see `test_run_folder`.
+"""
 
 import json
 import os
 import signal
 import time
 from dataclasses import replace
-from pathlib import Path
 from signal import SIGINT, SIGTERM
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
 
 from benchmark.errors import Stopped
-from benchmark.experiment import Experiment
 from benchmark.federated.stopping import Preempted, StopOnSignal, asked, check
 from benchmark.records.record import run_folder
-from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
-from tests.records.equality import differences, saved, untimed
+from tests.records.equality import saved
 
-ROUNDS = 5
-
-
-def with_state_at_clients() -> Experiment:
-    tiny = tiny_experiment()
-    return replace(
-        tiny, method=replace(tiny.method, momentum="released_code"), federation=replace(tiny.federation, rounds=ROUNDS)
-    )
+TINY = tiny_experiment()
+EXPERIMENT = replace(TINY, federation=replace(TINY.federation, rounds=5))
 
 
-EXPERIMENT = with_state_at_clients()
-
-
-@pytest.fixture(scope="module")
-def whole(forks, tmp_path_factory):
-    """The results of a run that nothing interrupts, by engine."""
-    found = {}
-    for engine in ("reference", "pool"):
-        found[engine] = tmp_path_factory.mktemp(engine)
-        assert forks.run(EXPERIMENT, found[engine], engine=engine, workers=1)["code"] == 0
-    return found
-
-
-def attempts(results: Path) -> list[dict]:
-    return json.loads((run_folder(results, EXPERIMENT) / "manifest.json").read_text())["attempts"]
+def stopped_in_round_3(forks, results, how, *signals, **options):
+    """The end of a run that is stopped when its third round, which takes minutes, has begun; `how`: of `faults`."""
+    end = forks.run(EXPERIMENT, results, faults=how, lines=2, delay=0.5, signals=signals, workers=2, **options)
+    assert end["code"] == Stopped.exit_code and end["left"] == [], end
+    assert saved(run_folder(results, EXPERIMENT), EXPERIMENT).round == 2
+    return SimpleNamespace(seconds=end["seconds"], said=end["said"])
 
 
 @pytest.mark.parametrize(
     ("engine", "number", "group"),
     [
-        ("reference", SIGTERM, False),
         ("reference", SIGINT, False),
         ("pool", SIGTERM, True),  # as a scheduler sends it: to the workers, too
         ("pool", SIGINT, False),  # as a terminal sends it: workers are told to leave it to their parent
     ],
 )
-def test_a_round_of_minutes_is_abandoned(forks, whole, tmp_path, engine, number, group):
-    """Round 3 takes minutes, and its first client has been trained and has kept something: it is done again.
-
-    What is on disk is round 2; the exit code is 76.
-    """
-    end = forks.run(
-        EXPERIMENT,
-        tmp_path,
-        engine=engine,
-        workers=2,
-        faults={"sleep_in_round": 3},
-        lines=2,
-        delay=0.5,
-        signals=[number],
-        group=group,
-    )
-    assert end["code"] == Stopped.exit_code and end["seconds"] < 20 and end["left"] == [], end
-    assert f"stopped by {number.name} after round 2" in end["said"] and end["said"].count("\n") == 1
-    folder = run_folder(tmp_path, EXPERIMENT)
-    assert saved(folder, EXPERIMENT).round == len(untimed(folder)) == 2
-    (attempt,) = attempts(tmp_path)
+def test_a_round_of_minutes_is_abandoned(forks, tmp_path, engine, number, group):
+    """Its first client has been trained and has kept something: that is done again."""
+    end = stopped_in_round_3(forks, tmp_path, {"sleep_in_round": 3}, number, engine=engine, group=group)
+    assert end.seconds < 20
+    assert f"stopped by {number.name} after round 2" in end.said and end.said.count("\n") == 1
+    manifest = json.loads((run_folder(tmp_path, EXPERIMENT) / "manifest.json").read_text())
+    (attempt,) = manifest["attempts"]
     assert attempt["stopped"]["by"] == number.name and attempt["stopped"]["after_round"] == 2
-    assert forks.run(EXPERIMENT, tmp_path, engine=engine, workers=1)["code"] == 0
-    assert attempts(tmp_path)[1]["from_round"] == 2
-    assert differences(tmp_path, whole[engine], EXPERIMENT) == []
 
 
-def test_a_second_signal_ends_it_at_once(forks, whole, tmp_path, engine="pool"):
+@pytest.mark.parametrize("after_jobs", [False, True])
+def test_a_method_that_computes_for_minutes_by_itself_is_stopped(forks, tmp_path, after_jobs):
+    """Before its jobs or after them nothing looks at the flag: the exception is raised wherever the process is."""
+    end = stopped_in_round_3(forks, tmp_path, {"compute_in_round": [3, after_jobs]}, SIGTERM)
+    assert end.seconds < 30 and "stopped by SIGTERM after round 2" in end.said
+
+
+def test_a_second_signal_ends_it_at_once(forks, tmp_path):
     """Saving would take a minute: the second signal does not wait for it, and what was saved before is whole."""
-    end = forks.run(
-        EXPERIMENT,
-        tmp_path,
-        engine=engine,
-        workers=2,
-        faults={"sleep_in_round": 3, "sleep_when_stopped": 60},
-        lines=2,
-        delay=0.5,
-        signals=[SIGTERM, SIGINT],
-    )
-    assert end["code"] == Stopped.exit_code and end["seconds"] < 10 and end["left"] == [], end
-    assert "stopped at once" in end["said"]
-    assert saved(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
-    assert forks.run(EXPERIMENT, tmp_path)["code"] == 0
-    assert differences(tmp_path, whole[engine], EXPERIMENT) == []
-
-
-def test_a_round_that_is_being_recorded_is_recorded_first(tmp_path, whole, monkeypatch):
-    """A signal while round 2's line is made: round 2 is saved."""
-    line = Recorder._line
-
-    def interrupted(self, round_number, metrics):
-        if round_number == 2:
-            os.kill(os.getpid(), SIGTERM)
-        return line(self, round_number, metrics)
-
-    monkeypatch.setattr(Recorder, "_line", interrupted)
-    with pytest.raises(Stopped, match="stopped by SIGTERM after round 2"):
-        run(EXPERIMENT, tmp_path)
-    monkeypatch.undo()
-    assert saved(run_folder(tmp_path, EXPERIMENT), EXPERIMENT).round == 2
-    run(EXPERIMENT, tmp_path)
-    assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole["reference"], EXPERIMENT))
-
-
-def test_a_signal_while_the_last_round_is_recorded_changes_nothing(tmp_path, monkeypatch, whole):
-    """There is nothing left to stop: the result is written, and is `done`."""
-    publish = Recorder.publish
-
-    def interrupted(self, *arguments):
-        os.kill(os.getpid(), SIGTERM)
-        return publish(self, *arguments)
-
-    monkeypatch.setattr(Recorder, "publish", interrupted)
-    assert run(EXPERIMENT, tmp_path)["status"] == "done"
-    assert untimed(run_folder(tmp_path, EXPERIMENT)) == untimed(run_folder(whole["reference"], EXPERIMENT))
+    slow = {"sleep_in_round": 3, "sleep_when_stopped": 60}
+    end = stopped_in_round_3(forks, tmp_path, slow, SIGTERM, SIGINT, engine="pool")
+    assert end.seconds < 10 and "stopped at once" in end.said
 
 
 def test_callbacks_hear_of_it_and_the_handlers_are_those_of_before(tmp_path):
@@ -144,12 +76,14 @@ def test_callbacks_hear_of_it_and_the_handlers_are_those_of_before(tmp_path):
         def on_exception(self, trainer, pl_module, exception):
             heard.append(exception)
 
-    before = [signal.getsignal(number) for number in (SIGTERM, SIGINT)]
+    numbers = (SIGTERM, SIGINT, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
     with pytest.raises(Stopped, match="after round 0"):
         run(EXPERIMENT, tmp_path, callbacks=[Mirror()])
     (exception,) = heard
     assert isinstance(exception, Preempted) and exception.signal == "SIGTERM"
-    assert [signal.getsignal(number) for number in (SIGTERM, SIGINT)] == before
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_signal_while_data_are_loaded(tmp_path, monkeypatch):
@@ -167,9 +101,7 @@ def test_an_ignored_signal_stays_ignored():
     """A parent that passes Ctrl-C on as SIGTERM has its children ignore the terminal's own."""
     before = signal.signal(SIGINT, signal.SIG_IGN)
     try:
-        stop = StopOnSignal()
-        with stop.listening():
-            assert signal.getsignal(SIGINT) is signal.SIG_IGN and signal.getsignal(SIGTERM) == stop._ask
+        with StopOnSignal().listening():
             os.kill(os.getpid(), SIGINT)
             assert asked() is None
     finally:

@@ -5,14 +5,16 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, DataError
 from benchmark.methods.protocol import State
 from benchmark.records import recorder
 from benchmark.records.claim import claimed
@@ -26,20 +28,23 @@ RUN = "x/seed=0"
 def state_after(number: int) -> RunState:
     state = State(server={"w": torch.full((2,), float(number)), "n": 3}, clients={"3": {"v": torch.ones(1)}, "4": {}})
     lines = tuple(f'{{"round": {n}}}\n' for n in range(1, number + 1))
-    return RunState(state=state, lines=lines, last={"a": 0.5}, best={"round": 1}, exchange={"together": True})
+    return RunState(state=state, lines=lines, measured={"every": 1}, exchange={"together": True})
+
+
+def only(server: dict[str, torch.Tensor], clients: dict[str, Any]) -> RunState:
+    return replace(state_after(1), state=State(server=server, clients=clients))
 
 
 def test_what_is_saved_is_read(tmp_path):
     save(tmp_path, state_after(2), RUN)
     save(tmp_path, state_after(3), RUN)
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
-    found, warning = load(tmp_path, RUN)
-    assert found is not None and warning is None and found.round == 3
-    assert agree(vars(found.state), vars(state_after(3).state))
-    assert (found.lines, found.last, found.best, found.exchange) == tuple(
-        getattr(state_after(3), name) for name in ("lines", "last", "best", "exchange")
-    )
-    assert load(tmp_path / "nowhere", RUN) == (None, None)
+    loaded = load(tmp_path, RUN)
+    assert loaded is not None and loaded.round == 3
+    assert agree(vars(loaded.state), vars(state_after(3).state))
+    for name in ("lines", "measured", "exchange"):
+        assert getattr(loaded, name) == getattr(state_after(3), name)
+    assert load(tmp_path / "nowhere", RUN) is None
 
 
 def test_a_state_of_another_run_is_refused_with_both_named(tmp_path):
@@ -63,8 +68,8 @@ def test_hostile_files_run_no_code(tmp_path):
 
     for data in (in_torch_s_format(Evil()), in_torch_s_format({"run": Evil()}), pickle.dumps(Evil())):
         (tmp_path / NAME).write_bytes(data)
-        state, warning = load(tmp_path, RUN)
-        assert state is None and "is damaged" in str(warning)
+        with pytest.raises(DataError, match="is damaged"):
+            load(tmp_path, RUN)
     assert not (tmp_path / "canary").exists()
 
 
@@ -76,19 +81,19 @@ def in_torch_s_format(content: object) -> bytes:
 @pytest.mark.parametrize("content", [{}, [1], torch.ones(1), {"format": FORMAT}, {"format": FORMAT, "run": RUN}])
 def test_what_only_looks_like_a_state_is_damaged(tmp_path, content):
     torch.save(content, tmp_path / NAME)
-    state, warning = load(tmp_path, RUN)
-    assert state is None and str(warning).endswith("the run starts from round 1")
+    with pytest.raises(DataError, match="is damaged"):
+        load(tmp_path, RUN)
 
 
 def test_a_flipped_bit_is_noticed_wherever_a_number_lies(tmp_path):
     """torch's files have checksums."""
-    large = State(server={"w": torch.arange(10_000.0)}, clients={})
-    save(tmp_path, RunState(state=large, lines=("{}\n",), last={}), RUN)
+    save(tmp_path, only({"w": torch.arange(10_000.0)}, {}), RUN)
     whole = (tmp_path / NAME).read_bytes()
     first = whole.index(torch.arange(100.0, 110.0).numpy().tobytes())
     for at in range(first, first + 30_000, 997):
         (tmp_path / NAME).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert load(tmp_path, RUN)[0] is None
+        with pytest.raises(DataError, match="is damaged"):
+            load(tmp_path, RUN)
 
 
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=30))
@@ -97,8 +102,7 @@ def test_the_size_is_that_of_the_tensors_and_little_more(tmp_path_factory, sizes
     folder = tmp_path_factory.mktemp("sizes")
     large = torch.zeros(100_000)
     server = {f"tensor.{number}.weight": large[:size] for number, size in enumerate(sizes)}
-    state = State(server=server, clients={"0": {"momentum": {"w": torch.zeros(5, 5)}}})
-    save(folder, RunState(state=state, lines=("{}\n",), last={}), RUN)
+    save(folder, only(server, {"0": {"momentum": {"w": torch.zeros(5, 5)}}}), RUN)
     size = (folder / NAME).stat().st_size
     tensors = 4 * (sum(sizes) + 25)
     assert tensors <= size <= tensors + 300 * (len(sizes) + 1) + 8000
@@ -114,9 +118,10 @@ from benchmark.records.state import RunState, load, save
 clients = {str(n): {"v": {str(k): torch.ones(1024, 1024) for k in range(11)}} for n in range(int(sys.argv[2]))}
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 before = peak()
-save(Path(sys.argv[1]), RunState(state=State(server={}, clients=clients), lines=("{}\\n",), last={}), "x")
+state = State(server={}, clients=clients)
+save(Path(sys.argv[1]), RunState(state=state, lines=("{}\\n",), measured={}, exchange={}), "x")
 print(peak() - before)
-del clients
+del clients, state
 load(Path(sys.argv[1]), "x")
 print(peak() - before)
 """
@@ -138,8 +143,7 @@ def test_saves_are_further_apart_where_one_takes_long(tmp_path, monkeypatch):
         clock[0] += 10.0
         saved.append(run_state.round)
 
-    monkeypatch.setattr(recorder.states, "save", slow)
-    monkeypatch.setattr(recorder, "MOST_OF_A_RUN", 0.05)
+    monkeypatch.setattr(recorder.state, "save", slow)
     with claimed(tmp_path) as claim:
         written = recorder.Recorder(claim, tiny_experiment())
         for number in range(1, 7):

@@ -14,6 +14,7 @@ from benchmark.verdicts.results import ACCURACY, cell_result
 from benchmark.verdicts.statistics import summary
 from reports.agreement import agree, agreement, largest_gap, standard_error
 from reports.paper_table import ours_entry
+from reports.reported import Reported
 from tests.reports.fakes import accuracies, make_cell, printed
 
 FRACTIONS = st.floats(0.0, 1.0)
@@ -74,8 +75,8 @@ def test_only_profile_paper_is_compared_and_the_level_allows_for_all_cells() -> 
     results = [cell_result(cell, records, 3) for cell in shown.cells]
     seen = agreement(shown, results[0])
     assert seen is not None and seen.level == pytest.approx(0.975) and seen.difference == pytest.approx(0.03)
-    gap = largest_gap(shown, results)
-    assert gap is not None and gap[0].cell.label == "A"
+    gap = largest_gap(Reported(shown, records).agreements)
+    assert gap is not None and gap[0] == "A"
     for other in (item("laptop"), item(margin=None)):
         assert agreement(other, results[0]) is None
     assert agreement(shown, replace(results[0], values={})) is None
@@ -93,7 +94,8 @@ def test_other_data_than_the_papers_get_their_note_and_no_verdict(data: str, ver
     result = cell_result(shown.cells[0], records, 1)
     seen = agreement(shown, result)
     assert seen is not None and seen.verdict == verdict and seen.difference == pytest.approx(0.03)
-    below = ours_entry(shown, result, ACCURACY).below
+    one = Reported(shown, records)
+    below = ours_entry(one, "A", ACCURACY).below
     assert "+3.00 to the paper" in below
     assert (note in below) == (verdict is None)
-    assert (largest_gap(shown, [result]) is None) == (verdict is None)
+    assert (largest_gap(one.agreements) is None) == (verdict is None)

@@ -275,6 +275,17 @@ def test_a_claim_s_page_has_its_sentence_its_rule_and_every_seed(tmp_path: Path)
         assert said in text, said
 
 
+@pytest.mark.parametrize(("seeds", "shown"), [(9, "seed 108 90.08 80.00 +0.00"), (0, "not run")])
+def test_a_claim_about_collapse_has_a_page_with_where_its_runs_end(tmp_path: Path, seeds: int, shown: str) -> None:
+    """Also where no seed has all of its cells."""
+    item, records = confirmed(seeds)
+    claim = replace(item.claims[0], endpoint="collapse", contrast={}, contrasts=(item.claims[0].contrast,))
+    item = replace(item, claims=(claim,))
+    pilot = {item.cells[0].cell_key: {0: make_record(item.cells[0], 0, {ACCURACY: 0.9})}}
+    build([(item, begun_under(item, records if seeds else pilot))], tmp_path)
+    assert shown in words(tmp_path / claim_page(item, claim))
+
+
 def test_a_page_says_when_claim_and_first_run_were_made_and_by_which_rule(tmp_path: Path) -> None:
     """Seed 101 began first, before the rule had a version; a pilot was earlier still. Without a run: none yet."""
     item = pair(made=datetime(2026, 11, 22, 21, 53, 57, tzinfo=UTC), commit="9500fb4")
@@ -294,7 +305,7 @@ def test_a_page_says_when_claim_and_first_run_were_made_and_by_which_rule(tmp_pa
     }
     assert pre_registration(Reported(item, records), item.claims[0]) == {
         "made": "2026-11-22 21:53 UTC, in commit 9500fb4",
-        "first run": "2026-11-23 01:07 UTC, a seed 101, by code 4f1c2a9be0",
+        "first run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",
         "rule": "version 4; 2 runs begun before the rule had a version; 16 runs begun under version 4",
     }
     assert pre_registration(Reported(item, {}), item.claims[0])["first run"] == "none yet"

@@ -13,7 +13,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.statistics import summary
-from reports.figures import Panel, Picture, as_json, curves
+from reports.figures import Picture, as_json
 from reports.item_figures import caption_of, figure_csv, item_picture, joins, panels_of
 from reports.reported import Reported
 from reports.results import series_of
@@ -55,25 +55,6 @@ def test_a_row_has_one_y_scale_and_a_column_one_x_scale(drawn: Picture) -> None:
     axes = drawn.figure.axes
     assert len({ax.get_ylim() for ax in axes[:3]}) == 1 and len({ax.get_xlim() for ax in axes[::3]}) == 1
     assert [ax.get_xlabel() for ax in axes[-3:]] == ["Round"] * 3
-
-
-def test_a_picture_on_used_axes_is_as_on_new_ones(laptop_table: tuple[Item, Records]) -> None:
-    """Also after one with another metric, a mark where clients join, and a logarithmic axis."""
-    item, records = laptop_table
-    result = Reported(item, records).results["Grouping/small"]
-    panels = [
-        Panel(title="", metric=metric, joins=joined, lines={"": series_of(result, metric, 60)})
-        for metric, joined in (
-            ("test/accuracy", 30),
-            ("diversity/delta/l2/squared/clients", None),
-            ("pseudo/kept", None),
-        )
-    ]
-    pages = [
-        [str(curves([[panel]], {"": LOOKS["Grouping"]}, again=again).inline("x")) for panel in panels]
-        for again in (False, True)
-    ]
-    assert pages[0] == pages[1]
 
 
 def test_a_diverged_run_is_dotted_to_a_cross(drawn: Picture) -> None:

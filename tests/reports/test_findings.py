@@ -17,7 +17,7 @@ from reports.findings import findings_page, write_findings
 from reports.formatting import claim_page, markdown
 from reports.pages import papers
 from reports.reported import Reported
-from reports.scope import lines_beside
+from reports.scope import context_lines
 from tests.reports.fakes import accuracies, make_cell, pair, printed
 
 
@@ -50,7 +50,7 @@ def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
     page = findings_page([Reported(one.item, {}), one], links=True)
     assert f"[{name}]({claim_page(one.item, judged.claim)})**: {judged.verdict}." in page
     assert markdown(finding_text(one, judged)) in page
-    for line in lines_beside(one, judged, [one]):
+    for line in context_lines(one, judged, [one]):
         assert markdown(line) in page
 
 

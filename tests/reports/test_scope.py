@@ -14,7 +14,7 @@ from benchmark.verdicts.results import Records
 from reports.claims import claim_values
 from reports.exports import item_result
 from reports.reported import Reported
-from reports.scope import against_lines, lines_beside, scope_text, so_far_lines
+from reports.scope import against_lines, context_lines, scope_text, so_far_lines
 from tests.reports.fakes import accuracies, make_record, pair
 
 
@@ -93,13 +93,13 @@ def test_all_seeds_and_collapse_have_lines_of_their_own() -> None:
     here = Reported(pair(), {})
     over_all = Estimate(value=-0.01, n=12, interval=(-0.04, 0.02), is_range=True)
     judged = decided("contradicted", over_all=over_all, collapsed={"a": 0, "b": 7}, runs_fall=True)
-    assert lines_beside(here, judged, [here]) == [
+    assert context_lines(here, judged, [here]) == [
         "Over all 12 confirming seeds: -1.00 points [-4.00, +2.00] (least and largest difference).",
         "Collapsed: a 0 of 9, 0 to 34 %, b 7 of 9, 40 to 97 %.",
         "Runs fall: 7 of 9.",
     ]
     none = replace(judged, over_all=None, collapsed={"a": 0, "b": 0}, runs_fall=False)
-    assert lines_beside(here, none, [here]) == ["Collapsed: no run of a, b (0 of 9, 0 to 34 % each)."]
+    assert context_lines(here, none, [here]) == ["Collapsed: no run of a, b (0 of 9, 0 to 34 % each)."]
 
 
 def test_json_has_setting_look_all_seeds_and_collapse() -> None:

@@ -177,7 +177,7 @@ def test_a_cell_has_one_page_with_all_that_its_records_hold(tmp_path: Path) -> N
     for said in (
         *("toy/tab1, laptop A/2", "toy/tab2, laptop A/2", "71.25 ±8.54", "n=4/5", "seed 4 – not run"),
         *("75.00 best: 80.00", "Bytes up comm/bytes_up", "attempts differ in processor"),
-        *("2026-11-20 10:00 UTC from round 1: 2026-11-21 11:30 UTC", "p3 seed 3", "c0ffee seeds 0 to 2"),
+        *("2026-11-20 10:00:00 UTC from round 1: 2026-11-21 11:30:00 UTC", "p3 seed 3", "c0ffee seeds 0 to 2"),
     ):
         assert said in text, said
     rounds = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().splitlines()
@@ -243,16 +243,16 @@ def test_an_item_of_the_same_experiments_is_shown_once(tmp_path: Path) -> None:
 def test_others_stay_and_are_listed_where_they_have_a_page(tmp_path: Path) -> None:
     build([lean()], tmp_path)
     before = (tmp_path / item_page(lean()[0])).read_bytes()
-    build([small()], tmp_path, others=[lean(), lean(name="toy/tab9")])
+    build([small(), lean(), lean(name="toy/tab9")], tmp_path, only={("arena/toy", "demo")})
     front = words(tmp_path / "index.html")
     assert "toy/tab1" in front and "arena/toy" in front and "toy/tab9" not in front
     assert (tmp_path / item_page(lean()[0])).read_bytes() == before
 
 
 def test_what_is_gone_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    build([lean(), small()], tmp_path, whole=True)
+    build([lean(), small()], tmp_path)
     (tmp_path / "mine.txt").write_text("kept")
-    build([small()], tmp_path, whole=True)
+    build([small()], tmp_path)
     assert not (tmp_path / item_page(lean()[0])).exists() and (tmp_path / "mine.txt").exists()
     assert (tmp_path / item_page(small()[0])).is_file()
 

@@ -8,9 +8,8 @@ import pytest
 from rich.console import Console
 
 from benchmark.papers.item import Item, Printed, Shown
-from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import Records
-from reports.claims import claims_table, lines_of
+from reports.claims import claims_table, rows_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
 from reports.paper_table import grid, item_tables, ladder_table
@@ -88,21 +87,20 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
 
 
 def test_markdown_by_hand() -> None:
-    """A: mean .91, std .01. B: mean .81, std .01. B - A by seed: -.10 -.09 -.11: mean -.10, std .01, and
-    t(.975, 2) / sqrt 3 = 2.484: +-2.48 points."""
+    """A: mean .91, std .01. B: mean .81, std .01."""
     (table,) = item_tables(Reported(*two_methods()))
     rows = markdown_of(table).splitlines()
-    assert rows[2] == "| C | A, ours | B, ours | A, published | B, difference to A, points |"
-    assert rows[4] == "| C = 2 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | 80.50 | -10.00 no interval n=3 |"
-    assert rows[5] == "| C = 4 | – not run (0/3) | 70.00 n=1/3 | – | – |"
+    assert rows[2] == "| C | A, ours | B, ours | A, published |"
+    assert rows[4] == "| C = 2 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | 80.50 |"
+    assert rows[5] == "| C = 4 | – not run (0/3) | 70.00 n=1/3 | – |"
     assert rows[-1] == "- a note" and "orientation only" in rows[0]
 
 
 def test_latex_by_hand() -> None:
     (table,) = item_tables(Reported(*two_methods()))
     text = latex_of(table)
-    assert r"C = 2 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & 80.50 & -10.00 no interval n=3 \\" in text
-    assert text.count("&") == 4 * 3 and r"\begin{tabular}{lrrrr}" in text and "% a note" in text
+    assert r"C = 2 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & 80.50 \\" in text
+    assert text.count("&") == 3 * 3 and r"\begin{tabular}{lrrr}" in text and "% a note" in text
 
 
 def test_csv_has_one_unit_a_row_and_says_which() -> None:
@@ -118,7 +116,7 @@ def test_csv_has_one_unit_a_row_and_says_which() -> None:
 
 def test_the_terminal_says_the_same() -> None:
     text = terminal(*two_methods())
-    for said in ("91.00 ±1.00", "n=3", "-10.00", "no interval", "80.50", "not run (0/3)", "note: a note"):
+    for said in ("91.00 ±1.00", "n=3", "80.50", "not run (0/3)", "note: a note"):
         assert said in text, said
     assert "C = 2 " in text and "…" not in text
     assert max(map(len, text.splitlines())) <= 100 and text.rstrip().endswith("report: reports/site/x.html")
@@ -156,10 +154,9 @@ def test_several_metrics_are_blocks_of_columns() -> None:
     values = {"test/accuracy": 0.9, metrics[1]: 1.25}
     records = {cell.cell_key: {0: make_record(cell, 0, values)} for cell in cells}
     item = Item(name="toy/tab1", title="T", profile="paper", cells=cells, metrics=metrics)
-    (table, differences) = item_tables(Reported(item, records), most=5)
+    (table,) = item_tables(Reported(item, records))
     text = markdown_of(table)
     assert "80.00 ±1.5 n=3" in text and "1.25 n=1" in text and "Diversity of weight changes" in text
-    assert differences.title == "Differences to A"
     units = {row["metric"]: row["unit"] for row in csv.DictReader(io.StringIO(csv_of(table)))}
     assert units == {metrics[0]: "fraction", metrics[1]: "none"}
 
@@ -186,7 +183,7 @@ def test_entries_without_runs_have_their_published_and_computed_values() -> None
 def test_what_is_computed_is_one_column_unless_a_row_has_two_values(sizes: tuple[float, ...], heads: list[str]) -> None:
     item, records = two_methods()
     cells = tuple(replace(cell, computed={"MB": size}) for cell, size in zip(item.cells, sizes, strict=True))
-    (table,) = item_tables(Reported(replace(item, cells=cells), records), most=9)
+    (table,) = item_tables(Reported(replace(item, cells=cells), records))
     assert [head for head in table.heads() if "MB" in head] == heads
     places = [table.heads().index(head) for head in heads]
     shown = [[row.entries[place].text for place in places] for row in table.rows]
@@ -216,7 +213,7 @@ def test_what_has_no_column_stands_beside_the_table() -> None:
     alone = make_cell("Labels alone", {"rung": "labels"}, 9, role="control")
     table, beside = item_tables(Reported(replace(item, cells=(*item.cells, alone)), records))
     assert [row.entries[0].text for row in table.rows] == ["C = 2", "C = 4"]
-    assert beside.title == "Beside the table" and [row.entries[0].text for row in beside.rows] == ["Labels alone"]
+    assert beside.title == "Other entries" and [row.entries[0].text for row in beside.rows] == ["Labels alone"]
 
 
 def test_who_has_labels_is_said_where_methods_differ() -> None:
@@ -264,7 +261,7 @@ def test_claims_by_hand() -> None:
     """a - b is .10 .09 .11 by pilot seeds: typically .10, and not judged. Nine confirming seeds with .10 each hold."""
     item = pair()
     pilots = accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])])
-    table = claims_table(lines_of(item, judge(item, pilots)))
+    table = claims_table(rows_of(Reported(item, pilots)))
     assert (
         "| not judged yet | +10.00 points | 3 | – | toy/tab1 at K = 10, C = 10 on 8x8 digits | demo | accuracy |"
         in markdown_of(table)
@@ -276,7 +273,7 @@ def test_claims_by_hand() -> None:
         cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed in range(100, 109)}
         for cell, value in zip(item.cells, (0.9, 0.8), strict=True)
     }
-    text = markdown_of(claims_table(lines_of(item, judge(item, begun_under(item, confirmed)))))
+    text = markdown_of(claims_table(rows_of(Reported(item, begun_under(item, confirmed)))))
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
 
 
@@ -284,7 +281,7 @@ def test_a_claim_without_runs_says_why() -> None:
     item = pair()
     (judged,) = item_result(item, {})["claims"]
     assert judged["verdict"] == "not run" and judged["estimate"] is None and "no seed" in judged["reason"]
-    assert "| not run | – | 0 |" in markdown_of(claims_table(lines_of(item, judge(item, {}))))
+    assert "| not run | – | 0 |" in markdown_of(claims_table(rows_of(Reported(item, {}))))
 
 
 def hostile() -> tuple[Item, Records]:

@@ -3,33 +3,26 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.central import FixMatch
+from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
-from benchmark.methods.ssfl import Grouping
+from benchmark.methods.ssfl import CRL, Grouping
 from benchmark.papers.catalogue import items
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.cost import (
-    AT_LEAST,
-    AT_MOST,
-    MOST_ROUNDS,
     RUN_SECONDS,
-    Cost,
-    Counts,
     cost_of,
     count,
     measured,
-    network_of,
-    over_rounds,
-    stand_in,
 )
+from sweeps.counting import AT_LEAST, AT_MOST, BY_REPORTS, ESTIMATED, Cost, network_of, stand_in
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 from tests.methods.golden import TRACES
@@ -53,10 +46,10 @@ def test_the_cost_of_crl_by_hand(tiny):
     Trained: 6 x 8 + 24 x 8 = 240 images; pseudo-labelled: 192 images, one forward pass each.
     Bytes each way: 3 rounds x 4 clients.
     """
-    found = count(tiny)
-    assert found.totals["local_steps"] == 30 and found.notes == ()
-    assert found.totals["flops"] == flops_of(tiny, 240, 192)
-    assert found.totals["bytes_up"] == found.totals["bytes_down"] == 12 * BYTES
+    cost = count(tiny).whole
+    assert cost.local_steps == 30 and cost.notes == ()
+    assert cost.flops == flops_of(tiny, 240, 192)
+    assert cost.bytes_up == cost.bytes_down == 12 * BYTES
 
 
 @pytest.mark.parametrize(
@@ -72,7 +65,7 @@ def test_the_cost_of_crl_by_hand(tiny):
 )
 def test_flops_by_hand(method, trained, labelled):
     experiment = replace(BASE, method=method)
-    assert count(experiment).totals["flops"] == flops_of(experiment, trained, labelled)
+    assert count(experiment).whole.flops == flops_of(experiment, trained, labelled)
 
 
 REAL = {
@@ -96,17 +89,29 @@ def test_counted_costs_are_those_of_the_record(name, tmp_path):
 def test_every_method_costs_about_what_is_counted(name):
     """The methods' golden settings: as counted to a tenth, or at most so much where the plan says that it is the most.
     FedSwitch sends one model or two by what its clients report, and FedMatch only what has changed."""
-    module, found = module_of(TRACES[name]), count(TRACES[name])
-    real = dict.fromkeys(("local_steps", "comm/bytes_up", "comm/bytes_down"), 0.0)
+    module, counted = module_of(TRACES[name]), count(TRACES[name]).whole
+    real = dict.fromkeys(("local_steps", "bytes_up", "bytes_down"), 0.0)
     for round_number in module.remaining_rounds():
         module.training_step(round_number, 0)
-        real = {key: value + module.metrics[key] for key, value in real.items()}
-    factors = {"comm/bytes_down": 2.0} if name.startswith("fedswitch") else {}
+        real = {key: value + module.metrics[COLUMN.get(key, key)] for key, value in real.items()}
     for key, value in real.items():
-        counted = found.totals[key.removeprefix("comm/")]
-        assert counted > 0 or not value
-        assert value <= 1.1 * factors.get(key, 1.0) * counted or (key != "local_steps" and AT_LEAST in found.notes)
-        assert key != "local_steps" or AT_MOST in found.notes or value >= 0.9 * counted
+        expected, is_bytes = getattr(counted, key), key.startswith("bytes")
+        assert expected > 0 or not value
+        assert value <= 1.1 * expected or (is_bytes and AT_LEAST in counted.notes)
+        upper_bound = AT_MOST in counted.notes or (is_bytes and BY_REPORTS in counted.notes)
+        assert value >= 0.9 * expected or upper_bound
+
+
+COLUMN = {"bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
+
+
+def test_a_pooled_test_set_has_its_size_and_leaves_the_rest_for_training(tiny):
+    """Digits have 1,797 images in all."""
+    pooled = replace(tiny, data=replace(tiny.data, pooled_test=400))
+    data = stand_in(pooled).data
+    assert (len(data.train_labels_N), len(data.test_labels_N)) == (1397, 400)
+    with pytest.raises(ConfigError, match="pooled_test: 1797"):
+        count(replace(tiny, data=replace(tiny.data, pooled_test=1797)))
 
 
 def test_a_setting_that_the_run_would_refuse_is_refused(tiny):
@@ -126,51 +131,51 @@ def test_a_stand_in_holds_every_image_once(name, tiny, monkeypatch, tmp_path):
     assert max(sizes[k] for k in range(4)) - min(sizes[k] for k in range(4)) <= d
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3, 100, 6400])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 100])
 @pytest.mark.parametrize("warm", [0, 1, 30])
-def test_a_warm_start_is_summed_from_few_rounds(rounds, warm):
-    """A warm start of 3 steps a round, then 7: the sum, exactly where its end is found."""
-    asked = []
-
-    def count_round(number: int) -> Counts:
-        asked.append(number)
-        return Counts({"local_steps": 3 if number <= warm else 7})
-
-    found, exact = over_rounds(count_round, rounds)
-    assert exact and found["local_steps"] == 3 * min(warm, rounds) + 7 * max(0, rounds - warm)
-    assert len(asked) == len(set(asked)) <= MOST_ROUNDS
+def test_rounds_of_a_warm_start_and_after_it(rounds, warm, tiny):
+    """2 steps at the server in each, and 2 at each of 4 clients after the warm start."""
+    federation = replace(tiny.federation, rounds=rounds)
+    cost = count(replace(tiny, method=replace(tiny.method, warm_start_rounds=warm), federation=federation))
+    for first in {0, rounds // 2, rounds}:
+        assert cost.of_first(first).local_steps == 2 * first + 8 * max(0, first - warm)
 
 
-def test_random_cohorts_are_estimated_and_said_to_be():
-    """2000 rounds of 90 to 110 steps: within 5 % of their sum."""
-    draws = np.random.default_rng(0).integers(90, 111, 2000)
-    found, exact = over_rounds(lambda number: Counts({"local_steps": int(draws[number - 1])}), 2000)
-    assert not exact and found["local_steps"] == pytest.approx(draws.sum(), rel=0.05)
+def test_random_cohorts_are_estimated_and_said_to_be(tiny):
+    """Two of four clients, one of which holds the labels: a cohort with it trains other jobs."""
+    data = replace(tiny.data, label_setting="some_clients")
+    federation = replace(tiny.federation, C=2, rounds=30)
+    run = replace(tiny, data=data, method=FedConsist(batch_size=8), federation=federation)
+    assert ESTIMATED in count(run).whole.notes
+    everyone = replace(run, federation=replace(federation, C=4))
+    assert ESTIMATED not in count(everyone).whole.notes
 
 
 def test_seconds_grow_with_the_rounds_and_with_what_is_measured(tiny):
     """Six rounds take twice what three do, but for a run's start; each kind of job is timed once for both."""
-    short, longer = count(tiny).seconds(), replace(tiny, federation=replace(tiny.federation, rounds=6))
-    assert count(longer).seconds() - RUN_SECONDS == pytest.approx(2 * (short - RUN_SECONDS), rel=0.01)
+    short, longer = count(tiny).whole.core_seconds, replace(tiny, federation=replace(tiny.federation, rounds=6))
+    assert count(longer).whole.core_seconds - RUN_SECONDS == pytest.approx(2 * (short - RUN_SECONDS), rel=0.01)
     often = replace(tiny, evaluation=Evaluation(every=1, gradient_diversity_every=1))
-    assert count(often).seconds() > short
+    assert count(often).whole.core_seconds > short
 
 
-def test_a_client_that_waits_for_confident_labels_is_timed_as_training(tiny):
-    """SemiFL at tau = .95 on an untrained network trains no client; its plan has to time clients at work."""
-    found = count(replace(tiny, method=SemiFL()))
-    (client,) = [sample for sample in found.samples.values() if sample.job.key.client >= 0 and sample.steps]
-    assert AT_MOST in found.notes and client.seconds_a_step > 0.0005  # it takes over 2 ms where it trains
+@pytest.mark.parametrize(
+    "method", [replace(BASE.method, objective=CRL(threshold=0.95)), SemiFL()], ids=["crl", "semifl"]
+)
+def test_images_below_the_threshold_are_timed_as_training(method):
+    """An untrained network is sure of nothing: at tau = .95 SemiFL would train no client, and CRL no image."""
+    all_kept = replace(method, objective=CRL(threshold=0.0)) if hasattr(method, "objective") else SemiFL(threshold=0.0)
+    one, other = (count(replace(BASE, method=each)).later for each in (method, all_kept))
+    assert one.local_steps == other.local_steps and one.core_seconds > 0.5 * other.core_seconds
 
 
-def test_a_long_step_is_trained_with_fewer_images(tiny, monkeypatch):
-    """A quarter of the images: four times its FLOPs are those of the whole step."""
-    whole = count(tiny).totals["flops"]
-    _, forward = network_of(stand_in(tiny))
-    monkeypatch.setattr("sweeps.cost.STEP_FLOPS", 3 * 8 * forward / 4)
-    monkeypatch.setattr("sweeps.cost._trained", {})
-    other = replace(tiny, federation=replace(tiny.federation, rounds=4))
-    assert count(other).totals["flops"] == whole / 3 * 4
+def test_a_heavy_step_is_trained_with_two_images(tiny, monkeypatch):
+    """FLOPs are those of the whole step, and seconds are in proportion to them."""
+    light = count(tiny).later
+    monkeypatch.setattr("sweeps.counting.HEAVY", 0.0)
+    monkeypatch.setattr("sweeps.counting._steps", {})
+    heavy = count(replace(tiny, federation=replace(tiny.federation, rounds=4))).later
+    assert heavy.flops == light.flops and heavy.core_seconds > 0
 
 
 def test_a_finished_run_knows_better(tiny, tmp_path):
@@ -197,7 +202,7 @@ def test_what_is_no_measure_of_this_machine(file, change, tiny, tmp_path):
 
 def test_costs_add_up_and_keep_each_note_once(monkeypatch):
     total = Cost(local_steps=1, flops=2.0, notes=("a", "b")) + Cost(core_seconds=7200.0, bytes_up=5, notes=("b",))
-    monkeypatch.setattr("sweeps.cost.usable_cores", lambda: 4)
+    monkeypatch.setattr("sweeps.counting.usable_cores", lambda: 4)
     plain = total.to_json()
     assert (plain["local_steps"], plain["flops"], plain["bytes_up"], plain["notes"]) == (1, 2.0, 5, ["a", "b"])
     assert plain["hours"] == 0.5 and plain["cores"] == 4
@@ -207,4 +212,4 @@ def test_the_paper_s_table_2_is_counted():
     """6 runs of 100 x 1024 steps for C clients and one server: 102400 x (2 x (10 + 30 + 47) + 6) = 18,432,000."""
     (item,) = items(["ssfl/tab2"], "paper")
     six = [cell.experiment for cell in item.cells if cell.role == "published"]
-    assert sum(count(run).totals["local_steps"] for run in six) == 102_400 * (2 * 87 + 6) == 18_432_000
+    assert sum(count(run).whole.local_steps for run in six) == 102_400 * (2 * 87 + 6) == 18_432_000

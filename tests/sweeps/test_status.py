@@ -14,9 +14,10 @@ from benchmark.cli.main import main
 from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
 from benchmark.records.copies import pack, unpack
-from benchmark.records.record import read_rounds, read_run, run_folder
+from benchmark.records.record import read_run, run_folder
 from benchmark.records.run import run
-from sweeps.status import RunStatus, on_disk, status_of, summary, work
+from sweeps.cost import seconds_of_first
+from sweeps.status import RunStatus, on_disk, status_of, summary
 from tests.conftest import ROOT
 
 HOLD = """
@@ -65,6 +66,7 @@ def status(state, *, round, rounds=10, pace=None, cell="a", seed=0):
         attempt=1,
         accuracy=None,
         seconds_per_round=pace,
+        work=rounds,
         share_done=round / rounds,
     )
 
@@ -96,24 +98,26 @@ def test_a_warm_start_is_not_taken_for_the_pace_of_what_comes():
     assert summary([run, other]).seconds_left == pytest.approx(980.0)
 
 
-def test_the_share_of_a_run_on_its_way_goes_by_its_work(tiny, tmp_path):
-    """Of three rounds of 10 steps each (2 x 4 at clients, 2 at the server) two are recorded. With a warm start of one
-    round of 2 steps these are 12 of 22. What is recorded is what was planned."""
-    assert work(tiny) == 30 and work(tiny, 2) == 20
+def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_path):
+    """Two of three rounds are recorded, the first of which was a warm start's: its seconds are a server's alone."""
     warm = replace(tiny, method=replace(tiny.method, warm_start_rounds=1))
-    assert [work(warm, rounds) for rounds in range(4)] == [0, 2, 12, 22]
-    everywhere = replace(tiny, data=replace(tiny.data, label_setting="everywhere"))
-    assert work(everywhere) == 24  # no server trains
-    passes = replace(tiny, federation=replace(tiny.federation, epochs=5))
-    assert work(passes) == 150
     run(tiny, tmp_path)
     folder = run_folder(tmp_path, tiny)
-    assert sum(line["local_steps"] for line in read_rounds(folder)) == work(tiny)
     (folder / "result.json").unlink()
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "progress.jsonl").write_text("".join(lines[:2]))
-    for of_rounds, share in ((partial(work, warm), 12 / 22), (float, 2 / 3)):
-        assert status_of(folder, name="", rounds=3, work=of_rounds).share_done == pytest.approx(share)
+    status = status_of(folder, name="", rounds=3)
+    assert status.share_done == pytest.approx(2 / 3)
+    seconds = [seconds_of_first(warm, rounds) for rounds in range(4)]
+    assert seconds[0] == 0 and seconds[1] < seconds[2] - seconds[1] == pytest.approx(seconds[3] - seconds[2])
+    weighed = status.weighed(partial(seconds_of_first, warm))
+    assert weighed.work == seconds[3] and weighed.share_done == pytest.approx(seconds[2] / seconds[3])
+
+
+def test_a_run_that_cannot_be_counted_has_no_share_and_no_time_left(tiny):
+    refused = replace(tiny, federation=replace(tiny.federation, K=5000))
+    weighed = status("running", round=4, pace=1.0).weighed(partial(seconds_of_first, refused))
+    assert (weighed.work, weighed.share_done, weighed.pace) == (0.0, 0.0, None)
 
 
 def test_looking_and_showing_load_nothing_that_trains_or_is_slow_to_load(tmp_path):

@@ -1,0 +1,33 @@
+"""Tasks shared out to several processes: drawing takes most of the time of a site."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TypeVar
+
+Result = TypeVar("Result")
+FEWEST = 40  # tasks, below which further processes are not worth their start
+MOST = 8  # processes: each holds what it changes of the records
+
+_tasks: Sequence[Callable[[], object]] = ()
+
+
+def run_all(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """What each task returns, in order. Raises what a task raises.
+
+    Processes are forked, so that they share the records of this one; where the system cannot fork safely, and for few
+    tasks, all is done here.
+    """
+    processes = min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
+    if processes == 1 or len(tasks) < FEWEST:
+        return [task() for task in tasks]
+    global _tasks
+    _tasks = tasks
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        return list(pool.map(_run, range(len(tasks)), chunksize=4))  # type: ignore[arg-type]
+
+
+def _run(number: int) -> object:
+    return _tasks[number]()
