@@ -13,8 +13,7 @@ from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
 from benchmark.methods.protocol import Job, Outcome, Training
-from benchmark.methods.rscfed import RSCFed, norm_of_all, sum_of_norms
-from tests.conftest import tiny_experiment
+from benchmark.methods.rscfed import RSCFed
 from tests.federated.helpers import difference, equal
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
 from tests.methods.watch import watched
@@ -165,28 +164,6 @@ def test_a_labelled_client_of_few_images_keeps_its_share():
 # --- what is sent and kept ---
 
 
-@pytest.mark.parametrize("teacher_start", ["paper", "released_code"])
-def test_the_first_global_model_is_sent_to_clients_that_come_late(teacher_start):
-    """One client a round. The paper's teachers start at theta_glob^0, which is known in round 1, not needed by the
-    labelled client, and sent once to any other."""
-    method = rscfed(M=1, subset=1, batch_size=8, teacher_start=teacher_start)
-    module, logs = rounds_of(
-        experiment_of(method, federation=replace(tiny_experiment().federation, rounds=12)), rounds=12
-    )
-    start, met = weights_of(module.environment.network()), set()
-    sent = 0
-    for number, log in enumerate(logs, start=1):
-        (job,) = log.jobs
-        client = job.key.client
-        late = number > 1 and client not in met and not module.environment.labelled[client]
-        assert set(job.receives) == ({"student", "teacher"} if late and teacher_start == "paper" else {"student"})
-        if "teacher" in job.receives:
-            sent += 1
-            assert equal(job.receives["teacher"], start) and not equal(job.receives["student"], start)
-        met.add(client)
-    assert len(met) > 2 and (sent > 0) == (teacher_start == "paper")
-
-
 # Distance-reweighted aggregation, by hand on three clients with two weights each.
 #
 # The models lie on a line: t x (0.6, 0.8) with t = 0, 10, 30, so that one norm of a difference is |t - t'| and the sum
@@ -252,17 +229,6 @@ def test_the_beta_rules():
         assert weights == pytest.approx([value / sum(unlabelled_alone) for value in unlabelled_alone], rel=1e-6)
     # paper, A B C with 7.5 ln 2: 2^-.75, 1, 2^-3
     check(paper.consensus(MODELS, [A, B, C]), [0.5 * 2**-0.75, 0.25, 0.25 / 8])
-
-
-def test_statistics_count_for_the_released_distance_alone():
-    """A running mean 2 apart adds 2 to the sum of norms, nothing to the norm of parameters; a counter adds nothing."""
-    extra = [
-        {"norm.running_mean": torch.tensor([value]), "norm.num_batches_tracked": torch.tensor(7)}
-        for value in (1.0, 3.0)
-    ]
-    left, right = ({**model(t), **more} for t, more in zip((0, 10), extra, strict=True))
-    assert norm_of_all(left, right) == pytest.approx(10.0)
-    assert sum_of_norms(left, right) == pytest.approx(16.0)
 
 
 # The mean teacher of RSCFed and Fed-Consist by hand: sharpening, both losses, the moving average.

@@ -47,19 +47,6 @@ def test_matches_is_two_one_sided_tests(values: list[float], published: float, m
         assert (found.verdict == "differs") == (two_sided < 0.05)
 
 
-@pytest.mark.parametrize(
-    ("values", "verdict"),
-    [
-        ([0.8999, 0.9000, 0.9001], "matches"),  # half width 4.3 x .0001 x 1.15 is far below the margin
-        ([0.9299, 0.9300, 0.9301], "differs"),  # by 3 points, with the same width
-        ([0.88, 0.90, 0.92], "undecided"),  # half width 10 points
-        ([0.90], "undecided"),
-    ],
-)
-def test_three_verdicts(values: list[float], verdict: str) -> None:
-    assert agree(summary(values), 0.90, 0.01).verdict == verdict
-
-
 def item(profile: str = "paper", margin: float | None = 0.01) -> Item:
     cells = tuple(
         make_cell(m, {"method": m}, 900 + i, published=printed(p))

@@ -10,12 +10,11 @@ from benchmark.cli.report import on_disk
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Elsewhere, Item
 from benchmark.verdicts.judge import Estimate, Judged
-from benchmark.verdicts.results import Records
 from reports.claims import claim_values
 from reports.exports import item_result
 from reports.reported import Reported
-from reports.scope import against_lines, context_lines, scope_text, so_far_lines
-from tests.reports.fakes import accuracies, make_record, pair
+from reports.scope import against_lines, context_lines, scope_text
+from tests.reports.fakes import accuracies, pair
 
 
 def federated(item: Item, factors: list[tuple[int, int]]) -> Item:
@@ -74,20 +73,6 @@ def test_pilots_of_another_item_stand_beside_the_verdict(
     assert against_lines(here, judged, [here]) == []
 
 
-def test_each_data_set_of_the_other_item_has_a_line() -> None:
-    place = Elsewhere(item="toy/tab2", contrast={"{data}/a": 1.0, "{data}/b": -1.0})
-    labels = ("CIFAR-10/a", "CIFAR-10/b", "SVHN/a", "SVHN/b", "STL-10/a", "a")
-    assert [list(one) for one in place.contrasts_in(labels)] == [["CIFAR-10/a", "CIFAR-10/b"], ["SVHN/a", "SVHN/b"]]
-    assert Elsewhere(item="toy/tab2", contrast={"a": 1.0, "c": -1.0}).contrasts_in(labels) == ()
-
-
-def test_pilots_of_the_same_cells_are_told_where_they_disagree() -> None:
-    here = Reported(pair(), {})
-    against = decided("contradicted", pilots=Estimate(value=0.05, n=3))
-    assert against_lines(here, against, [here]) == ["Pilots of the same cells say the other way: +5.00 points (n = 3)."]
-    assert against_lines(here, decided("contradicted", pilots=Estimate(value=-0.05, n=3)), [here]) == []
-
-
 def test_all_seeds_and_collapse_have_lines_of_their_own() -> None:
     """7 of 9: Clopper and Pearson give 39.99 to 97.19 %; 0 of 9: 0 to 33.63 %."""
     here = Reported(pair(), {})
@@ -111,28 +96,6 @@ def test_json_has_setting_look_all_seeds_and_collapse() -> None:
     assert values["collapsed"] == {"a": [0, 9], "b": [7, 9]}
     (claim,) = item_result(pair(), {})["claims"]
     assert (claim["look"], claim["over_all_seeds"], claim["collapsed"]) == (None, None, {})
-
-
-def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
-    """a and b have a confirming seed and c has none: what a - b is so far is told, and nothing is judged."""
-    item = pair()
-    a, b = item.cells
-    c = replace(a, label="c", experiment=replace(a.experiment, precision="bf16"))
-    parts = ({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0})
-    claim = replace(item.claims[0], form="every", contrast={}, contrasts=parts)
-    item = replace(item, cells=(a, b, c), claims=(claim,))
-    records: Records = {
-        cell.cell_key: {100: make_record(cell, 100, {"test/accuracy": end})} for cell, end in ((a, 0.9), (b, 0.8))
-    }
-    one = Reported(item, records)
-    (judged,) = one.judged
-    assert judged.verdict == "not run"
-    lines = [
-        "Cells without confirming runs: c.",
-        "So far, not judged (above zero speaks for the claim): a - b: +10.00 points (n = 1).",
-    ]
-    assert so_far_lines(one, judged) == lines
-    assert so_far_lines(Reported(item, {}), judged) == []
 
 
 def test_fedavg_with_a_large_cohort_is_told_with_the_pilots_that_say_otherwise() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmark.data.partition import ClassSkew
-from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.experiment import Data, Experiment, Federation
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
@@ -24,12 +24,9 @@ from reports.ssfl_analysis import (
     explained,
     gains_over,
     item_section,
-    on_diversity,
-    on_gain,
     on_twins,
     page,
     partial_spearman,
-    runs_of,
     server_weight,
 )
 from tests.reports.fakes import make_record
@@ -79,13 +76,6 @@ def test_copies_of_a_cell_make_the_interval_no_narrower() -> None:
     assert np.diff(limits(wrong)) < 0.75 * np.diff(limits(a))
 
 
-def test_too_few_clusters_have_no_interval() -> None:
-    x = np.arange(21.0)
-    found = associated(np.stack([x, x, np.ones(21)]), [i // 3 for i in range(21)])
-    assert found.estimate == pytest.approx(1.0) and found.interval is None and found.clusters == 7
-    assert str(found) == "+1.00 (no interval)"
-
-
 def experiment(averaging: FedAvg | Grouping, R: float = 0.4, **more: Any) -> Experiment:
     federation = Federation(K=10, C=10, T=4, rounds=5)
     return Experiment(method=SSFL(averaging=averaging), federation=federation, partition=ClassSkew(R=R), **more)
@@ -114,18 +104,6 @@ def test_the_server_s_weight_by_hand() -> None:
     assert server_weight(experiment(FedAvg(server_weight=0.25))) == 0.25
     assert server_weight(experiment(FedAvg(), data=Data(N_s=0, label_setting="share", labelled_share=0.1))) is None
     assert server_weight(replace(experiment(FedAvg()), method=SemiFL())) is None
-
-
-def test_a_cell_is_one_point_in_whatever_item_it_stands() -> None:
-    """Also where it is measured more often; the median of 9, .5 and .5 is .5."""
-    one, more = cell("Grouping"), cell("Grouping", evaluation=Evaluation(gradient_diversity_every=2))
-    records = {one.cell_key: runs(one, [0.9, 0.8], 0.5)}
-    (row,) = cells_of(runs_of([Reported(item([one]), records), Reported(item([more], "ssfl/fig6"), records)])).to_dict(
-        "records"
-    )
-    assert (row["cell"], row["averaging"], row["n"]) == ("ssfl/tab2: Grouping/R=0.4", "Grouping", 2)
-    assert row["server_weight"] == pytest.approx(1 / 6)
-    assert row["accuracy"] == pytest.approx(0.85) and row[DIVERSITY] == 0.5
 
 
 def row(way: str, setting: str, weight: float, diversity: float, accuracy: float, data: str = "mnist") -> dict:
@@ -174,20 +152,6 @@ def test_data_sets_are_ranked_apart() -> None:
     found = explained(cells_of(pd.DataFrame(cells)), DIVERSITY)
     assert found["plain"].estimate == pytest.approx(-1.0) and found["held"].estimate == pytest.approx(-1.0)
     assert found["plain"].clusters == 10
-
-
-def told(low: float, high: float) -> str:
-    held = Association(estimate=0.0, interval=(low, high), n=30, clusters=12)
-    return on_diversity(DIVERSITY, held)
-
-
-def test_the_sentence_follows_the_interval() -> None:
-    assert "less accurate, as the paper says" in told(-0.8, -0.1) and "not a proof" in told(-0.8, -0.1)
-    assert "against the paper's explanation" in told(0.1, 0.6) and "at most a weak association" in told(-0.2, 0.25)
-    assert "do not show whether" in told(-0.6, 0.2) and "over 30 cells in 12 settings" in told(-0.6, 0.2)
-    assert on_gain([]).startswith("No setting") and on_twins([]) == ""
-    unsure = gains_over(ways({"FedAvg": {0: 0.5}, "Control": {0: 0.6}, "Grouping": {0: 0.4}}))
-    assert "not distinguishable from zero" in on_gain(unsure)
 
 
 def test_page_and_item_from_the_same_records() -> None:
