@@ -259,6 +259,8 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
 
 def _read(hint: Any, raw: Any, path: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return raw
     if origin is Literal:
         if raw not in args:
             raise ConfigError(f"{path}: unknown value {quoted(raw)}; {nearest(raw, map(str, args))}")

@@ -54,7 +54,7 @@ PROFILES_SEEDS = Seeds()
 def wanted(items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, *, shown: bool = False) -> tuple[Experiment, ...]:
     """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly.
 
-    `shown`: also the runs of quoted cells, which nobody asked to train.
+    `shown`: also the runs of quoted cells, which are not trained.
     """
     runs: dict[tuple[int, str], Experiment] = {}
     for item in items:
@@ -69,7 +69,7 @@ def wanted(items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, *, shown: bool 
 
 def _first_seeds(item: Item) -> Mapping[str, list[int]]:
     """Of each cell the first seeds that confirm: those of the claims on it and on the cells that it bounds, which may
-    be of several families; the first of all where there is no claim."""
+    be of several families; the first hundred where no claim speaks of it."""
     firsts: dict[str, set[int]] = {}
     for claim in item.claims:
         for cell in (cell for cell in item.cells if cell.label in claim.labels):
@@ -82,10 +82,10 @@ def _first_seeds(item: Item) -> Mapping[str, list[int]]:
 def _read(results: Path, cell_keys: Iterable[str], *, with_reference: bool, tell: bool) -> Records:
     """The records that can be read; one that cannot counts as missing, with a line on standard error if `tell`."""
     troubles: list[str] = []
-    found = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles)
+    records = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles, differences=troubles)
     for trouble in troubles if tell else ():
         print(f"fssl: {trouble}", file=sys.stderr)
-    return found
+    return records
 
 
 def plan(

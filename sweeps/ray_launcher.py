@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from benchmark.errors import CannotWrite, ConfigError, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.records.provenance import commit
-from sweeps.launcher import RunDied, named
+from sweeps.launcher import RunDied, RunFailed, named
 from sweeps.processes import CPU, attempt
 
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the launch
@@ -69,7 +69,11 @@ class Orders:
                 raise CannotWrite(f"node {node} does not see {results}: all nodes have to share the folder of results")
             time.sleep(0.2)
         if (here := commit()) != self.code:
-            raise ConfigError(f"node {node} has other code ({here}); check out {self.code} there")
+            raise ConfigError(f"node {node} has other code ({_short(here)}); check out {_short(self.code)} there")
+
+
+def _short(code: dict[str, Any]) -> str:
+    return f"commit {code['commit']:.10}" + (" with changes" if code["changes"] else "")
 
 
 def train(data: dict[str, Any], orders: Orders) -> FsslError | None:
@@ -77,7 +81,10 @@ def train(data: dict[str, Any], orders: Orders) -> FsslError | None:
     orders.check_node()
     if orders.fssl_data:
         os.environ.setdefault("FSSL_DATA", orders.fssl_data)
-    return attempt(from_json(data), *orders.arguments)
+    try:
+        return attempt(from_json(data), *orders.arguments)
+    except FsslError as error:  # a user's own method that this node does not have
+        return error
 
 
 class RayWorkers:
@@ -145,7 +152,9 @@ class RayWorkers:
         try:
             error: FsslError | None = self._ray.get(task)
         except failures.RayTaskError as failed:
-            raise failed.cause from None
+            if isinstance(failed.cause, FsslError):
+                raise failed.cause from None
+            return RunFailed(f"{named(run)}: {failed.cause!r}")
         except failures.TaskCancelledError as cancelled:  # before the run began
             error = Stopped(str(cancelled))
         except failures.NodeDiedError:

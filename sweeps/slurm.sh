@@ -5,7 +5,7 @@
 #     sbatch --gpus-per-task=1 sweeps/slurm.sh ssfl/tab2 --profile gpu --jobs 1
 #
 # Submitted from the checkout, which all nodes see with its .venv and its results. A worker that is told to stop, because
-# its time is over or others need the node, leaves checkpoints and ends with 76: then it is queued again.
+# its time is over or others need the node, saves its runs and ends with 76: then it is queued again.
 #SBATCH --job-name=fssl
 #SBATCH --array=0-7
 #SBATCH --cpus-per-task=4

@@ -1,4 +1,4 @@
-"""Reads from their folders how far runs are, from any shell or machine."""
+"""How far runs are, as their folders show it: to any shell on any machine that sees them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,11 @@ from benchmark.records.claim import PATIENCE, is_held, why_dead
 from benchmark.records.files import one_line, read_json
 from benchmark.records.record import Round, RunRecord, read_result, read_rounds
 
-# stopped: on purpose, and saved. dead: its process is gone, or silent for too long; the next worker takes over.
+# stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
 State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "damaged", "missing"]
 FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
+# What a file of JSON with absent fields, or fields of other types, raises where it is used.
+MISSHAPEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def in_words(seconds: float) -> str:
@@ -85,55 +87,71 @@ def status_of(
 ) -> RunStatus:
     """The run in `folder` (cell_key/seed=n), which need not exist; `rounds` as its experiment has them.
 
-    `finished`: its record, where that is known to be finished; it may be a committed copy. All rounds count as equal
-    work: `RunStatus.weighed`.
+    `finished`: its record, where that is known to be finished; it may be a committed copy. Of a finished run only the
+    result is read, not its rounds. All rounds count as equal work: `RunStatus.weighed`.
     """
-    known: dict[str, Any] = {
-        "cell_key": folder.parent.name,
-        "seed": int(folder.name.partition("=")[2]),
-        "name": name,
-        "rounds": rounds,
-    }
-    try:
-        state = _state(folder, patience) if finished is None else _known(finished.status)
-        lines = read_rounds(folder) if finished is None else finished.rounds
-        attempt = 0 if finished is not None else len((read_json(folder / "manifest.json") or {}).get("attempts", ()))
-    except (FsslError, OSError) as error:
-        return RunStatus(**known, state="damaged", trouble=one_line(error))
-    done = int(lines[-1]["round"]) if lines else 0
-    return RunStatus(
-        **known,
-        state=state,
-        round=done,
-        attempt=attempt,
-        accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
-        seconds_per_round=_seconds_per_round(lines, finished),
+    status = RunStatus(
+        cell_key=folder.parent.name,
+        seed=int(folder.name.partition("=")[2]),
+        name=name,
+        state="missing",
+        rounds=rounds,
         work=float(rounds),
-        share_done=done / rounds,
-        trouble=_trouble(folder, state, patience),
+    )
+    try:
+        result = read_result(folder) if finished is None else finished.result
+        if finished is None and (manifest := read_json(folder / "manifest.json")):
+            status = replace(status, attempt=len(manifest.get("attempts", ())))
+        if result is not None:
+            return _finished(status, result, folder)
+        return _unfinished(status, read_rounds(folder), folder, patience)
+    except (FsslError, OSError, *MISSHAPEN) as error:
+        return replace(status, state="damaged", trouble=_trouble(folder, error))
+
+
+def _trouble(folder: Path, error: Exception) -> str:
+    if isinstance(error, FsslError | OSError):
+        return one_line(error)  # names the file
+    return f"{folder}: a field is missing or of another type ({type(error).__name__}: {error}); see `fssl verify`"
+
+
+def _finished(status: RunStatus, result: Mapping[str, Any], folder: Path) -> RunStatus:
+    """Raises one of MISSHAPEN."""
+    states: dict[str, State] = {"done": "done", "diverged": "diverged"}
+    state, rounds = states.get(result["status"], "failed"), int(result["rounds"])
+    accuracy = result.get("last", {}).get("test/accuracy")
+    seconds = result.get("wall_seconds")  # older copies have none
+    return replace(
+        status,
+        state=state,
+        round=rounds,
+        accuracy=None if accuracy is None else float(accuracy),
+        seconds_per_round=None if seconds is None or not rounds else float(seconds) / rounds,
+        share_done=rounds / status.rounds,
+        trouble=None if state != "failed" else f"{folder}: failed: {result.get('error', 'the record gives no reason')}",
     )
 
 
-def _seconds_per_round(lines: Sequence[Round], finished: RunRecord | None) -> float | None:
-    """A committed copy keeps no clocks of its rounds; its result has their sum, if it is no older one."""
-    if finished is not None and "wall_seconds" in finished.result and lines:
-        return float(finished.result["wall_seconds"]) / len(lines)
-    timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
-    return fmean(timed) if timed else None
-
-
-def _trouble(folder: Path, state: State, patience: float) -> str | None:
+def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path, patience: float) -> RunStatus:
+    """`lines`: its saved rounds. Raises one of MISSHAPEN."""
+    state, trouble = _state(folder, patience), None
     if state == "dead":
-        return f"{folder}: dead: {why_dead(folder, patience)}; the same command goes on from the last save"
-    if state == "failed":
-        return f"{folder}: failed: {(read_result(folder) or {}).get('error', 'the record does not say why')}"
-    return None
+        trouble = f"{folder}: dead: {why_dead(folder, patience)}; the same command goes on from the last save"
+    rounds = int(lines[-1]["round"]) if lines else 0
+    timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
+    return replace(
+        status,
+        state=state,
+        round=rounds,
+        accuracy=next((float(line["test/accuracy"]) for line in reversed(lines) if "test/accuracy" in line), None),
+        seconds_per_round=fmean(timed) if timed else None,
+        share_done=rounds / status.rounds,
+        trouble=trouble,
+    )
 
 
 def _state(folder: Path, patience: float) -> State:
-    result = read_result(folder)
-    if result is not None:
-        return _known(result["status"])
+    """Of a run without a result."""
     if is_held(folder, patience):
         return "running"
     if why_dead(folder, patience):
@@ -141,28 +159,23 @@ def _state(folder: Path, patience: float) -> State:
     return "stopped" if (folder / "experiment.json").exists() else "missing"
 
 
-def _known(status: str) -> State:
-    known: dict[str, State] = {"done": "done", "diverged": "diverged"}
-    return known.get(status, "failed")
-
-
 def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
     """Every run that was ever begun under this folder of results."""
-    statuses = []
+    runs = []
     for folder in sorted(results.glob("runs/*/seed=*")):
-        if not folder.name.removeprefix("seed=").isdecimal():
-            continue  # `fssl verify` tells of it
+        key, seed = folder.parent.name, folder.name.removeprefix("seed=")
+        if not seed.isdecimal():
+            continue  # `fssl verify` names it
         try:
-            rounds = int((read_json(folder / "experiment.json") or {})["federation"]["rounds"])
-        except (LookupError, TypeError, ValueError):
-            continue  # being begun this moment
-        except (FsslError, OSError) as error:
-            key, seed = folder.parent.name, int(folder.name.removeprefix("seed="))
-            trouble = one_line(error)
-            statuses.append(RunStatus(cell_key=key, seed=seed, name=key, rounds=0, state="damaged", trouble=trouble))
+            experiment = read_json(folder / "experiment.json")
+            rounds = int(experiment["federation"]["rounds"]) if experiment else None
+        except (FsslError, OSError, *MISSHAPEN) as error:
+            trouble = _trouble(folder, error)
+            runs.append(RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble))
             continue
-        statuses.append(status_of(folder, name=folder.parent.name, rounds=rounds, patience=patience))
-    return statuses
+        if rounds is not None:  # else it is being begun at this moment
+            runs.append(status_of(folder, name=key, rounds=rounds, patience=patience))
+    return runs
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:

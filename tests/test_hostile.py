@@ -104,11 +104,11 @@ def test_messages_cut_values(tmp_path):
     text = "\n".join(["a0: &a0 [x]", *levels])
     for field in ("federation: {K: *a9}", "method: {kind: *a9}", "optimizer: *a9", "data: {name: *a9}", "x: *a9"):
         (tmp_path / "a.yaml").write_text(f"{text}\n{field}\n")
-        found = read_config(tmp_path / "a.yaml")
+        fields = read_config(tmp_path / "a.yaml")
         for extra in range(10):
-            del found[f"a{extra}"]
+            del fields[f"a{extra}"]
         data = to_json(tiny_experiment())
-        merge(data, found)
+        merge(data, fields)
         with pytest.raises(ConfigError) as refused:
             from_json(data)
         assert len(str(refused.value)) < 1000, field
@@ -194,8 +194,8 @@ def test_no_name_reaches_a_path(profile, folder):
     """Whatever a profile or a data set is called, its record lies in runs/<16 hexadecimal digits>/seed=<number>."""
     plain = to_json(tiny_experiment())
     plain["profile"], plain["data"]["name"] = profile, f"folder:{folder}"
-    found = run_folder(Path("results"), from_json(plain))
-    assert re.fullmatch(r"results/runs/[0-9a-f]{16}/seed=0", str(found))
+    path_of_run = run_folder(Path("results"), from_json(plain))
+    assert re.fullmatch(r"results/runs/[0-9a-f]{16}/seed=0", str(path_of_run))
 
 
 SECRETS = {

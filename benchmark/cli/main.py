@@ -19,7 +19,7 @@ from benchmark.errors import ConfigError, FsslError, Stopped
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
 HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # records and pages go here; else the working folder
-DEFAULT_SITE = HOME / "reports" / "site"
+DEFAULT_RESULTS, DEFAULT_SITE = HOME / "results", HOME / "reports" / "site"
 
 EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged, 70 diverged, 73 cannot write,
 75 being run elsewhere, 76 stopped and saved"""
@@ -117,12 +117,28 @@ def add_places(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--results",
         type=folder,
-        default=os.environ.get("FSSL_RESULTS") or str(HOME / "results"),
+        default=os.environ.get("FSSL_RESULTS") or str(DEFAULT_RESULTS),
         help="folder of records (default: $FSSL_RESULTS, then results/)",
     )
     command.add_argument(
         "--data-root", type=folder, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
     )
+
+
+def add_site(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--site",
+        type=folder,
+        help="where the report is built (default: reports/site; with another folder of records, site in that folder)",
+    )
+
+
+def site_of(options: argparse.Namespace) -> Path:
+    """The folder of the report. Pages of other records do not overwrite those of the usual ones."""
+    if options.site is not None:
+        return Path(options.site)
+    usual = options.results.resolve() == DEFAULT_RESULTS.resolve()
+    return DEFAULT_SITE if usual else Path(options.results) / "site"
 
 
 def number(least: float, most: float = math.inf, kind: type[int] | type[float] = int) -> Callable[[str], float]:

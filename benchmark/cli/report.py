@@ -1,12 +1,11 @@
 """`fssl report`: the site, single tables and figures, and what git keeps, from records alone."""
 
 import argparse
-import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places
+from benchmark.cli.main import ROOT, add_places, add_site, site_of
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.catalogue import profiles as profiles_of
@@ -44,7 +43,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = "A pure function of the records: trains nothing. Items with no record at all are left out."
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
-    command.add_argument("--site", type=Path, default=DEFAULT_SITE)
+    add_site(command)
     command.add_argument(
         "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
     )
@@ -82,11 +81,7 @@ def act(options: argparse.Namespace) -> int:
         return 0
     if options.commit_reference:
         _commit_reference(options)
-    gc.freeze()  # what libraries hold is not looked through for garbage again: a tenth of the time
-    try:
-        print(_build(options))
-    finally:
-        gc.unfreeze()
+    print(_build(options))
     return 0
 
 
@@ -99,7 +94,7 @@ def _build(options: argparse.Namespace) -> Path:
         only = {(item.name, item.profile) for item, _ in chosen}
     return build(
         results,
-        options.site,
+        site_of(options),
         only=only,
         troubles=reader.troubles,
         benchmarks=options.results / "benchmarks",

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmark.cli.launch import add_launch, check_launch, train
-from benchmark.cli.main import DEFAULT_SITE, ROOT, add_places, folder
+from benchmark.cli.main import ROOT, add_places, add_site, site_of
 from benchmark.cli.scope import add_quoted, add_reference, add_scope, chosen_items, seeds_of, uses_reference
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
@@ -47,7 +47,7 @@ def _add_reproduce(command: argparse.ArgumentParser) -> None:
     add_scope(command)
     add_quoted(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
-    command.add_argument("--site", type=folder, default=DEFAULT_SITE, help="where the report is built")
+    add_site(command)
     command.set_defaults(act=reproduce)
 
 
@@ -78,11 +78,11 @@ def reproduce(options: argparse.Namespace) -> int:
     results = [
         (replace(item, seeds=seeds.number(item)), restricted(planned.records, planned.shown)) for item in planned.items
     ]
-    stopped = isinstance(failure, Stopped)  # then nobody waits for pages
+    site, stopped = site_of(options), isinstance(failure, Stopped)  # who stops it does not wait for pages
     for item, records in results:
-        show(item, records, options, report=None if stopped else str(options.site / item_page(item)))
+        show(item, records, options, report=None if stopped else str(site / item_page(item)))
     if not stopped:
-        build_pages(results, seeds, options)
+        build_pages(results, seeds, options.results, site)
     if failure is not None:
         raise failure
     return Diverged.exit_code if diverged(planned) else 0
@@ -196,19 +196,19 @@ def diverged(planned: Plan) -> list[Experiment]:
     return [run for run, record in recorded if record is not None and record.status == "diverged"]
 
 
-def build_pages(results: Sequence[tuple[Item, Records]], seeds: Seeds, options: argparse.Namespace) -> None:
+def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Path, site: Path) -> None:
     """Build the site with these items' pages, unless records, seeds and code are those of the last time."""
-    pages = [options.site / item_page(item) for item, _ in results]
-    state = f"{seeds} {state_of(options.results)}"
+    pages = [site / item_page(item) for item, _ in shown]
+    state = f"{seeds} {state_of(results)}"
     if all(page.is_file() and _built_from(page) == state for page in pages):
         return
     from benchmark.cli.report import Reader, on_disk
     from reports.site import build
 
-    mine, reader = {(item.name, item.profile) for item, _ in results}, Reader()
-    recorded = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader)
-    others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in mine]
-    build([*results, *others], options.site, only=mine, troubles=reader.troubles)
+    names, reader = {(item.name, item.profile) for item, _ in shown}, Reader()
+    recorded = on_disk((*ITEMS, *VARIANTS), PROFILES, results, reader)
+    others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
+    build([*shown, *others], site, only=names, troubles=reader.troubles)
     for page in pages:
         page.with_name(BUILT_FROM).write_text(state)
 
@@ -223,7 +223,14 @@ def state_of(results: Path) -> str:
     """A hash that changes where a record is written, goes on or is removed, or where code or a printed number
     changes."""
     records = ("reference", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
-    code = ("benchmark/**/*.py", "reports/*.*", "reports/templates/*", "reports/*/*.md", "results/published/*/*.toml")
+    code = (
+        "benchmark/**/*.py",
+        "benchmark/**/*.toml",
+        "reports/*.*",
+        "reports/templates/*",
+        "reports/*/*.md",
+        "results/published/*/*.toml",
+    )
     paths = [path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)]
     files = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(paths)]
     return hashlib.sha256(repr(files).encode()).hexdigest()

@@ -17,7 +17,7 @@ from benchmark.config import override
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Data, Experiment, Federation, from_json, to_json
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.papers.ssfl import DIGITS_AUGMENTATION
+from benchmark.papers.scale import DIGITS_AUGMENTATION
 from sweeps.factors import cell_named, experiment_of
 
 # What `fssl run` begins with, on data that installs with the package: clients without labels gain over labels alone in
@@ -126,7 +126,7 @@ def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for, as a sweep would say it."""
+    """The settings of the run as a sweep would name them."""
     return read_config(options.sweep) if options.sweep else {"cell": options.cell} if options.cell else {}
 
 
@@ -158,19 +158,19 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text()
         if path.suffix == ".toml":
-            found = tomllib.loads(text)
+            fields = tomllib.loads(text)
         elif path.suffix == ".json":
-            found = json.loads(text)
+            fields = json.loads(text)
         else:
-            found = yaml.safe_load(text)
+            fields = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"--config: {path} is not whole ({error})") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"--config: {path} holds {type(found).__name__} in place of a table of fields")
-    found.pop("cell_key", None)  # what --print-config and experiment.json may carry
-    return found
+    if not isinstance(fields, dict):
+        raise ConfigError(f"--config: {path} holds {type(fields).__name__} in place of a table of fields")
+    fields.pop("cell_key", None)  # what --print-config and experiment.json may carry
+    return fields
 
 
 def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -192,7 +192,7 @@ def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
 
 def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
     """`--a.b=c` and `--a.b c` as (key, text). Raises ConfigError for anything else."""
-    found, rest = [], list(words)
+    settings, rest = [], list(words)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
@@ -202,5 +202,5 @@ def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
             if not rest or rest[0].startswith("--"):
                 raise ConfigError(f"--{key} has no value; type --{key}=VALUE")
             text = rest.pop(0)
-        found.append((key, text))
-    return found
+        settings.append((key, text))
+    return settings

@@ -16,7 +16,7 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,16 @@ from torch import Tensor
 
 from benchmark.config import nearest, quoted
 from benchmark.data.packed import cache_folder, is_packed, read_split
-from benchmark.data.sources import READERS, Original, Raw, download, read_digits, read_folder, read_original
+from benchmark.data.sources import (
+    READERS,
+    UNKNOWN_ORIGIN,
+    Original,
+    Raw,
+    download,
+    read_digits,
+    read_folder,
+    read_original,
+)
 from benchmark.errors import ConfigError, DataError
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel, 0..1 scale
@@ -45,6 +54,7 @@ class Known:
     statistics: Statistics | None = None  # None: computed from the training images
     original: Original | None = None  # how torchvision has it; None: it has not
     packed_sha256: Mapping[str, str] = field(default_factory=dict)  # of the packed files that are known
+    content_sha256: str = ""  # `DataSet.content_hash` of torchvision's files, where these have no other checksum
     packed_note: str = ""  # what a page that shows a number on the packed files has to say
 
 
@@ -137,8 +147,27 @@ def load(name: str, root: Path | None = None) -> DataSet:
             )
         folder = download(name, original, searched)
     if original is not None and (folder / original.marker).exists():
-        return _build(name, read_original(name, original, folder))
-    return _build(name, _packed(name, folder))
+        data = _build(name, read_original(name, original, folder))
+        if data.note == UNKNOWN_ORIGIN and data.content_hash == known(name).content_sha256:
+            data = replace(data, note="")
+    else:
+        data = _build(name, _packed(name, folder))
+    check_counts(data)
+    return data
+
+
+def check_counts(data: DataSet) -> None:
+    """Raises DataError for a set of another size than the one that has its name."""
+    expected = known(data.name)
+    for part, labels_N, count in (
+        ("training", data.train_labels_N, expected.train),
+        ("test", data.test_labels_N, expected.test),
+    ):
+        if len(labels_N) != count:
+            raise DataError(
+                f"{data.name}: {len(labels_N):,} {part} images, but that set has {count:,}: copy it again, or name a "
+                "set of your own as folder:PATH"
+            )
 
 
 def public_name(name: str) -> str:
@@ -253,5 +282,5 @@ def _packed(name: str, folder: Path) -> Raw:
         raise DataError(f"{folder}: train and test name different classes: copy the whole folder again")
     return Raw(
         train=(train.images_NCHW, train.labels_N), test=(test.images_NCHW, test.labels_N), classes=train.classes,
-        note=DATASETS[name].packed_note if train.known and test.known else "packed files of unknown origin",
+        note=DATASETS[name].packed_note if train.known and test.known else f"packed {UNKNOWN_ORIGIN}",
     )  # fmt: skip

@@ -170,7 +170,7 @@ def _cached(source: str, decode: Callable[[], Pixels]) -> Pixels:
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         pass  # not there yet, or damaged: both mean decoding again
     images_NCHW = decode()
-    _write(path, lambda file: np.savez(file, images=images_NCHW))
+    write_cache(path, lambda file: np.savez(file, images=images_NCHW))
     return images_NCHW
 
 
@@ -180,7 +180,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(path: Path, write: Callable[[Any], object]) -> None:
+def write_cache(path: Path, write: Callable[[Any], object], *, warn: bool = True) -> None:
     """Write a cache file so that no reader sees half of it. A cache that cannot be written costs time, not the run."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,4 +191,7 @@ def _write(path: Path, write: Callable[[Any], object]) -> None:
             finally:
                 Path(file.name).unlink(missing_ok=True)
     except OSError as error:
-        warnings.warn(f"cache {path.parent} cannot be written ({error}): the work is repeated next time", stacklevel=2)
+        if warn:
+            warnings.warn(
+                f"cache {path.parent} cannot be written ({error}): the work is repeated next time", stacklevel=2
+            )

@@ -47,9 +47,14 @@ def pooled(data: DataSet, test: int, seed: int) -> DataSet:
         test_labels_N=labels_N[torch.from_numpy(order_N[N - test :])],
         mean=mean,
         std=std,
-        content_hash=hashlib.sha256(f"{data.content_hash} pooled test={test} seed={seed}".encode()).hexdigest(),
+        content_hash=pooled_hash(data.content_hash, test, seed),
         note=f"{data.note}; {remark}" if data.note else remark,
     )
+
+
+def pooled_hash(content_hash: str, test: int, seed: int) -> str:
+    """The content hash of `pooled`."""
+    return hashlib.sha256(f"{content_hash} pooled test={test} seed={seed}".encode()).hexdigest()
 
 
 def _gather(parts: tuple[Tensor, Tensor], positions_N: IntArray) -> Tensor:

@@ -5,12 +5,15 @@ Shapes: N images, C channels, H x W pixels.
 
 import contextlib
 import functools
+import gzip
+import hashlib
 import os
 import shutil
 import socket
 import sys
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,7 @@ from benchmark.data.tables import largest_remainders
 from benchmark.errors import ConfigError, DataError
 from benchmark.streams import numpy_stream, shuffled
 
+UNKNOWN_ORIGIN = "files of unknown origin"  # in the note of a set whose files no list of checksums has
 DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer before a server counts as out of reach
 
 
@@ -167,9 +171,38 @@ def mnist(kind: str, *, transposed: bool = False, **options: str) -> Reader:
         parts = [torchvision_set(kind)(root, train=train, download=download, **options) for train in (True, False)]
         axes = (0, 1, 3, 2) if transposed else (0, 1, 2, 3)
         train, test = ((part.data[:, None].permute(axes), part.targets) for part in parts)
-        return Raw(train=train, test=test, classes=tuple(name.split(" - ")[0] for name in parts[0].classes))
+        note = "" if _are_of_archives(parts) else UNKNOWN_ORIGIN
+        return Raw(train=train, test=test, classes=tuple(name.split(" - ")[0] for name in parts[0].classes), note=note)
 
     return read
+
+
+def _are_of_archives(parts: list[Any]) -> bool:
+    """Whether the files that torchvision reads are those of its archives, which are beside them and have its checksums.
+
+    It looks at checksums of these sets when it downloads them, and never again.
+    """
+    raw, prefixes = Path(parts[0].raw_folder), ("train", "t10k")
+    if split := getattr(parts[0], "split", None):  # EMNIST's files are in one archive
+        prefixes = (f"emnist-{split}-train", f"emnist-{split}-test")
+    names = [f"{prefix}-{part}-ubyte" for prefix in prefixes for part in ("images-idx3", "labels-idx1")]
+    try:
+        if split:
+            with zipfile.ZipFile(raw / "gzip.zip") as archive:
+                packed = {name: archive.read(f"gzip/{name}.gz") for name in names}
+            whole = _md5((raw / "gzip.zip").read_bytes()) == parts[0].md5
+        else:
+            packed = {name: (raw / f"{name}.gz").read_bytes() for name in names}
+            whole = {(f"{name}.gz", _md5(content)) for name, content in packed.items()} == set(parts[0].resources)
+        read_as_they_are = not parts[0]._check_legacy_exist()  # else torchvision reads files of its older versions
+        equal = all(gzip.decompress(content) == (raw / name).read_bytes() for name, content in packed.items())
+        return whole and equal and read_as_they_are
+    except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile):
+        return False
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def svhn(root: str, download: bool) -> Raw:

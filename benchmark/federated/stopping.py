@@ -1,8 +1,9 @@
-"""SIGTERM and Ctrl-C: a flag that training looks at between local steps, batches and jobs.
+"""Stops a run at SIGTERM and Ctrl-C.
 
-The round in progress is abandoned, and the last finished one is what the run goes on from. Where nothing looks at the
-flag for a while, as in a method that computes long by itself, the exception is raised wherever the process is. A second
-signal ends the process at once.
+The first signal sets a flag that training looks at between local steps, batches and jobs. The round in progress is
+abandoned, and the run goes on from the last finished one later. Where nothing looks at the flag for a while, as in a
+method that computes long by itself, the exception is raised wherever the process is. A second signal ends the process
+at once.
 """
 
 import contextlib
@@ -31,19 +32,19 @@ class Preempted(BaseException):
         super().__init__(name)
 
 
-_asked: str | None = None  # the signal that came; there is one for the process, as there is one handler
+_received: str | None = None  # the signal that came; one for the process, which has one handler
 
 
-def asked() -> str | None:
-    """The signal that came since `StopOnSignal.listening`; None where none did."""
-    return _asked
+def received() -> str | None:
+    """The signal that came since `StopOnSignal.listening`, such as "SIGTERM"; None where none did."""
+    return _received
 
 
 def check() -> None:
     """Raises Preempted where a signal has come."""
-    if _asked is not None:
+    if _received is not None:
         _raise_later(0.0)
-        raise Preempted(_asked)
+        raise Preempted(_received)
 
 
 class StopOnSignal(pl.Callback):
@@ -59,8 +60,8 @@ class StopOnSignal(pl.Callback):
 
         A signal that is ignored (Ctrl-C in a process whose parent passes it on) stays so.
         """
-        global _asked
-        _asked = None
+        global _received
+        _received = None
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
@@ -72,15 +73,15 @@ class StopOnSignal(pl.Callback):
             _raise_later(0.0)
             for number, handler in self._before.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
-            _asked = None
+            _received = None
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        global _asked
-        if _asked is not None:
+        global _received
+        if _received is not None:
             leave_at_once()
-        _asked = signal.Signals(number).name
+        _received = signal.Signals(number).name
         if not self._training:
-            raise Preempted(_asked)
+            raise Preempted(_received)
         _raise_later(SECONDS_TO_LOOK)
 
     def on_train_start(self, *args: object) -> None:

@@ -1,56 +1,124 @@
 """The arena: every method in one environment, untuned and at the best of an equal budget.
 
 No paper has this table. The environment (images, who holds them, labels, network, K, C, T, seeds, length, batch sizes,
-warm start) is the same for all, and none of the papers'. "untuned": what the environment leaves open is as the paper
-has it, or is given with the entry. "tuned": of six settings, three learning rates by two values of the method's own
-hyperparameter, the one with the best accuracy on labels held out at the server, on seeds apart from the table's.
+warm start) is the same for all, and none of the papers'; arena.toml has the environments and the methods. "untuned":
+what the environment leaves open is as the paper has it, or is given with the entry. "tuned": of six settings, three
+learning rates by two values of the method's own hyperparameter, the one with the best accuracy on labels held out at
+the server, on seeds apart from the table's.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from benchmark.data.partition import ClassSkew, Dirichlet
+from benchmark.config import from_plain
+from benchmark.data.datasets import known
+from benchmark.data.partition import ClassSkew, Dirichlet, Partition
+from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.methods.catalogue import method_class, read_method
 from benchmark.models.build import Model
-from benchmark.papers.arena_entries import ENTRIES, Entry
+from benchmark.optim.sgd import SGD
+from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, with_field, with_fields
+from benchmark.papers.scale import named_augmentation, with_field, with_fields
 from benchmark.papers.table import SELECTIONS
 
-WORDS = {"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u", "beta": "beta"}
+FILE = tomllib.loads(Path(__file__).with_name("arena.toml").read_text())
+SYMBOLS = {"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u", "beta": "beta"}
 UNTUNED = "untuned"
 TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
-ALPHAS = (0.05, 0.1, 1.0, 100.0)
+Setting = Literal["server", "one_more_client", "everywhere"]
+SETTINGS: tuple[Setting, ...] = ("server", "one_more_client", "everywhere")  # the first that suits a method is its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A method as its paper has it, and what its second hyperparameter is in the equal budget."""
+
+    name: str
+    method: Any = field(metadata={"read": read_method})
+    optimizer: SGD
+    second: str | None = None  # the field tried with the learning rate; None: six learning rates
+    values: tuple[float, float] = (0.8, 0.95)
+    beta_from: Literal["images", "prior"] | None = None  # a key of `BETAS`
+    setting: Setting = "server"
+    bound: bool = False
+    note: str = ""
+
+
+ENTRIES = tuple(
+    from_plain(Entry, {**table, "optimizer": FILE["optimizers"][table["optimizer"]]}, f"arena.toml: {table['name']}")
+    for table in FILE["methods"]
+)
+
+
+def entry_of(name: str) -> Entry:
+    """A method of the catalogue, or of the user's own (`my_module:MyMethod`), at its defaults and SSFL's optimizer.
+
+    Its second hyperparameter is `threshold` where it has one. The server holds the labels if the method can work so,
+    else one more client. Raises ConfigError where it can work in neither setting.
+    """
+    method = method_class(name)()
+    settings = [setting for setting in SETTINGS if setting in method.needs]
+    if not settings:
+        raise ConfigError(f"{name}: needs labels as in {sorted(method.needs)}; the arena has them at the server")
+    at_client = "the server's labelled images are one more client's: the method trains nothing at the server"
+    return Entry(
+        name=name.rpartition(":")[2],
+        method=method,
+        optimizer=from_plain(SGD, FILE["optimizers"]["fixmatch"]),
+        second="threshold" if "threshold" in {f.name for f in fields(method)} else None,
+        setting=settings[0],
+        note=at_client if settings[0] == "one_more_client" else "",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
     """What all methods of an item share, and how large its tuning is."""
 
-    base: Experiment  # its method and optimizer are replaced
-    batch_size: int  # divides N_s: papers differ in what they do with an incomplete batch, which would decide much
+    data: Data
+    partition: Partition = ClassSkew(R=0.4)
+    network: str
+    federation: Federation
+    every: int  # rounds between tests
+    batch_size: int
     warm_start_rounds: int
     seeds: int
     learning_rates: tuple[float, float, float] = (0.01, 0.02, 0.05)
     trial_rounds: int = 0  # 0: nothing is tuned
     notes: tuple[str, ...] = ()
+    profile: str
+
+    @property
+    def base(self) -> Experiment:
+        """What the method and its optimizer are put into."""
+        return Experiment(
+            data=self.data,
+            partition=self.partition,
+            model=Model(network=self.network, norm="gn", norm_groups=4),
+            federation=self.federation,
+            evaluation=Evaluation(every=self.every),
+            profile=self.profile,
+        )
 
     def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
         """The entry in this environment, untuned where no value is given; `second` is a value of `settings`."""
         method = entry.method
-        if entry.beta_here:
-            method = replace(method, beta=entry.beta_here(method.beta, self.base))
+        if entry.beta_from:
+            method = replace(method, beta=BETAS[entry.beta_from](method.beta, self.base))
         if second is not None and entry.second:
             method = with_field(method, entry.second, second)
         sizes = dict.fromkeys(("batch_size", "server_batch_size", "labelled_batch_size"), self.batch_size)
-        sgd = entry.sgd if lr is None else replace(entry.sgd, lr=lr, server_lr=None)
         return replace(
             self.base,
-            data=replace(self.base.data, label_setting=entry.setting),
+            data=replace(self.data, label_setting=entry.setting),
             method=with_fields(method, {**sizes, "warm_start_rounds": self.warm_start_rounds}),
-            optimizer=sgd,
+            optimizer=entry.optimizer if lr is None else replace(entry.optimizer, lr=lr, server_lr=None),
         )
 
     def settings(self, entry: Entry) -> dict[str, tuple[float, float | None]]:
@@ -59,53 +127,59 @@ class Environment:
             low, middle, high = self.learning_rates
             rates = (low / 4, low / 2, low, middle, high, 2 * high)
             return {f"lr {lr:g}": (lr, None) for lr in rates}
-        word = WORDS[entry.second]
-        beta = entry.beta_here if entry.second == "beta" else None
+        beta = BETAS[entry.beta_from] if entry.beta_from and entry.second == "beta" else None
         values = [beta(value, self.base) if beta else value for value in entry.values]
-        return {f"lr {lr:g}, {word} {v:.4g}": (lr, v) for lr in self.learning_rates for v in values}
+        symbol = SYMBOLS[entry.second]
+        return {f"lr {lr:g}, {symbol} {v:.4g}": (lr, v) for lr in self.learning_rates for v in values}
 
 
-def trial(experiment: Experiment, rounds: int) -> Experiment:
-    """The experiment as a trial: shorter, measured on held-out labels, on a seed of its own."""
-    federation = replace(experiment.federation, rounds=rounds)
-    evaluation = Evaluation(every=rounds, validation=True)
-    return replace(experiment, federation=federation, evaluation=evaluation, seed=TRIAL_SEED)
+def by_images(beta: float, environment: Experiment) -> float:
+    """RSCFed's beta in the environment, so that beta / N_i is the paper's.
+
+    Its unit is images / distance: it is scaled by a client's images over those of a client in the paper's SVHN.
+    """
+    data = environment.data
+    return beta * ((known(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326
 
 
-def choice(entry: Entry, scale: Environment) -> Choice:
-    finals = {name: scale.experiment(entry, lr=lr, second=v) for name, (lr, v) in scale.settings(entry).items()}
-    return Choice(
-        label=f"{entry.name}/tuned",
-        setting={"method": entry.name, "hyperparameters": "tuned"},
-        trials={name: trial(final, scale.trial_rounds) for name, final in finals.items()},
-        finals=finals,
-        note=entry.note,
-        role="bound" if entry.bound else "published",
-    )
+def by_prior(beta: float, environment: Experiment) -> float:
+    """FedSwitch's beta, "the amount of expected imbalance", as a multiple of the clients' true imbalance."""
+    return beta * prior_of(environment)
 
 
-def compared(
-    name: str, title: str, scale_of: Callable[[str], Environment], profile: str, also: Sequence[Entry] = ()
-) -> Item:
+BETAS: Mapping[str, Callable[[float, Experiment], float]] = {"images": by_images, "prior": by_prior}
+
+
+def environment_of(name: str, profile: str) -> Environment:
+    """The environment of that name under a profile of its own."""
+    table = FILE["environments"][name][profile]
+    table = {**table, "data": named_augmentation(table["data"]), "profile": profile}
+    environment = from_plain(Environment, table, f"arena.toml: {name}.{profile}")
+    of = environment.federation
+    clients = f"{of.K} clients of which {of.C} a round, T = {of.T}, {environment.data.N_s:,} labels."
+    return replace(environment, notes=(clients, *environment.notes))
+
+
+def compared(name: str, profile: str, also: Sequence[Entry] = ()) -> Item:
     """The item: methods as rows; untuned and tuned hyperparameters as columns, for `alpha` its values, untuned."""
-    scale, entries = scale_of(profile), (*ENTRIES, *also)
-    if name == "alpha":
-        by_alpha = {
-            a: replace(scale, base=replace(scale.base, partition=Dirichlet(alpha=a, min_size=2))) for a in ALPHAS
-        }
-        cells = [_cell(e, "alpha", a, skewed.experiment(e)) for e in entries for a, skewed in by_alpha.items()]
-        tuned, notes = [], (*scale.notes, "Nothing is tuned.")
+    table = FILE["items"][name]
+    environment, entries = environment_of(table.get("environment", name), profile), (*ENTRIES, *also)
+    choices: list[Choice] = []
+    if "alphas" in table:
+        skewed = {a: replace(environment, partition=Dirichlet(alpha=a, min_size=2)) for a in table["alphas"]}
+        cells = [_cell(entry, "alpha", a, skewed[a].experiment(entry)) for entry in entries for a in skewed]
+        notes = (*environment.notes, "Nothing is tuned.")
     else:
-        cells = [_cell(entry, "hyperparameters", UNTUNED, scale.experiment(entry)) for entry in entries]
-        tuned = [choice(entry, scale) for entry in entries if scale.trial_rounds and not entry.bound]
-        notes = scale.notes
+        cells = [_cell(entry, "hyperparameters", UNTUNED, environment.experiment(entry)) for entry in entries]
+        choices = [choice(entry, environment) for entry in entries if environment.trial_rounds and not entry.bound]
+        notes = environment.notes
     return Item(
         name=f"arena/{name}",
-        title=title,
+        title=table["title"],
         profile=profile,
         cells=tuple(cells),
-        choices=tuple(tuned),
-        seeds=scale.seeds,
+        choices=tuple(choices),
+        seeds=environment.seeds,
         notes=(*notes, SELECTIONS["last"]),
         rows=("method",),
         columns=("hyperparameters",),
@@ -122,66 +196,28 @@ def _cell(entry: Entry, column: str, value: str | float, experiment: Experiment)
     )
 
 
-def environment(profile: str, data: Data, network: str, federation: Federation, every: int, **rest: Any) -> Environment:
-    """An environment of clients with main classes (R = 0.4), tested every so many rounds."""
-    base = Experiment(
-        data=data,
-        partition=ClassSkew(R=0.4),
-        model=Model(network=network, norm="gn", norm_groups=4),
-        federation=federation,
-        evaluation=Evaluation(every=every),
-        profile=profile,
+def choice(entry: Entry, environment: Environment) -> Choice:
+    """The entry's cell to come, with its trials."""
+    settings = environment.settings(entry)
+    finals = {name: environment.experiment(entry, lr=lr, second=second) for name, (lr, second) in settings.items()}
+    return Choice(
+        label=f"{entry.name}/tuned",
+        setting={"method": entry.name, "hyperparameters": "tuned"},
+        trials={name: trial(final, environment.trial_rounds) for name, final in finals.items()},
+        finals=finals,
+        note=entry.note,
+        role="bound" if entry.bound else "published",
     )
-    clients = f"{federation.K} clients of which {federation.C} a round, T = {federation.T}, {data.N_s:,} labels."
-    return Environment(base=base, notes=(clients, *rest.pop("notes", ())), **rest)
 
 
-def digits_scale(profile: str) -> Environment:
-    """8x8 images with 50 labels; at the demo's size all methods, trials and seeds take minutes."""
-    data = Data(name="digits", N_s=50, N_validation=100, augmentation=DIGITS_AUGMENTATION)
-    demo = profile == "demo"
-    federation = Federation(K=6, C=3, T=8, rounds=60) if demo else Federation(K=10, C=5, T=16, rounds=60)
-    sizes = {"batch_size": 25, "warm_start_rounds": 15, "trial_rounds": 30, "seeds": 3}
-    return environment(profile, data, "tiny_cnn", federation, every=2, **sizes)
+def trial(experiment: Experiment, rounds: int) -> Experiment:
+    """The experiment as a trial: shorter, measured on held-out labels, on a seed of its own."""
+    federation = replace(experiment.federation, rounds=rounds)
+    evaluation = Evaluation(every=rounds, validation=True)
+    return replace(experiment, federation=federation, evaluation=evaluation, seed=TRIAL_SEED)
 
 
-def mnist_scale(profile: str) -> Environment:
-    data = Data(name="mnist", N_s=100, N_validation=500, augmentation=MNIST_AUGMENTATION)
-    federation = Federation(K=10, C=5, T=16, rounds=80)
-    sizes = {"batch_size": 25, "warm_start_rounds": 20, "trial_rounds": 40, "seeds": 3}
-    return environment(profile, data, "small_cnn", federation, every=2, **sizes)
-
-
-def cifar10_scale(profile: str) -> Environment:
-    """4,000 labels, 100 clients of which 10 a round, WResNet-28x2: SemiFL's environment, with T in place of epochs.
-
-    The reduced profiles show that every method works on these images; they are far too short to compare methods.
-    """
-    data, rates = Data(name="cifar10", N_s=4000, N_validation=1000), (0.01, 0.03, 0.1)
-    if profile in ("gpu", "paper"):
-        federation = Federation(K=100, C=10, T=50, rounds=400)
-        sizes: dict[str, Any] = {"batch_size": 32, "warm_start_rounds": 40, "trial_rounds": 100, "seeds": 3}
-        return environment(profile, data, "wresnet28x2", federation, every=10, learning_rates=rates, **sizes)
-    federation = Federation(K=10, C=2, T=4, rounds=6)
-    sizes = {"batch_size": 32, "warm_start_rounds": 2, "seeds": 1}
-    notes = ("Six rounds: this shows that every method runs on these images, and compares nothing.",)
-    return environment(profile, data, "small_cnn", federation, every=2, learning_rates=rates, notes=notes, **sizes)
-
-
-# The profiles in which an item's runs differ: elsewhere they would be those of the next smaller one.
+ITEMS: Mapping[str, Callable[..., Item]] = {name: partial(compared, name) for name in FILE["items"]}
 OWN_PROFILES: Mapping[str, tuple[str, ...]] = {
-    "digits": ("demo", "laptop"),
-    "mnist": ("laptop",),
-    "cifar10": ("laptop", "gpu"),
-    "alpha": ("demo", "laptop"),
-}
-OVER_ALPHA = "All methods over the Dirichlet concentration alpha, on scikit-learn's handwritten digits"
-ITEMS: Mapping[str, Callable[..., Item]] = {
-    name: partial(compared, name, title, scale)
-    for name, title, scale in (
-        ("digits", "All methods on scikit-learn's handwritten digits", digits_scale),
-        ("mnist", "All methods on MNIST with 100 labels", mnist_scale),
-        ("cifar10", "All methods on CIFAR-10", cifar10_scale),
-        ("alpha", OVER_ALPHA, digits_scale),
-    )
+    name: tuple(FILE["environments"][table.get("environment", name)]) for name, table in FILE["items"].items()
 }

@@ -6,7 +6,6 @@ from functools import cache, partial
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
 from benchmark.papers import arena, fedswitch, rscfed, semifl, ssfl
-from benchmark.papers.arena_entries import entry_of
 from benchmark.papers.item import Item
 from benchmark.papers.paper import AS_PRINTED, Rule, Variant
 from benchmark.papers.scale import PROFILES, profile_of
@@ -65,7 +64,7 @@ def items(
     `rule`: "paper" takes the print where the released code contradicts it, for the papers that have both.
     Raises ConfigError.
     """
-    entries = [entry_of(name) for name in also]
+    entries = [arena.entry_of(name) for name in also]
     chosen: dict[str, None] = {}
     for name in names:
         matches = [one for one in ITEMS if name in ("all", one) or (name == one.split("/")[0] and one not in OURS)]

@@ -28,7 +28,7 @@ from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.bounds import ALONE, bound, labels_alone
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale, scaled, with_fields
+from benchmark.papers.scale import REDUCED, Scale, scaled, stand_ins, with_fields
 from benchmark.papers.ssfl import FEDMATCH_SGD
 from benchmark.papers.table import item, items
 
@@ -178,113 +178,37 @@ def classes_of(e: Experiment) -> float:
     return round(float((clients_of(e) > 0).sum(axis=1).mean()), 2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StandIn(Scale):
+    """A stand-in of FedSwitch."""
+
+    labels_a_class: int  # at each client, where clients hold the labels
+    batch_size_at_clients: int | None = None  # where they do; None: the same
+    client_images: int | None = None  # without labels, that the clients share; None: all that are left
+
+
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line.
 
     A teacher's ratio counts rounds, and is smaller in a short run. beta is of the stand-in's own clients. Clients hold
     equally many images under both label settings.
     """
-    stand_in = (STREAMING if setting.streaming else SCALES)[profile]
-    data = dict(stand_in.data)
-    if setting.at_clients and profile == "demo":
-        stand_in = replace(stand_in, batch_size=10)
+    stand_in = stand_ins("fedswitch", StandIn)[profile]["streaming" if setting.streaming else "batch"]
+    data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.labels_a_class
+    labels = data["N_s"]
     if setting.at_clients:
-        each = LABELS_A_CLASS[profile, setting.streaming]
-        labels = CLASSES * each * (stand_in.K or 1)
-        data = {name: value for name, value in data.items() if name != "N_s"} | {"labels_per_client": each}
-    else:
-        labels = data["N_s"]
-    if profile == "laptop":
-        data["images"] = UNLABELLED + data["N_validation"] + labels
-    stand_in = replace(stand_in, data=data, method={"ratio": 0.9})
+        del data["N_s"]
+        data["labels_per_client"] = each
+        labels, size = CLASSES * each * (stand_in.K or 1), stand_in.batch_size_at_clients or size
+    if stand_in.client_images:
+        data["images"] = stand_in.client_images + data["N_validation"] + labels
+    stand_in = replace(stand_in, data=data, batch_size=size, method={"ratio": 0.9})
     reduced = with_prior(scaled(experiment(setting), stand_in, profile))
     if setting.method == "FedSwitch":
         return replace(stand_in, method={**stand_in.method, "beta": reduced.method.beta})
     if setting.method == "FedRGD":  # steps replace an epoch
         return replace(stand_in, T=steps_of(reduced))
     return stand_in
-
-
-UNLABELLED = 6000  # images that the clients of the laptop's stand-ins share
-LABELS_A_CLASS = {("demo", False): 1, ("laptop", False): 1, ("demo", True): 1, ("laptop", True): 5}  # at each client
-
-# Tried, by held-out labels with seed 50. Digits, 4 clients a round, at the end: labels alone 91 to 92;
-#   60 rounds in batches of 10: FedProx-FixMatch 97 and TS-Server EMA 95 at alpha = 100; at alpha = .05 FedSwitch 96,
-#   TS-Server EMA 95, TS-Client EMA 94;
-#   50 rounds in batches of 20: FedSwitch 94 and TS-Server EMA 94 at .05 (taken, with 2 clients a round for time);
-#   labels at the clients, 200 in all: FedProx-FixMatch 98 in batches of 10 (taken), where 82 % of the pseudo-labels are
-#   kept at the end and labels alone are at 100 in as many steps: they leave nothing to gain. In batches of 20 hardly
-#   any are kept. Streaming: 98, and 99 for labels alone.
-# MNIST with 100 clients, 5 a round, 150 rounds in batches of 10: labels alone 90, FedSwitch at alpha = .05 93, in 50
-#   CPU seconds. Taken: as many local steps with 20 clients of which 4 a round, since 60 images say little of a client's
-#   classes.
-DIGITS_CHOSEN = (
-    "The setting was chosen on 100 labels held out at the server, seed 50; tried: 60 rounds in batches of 10 and 50 in "
-    "batches of 20, with 4 clients a round."
-)
-DIGITS = Scale(
-    title="8x8 digits",
-    data={"name": "digits", "N_s": 50, "N_validation": 100, "pooled_test": 400, "augmentation": DIGITS_AUGMENTATION},
-    model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
-    batch_size=20,
-    K=20,
-    C=2,
-    warm_start_rounds=15,
-    rounds=50,
-    evaluation=Evaluation(every=3),
-    notes=(
-        "Stand-in: 8x8 digits, 20 clients of which 2 a round, 50 rounds; the server's 50 labels, or 10 a client.",
-        DIGITS_CHOSEN,
-    ),
-)
-MNIST = Scale(
-    title="MNIST",
-    data={"name": "mnist", "N_s": 100, "N_validation": 500, "augmentation": MNIST_AUGMENTATION},
-    model=Model(network="small_cnn", norm="gn", norm_groups=4),
-    batch_size=20,
-    K=20,
-    C=4,
-    warm_start_rounds=15,
-    rounds=75,
-    evaluation=Evaluation(every=3),
-    notes=(
-        "Stand-in: MNIST, 20 clients of which 4 a round, with 300 images each, 75 rounds of one epoch; the server's "
-        "100 labels, or 10 a client.",
-        "The setting was chosen after a run with 100 clients on 500 labels held out at the server, seed 50; 20 clients "
-        "with more images each were then taken without a trial.",
-    ),
-)
-SCALES: Mapping[str, Scale] = {"demo": DIGITS, "laptop": MNIST}
-# Streaming: a tenth of a client's images a round. Fashion-MNIST has the paper's own labels, 5 a class at a client or
-# 1,000 at the server: with fewer, FixMatch is no better than labels alone on it.
-STREAMING: Mapping[str, Scale] = {
-    "demo": replace(
-        DIGITS,
-        batch_size=10,
-        K=10,
-        C=10,
-        notes=(
-            "Stand-in: 8x8 digits, 10 clients, all in each of 50 rounds; the server's 50 labels, or 10 a client.",
-            DIGITS_CHOSEN,
-        ),
-    ),
-    "laptop": replace(
-        MNIST,
-        title="Fashion-MNIST",
-        data={"name": "fashion_mnist", "N_s": 1000, "N_validation": 500},
-        server_batch_size=50,
-        K=10,
-        C=10,
-        rounds=150,
-        warm_start_rounds=30,
-        evaluation=Evaluation(every=5),
-        notes=(
-            "Stand-in: Fashion-MNIST itself with 600 unlabelled images a client, a small network and 150 rounds, the "
-            "first 30 of them on labels alone; 1,000 labels at the server or 50 at each client, as in the paper.",
-            "How the setting was chosen is not recorded, but that fewer labels gave nothing over labels alone.",
-        ),
-    ),
-}
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:

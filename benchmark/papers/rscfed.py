@@ -22,7 +22,7 @@ from benchmark.optim.sgd import SGD, Constant
 from benchmark.papers.bounds import bound, labels_alone
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Variant
-from benchmark.papers.scale import DIGITS_AUGMENTATION, Scale
+from benchmark.papers.scale import Scale, stand_ins
 from benchmark.papers.table import items
 
 
@@ -185,63 +185,25 @@ def _sgd(method: object, lr: float, labelled_lr: float) -> SGD:
     return SGD(**rates, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Constant(), clip=5.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StandIn(Scale):
+    """A stand-in of RSCFed."""
+
+    client_images: int  # that the clients share: what is not held out
+
+
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line. beta keeps its ratio to a client's images: its unit is images / distance (Eq. 6)."""
-    known, (stand_in, images) = SETS[setting.data], STAND_INS[profile][setting.data]
+    known, stand_in = SETS[setting.data], stand_ins("rscfed", StandIn)[profile][setting.data]
     method = _method(setting, known)
     if isinstance(method, RSCFed) and method.beta:
-        betas = {"beta": known.beta * images / known.images}
+        betas = {"beta": known.beta * stand_in.client_images / known.images}
         if method.beta_rule == "released_code":
-            betas["beta_labelled"] = known.beta_labelled * images / known.images
+            betas["beta_labelled"] = known.beta_labelled * stand_in.client_images / known.images
         stand_in = replace(stand_in, method=betas)
     if stand_in.model and setting.data == "isic2018":  # the rates of the network that replaces it
         stand_in = replace(stand_in, optimizer=_sgd(method, SETS["svhn"].lr, SETS["svhn"].labelled_lr))
     return stand_in
-
-
-# Tried, by held-out labels with seed 50. Digits, at the end: labels alone, Fed-Consist, RSCFed 2 x 4, RSCFed 3 x 5:
-#   50 rounds, 10 of them on labels (taken): 89, 93, 91, 93 on 100 images held out, which tell no order of methods;
-#   40 rounds, 10 on labels, 300 images held out: 86, 87, 81, 84; 65 rounds, 40 on labels: 86, -, 85, -;
-#   half of the images in batches of 8: 89, 86, -, -.
-# CIFAR-10: RSCFed 2 x 4 has 44 after 140 rounds on labels and 46 to 49 at the end, in 140 CPU seconds.
-NOTES = ("beta is the paper's times our images a client over its: Eq. 6 divides by them.",)
-DIGITS = Scale(
-    title="8x8 digits",
-    data={"name": "digits", "N_validation": 100, "augmentation": DIGITS_AUGMENTATION},
-    model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
-    batch_size=16,
-    warm_start_rounds=10,
-    rounds=50,
-    evaluation=Evaluation(every=2),
-    notes=(
-        "Digits show that everything runs, and no order of methods: labels alone end as high as any.",
-        "The setting was chosen on 100 or 300 held-out labels, seed 50; tried: 40, 50, 65 rounds, and half the images.",
-        *NOTES,
-    ),
-)
-CIFAR10 = Scale(
-    title="CIFAR-10",
-    data={"name": "cifar10", "N_validation": 1000},
-    T=16,
-    warm_start_rounds=150,
-    rounds=200,
-    evaluation=Evaluation(every=5),
-    notes=(
-        "The paper's CNN, clients and batches; 16 local steps a round; 150 of the 200 rounds are on labels alone.",
-        "On CIFAR-10 with one labelled client of ten, labels alone, Fed-Consist and RSCFed end within 3 points of "
-        "each other (one pilot run each): what distances alone do is smaller than that, and needs many seeds.",
-        "The setting was tried on CIFAR-10 alone, on 1,000 held-out labels with seed 50; other data sets take it over.",
-        *NOTES,
-    ),
-)
-# The paper's own set, and the same CNN for ISIC 2018: ResNet-18 would take hours. Neither was piloted.
-CIFAR100 = replace(CIFAR10, title="CIFAR-100", data={"name": "cifar100", "N_validation": 1000})
-HAM10000 = replace(CIFAR10, title="HAM10000", data={"name": "ham10000_64", "N_validation": 70}, model=CNN)
-# With the images that the clients of a stand-in share: what is not held out.
-STAND_INS: Mapping[str, Mapping[str, tuple[Scale, int]]] = {
-    "demo": dict.fromkeys(SETS, (DIGITS, 1297)),
-    "laptop": {"svhn": (CIFAR10, 49_000), "cifar100": (CIFAR100, 49_000), "isic2018": (HAM10000, 5914)},
-}
 
 
 def models_sent(experiment: Experiment) -> float:

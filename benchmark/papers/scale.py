@@ -1,15 +1,19 @@
 """Profiles: how far an experiment is scaled down.
 
 `paper` is the experiment as published, and `gpu` the same with a tenth of the rounds. `demo` and `laptop` need a
-stand-in, which is a `Scale` in the paper's file: other data, a small network, fewer clients and rounds. A `Scale` names
-the fields that change, of any experiment with any method. All else stays as in the paper: label setting, streams,
+stand-in, which is a `Scale` in the paper's TOML file: other data, a small network, fewer clients and rounds. A `Scale`
+names the fields that change, of any experiment with any method. All else stays as in the paper: label setting, streams,
 pooled tests, local epochs and the method's own switches.
 """
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
+from benchmark.config import from_plain, nearest
 from benchmark.data.augment import Augmentation, Gentle, RandAugment, Weak
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
@@ -26,6 +30,11 @@ DIGITS_AUGMENTATION = Augmentation(
     weak=Weak(flip=0.0, padding_mode="zero"),
     strong=Gentle(translate=0.0, contrast_probability=0.0, cutout=0.25),
 )
+UNSHIFTED_DIGITS = Augmentation(
+    weak=Weak(flip=0.0, crop_padding=0.0, padding_mode="zero"),
+    strong=Gentle(translate=0.125, geometry_probability=0.9, contrast_probability=0.0, cutout=0.25),
+)
+AUGMENTATIONS = {"mnist": MNIST_AUGMENTATION, "digits": DIGITS_AUGMENTATION, "unshifted_digits": UNSHIFTED_DIGITS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +57,43 @@ class Scale:
     optimizer: SGD | None = None
     evaluation: Evaluation | None = None
     notes: tuple[str, ...] = ()  # for the foot of the table
+
+
+S = TypeVar("S", bound=Scale)
+
+
+@cache
+def stand_ins(paper: str, kind: type[S]) -> Mapping[str, Mapping[str, S]]:
+    """A paper's stand-ins by profile and name, from PAPER.toml of this folder.
+
+    A table that is `like` another of its profile has that one's values where it has none. An augmentation is a name of
+    `AUGMENTATIONS`. Raises ConfigError.
+    """
+    file = tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text())
+    return {
+        profile: {name: stand_in_of(tables, name, kind, f"{paper}.toml: {profile}.{name}") for name in tables}
+        for profile, tables in file.items()
+    }
+
+
+def stand_in_of(tables: Mapping[str, Mapping[str, Any]], name: str, kind: type[S], where: str) -> S:
+    """The stand-in of that name among these tables of a profile. Raises ConfigError that begins with `where`."""
+    own = dict(tables[name])
+    like = own.pop("like", name)
+    if like not in tables:
+        raise ConfigError(f"{where}: like {like!r}: {nearest(like, tables)}")
+    table = {**tables[like], **own} if like != name else own
+    return from_plain(kind, {**table, "data": named_augmentation(table["data"])}, where)
+
+
+def named_augmentation(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Data` with the augmentation in place of its name, where they have one. Raises ConfigError."""
+    name = data.get("augmentation")
+    if name is None:
+        return dict(data)
+    if name not in AUGMENTATIONS:
+        raise ConfigError(f"augmentation: {name!r} is unknown; {nearest(name, AUGMENTATIONS)}")
+    return {**data, "augmentation": AUGMENTATIONS[name]}
 
 
 def check_profile(name: str) -> None:

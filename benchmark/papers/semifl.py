@@ -24,7 +24,7 @@ from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, Scale, with_field
+from benchmark.papers.scale import Scale, stand_ins, with_field
 from benchmark.papers.table import items
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
@@ -242,15 +242,25 @@ def ssfl_table_3(setting: Setting) -> Experiment:
     return ssfl.experiment(theirs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StandIn(Scale):
+    """A stand-in of SemiFL."""
+
+    few: int  # labels that stand for 250
+    many: int  # labels that stand for more
+    least_images: int  # of a client under Dirichlet: 10 of 500 released (data.py, min_size)
+    client_images: int | None = None  # that the clients share; None: all that are left
+
+
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line, one for both data sets of the paper; "fewer" labels stand for 250."""
-    stand_in = SCALES[profile]
-    few, many = FEW_AND_MANY[profile]
-    N_s = few if setting.N_s == 250 else many
+    stand_in = stand_ins("semifl", StandIn)[profile]["both"]
+    N_s = stand_in.few if setting.N_s == 250 else stand_in.many
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
-    images = {"images": CLIENT_IMAGES + VALIDATION + labels["N_s"]} if profile == "laptop" else {}
+    held = stand_in.client_images
+    images = {"images": held + stand_in.data["N_validation"] + labels["N_s"]} if held else {}
     network = stand_in.model.network if stand_in.model else ""
-    least = {"min_size": LEAST_IMAGES[profile]} if isinstance(PARTITIONS[setting.partition], Dirichlet) else {}
+    least = {"min_size": stand_in.least_images} if isinstance(PARTITIONS[setting.partition], Dirichlet) else {}
     scaled_down = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":
@@ -284,55 +294,6 @@ def scale(setting: Setting, profile: str) -> Scale:
         last = Evaluation(every=max(1, rounds // 9))
         return replace(scaled_down, method={"fedavg_rounds": rounds * 8 // 9}, evaluation=last)
     return scaled_down
-
-
-# Tried, by held-out labels with seed 50. Digits, at the end: labels alone, SemiFL IID, SemiFL K = 2, E = 1 IID:
-#   server batches of 10, 30 rounds: 91, 96, 96, 91, where with E = 1 no client was ever confident enough to take part;
-#   server batches of 5, 36 rounds: 93, 97, 95, 96 (taken; after 30 rounds with E = 1 no client took part on seed 0);
-#   server batches of 25, 20 rounds: 92, -, 89, 73.
-# Digits as they are now, seed 0, on the test set: labels alone 92 (20 labels: 88), SemiFL IID 94 and K = 2 94 (91 and
-#   86, below labels alone), everyone's labels 98, the control IID 97 and K = 2 95.
-# MNIST with 30 labels, seed 50, on the test set: labels alone 78, SemiFL IID 97 and K = 2 74 (78 after eight rounds, 70
-#   after eighty, rising as the rate falls: few of a client's images are sure, and those of one class most).
-FEW_AND_MANY = {"demo": (20, 50), "laptop": (30, 100)}
-CLIENT_IMAGES, VALIDATION = 6000, 500  # of the laptop's MNIST: 60 images a client
-LEAST_IMAGES = {"demo": 1, "laptop": 2}  # of a client: 10 of 500 released (data.py, min_size), here of 30 and of 60
-SCALES: Mapping[str, Scale] = {
-    "demo": Scale(
-        title="8x8 digits",
-        data={"name": "digits", "N_validation": 100, "augmentation": DIGITS_AUGMENTATION},
-        model=Model(network="tiny_cnn", norm="sbn"),
-        batch_size=10,
-        server_batch_size=5,
-        K=40,
-        C=4,
-        rounds=36,
-        warm_start_rounds=5,
-        evaluation=Evaluation(every=2),
-        notes=(
-            "8x8 digits stand in for both data sets; 20 labels stand for 250, 50 for more.",
-            "The setting was chosen on 100 labels held out at the server, seed 50, and lengthened so that clients take "
-            "part on pilot seed 0; tried: server batches of 5, 10 and 25 in 36, 30 and 20 rounds.",
-        ),
-    ),
-    "laptop": Scale(
-        title="MNIST",
-        data={"name": "mnist", "N_validation": VALIDATION, "augmentation": MNIST_AUGMENTATION},
-        model=Model(network="small_cnn", norm="sbn"),
-        batch_size=10,
-        K=100,
-        C=10,
-        T=16,
-        rounds=120,
-        warm_start_rounds=5,
-        evaluation=Evaluation(every=4),
-        notes=(
-            "MNIST stands in for both data sets: 60 images a client; 30 labels stand for 250, 100 for more.",
-            "16 local steps stand for E = 5, 3 for E = 1.",
-            "The setting was not chosen on held-out labels: a pilot, seed 50, was seen on the test set.",
-        ),
-    ),
-}
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:

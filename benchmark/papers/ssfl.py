@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from benchmark.data.augment import Augmentation, Gentle, RandAugment, Weak
+from benchmark.data.augment import Augmentation, RandAugment, Weak
 from benchmark.data.partition import ClassSkew
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
@@ -27,7 +27,7 @@ from benchmark.papers.bounds import ALONE, ALONE_NOTE, labels_alone
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Rule, printed_variant
-from benchmark.papers.scale import DIGITS_AUGMENTATION, MNIST_AUGMENTATION, REDUCED, Scale
+from benchmark.papers.scale import REDUCED, Scale, stand_ins
 from benchmark.papers.table import items
 
 BATCH_SIZE = 64  # B of Table A.1
@@ -250,131 +250,38 @@ METHODS = (
 )
 
 
-# Stand-ins. Lengths count local steps, so that T moves the number of rounds, as in the paper; N_s, K and C keep their
-# proportions as far as every client holds 8 images and the cohort ends in the time that a profile promises.
-
-T_OF_STAND_INS = 16  # local steps of a round in what follows
-STANDARD_N_S = {"cifar10": 1000, "svhn": 1000, "emnist_balanced": 4700, "stl10": 1000}  # for which the stand-in's is
-
-
-STAND_IN_SGD = SGD(lr=0.02, schedule=Cosine(c=0.4375))
-
-
 @dataclass(frozen=True, kw_only=True)
-class StandIn:
-    """A reduced profile of SSFL: where N_s = STANDARD_N_S, T = T_OF_STAND_INS and gradient diversity is measured."""
+class StandIn(Scale):
+    """A stand-in of SSFL, for N_s = STANDARD_N_S and rounds of T_OF_STAND_INS local steps."""
 
-    table_2: Scale  # Table 2 and its figures: cohorts have the paper's share of K
-    others: Scale
-    always_measured: bool = False  # gradient diversity, but for Table 2's
-    images: int  # that clients hold where the server has no labels
+    always_measured: bool = False  # gradient diversity, whatever the item
+    client_images: int  # that clients hold where the server has no labels
     share: float  # of the paper's K and C
     most_clients: int  # K, so that every client holds 8 images or more
     largest_cohort: int  # C, so that a run ends in time
 
 
-# Warm starts: without them clients have no confident pseudo-labels to learn from. A measurement of gradient diversity
-# passes over all images of the cohort, and so is rare.
-MNIST = Scale(
-    title="MNIST",
-    data={"name": "mnist", "N_s": 100, "N_validation": 1000, "augmentation": MNIST_AUGMENTATION, "unlabelled": "train"},
-    model=Model(network="small_cnn", norm="gn", norm_groups=4),
-    batch_size=32,
-    warm_start_rounds=30,
-    rounds=100,
-    optimizer=STAND_IN_SGD,
-    evaluation=Evaluation(every=10, gradient_diversity_every=25),
-    notes=(
-        "Pilot length: the accuracy still rises after 100 rounds, so differences at the last round are in speed. "
-        "Table 2 and Figures 6 and D.1 to D.4 have 200 rounds, and an end.",
-        "The length was chosen for time, after curves on labels held out at the server of the pilot seeds 0 and 1.",
-    ),
-)
-DIGITS = Scale(
-    title="digits",
-    data={"name": "digits", "N_s": 50, "augmentation": DIGITS_AUGMENTATION, "unlabelled": "train"},
-    model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
-    batch_size=16,
-    warm_start_rounds=20,
-    rounds=60,
-    optimizer=STAND_IN_SGD,
-    evaluation=Evaluation(every=5, gradient_diversity_every=20),
-    notes=("The setting was chosen for time, and not on held-out labels.",),
-)
-UNSHIFTED_DIGITS = Augmentation(
-    weak=Weak(flip=0.0, crop_padding=0.0, padding_mode="zero"),
-    strong=Gentle(translate=0.125, geometry_probability=0.9, contrast_probability=0.0, cutout=0.25),
-)
-STAND_INS: Mapping[str, StandIn] = {
-    # 60,000 images: 470 clients hold 125 each.
-    "laptop": StandIn(
-        table_2=replace(
-            MNIST,
-            K=10,
-            batch_size=16,
-            warm_start_rounds=20,
-            rounds=200,
-            optimizer=SGD(lr=0.02, schedule=Cosine(c=0.5)),
-            evaluation=Evaluation(every=4, gradient_diversity_every=40),
-            notes=(
-                "The setting was chosen on 1,000 labels held out at the server, seed 70, as the cheapest tried that "
-                "comes to an end; three others had been seen on the test set with seeds 50, 51, 60 and 61, which judge "
-                "no claim. Tried: entry 14 of the departures.",
-            ),
-        ),
-        others=MNIST,
-        images=59_000,
-        share=1.0,
-        most_clients=470,
-        largest_cohort=30,
-    ),
-    # 1,347 unlabelled images: 160 clients hold 8 each. 12 clients and 60 rounds, of which the server has the first 20:
-    # about 100 runs have to end in 25 minutes on two cores.
-    "demo": StandIn(
-        # Weak views are the images themselves: 8 pixels leave no room to shift.
-        table_2=replace(
-            DIGITS,
-            data={**DIGITS.data, "augmentation": UNSHIFTED_DIGITS, "N_validation": 300},
-            K=4,
-            T=2,
-            warm_start_rounds=16,
-            rounds=96,
-            optimizer=SGD(lr=0.1, schedule=Cosine(c=0.5)),
-            evaluation=Evaluation(every=4, gradient_diversity_every=24),
-            notes=(
-                "The setting was chosen on 300 labels held out at the server, seeds 1000 to 1002: of five that were "
-                "tried, the one that gains less than .3 points in its last tenth; CRL has 90.5 % there, labels alone "
-                "87.4 %. How grouping compares with FedAvg chose nothing. Tried: entry 14 of the departures.",
-            ),
-        ),
-        others=DIGITS,
-        always_measured=True,
-        images=1_397,
-        share=0.5,
-        most_clients=160,
-        largest_cohort=12,
-    ),
-}
+T_OF_STAND_INS = 16
+STANDARD_N_S = {"cifar10": 1000, "svhn": 1000, "emnist_balanced": 4700, "stl10": 1000}
 
 
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line; its length in rounds depends on T."""
-    stand_in = STAND_INS[profile]
-    chosen = stand_in.table_2 if setting.cohort else stand_in.others
-    assert chosen.model and chosen.evaluation and chosen.rounds and chosen.warm_start_rounds
-    evaluation = chosen.evaluation
-    if not (setting.measured or (stand_in.always_measured and not setting.cohort)):
+    stand_in = stand_ins("ssfl", StandIn)[profile]["table_2" if setting.cohort else "others"]
+    assert stand_in.model and stand_in.evaluation and stand_in.rounds and stand_in.warm_start_rounds
+    evaluation = stand_in.evaluation
+    if not (setting.measured or stand_in.always_measured):
         evaluation = replace(evaluation, gradient_diversity_every=0)
     grouping = {"averaging": Grouping(S=min(2, setting.S))} if setting.S else {}
     chosen = replace(
-        chosen,
-        data={**chosen.data, **_labels(setting, stand_in)},
-        model=replace(chosen.model, norm="bn" if setting.norm == "bn" else "gn"),
+        stand_in,
+        data={**stand_in.data, **_labels(setting, stand_in)},
+        model=replace(stand_in.model, norm="bn" if setting.norm == "bn" else "gn"),
         method={"unlabelled_ratio": 1, **grouping},  # FixMatch's, and two groups wherever the paper has any
         evaluation=evaluation,
     )
     if setting.cohort:
-        return replace(chosen, C=_share_of(chosen.K or 1, setting.C), notes=(*_table_2_notes(chosen), *chosen.notes))
+        return replace(chosen, C=_share_of(chosen.K or 1, setting.C))
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]  # Table 3 has its own length
     K, C = cohort_of(setting, stand_in)
@@ -384,15 +291,14 @@ def scale(setting: Setting, profile: str) -> Scale:
 
     return replace(
         chosen,
-        warm_start_rounds=rounds_of(stand_in.others.warm_start_rounds or 0),
+        warm_start_rounds=rounds_of(stand_in.warm_start_rounds),
         K=K,
         C=C,
-        rounds=round((stand_in.others.rounds or 0) * T_OF_STAND_INS * longer) // T,
+        rounds=round(stand_in.rounds * T_OF_STAND_INS * longer) // T,
         evaluation=Evaluation(
             every=max(1, rounds_of(evaluation.every)),
             gradient_diversity_every=rounds_of(evaluation.gradient_diversity_every),
         ),
-        notes=(*_notes(stand_in), *chosen.notes),
     )
 
 
@@ -410,33 +316,11 @@ def cohort_of(setting: Setting, stand_in: StandIn) -> tuple[int, int]:
 def _labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
     """N_s in the paper's ratio. With labels at clients, a share of each client's: 5 of each class are too many."""
     classes = CLASSES[setting.data]
-    N_s = stand_in.others.data["N_s"] * (setting.N_s // classes * classes) // STANDARD_N_S[setting.data]
+    N_s = stand_in.data["N_s"] * (setting.N_s // classes * classes) // STANDARD_N_S[setting.data]
     if setting.labels in ("every_client", "share"):
-        share = {"label_setting": "share", "labelled_share": N_s / stand_in.images, "labels_per_client": 5}
+        share = {"label_setting": "share", "labelled_share": N_s / stand_in.client_images, "labels_per_client": 5}
         return {"N_s": 0, **share}
     return {"N_s": N_s}
-
-
-def _notes(stand_in: StandIn) -> tuple[str, ...]:
-    title, rounds = stand_in.others.title, stand_in.others.rounds or 0
-    return (
-        f"{title} stands in for the paper's data sets; where it has more than one, the first one's settings "
-        f"are taken. N_s keeps its ratios, T its values, and a run its number of local steps: "
-        f"{rounds * T_OF_STAND_INS}, whatever T.",
-        f"K and C are the paper's times {stand_in.share:g}. K is capped at {stand_in.most_clients}, so that every "
-        f"client holds 8 images, and C at {stand_in.largest_cohort}; where all clients take part, they still do. "
-        "Groups: 2.",
-        "A warm start, in which the server trains alone, comes first.",
-    )
-
-
-def _table_2_notes(own: Scale) -> tuple[str, ...]:
-    cohorts = ", ".join(str(_share_of(own.K or 1, C)) for C in (10, 30, 47))
-    return (
-        f"{own.title} with {own.data['N_s']} labels stands in for EMNIST; {own.K} clients, {own.rounds} rounds of "
-        f"which the server is alone in the first {own.warm_start_rounds}.",
-        f"Cohorts keep their share of the clients: {cohorts} of {own.K} stand for 10, 30, 47 of 47; groups: 2.",
-    )
 
 
 # Cells that the suite adds to the paper's.

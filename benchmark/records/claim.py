@@ -1,4 +1,4 @@
-"""The claim of a run: one file in its folder that says whose it is.
+"""The claim of a run: a file in its folder that names its holder.
 
     claim    {"token": a random name of this attempt, "machine": ..., "pid": ..., "started": ...}
 
@@ -54,7 +54,7 @@ class Claim:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The claim's content; None where there is no claim, nothing for one that is damaged or just being written."""
+    """The claim's content; None where there is no claim, {} where it is damaged or just being written."""
     try:
         content: dict[str, Any] | None = read_json(folder / NAME)
         return content
@@ -85,7 +85,7 @@ def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
 
 @contextlib.contextmanager
 def claimed(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> Iterator[Claim]:
-    """Hold the run's folder, with a heartbeat every `beat` seconds.
+    """Hold the run's folder, with a heartbeat each `beat` seconds.
 
     Raises RunningElsewhere where another process is at the run, ClaimLost where one has taken it over, CannotWrite
     where the folder cannot be written.

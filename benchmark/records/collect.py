@@ -1,12 +1,13 @@
 """Many records at once: those of some cells, or all that are under a results folder."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmark.errors import FsslError
 from benchmark.experiment import NUMERICS
 from benchmark.records.copies import read_copy
 from benchmark.records.files import one_line
+from benchmark.records.identity import apart_in_words, at_hand_for, seed_folder
 from benchmark.records.record import Records, RunRecord, read_run
 
 
@@ -17,26 +18,56 @@ def read_records(
     with_reference: bool,
     with_runs: bool = True,
     troubles: list[str] | None = None,
+    differences: list[str] | None = None,
 ) -> Records:
-    """All records of these cells. A run of this machine takes precedence over a committed copy of the same seed, unless
-    it is not finished.
+    """All records of these cells that were computed from the data and code at hand (`identity`). A run of this machine
+    takes precedence over a committed copy of the same seed, unless it is not finished.
 
     `with_reference`: committed copies count; `with_runs`: this machine's runs do. With a list as `troubles`, a damaged
-    record is left out and named there in one line. Raises DataError without one.
+    record is left out and named there in one line. Raises DataError without one. `differences` takes a line for each
+    way in which records do not count, where no finished one of their seed does.
     """
     records: dict[str, dict[int, RunRecord]] = {}
+    others: list[tuple[RunRecord, Sequence[str]]] = []
     for cell_key in dict.fromkeys(cell_keys):
         seeds: dict[int, RunRecord] = {}
         for path in sorted((results / "reference" / cell_key).glob("seed=*.json.gz")) if with_reference else ():
             copy = _try(read_copy, path, troubles)
             if copy is not None and copy.result.get("numerics") == NUMERICS:
-                seeds[copy.seed] = copy
+                if other := differences_of(copy):
+                    others.append((copy, other))
+                else:
+                    seeds[copy.seed] = copy
+        own: dict[int, RunRecord] = {}
         for folder in sorted((results / "runs" / cell_key).glob("seed=*")) if with_runs else ():
             run = _try(read_run, folder, troubles)
-            if run is not None and (run.seed not in seeds or run.result):
-                seeds[run.seed] = run
+            if run is None:
+                continue
+            if other := differences_of(run):
+                others.append((run, other))
+            elif run.seed not in own or (run.result and not own[run.seed].result):
+                own[run.seed] = run
+        seeds |= {seed: run for seed, run in own.items() if seed not in seeds or run.result}
         records[cell_key] = dict(sorted(seeds.items()))
+    if differences is not None:
+        differences += dict.fromkeys(
+            _where_apart(results, record, other)
+            for record, other in others
+            if record.seed not in records[record.cell_key] or not records[record.cell_key][record.seed].result
+        )
     return records
+
+
+def differences_of(record: RunRecord) -> list[str]:
+    """What is here otherwise than the record was computed from."""
+    here = at_hand_for(record.experiment, record.seed)
+    return here.differences(record.manifest, finished=bool(record.result))
+
+
+def _where_apart(results: Path, record: RunRecord, differences: Sequence[str]) -> str:
+    """One line for all seeds."""
+    folder = seed_folder(results / "runs" / record.cell_key, at_hand_for(record.experiment, record.seed))
+    return apart_in_words(differences, folder.with_name(folder.name.replace(str(record.seed), "<n>", 1)))
 
 
 def all_records(results: Path, troubles: list[str]) -> Iterator[tuple[RunRecord, Path]]:

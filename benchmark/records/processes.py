@@ -1,4 +1,4 @@
-"""Which process is which, among all processes of all machines that share a folder."""
+"""Tells processes apart among all machines that share a folder."""
 
 import hashlib
 import os
@@ -19,14 +19,14 @@ def this_process() -> dict[str, Any]:
 
 
 def is_gone(process: Mapping[str, Any]) -> bool:
-    """Whether a process of this machine has ended; of one elsewhere nothing is known, and the answer is no."""
+    """Whether it is a process of this machine that has ended; False where it may be on another."""
     if process.get("machine") is None or process["machine"] != _machine():
         return False
     return process.get("started") is None or _started(process.get("pid")) != process["started"]
 
 
 def fields_of(pid: object) -> list[str]:
-    """The fields of /proc/PID/stat from the third on, as proc(5) numbers them; none where there is no such process."""
+    """The fields of /proc/PID/stat from proc(5)'s third on; empty where the process has ended."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):

@@ -20,6 +20,7 @@ from benchmark.config import quoted
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.records.files import ANEW, bytes_of, json_object, read_json
+from benchmark.records.identity import at_hand, seed_folder
 
 LONGEST_LINE = 1 << 20  # bytes of a round's line in rounds.jsonl
 ROUNDS, RESULT = "rounds.jsonl", "result.json"  # put in place once, when a run has ended
@@ -53,6 +54,12 @@ class RunRecord:
     summaries: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of a copy: {metric: {"mean": ...}}
     wandb_url: str | None = None  # its page on W&B
     edited: bool = False  # its digest is of other content
+    apart: str = ""  # 8 hexadecimal digits of what it was computed from, where another run has the cell's `seed=<n>`
+
+    @property
+    def folder_name(self) -> str:
+        """Of its folder among those of its cell."""
+        return f"seed={self.seed}@{self.apart}" if self.apart else f"seed={self.seed}"
 
     @property
     def status(self) -> str:
@@ -199,12 +206,13 @@ def is_number(value: object) -> bool:
 # Reading
 
 
-def run_folder(results: Path, experiment: Experiment) -> Path:
-    return results / "runs" / experiment.cell_key / f"seed={experiment.seed}"
-
-
 def run_name(experiment: Experiment) -> str:
     return f"{experiment.cell_key}/seed={experiment.seed}"
+
+
+def run_folder(results: Path, experiment: Experiment, data_root: Path | None = None) -> Path:
+    """The folder of the experiment's run on the data and code at hand; it need not exist."""
+    return seed_folder(results / "runs" / experiment.cell_key, at_hand(experiment, data_root))
 
 
 def read_run(folder: Path) -> RunRecord | None:
@@ -223,7 +231,8 @@ def read_run(folder: Path) -> RunRecord | None:
     edited = digest is not None and bool(manifest) and result["digest"] != digest
     whole = digest is not None and not edited  # then rounds are read when they are looked at
     seed = experiment.get("seed")
-    if not isinstance(seed, int) or folder.name != f"seed={seed}":
+    folder_name = re.fullmatch(r"seed=(\d+)(?:@([0-9a-f]{8}))?", folder.name)
+    if not isinstance(seed, int) or folder_name is None or folder_name[1] != str(seed):
         raise DataError(f"{folder / 'experiment.json'}: is of seed {quoted(seed)}; {ANEW}")
     url = (read_json(folder / MIRROR_FILE) or {}).get("url")
     record = RunRecord(
@@ -235,6 +244,7 @@ def read_run(folder: Path) -> RunRecord | None:
         rounds=RoundsOnDisk(path, str(digest), lines.count(b"\n")) if whole else json_lines(lines, path),
         wandb_url=url if isinstance(url, str) else None,
         edited=edited,
+        apart=folder_name[2] or "",
     )
     check_types(record, folder)
     return record

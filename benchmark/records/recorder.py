@@ -1,4 +1,4 @@
-"""The folder of a run while it is trained: what it was begun with, a save now and then, and the result, once."""
+"""Writes a run's folder: what it began with, saves, and the result, once."""
 
 import json
 import math
@@ -29,12 +29,13 @@ from benchmark.records.wandb_mirror import agents_run
 SECONDS_BETWEEN_SAVES = 2.0
 MOST_OF_A_RUN = 0.05  # that saving may take: where a save takes longer than a tenth of a second, they are further apart
 ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may change when a run goes on
+COMPUTED_FROM = ("data", "sources")  # of the manifest: a run that goes on has those that it began with
 OLD_FILES = ("checkpoints", "leases", "attempts", "exchange.json")  # of an unfinished run of an older version
 UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # which a finished run needs no longer
 
 
 class Recorder(pl.Callback):
-    """Saves after the first round and then by the clock, and publishes the result.
+    """Saves a run after its first round and then by the clock, and publishes its result.
 
     It looks for its claim before it writes, and raises ClaimLost. Any method that writes raises CannotWrite.
     """
@@ -65,9 +66,11 @@ class Recorder(pl.Callback):
             _remove_old_files(self.folder)
         write_json(self.folder / "experiment.json", to_json(self.experiment))
         previous = read_json(self.folder / "manifest.json") or {}
+        fixed = list(COMPUTED_FROM) if self._state is not None and previous else []
         if "claims" in previous:  # a run judges the claims that it was begun under, by the rule of that time
-            kept = {name: previous[name] for name in ("claims", "rule") if name in previous}
-            manifest = {name: value for name, value in manifest.items() if name != "rule"} | kept
+            fixed += ["claims", "rule"]
+        kept = {name: previous[name] for name in fixed if name in previous}
+        manifest = {name: value for name, value in manifest.items() if name not in fixed} | kept
         attempts = [*previous.get("attempts", []), self._attempt(manifest)]
         write_json(self.folder / "manifest.json", {**manifest, "attempts": attempts})
         self._write_progress()
@@ -135,9 +138,10 @@ class Recorder(pl.Callback):
     def publish(
         self, status: str, models: Mapping[str, Weights] | None = None, error: str | None = None
     ) -> dict[str, Any]:
-        """Put the weights, `rounds.jsonl` and `result.json` in place; the result that is there then.
+        """Put the weights, `rounds.jsonl` and `result.json` in place, and return the result.
 
-        The first process's rounds and result stay. What only an unfinished run needs is removed after them.
+        Where another process was faster, its rounds and its result stay, and are returned. What only an unfinished run
+        needs is removed.
         """
         self._claim.check()
         export(self.folder, models or {})

@@ -41,7 +41,7 @@ def retrain(record: RunRecord, data_root: Path | None = None, *, copied: bool) -
             experiment = from_record(record.experiment)
             with contextlib.suppress(Diverged):  # the record of it is compared
                 run(experiment, Path(place), data_root=data_root, like=record.manifest.get("engine"))
-            again = read_run(run_folder(Path(place), experiment))
+            again = read_run(run_folder(Path(place), experiment, data_root))
         except Stopped:  # Ctrl-C: the user's, and no word on the record
             raise
         except DataError as error:

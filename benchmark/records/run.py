@@ -8,6 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from benchmark.data.content import look_again
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import CannotWrite, DataError, Diverged, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
@@ -22,6 +23,7 @@ from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, holder_of
 from benchmark.records.cputime import CpuClock
 from benchmark.records.files import read_json
+from benchmark.records.identity import at_hand, why_apart
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_result, run_folder, run_name
 from benchmark.records.recorder import Recorder, remove_unfinished_files
@@ -46,18 +48,24 @@ def run(
 ) -> dict[str, Any]:
     """Train the experiment, or go on where it was saved last, and return the content of `result.json`.
 
-    A finished run is not trained again. `engine`, `workers`, `threads` and `device`: see `build_engine`. How many
+    A finished run is not trained again, unless its data or the user's own code are others now: then it is trained in
+    another folder (`identity`), and a line on standard error says so.
+
+    `engine`, `workers`, `threads` and `device`: see `build_engine`. How many
     workers there are moves no bit; the rest does, so a run that goes on keeps what it began with. `patience`: seconds
     without a heartbeat after which a run is taken over from a process that may still be there. `like`: an engine's
     settings in a manifest, which take precedence over `engine`. `begun_under`: gives entries of the manifest, such as
-    the claims that the run is to judge; asked when it begins.
+    the claims that the run is to judge; called when it begins.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
     last finished round is on disk).
     """
     check_engine(engine, workers, threads, device)
-    folder = run_folder(results, experiment)
+    look_again()
+    folder, here = run_folder(results, experiment, data_root), at_hand(experiment, data_root)
+    if reason := why_apart(folder, here):
+        print(f"fssl: {reason}", file=sys.stderr)
     finished = _finished(folder)
     if finished is not None:
         return finished
@@ -71,6 +79,8 @@ def run(
                 load_ahead()  # while data are prepared
             environment = prepare(experiment, data_root)
             with claimed(folder, patience=patience) as claim:
+                if run_folder(results, experiment, data_root) != folder:
+                    raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")
                 finished = _finished(folder)  # by another process, which was at it until now
                 if finished is not None:
                     return finished
@@ -82,7 +92,7 @@ def run(
                     chosen = build_engine(engine, environment, workers, threads, device=device)
                 recorder = Recorder(claim, experiment, resumed, clock)
                 with contextlib.closing(chosen):
-                    recorder.begin({**manifest(environment, chosen), **begun_under()})
+                    recorder.begin({**manifest(environment, chosen), "sources": here.sources, **begun_under()})
                     module = FederatedModule(
                         environment, chosen, resumed.state if resumed else None, recorder.rounds_done
                     )
@@ -92,7 +102,7 @@ def run(
 
 
 def _finished(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run, whose state a process that was killed may have left."""
+    """The result of a finished run; None where it is not finished. Removes a state that a killed process left."""
     result = read_result(folder)
     if result is not None:
         with contextlib.suppress(OSError):
@@ -101,7 +111,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _resumed(folder: Path, experiment: Experiment) -> RunState | None:
-    """The state to go on from; None where there is none, or none that can be used, which is said in a line."""
+    """The state to go on from; None, with a warning, where there is none that can be used."""
     measured = measurements(experiment.evaluation)
     try:
         saved = state.load(folder, run_name(experiment))
@@ -129,7 +139,7 @@ def _train(
         recorder.publish("diverged", error=str(error))
         raise
     except BaseException:
-        signal = stopping.asked()
+        signal = stopping.received()
         if signal is None:
             with contextlib.suppress(CannotWrite, ClaimLost):  # the first reason counts
                 recorder.save()

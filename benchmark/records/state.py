@@ -1,7 +1,7 @@
-"""What an unfinished run goes on from: `state.pt`, one file that is replaced whole, with all rounds so far.
+"""`state.pt`: the one file that an unfinished run goes on from.
 
-It holds the method's state at the server and at the clients, and the lines of all finished rounds. Every random stream
-has a name, so that nothing else is needed to go on bit by bit.
+It is replaced whole, and holds the method's state at the server and at the clients, and the lines of all finished
+rounds. Every random stream has a name, so that nothing else is needed to go on bit by bit.
 
 It is torch's own format, written tensor by tensor straight to the file, and read with `weights_only` after a look at
 its checksums: a file that was put there by somebody else runs no code, and a damaged one moves no number.

@@ -47,14 +47,14 @@ def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> dict[str, A
 
     `words`: what the user named the run by: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing.
     """
+    from benchmark.config import kind_of
     from benchmark.data.datasets import public_name
-    from benchmark.experiment import to_json
     from benchmark.methods.catalogue import method_name
 
     item, _, label = str(words.get("cell", "")).partition(":")
     factors = " ".join(f"{name}={value}" for name, value in words.items() if name not in ("cell", "profile", "seed"))
     method = method_name(experiment.method)
-    partition = str(to_json(experiment)["partition"]["kind"])
+    partition = kind_of(type(experiment.partition))
     tags = (public_name(experiment.data.name), method, partition, experiment.profile, f"code {commit()['commit'][:12]}")
     return {
         "group": item or ("grid" if factors else experiment.profile),
@@ -97,7 +97,8 @@ class WandbMirror:
         agent's W&B has the run already (`made_by_agent`)."""
         self._experiment, self._record, self._labels = experiment, record, labels
         self._mode, self._wandb_folder, self._run_folder = mode, wandb_folder, run_folder
-        own_id = f"{experiment.cell_key}-{experiment.seed}"  # the same however often the run is begun
+        # The same however often the run is begun; W&B's ids may have no "@".
+        own_id = f"{experiment.cell_key}-{run_folder.name.removeprefix('seed=').replace('@', '-')}"
         self._id = {"project": PROJECT, "id": own_id, **(agents_run or {})}
         self._run: Any = None  # wandb is imported only where it is wanted
         self._next = 1  # the first round that W&B lacks

@@ -1,10 +1,9 @@
-"""`fssl list`: what there is and what is here, without a download."""
+"""`fssl list`: what exists and what is on this machine, without a download."""
 
 import json
 
 import pytest
 
-from benchmark.cli import list as listing
 from benchmark.cli.main import main
 from benchmark.data.datasets import DATASETS
 from benchmark.methods.catalogue import METHODS
@@ -24,14 +23,14 @@ def nothing_here(tmp_path, monkeypatch):
 
 def test_everything_is_listed(nothing_here, capsys):
     assert main(["list", "--json", "--profile", "demo", "--results", str(nothing_here)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["item"] for row in found["items"]] == list(ITEMS)
-    assert all(row["done"] == 0 and row["hours left"] is None for row in found["items"])
-    assert [row["item"] for row in found["items"] if row["runs"] == 0] == ["fedswitch/fig2"]  # counts images alone
-    assert [row["method"] for row in found["methods"]] == list(METHODS)
-    assert [row["network"] for row in found["networks"]] == list(NETWORKS)
-    assert [row["data set"] for row in found["data"]] == list(DATASETS)
-    assert all(row["what"].endswith(".") for row in found["methods"] + found["networks"])
+    lists = json.loads(capsys.readouterr().out)
+    assert [row["item"] for row in lists["items"]] == list(ITEMS)
+    assert all(row["done"] == 0 and row["hours left"] is None for row in lists["items"])
+    assert [row["item"] for row in lists["items"] if row["runs"] == 0] == ["fedswitch/fig2"]  # counts images alone
+    assert [row["method"] for row in lists["methods"]] == list(METHODS)
+    assert [row["network"] for row in lists["networks"]] == list(NETWORKS)
+    assert [row["data set"] for row in lists["data"]] == list(DATASETS)
+    assert all(row["what"].endswith(".") for row in lists["methods"] + lists["networks"])
 
 
 def test_data_sets_are_where_they_are(nothing_here, capsys):
@@ -41,20 +40,3 @@ def test_data_sets_are_where_they_are(nothing_here, capsys):
     assert str(nothing_here / "here" / "mnist") in lines["mnist"] and "60,000" in lines["mnist"]
     assert "with scikit-learn" in lines["digits"] and "torchvision downloads" in lines["svhn"]
     assert "no; set FSSL_DATA" in lines["ham10000_64"]
-
-
-def test_done_runs_and_hours_by_hand(nothing_here, monkeypatch, capsys):
-    """Of 3 runs a cell two are done, in 1,800 and 5,400 seconds: an hour each, so the other one takes one more."""
-
-    class Run:
-        def __init__(self, seed, seconds):
-            self.seed, self.result = seed, {"wall_seconds": seconds} if seconds else {}
-
-    def read_records(results, keys, **_):
-        return {next(iter(keys)): {0: Run(0, 1800.0), 1: Run(1, 5400.0), 2: Run(2, None), 7: Run(7, 9.0)}}
-
-    monkeypatch.setattr(listing, "read_records", read_records)
-    monkeypatch.setattr(listing, "ITEMS", ("arena/digits",))
-    main(["list", "items", "--json", "--profile", "demo"])
-    (row,) = json.loads(capsys.readouterr().out)["items"]
-    assert row["done"] == 2 and row["hours left"] == row["runs"] - 2

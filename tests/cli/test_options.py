@@ -1,4 +1,4 @@
-"""No option may be shortened, and one that is misspelt is refused with the right one named: in every command."""
+"""No command takes a shortened or misspelt option; the message names the right one."""
 
 import argparse
 from collections.abc import Iterator
@@ -28,7 +28,9 @@ def commands() -> Iterator[tuple[tuple[str, ...], set[str]]]:
         yield from leaves(inner, (verb,))
 
 
-@pytest.mark.parametrize(("words", "options"), [pytest.param(*found, id=" ".join(found[0])) for found in commands()])
+@pytest.mark.parametrize(
+    ("words", "options"), [pytest.param(*command, id=" ".join(command[0])) for command in commands()]
+)
 def test_a_shortened_or_misspelt_option_is_refused(capsys, words, options):
     for option in options:
         shortened, swapped, doubled = option[:-1], option[:-2] + option[:-3:-1], option + option[-1]

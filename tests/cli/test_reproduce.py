@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -65,6 +66,14 @@ def test_a_result_that_does_not_count_ends_the_command(command, places, tmp_path
     err = capsys.readouterr().err
     assert f"such as cell {experiment.cell_key}, seed 0; `fssl verify`" in err
     assert len(list(tmp_path.glob("runs/*/*/result.json"))) == 4
+
+
+def test_pages_of_other_results_lie_with_them(places, tmp_path, capsys):  # noqa: F811
+    """They would overwrite the checkout's own report."""
+    for command in ("reproduce", "report"):
+        assert main([command, *WORDS[1:], "--results", str(tmp_path)]) == 0
+        assert (tmp_path / "site" / "ssfl" / "tab2" / "demo" / "index.html").is_file()
+        shutil.rmtree(tmp_path / "site")
 
 
 def test_the_home_folder_in_an_option(tmp_path, monkeypatch, capsys):

@@ -18,7 +18,7 @@ from PIL import Image
 from benchmark.data import packed
 from benchmark.data.datasets import DATASETS, load
 from benchmark.errors import DataError
-from tests.data.places import REAL, needs, own_cache  # noqa: F401 - a fixture for every test here
+from tests.data.places import REAL, needs, of_any_size, own_cache  # noqa: F401 - fixtures
 
 TOY = "stl10"  # a name for made-up sets: no packed file of this name is known by hash
 
@@ -49,6 +49,7 @@ def encoded(images_NHWC: np.ndarray) -> dict[str, Any]:
 COLOUR_NHWC = np.random.default_rng(0).integers(0, 256, (6, 5, 7, 3), dtype=np.uint8)
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_packed_parts_come_in_number_order(tmp_path):
     """Eleven parts: part 10 comes after part 9, not after part 1."""
     for number in range(11):
@@ -60,6 +61,7 @@ def test_packed_parts_come_in_number_order(tmp_path):
         load(TOY, tmp_path)
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_encoded_images_are_decoded_once_and_a_damaged_cache_is_rebuilt(tmp_path, monkeypatch):
     for split in ("train", "test"):
         save(tmp_path / TOY, split, **encoded(COLOUR_NHWC))
@@ -82,6 +84,7 @@ def test_encoded_images_are_decoded_once_and_a_damaged_cache_is_rebuilt(tmp_path
         assert torch.equal(torch.as_tensor(np.load(cached)["images"]), first.train_images_NCHW)
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_a_cache_that_cannot_be_written_is_only_slower(tmp_path, monkeypatch):
     for split in ("train", "test"):
         save(tmp_path / TOY, split, **encoded(COLOUR_NHWC))
@@ -164,6 +167,7 @@ def test_a_packed_only_set_that_is_absent(tmp_path):
         load("ham10000_64", tmp_path)
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_the_environment_names_the_root(tmp_path, monkeypatch):
     for split in ("train", "test"):
         save(tmp_path / TOY, split)

@@ -4,7 +4,9 @@ Shapes: N images, C channels, H x W pixels.
 """
 
 import gzip
+import hashlib
 import urllib.error
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from PIL import Image
 from benchmark.data import sources
 from benchmark.data.datasets import DATASETS, load
 from benchmark.errors import ConfigError, DataError
-from tests.data.places import own_cache  # noqa: F401 - a fixture for every test here
+from tests.data.places import of_any_size, own_cache  # noqa: F401 - fixtures
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -30,6 +32,7 @@ def save_idx(folder: Path, prefix: str, images_NHW: np.ndarray) -> None:
         (folder / f"{prefix}{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(len(images_NHW))))
 
 
+@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("inside", ["", "mnist"])
 def test_torchvisions_layout(tmp_path, inside):
     images_NHW = np.arange(160, dtype=np.uint8).reshape(10, 4, 4)
@@ -38,10 +41,45 @@ def test_torchvisions_layout(tmp_path, inside):
     loaded = load("mnist", tmp_path)
     assert torch.equal(loaded.train_images_NCHW[:, 0], torch.as_tensor(images_NHW))
     assert loaded.test_labels_N.tolist() == list(range(10))
-    assert loaded.classes == tuple("0123456789") and loaded.note == ""
+    assert loaded.classes == tuple("0123456789") and loaded.note == "files of unknown origin"
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.parametrize(
+    ("name", "kind", "prefix"),
+    [("fashion_mnist", "FashionMNIST", ""), ("emnist_balanced", "EMNIST", "emnist-balanced-")],
+)
+def test_files_are_known_by_the_archives_that_they_came_in(tmp_path, monkeypatch, name, kind, prefix):
+    """The checksums that torchvision has are replaced by those of archives made here."""
+    raw = tmp_path / kind / "raw"
+    save_idx(raw, prefix, np.arange(160, dtype=np.uint8).reshape(10, 4, 4))
+    archives = {f"{file.name}.gz": gzip.compress(file.read_bytes()) for file in raw.iterdir()}
+    checksums = [(file, hashlib.md5(content).hexdigest()) for file, content in archives.items()]
+    if prefix:
+        with zipfile.ZipFile(raw / "gzip.zip", "w") as archive:
+            for file, content in archives.items():
+                archive.writestr(f"gzip/{file}", content)
+        monkeypatch.setattr(
+            f"torchvision.datasets.{kind}.md5", hashlib.md5((raw / "gzip.zip").read_bytes()).hexdigest()
+        )
+    else:
+        for file, content in archives.items():
+            (raw / file).write_bytes(content)
+        monkeypatch.setattr(f"torchvision.datasets.{kind}.resources", checksums)
+    assert load(name, tmp_path).note == ""
+    labels = next(raw.glob("*train-labels-idx1-ubyte"))
+    labels.write_bytes(idx(np.arange(10)[::-1]))
+    assert load(name, tmp_path).note == "files of unknown origin"
+
+
+def test_another_number_of_images_than_the_sets_is_refused(tmp_path):
+    save_idx(tmp_path / "MNIST" / "raw", "", np.zeros((10, 4, 4)))
+    with pytest.raises(DataError, match="mnist: 10 training images, but that set has 60,000: .*folder:PATH"):
+        load("mnist", tmp_path)
+
+
+@pytest.mark.usefixtures("of_any_size")
 def test_torchvisions_emnist_is_turned_upright(tmp_path):
     images_NHW = np.arange(160, dtype=np.uint8).reshape(10, 4, 4)
     save_idx(tmp_path / "EMNIST" / "raw", "emnist-balanced-", images_NHW)
@@ -72,6 +110,7 @@ def test_no_network_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch):
     assert not list((tmp_path / "cache").glob("*svhn*")) and not list((tmp_path / "data").iterdir())
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_a_download_fills_the_cache_and_keeps_standard_output_clean(tmp_path, monkeypatch, capsys):
     """torchvision's downloader is replaced by one that serves MNIST's four files from memory."""
     images_NHW = np.arange(160, dtype=np.uint8).reshape(10, 4, 4)

@@ -16,7 +16,7 @@ from benchmark.methods.semifl import SemiFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine, RoundCosine
 from benchmark.papers.catalogue import ITEMS, items, profiles
-from benchmark.papers.scale import PROFILES, Scale, profile_of, scaled, tenth
+from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, profile_of, scaled, stand_in_of, tenth
 
 SMALL = Scale(
     title="digits",
@@ -107,3 +107,27 @@ def test_no_two_profiles_of_an_item_share_a_run(name):
     assert set(by_profile) == set(profiles(name))
     runs = [key for item in by_profile.values() for key in {cell.cell_key for cell in item.cells}]
     assert len(set(runs)) == len(runs)
+
+
+STAND_IN = {"title": "digits", "data": {"name": "digits", "augmentation": "digits"}, "K": 20, "notes": ["one"]}
+
+
+def test_a_stand_in_like_another_has_that_one_s_values_except_its_own():
+    tables = {"batch": STAND_IN, "streaming": {"like": "batch", "K": 10}}
+    batch, streaming = (stand_in_of(tables, name, Scale, "toy") for name in tables)
+    assert batch.data == {"name": "digits", "augmentation": DIGITS_AUGMENTATION} and batch.notes == ("one",)
+    assert streaming == replace(batch, K=10)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"like": "bach"}, "'batch'"),
+        ({"data": {"augmentation": "digit"}}, "digits"),
+        ({"batch_sise": 20}, "'batch_size'"),
+        ({"K": 1.5}, "K: 1.5 is not a whole number"),
+    ],
+)
+def test_a_mistake_in_a_stand_in_is_named_with_the_right_word(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        stand_in_of({"batch": STAND_IN, "mine": {**STAND_IN, **wrong}}, "mine", Scale, "toy.toml: mine")

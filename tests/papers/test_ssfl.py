@@ -18,8 +18,8 @@ from benchmark.papers.columns import WORDS
 from benchmark.papers.item import Item, census
 from benchmark.papers.paper import differences
 from benchmark.papers.published import read_published
-from benchmark.papers.scale import PROFILES
-from benchmark.papers.ssfl import ITEMS, PAPER, STAND_INS, Setting, experiment, optimizer, optimizer_of
+from benchmark.papers.scale import PROFILES, REDUCED
+from benchmark.papers.ssfl import ITEMS, PAPER, Setting, experiment, optimizer, optimizer_of
 from tests.conftest import ROOT
 
 DIGITS, MNIST = 1397, 60_000  # training images
@@ -134,7 +134,7 @@ def test_controls_differ_from_fedavg_in_the_server_s_weight_alone(profile):
     assert pairs > 13
 
 
-@pytest.mark.parametrize("profile", STAND_INS)
+@pytest.mark.parametrize("profile", REDUCED)
 @pytest.mark.parametrize("name", [*FROM_FILES, "fig6", "figd1"])
 def test_reduced_runs_have_equally_many_local_steps(name, profile):
     """T moves the number of rounds; only Table 1's E = 120 is longer, three times. The last round is measured. The runs

@@ -71,5 +71,5 @@ def _weights(folder: Path) -> dict[str, bytes]:
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    found = json.loads((folder / "result.json").read_text())
-    return {name: value for name, value in found.items() if name not in ("wall_seconds", "cpu_seconds", "digest")}
+    result = json.loads((folder / "result.json").read_text())
+    return {name: value for name, value in result.items() if name not in ("wall_seconds", "cpu_seconds", "digest")}

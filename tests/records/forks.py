@@ -18,6 +18,7 @@ from typing import Any
 from benchmark.experiment import Experiment, to_json
 from tests.conftest import ROOT
 
+SECONDS_BETWEEN_SIGNALS = 0.3
 PATIENCE = 180.0  # seconds after which a child that should have ended is given up
 
 
@@ -41,25 +42,20 @@ class Forks:
         *,
         engine: str = "reference",
         workers: int | None = None,
-        spawned: bool = False,
-        options: dict[str, Any] | None = None,
         faults: dict[str, Any] | None = None,
         lines: int = 0,
         delay: float = 0.0,
         signals: Sequence[int] = (),
-        apart: float = 0.3,
         group: bool = False,
         successor: dict[str, Any] | None = None,
-        every_round: bool = True,
     ) -> dict[str, Any]:
-        """Run in a child, with a save after `every_round`, or at the default interval; its end.
+        """Run in a child, with a save after every round; its end.
 
-        The `signals` are sent, `apart` seconds, when `lines` rounds are saved and `delay` seconds have passed;
-        to the whole `group` where so asked. `options` are further ones of `records.run`. `faults` are functions of
-        `tests.records.faults` and their argument.
+        The `signals` are sent one after another when `lines` rounds are saved and `delay` seconds have passed; with
+        `group`, to the whole process group. `faults` are functions of `tests.records.faults` and their argument.
         With a `successor` (options of `records.run`), the run stops itself (`faults.happens`); another child then
         does the same run to its end, and the first one is woken. "successor" in the answer is the other's end.
-        Workers are forked, too, unless they are to be `spawned` as in production, which takes seconds.
+        Workers are forked, too; importing torch anew, as in production, would take seconds.
         The answer: "code" (as `subprocess` has it), "said" (standard error), "seconds" from the first signal to the
         end, "left" (processes that were still there thirty seconds later: spawned ones may be importing torch before
         they look for their parent).
@@ -67,16 +63,13 @@ class Forks:
         request = {
             "experiment": to_json(experiment),
             "results": str(results),
-            "engine": {"engine": engine, "workers": workers, **(options or {})},
-            "spawned": spawned,
+            "engine": {"engine": engine, "workers": workers},
             "faults": faults or {},
             "lines": lines,
             "delay": delay,
             "signals": [int(number) for number in signals],
-            "apart": apart,
             "group": group,
             "successor": successor,
-            "every_round": every_round,
         }
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -150,10 +143,8 @@ def run_with(request: dict[str, Any]) -> int:
     from tests.records import faults
 
     experiment, results = from_json(request["experiment"]), Path(request["results"])
-    if request["every_round"]:
-        faults.save_every_round()
-    if not request["spawned"]:
-        faults.forked_workers()
+    faults.save_every_round()
+    faults.forked_workers()
     for name, argument in request["faults"].items():
         getattr(faults, name)(argument)
     try:
@@ -174,7 +165,7 @@ def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
     while left and not ended(pid):
         (os.killpg if request["group"] else os.kill)(pid, left.pop(0))
         if left:
-            time.sleep(request["apart"])
+            time.sleep(SECONDS_BETWEEN_SIGNALS)
     while not ended(pid):
         if time.monotonic() - began > PATIENCE:
             os.kill(pid, signal.SIGKILL)
@@ -216,21 +207,21 @@ def bytes_of(path: Path) -> bytes:
 def survivors(session: int, seconds: float = 30.0) -> list[int]:
     """Processes of the session that do not end within so many seconds."""
     deadline = time.monotonic() + seconds
-    while (found := living(session)) and time.monotonic() < deadline:
+    while (processes := living(session)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return found
+    return processes
 
 
 def living(session: int) -> list[int]:
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, of_session = path.read_text().rpartition(")")[2].split()[:4]
         except (OSError, ValueError):
             continue
         if int(of_session) == session and state != "Z":
-            found.append(int(path.parent.name))
-    return found
+            processes.append(int(path.parent.name))
+    return processes
 
 
 if __name__ == "__main__":

@@ -36,19 +36,19 @@ def unbroken(tmp_path_factory) -> Path:
     return results
 
 
-def test_a_read_only_disk_is_told_before_any_training(disk, monkeypatch):
+def test_a_read_only_disk_is_reported_before_any_training(disk, monkeypatch):
     run(EXPERIMENT, disk)
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     monkeypatch.setattr("benchmark.records.run.FederatedModule", None)  # nothing may be trained
-    with pytest.raises(CannotWrite, match="Read-only file system") as found:
+    with pytest.raises(CannotWrite, match="Read-only file system") as error:
         run(EXPERIMENT.with_seed(1), disk)
-    assert found.value.exit_code == 73
+    assert error.value.exit_code == 73
     assert run(EXPERIMENT, disk)["status"] == "done"  # what is finished can still be read
     with pytest.raises(CannotWrite, match="cannot be written"):
         build([table2()], disk / "site")
 
 
-def test_files_are_written_beside_and_nowhere_else(disk, unbroken, monkeypatch):
+def test_temporary_files_are_written_into_the_folder_of_the_run(disk, unbroken, monkeypatch):
     """The results on a disk of their own; the usual folder for temporary files does not even exist."""
     monkeypatch.setattr(tempfile, "tempdir", str(disk / "nowhere"))
     run(EXPERIMENT, disk)
@@ -87,8 +87,8 @@ def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(wh
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
     assert differences(tmp_path, unbroken, EXPERIMENT) == []
     damaged = what.startswith("state")
-    assert ("state.pt: is damaged" in (told := capsys.readouterr().err)) == damaged
-    assert ("the run starts from round 1" in told) == damaged
+    assert ("state.pt: is damaged" in (said := capsys.readouterr().err)) == damaged
+    assert ("the run starts from round 1" in said) == damaged
     attempts = json.loads((folder / "manifest.json").read_text())["attempts"]
     assert attempts[-1]["from_round"] == (0 if "state" in what else 2)
 

@@ -100,15 +100,6 @@ def test_a_finished_run_takes_precedence_over_a_copy_and_an_unfinished_one_does_
     assert "from" in read_records(results, [KEY], with_reference=True)[KEY][0].manifest
 
 
-def test_an_unfinished_run_goes_behind_a_copy_and_one_of_other_numerics_counts_for_nothing(results):
-    record = record_of(folder_of(results))
-    write_reference(results, record)
-    (folder_of(results) / "result.json").unlink()
-    assert read_records(results, [KEY], with_reference=True)[KEY][0].status == "done"
-    write_reference(results, replace(record, result={**record.result, "numerics": 0}))
-    assert read_records(results, [KEY], with_reference=True)[KEY][0].status == "unfinished"
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [("rounds.jsonl", '"round": 2', '"round": 7'), ("experiment.json", '"lr": 0.05', '"lr": 0.06'),
@@ -140,15 +131,6 @@ def test_a_damaged_copy_is_told(results):
         troubles: list[str] = []
         records = read_records(results, [KEY], with_reference=True, troubles=troubles)
         assert list(records[KEY]) == [0, 1, 2] and len(troubles) == 1 and "seed=0.json.gz" in troubles[0]
-
-
-def test_a_last_line_still_being_written_is_left_out(results):
-    """On a file system that cannot replace files at once."""
-    path = folder_of(results) / "progress.jsonl"
-    (folder_of(results) / "result.json").unlink()
-    path.write_bytes((folder_of(results) / "rounds.jsonl").read_bytes() + b'{"round": 4, "te')
-    record = read_run(folder_of(results))
-    assert record is not None and record.status == "unfinished" and len(record.rounds) == 3
 
 
 def test_the_last_round_is_read_from_the_end_of_the_file(results):

@@ -42,10 +42,10 @@ ENGINES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def whole(forks, tmp_path_factory) -> dict[str, Path]:
     """The results of an unbroken run, by engine."""
-    found = {name: tmp_path_factory.mktemp("whole") for name in ENGINES}
+    folders = {name: tmp_path_factory.mktemp("whole") for name in ENGINES}
     for name, options in ENGINES.items():
-        assert forks.run(EXPERIMENT, found[name], **options)["code"] == 0
-    return found
+        assert forks.run(EXPERIMENT, folders[name], **options)["code"] == 0
+    return folders
 
 
 def expected_code(fault: str, place: str) -> int:

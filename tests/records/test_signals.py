@@ -15,7 +15,7 @@ import pytest
 import pytorch_lightning as pl
 
 from benchmark.errors import Stopped
-from benchmark.federated.stopping import Preempted, StopOnSignal, asked, check
+from benchmark.federated.stopping import Preempted, StopOnSignal, check, received
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
@@ -103,7 +103,7 @@ def test_an_ignored_signal_stays_ignored():
     try:
         with StopOnSignal().listening():
             os.kill(os.getpid(), SIGINT)
-            assert asked() is None
+            assert received() is None
     finally:
         signal.signal(SIGINT, before)
 
@@ -119,7 +119,7 @@ def test_an_exception_that_was_lost_is_raised_at_the_next_look():
     with StopOnSignal().listening():
         check()
         Freed()
-        assert asked() == "SIGTERM"
+        assert received() == "SIGTERM"
         with pytest.raises(Preempted):
             check()
     check()  # it counts for that run alone

@@ -24,8 +24,8 @@ README = (ROOT / "sweeps" / "README.md").read_text()
 
 def commands(text: str) -> list[list[str]]:
     """Every `fssl ...`, to the end of its line, comment or clause, with variables set."""
-    found = re.findall(r"^[^#]*?\bfssl ([a-z]+ [^#;`\n]*)", text, re.MULTILINE)
-    plain = [re.sub(r'"\$\{\w+:-(\w+)\}"', r"\1", words).replace('"$@"', "ssfl/tab2").rstrip(" &") for words in found]
+    matches = re.findall(r"^[^#]*?\bfssl ([a-z]+ [^#;`\n]*)", text, re.MULTILINE)
+    plain = [re.sub(r'"\$\{\w+:-(\w+)\}"', r"\1", words).replace('"$@"', "ssfl/tab2").rstrip(" &") for words in matches]
     return [shlex.split(words) for words in plain]
 
 

@@ -32,7 +32,8 @@ def test_only_what_is_missing_is_planned(tiny, tmp_path):
     run(tiny, tmp_path)
     planned = plan([item], tmp_path)
     assert [missing.seed for missing in planned.missing] == [1] and planned.cells == 1
-    write_reference(tmp_path, replace(record_of(run_folder(tmp_path, tiny)), seed=1))
+    run(other := tiny.with_seed(1), tmp_path / "elsewhere")
+    write_reference(tmp_path, record_of(run_folder(tmp_path / "elsewhere", other)))
     assert plan([item], tmp_path).missing == ()
     assert [missing.seed for missing in plan([item], tmp_path, with_reference=False).missing] == [1]
 

@@ -1,0 +1,126 @@
+"""What data sets hold that are on this machine: the hash of their content, and whether the suite knows their files.
+
+Both take a read of the whole set. They are kept in one small file of the cache folder, by the size and the times of all
+files that the set is read from; where there is no cache folder, once a process.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import PIL
+
+from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, find, load
+from benchmark.data.packed import cache_folder, file_sha256, is_packed, write_cache
+from benchmark.errors import FsslError
+
+CACHE = "contents.json"  # {path, or path?size: [stamp, {"hash": ..., "known": ...}]}
+
+
+@functools.cache
+def content_hash(name: str, root: Path | None = None) -> str | None:
+    """`DataSet.content_hash`; None for a set that is not here or cannot be read. Downloads nothing."""
+    return _look_up(name, root, "hash", lambda folder: load(name, root).content_hash)
+
+
+@functools.cache
+def has_known_files(name: str, root: Path | None = None) -> bool | None:
+    """Whether the suite lists the files of a set of `DATASETS`; None as above. Packed ones need not be decoded."""
+
+    def look(folder: Path) -> bool:
+        listed = DATASETS[name].packed_sha256
+        if is_packed(folder) and listed:
+            return all(file_sha256(path) == listed.get(path.name) for path in _files(name, folder))
+        return UNKNOWN_ORIGIN not in load(name, root).note
+
+    return True if name == "digits" else _look_up(name, root, "known", look)
+
+
+def look_again() -> None:
+    """Forget what this process knows: files may have changed."""
+    content_hash.cache_clear()
+    has_known_files.cache_clear()
+
+
+def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], Any]) -> Any:
+    try:
+        if name == "digits":  # comes with scikit-learn
+            return compute(Path())
+        folder = _folder(name, root)
+        if folder is None:
+            return None
+        path, stamp = _cache_file(), _stamp(name, folder)
+        place = f"{folder.resolve()}?{name.partition('?')[2] if name not in DATASETS else name}"
+        contents = _read(path)
+        kept = contents.get(place, ["", {}])
+        facts = dict(kept[1]) if kept[0] == stamp else {}
+        if what not in facts:
+            facts[what] = compute(folder)
+            if path is not None and stamp == _stamp(name, folder):
+                content = json.dumps({**_read(path), place: [stamp, facts]}, indent=1).encode()
+                write_cache(path, lambda file: file.write(content), warn=False)
+        return facts[what]
+    except (FsslError, OSError):  # whoever trains on it says what is wrong
+        return None
+
+
+def _folder(name: str, root: Path | None) -> Path | None:
+    if name in DATASETS:
+        return find(name, root)
+    folder = Path(name.removeprefix("folder:").partition("?")[0]).expanduser()
+    return folder if name.startswith("folder:") and folder.is_dir() else None
+
+
+def _files(name: str, folder: Path) -> Iterator[Path]:
+    """All files that the set is read from, and maybe others."""
+    original = DATASETS[name].original if name in DATASETS else None
+    if name not in DATASETS:
+        yield from _below(folder)
+    elif original is not None and (folder / original.marker).exists():
+        top = folder / Path(original.marker).parts[0]
+        yield from _below(top) if top.is_dir() else folder.glob(f"*{top.suffix}")
+    else:
+        yield from folder.glob("*.npz")
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder, followlinks=True):
+        yield from (Path(parent, name) for name in names)
+
+
+def _stamp(name: str, folder: Path) -> str:
+    """Changes where a file was added, removed, renamed or written, or where the suite lists others.
+
+    Another Pillow may decode to other pixels.
+    """
+    entry = DATASETS.get(name)
+    listed = [] if entry is None else [*sorted(entry.packed_sha256.items()), entry.content_sha256]
+    files = []
+    for path in _files(name, folder):
+        with contextlib.suppress(FileNotFoundError):  # a link to nothing
+            status = path.stat()
+            files.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return hashlib.sha256(f"{PIL.__version__} {listed} {sorted(files)}".encode(errors="surrogateescape")).hexdigest()[
+        :32
+    ]
+
+
+def _cache_file() -> Path | None:
+    try:
+        return cache_folder() / CACHE
+    except RuntimeError:  # this user has no home
+        return None
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    """Empty where there is no file, or one of another form."""
+    try:
+        contents = json.loads(path.read_bytes()) if path is not None else {}
+        return {place: kept for place, kept in contents.items() if isinstance(kept[1], dict)}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,150 @@
+"""What a run is computed from: the content of its data, and the sources of the user's own classes.
+
+A record answers only for that. Its manifest names it from the first round on; where what is at hand differs, the run is
+trained apart. `seed=<n>` is the first; another data or source hash goes to `seed=<n>@<8 hexadecimal digits>`.
+
+What is not at hand cannot differ: then records count as they are. So do those of older versions, which name no sources.
+"""
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmark.data.content import content_hash, has_known_files
+from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, public_name
+from benchmark.data.pooling import pooled_hash
+from benchmark.errors import DataError
+from benchmark.experiment import Experiment
+from benchmark.methods.catalogue import method_name
+from benchmark.records.files import read_json
+from benchmark.records.sources import source_hash
+
+MANIFEST, RESULT = "manifest.json", "result.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtHand:
+    """What a run would be computed from here and now."""
+
+    data_name: str
+    pooled_test: int
+    seed: int
+    classes: tuple[str, ...]  # method and network
+    root: Path | None = None  # of data sets
+
+    @property
+    def data_hash(self) -> str | None:
+        """As `manifest` has it; None: the data are not here."""
+        content = content_hash(self.data_name, self.root)
+        return pooled_hash(content, self.pooled_test, self.seed) if content and self.pooled_test else content
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """`module:Class` -> hash of its source, for the user's own classes that are imported."""
+        own = (name.partition(":") for name in self.classes if ":" in name)
+        imported = {f"{module}:{name}": getattr(sys.modules.get(module), name, None) for module, _, name in own}
+        hashes = {name: source_hash(cls) for name, cls in imported.items() if isinstance(cls, type)}
+        return {name: source for name, source in hashes.items() if source is not None}
+
+    @property
+    def digits(self) -> str:
+        """8 hexadecimal digits that stand for it."""
+        return hashlib.sha256(repr([self.data_hash, sorted(self.sources.items())]).encode()).hexdigest()[:8]
+
+    def differences(self, manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
+        """What is here otherwise than a record was computed from, in words.
+
+        A finished record on files of a known set that the suite lists counts wherever any others that it lists are. An
+        unfinished run goes on with the same files only.
+        """
+        differences = []
+        recorded = _mapping(manifest, "data")
+        if "hash" in recorded and not (finished and self._lists_both(recorded)):
+            here = self.data_hash
+            if here not in (None, recorded["hash"]):
+                differences.append(
+                    _in_words(f"data: {public_name(self.data_name)} has content", here, recorded["hash"])
+                )
+        recorded = _mapping(manifest, "sources")
+        for name, here in self.sources.items():
+            if recorded.get(name, here) != here:
+                differences.append(_in_words(f"code: {name} and what it imports have source", here, recorded[name]))
+        return differences
+
+    def _lists_both(self, recorded: Mapping[str, Any]) -> bool:
+        """Whether the suite lists the files that are here and those of the record."""
+        if self.data_name not in DATASETS or UNKNOWN_ORIGIN in str(recorded.get("note")):
+            return False
+        return has_known_files(self.data_name, self.root) is not False
+
+
+def at_hand(experiment: Experiment, root: Path | None = None) -> AtHand:
+    return AtHand(
+        data_name=experiment.data.name,
+        pooled_test=experiment.data.pooled_test,
+        seed=experiment.seed,
+        classes=(method_name(experiment.method), experiment.model.network),
+        root=root,
+    )
+
+
+def at_hand_for(experiment: Mapping[str, Any], seed: int, root: Path | None = None) -> AtHand:
+    """The same for the experiment of a record, whose code is not imported."""
+    data, method, model = (_mapping(experiment, part) for part in ("data", "method", "model"))
+    pooled_test = data.get("pooled_test", 0)
+    return AtHand(
+        data_name=str(data.get("name")),
+        pooled_test=pooled_test if isinstance(pooled_test, int) else 0,
+        seed=seed,
+        classes=(str(method.get("kind")), str(model.get("network"))),
+        root=root,
+    )
+
+
+def seed_folder(cell_folder: Path, here: AtHand) -> Path:
+    """The folder of the run on what is at hand: a finished one, else one that goes on, else one to begin."""
+    plain = cell_folder / f"seed={here.seed}"
+    equal = [
+        folder
+        for folder in (plain, *sorted(cell_folder.glob(f"{plain.name}@*")))
+        if (manifest := manifest_of(folder)) is not None and not here.differences(manifest, finished=_finished(folder))
+    ]
+    if equal:
+        return min(equal, key=lambda folder: not _finished(folder))
+    return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{here.digits}")
+
+
+def why_apart(folder: Path, here: AtHand) -> str | None:
+    """One line on a run that is not in the cell's first folder of its seed; None for one that is."""
+    plain = folder.with_name(f"seed={here.seed}")
+    if folder == plain:
+        return None
+    return apart_in_words(here.differences(manifest_of(plain) or {}, finished=_finished(plain)), folder)
+
+
+def apart_in_words(differences: Sequence[str], folder: Path) -> str:
+    return f"{'; '.join(differences)}; trained apart in {folder.name}"
+
+
+def manifest_of(folder: Path) -> Mapping[str, Any] | None:
+    """None where no run has begun there; empty for a damaged one, which whoever reads the record reports."""
+    try:
+        return read_json(folder / MANIFEST)
+    except (DataError, OSError):
+        return {}
+
+
+def _finished(folder: Path) -> bool:
+    return (folder / RESULT).exists()
+
+
+def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = value.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _in_words(what: str, here: object, recorded: object) -> str:
+    return f"{what} {str(here)[:8]}.., the record was computed from {str(recorded)[:8]}.."

@@ -1,0 +1,92 @@
+"""The sources of the user's own classes: the module of a class, and those of her modules that it imports.
+
+Her modules are all that belong neither to Python, nor to an installed package, nor to this project.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmark.records.provenance import CODE, ROOT
+
+INSTALLED = ("site-packages", "dist-packages")
+
+
+@functools.cache
+def source_hash(cls: type) -> str | None:
+    """16 hexadecimal digits; None for a class that has no file, such as one typed into a notebook.
+
+    It is of the names and contents of the modules, wherever they lie.
+    """
+    own_package = cls.__module__.partition(".")[0]
+    sources: dict[str, bytes] = {}
+    waiting = [cls.__module__]
+    while waiting:
+        module = waiting.pop()
+        package = module.partition(".")[0]
+        wanted = module == cls.__module__ or _is_users(package) or (package == own_package and package not in CODE)
+        path = _file_of(module) if wanted and module not in sources else None
+        if path is not None:
+            sources[module] = path.read_bytes().replace(b"\r\n", b"\n")
+            waiting += _imported(sources[module], module, is_package=path.name == "__init__.py")
+    if not sources:
+        return None
+    digest = hashlib.sha256()
+    for module, source in sorted(sources.items()):
+        digest.update(f"{module} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:16]
+
+
+def _file_of(module: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):  # not a module, but a name in one
+        return None
+    path = Path(spec.origin) if spec is not None and spec.origin else None
+    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+
+
+@functools.cache
+def _is_users(package: str) -> bool:
+    """Whether a top-level module or package is the user's. It is looked for, and not imported."""
+    try:
+        spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    places = [spec.origin] if spec and spec.origin else [*(spec.submodule_search_locations or ())] if spec else []
+    if not places:
+        return False
+    path = Path(str(places[0])).resolve()
+    return not any(part in INSTALLED for part in path.parts) and not any(
+        path.is_relative_to(ROOT / folder) for folder in CODE
+    )
+
+
+def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
+    """Names of all modules that the source may import, wherever in it; some of them are no modules."""
+    parents = module.split(".")
+    yield from (".".join(parents[:length]) for length in range(1, len(parents)))
+    package = module if is_package else ".".join(parents[:-1])
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            ancestors = package.split(".")
+            base = ancestors[: len(ancestors) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            names = [start, *(f"{start}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Call) and _is_import_module(node.func) and node.args:
+            names = [value for value in [getattr(node.args[0], "value", None)] if isinstance(value, str)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _is_import_module(function: ast.expr) -> bool:
+    return getattr(function, "attr", getattr(function, "id", None)) in ("import_module", "__import__")

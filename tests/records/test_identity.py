@@ -1,0 +1,287 @@
+"""A record answers only for the data and the user's own code that it was computed from."""
+
+import importlib
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmark.data import content, datasets
+from benchmark.data.packed import file_sha256
+from benchmark.errors import Stopped
+from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.models.build import Model
+from benchmark.records.collect import read_records
+from benchmark.records.copies import reference_path, write_reference
+from benchmark.records.files import read_json
+from benchmark.records.record import run_folder
+from benchmark.records.run import run
+from tests.conftest import record_of, tiny_experiment
+from tests.records.test_run import Interrupt
+
+METHOD = """
+from dataclasses import dataclass
+from benchmark.methods.ssfl import SSFL
+import own_pkg.loss
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(SSFL):
+    pass
+"""
+NETWORK = """
+from benchmark.models.small_cnn import TinyCnn
+
+class Net(TinyCnn):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path, monkeypatch):
+    """A cache, modules and a data folder of the test's own."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FSSL_DATA", raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    for path, text in {
+        "own_method.py": METHOD,
+        "own_net.py": NETWORK,
+        "own_pkg/__init__.py": "",
+        "own_pkg/loss.py": "from . import scale\n",
+        "own_pkg/scale.py": "SCALE = 1.0\n",
+        "own_pkg/not_imported.py": "X = 1\n",
+    }.items():
+        (tmp_path / "code" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "code" / path).write_text(text)
+    yield
+    forget_modules()
+    content.look_again()
+
+
+def forget_modules() -> None:
+    """As a new process has it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("own_method", "own_net", "own_pkg")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def with_own_code() -> Experiment:
+    """The tiny experiment with the test's own method and network, imported anew."""
+    forget_modules()
+    tiny = tiny_experiment(model=Model(network="own_net:Net", norm="gn", norm_groups=4))
+    return from_json({**to_json(tiny), "method": {**to_json(tiny)["method"], "kind": "own_method:Mine"}})
+
+
+def save_images(folder: Path, images: int, first: int = 0) -> None:
+    for label in ("a", "b"):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for index in range(first, first + images):
+            pixels = np.random.default_rng([index, ord(label)]).integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / label / f"{index}.png")
+
+
+def on_folder(folder: Path) -> Experiment:
+    tiny = tiny_experiment()
+    return replace(tiny, data=replace(tiny.data, name=f"folder:{folder}", N_s=4))
+
+
+def add_images(tmp_path: Path) -> None:
+    save_images(tmp_path / "pets", 2, first=30)
+
+
+def change_a_pixel(tmp_path: Path) -> None:
+    """The file keeps its size and its time."""
+    path = tmp_path / "pets" / "a" / "0.bmp"
+    before, content_before = path.stat(), path.read_bytes()
+    path.write_bytes(content_before[:-1] + bytes([content_before[-1] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def edit(name: str, text: str):
+    def change(tmp_path: Path) -> None:
+        path = tmp_path / "code" / name
+        path.write_text(path.read_text() + text)
+
+    return change
+
+
+def replace_known_files(tmp_path: Path) -> None:
+    """Packed files of a set none of whose packed files the suite lists."""
+    save_packed(tmp_path / "data" / "emnist_balanced", seed=1)
+
+
+def save_packed(folder: Path, seed: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, number in (("train", 60), ("test", 20)):
+        images = np.random.default_rng([seed, number]).integers(0, 256, (number, 8, 8), dtype=np.uint8)
+        labels = np.arange(number, dtype=np.uint8) % 10
+        np.savez(folder / f"{part}.npz", images=images, labels=labels, classes=np.array([*"0123456789"]))
+
+
+def pets(tmp_path: Path) -> Experiment:
+    if not (tmp_path / "pets").exists():
+        save_images(tmp_path / "pets", 30)
+        Image.open(tmp_path / "pets" / "a" / "0.png").save(tmp_path / "pets" / "a" / "0.bmp")
+        (tmp_path / "pets" / "a" / "0.png").unlink()
+    return on_folder(tmp_path / "pets")
+
+
+def under_a_known_name(tmp_path: Path) -> Experiment:
+    if not (tmp_path / "data").exists():
+        save_packed(tmp_path / "data" / "emnist_balanced", seed=0)
+    tiny = tiny_experiment()
+    return replace(tiny, data=replace(tiny.data, name="emnist_balanced"))
+
+
+def own_code(tmp_path: Path) -> Experiment:
+    return with_own_code()
+
+
+CHANGES = {
+    "images are added to a folder": (pets, add_images, "data: folder:pets"),
+    "a pixel in a folder": (pets, change_a_pixel, "data: folder:pets"),
+    "files under a known name": (under_a_known_name, replace_known_files, "data: emnist_balanced"),
+    "the method's file": (own_code, edit("own_method.py", "# other\n"), "code: own_method:Mine"),
+    "the network's file": (own_code, edit("own_net.py", "# other\n"), "code: own_net:Net"),
+    "a module that is imported by one that is": (
+        own_code,
+        edit("own_pkg/scale.py", "X = 2\n"),
+        "code: own_method:Mine",
+    ),
+}
+
+
+@pytest.fixture
+def of_any_size(monkeypatch):
+    monkeypatch.setattr(datasets, "check_counts", lambda data: None)
+
+
+@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.parametrize("stopped", [False, True], ids=["finished", "half-finished"])
+@pytest.mark.parametrize(("make", "change", "what"), CHANGES.values(), ids=CHANGES)
+def test_a_run_on_other_data_or_code_is_trained_apart(tmp_path, capsys, make, change, what, stopped):
+    results, root = tmp_path / "results", tmp_path / "data"
+    experiment = make(tmp_path)
+    if stopped:
+        with pytest.raises(Stopped):
+            run(experiment, results, data_root=root, callbacks=[Interrupt(1)])
+    else:
+        run(experiment, results, data_root=root)
+    first = run_folder(results, experiment, root)
+    assert first.name == "seed=0"
+    files = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    assert capsys.readouterr().err == ""
+
+    change(tmp_path)
+    content.look_again()
+    experiment = make(tmp_path)
+    result = run(experiment, results, data_root=root)
+    apart = run_folder(results, experiment, root)
+    assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == files
+    (line,) = capsys.readouterr().err.splitlines()
+    assert what in line and f"trained apart in {apart.name}" in line and apart.name.startswith("seed=0@")
+    assert result == read_json(apart / "result.json") and result["status"] == "done"
+    assert [attempt["from_round"] for attempt in record_of(apart).manifest["attempts"]] == [0]
+    assert run(experiment, results, data_root=root) == result  # not trained again
+    assert not (first / "state.pt").exists() or stopped
+
+
+def test_what_a_method_does_not_import_changes_nothing(tmp_path, capsys):
+    experiment = with_own_code()
+    result = run(experiment, tmp_path / "results")
+    edit("own_pkg/not_imported.py", "X = 2\n")(tmp_path)
+    assert run(with_own_code(), tmp_path / "results") == result
+    assert capsys.readouterr().err == ""
+
+
+def test_the_same_folder_however_it_is_written_and_copied(tmp_path, monkeypatch, capsys):
+    """Another spelling, and equal images in new files, are the same; another place is another cell."""
+    result = run(pets(tmp_path), tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "pets")
+    for spelling in ("pets", "./code/../pets", "link"):
+        assert run(on_folder(Path(spelling)), tmp_path / "results") == result
+    shutil.copytree(tmp_path / "pets", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "pets")
+    (tmp_path / "copy").rename(tmp_path / "pets")
+    assert run(pets(tmp_path), tmp_path / "results") == result
+    (tmp_path / "pets").rename(tmp_path / "animals")
+    moved = run(on_folder(tmp_path / "animals"), tmp_path / "results")
+    assert moved["cell_key"] != result["cell_key"] and moved["last"]["test/accuracy"] == result["last"]["test/accuracy"]
+    assert run(on_folder(tmp_path / "pets"), tmp_path / "results") == result  # gone: it cannot differ
+    assert capsys.readouterr().err == ""
+
+
+def test_going_back_finds_the_first_record_again(tmp_path):
+    results, first = tmp_path / "results", run(pets(tmp_path), tmp_path / "results")
+    save_images(tmp_path / "pets", 1, first=40)
+    second = run(pets(tmp_path), results)
+    assert second != first
+    for label in ("a", "b"):
+        (tmp_path / "pets" / label / "40.png").unlink()
+    assert run(pets(tmp_path), results) == first
+    shutil.rmtree(run_folder(results, pets(tmp_path)))
+    save_images(tmp_path / "pets", 1, first=40)
+    content.look_again()
+    assert run(pets(tmp_path), results) == second  # also where the first is gone
+
+
+def test_tables_count_what_equals_the_data_at_hand(tmp_path):
+    results = tmp_path / "results"
+    experiment = pets(tmp_path)
+    run(experiment, results)
+    run(experiment.with_seed(1), results)
+    add_images(tmp_path)
+    content.look_again()
+    lines: list[str] = []
+    assert read_records(results, [experiment.cell_key], with_reference=True, differences=lines) == {
+        experiment.cell_key: {}
+    }
+    (line,) = lines
+    assert line.startswith("data: folder:pets has content ") and "trained apart in seed=<n>@" in line
+    result, lines = run(experiment, results), []
+    seeds = read_records(results, [experiment.cell_key], with_reference=True, differences=lines)[experiment.cell_key]
+    assert [(seed, record.result) for seed, record in seeds.items()] == [(0, result)] and len(lines) == 1
+    shutil.rmtree(tmp_path / "pets")
+    content.look_again()
+    assert {*read_records(results, [experiment.cell_key], with_reference=True)[experiment.cell_key]} == {0, 1}
+
+
+@pytest.mark.usefixtures("of_any_size")
+def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
+    """A finished run on other listed files counts, also as a committed copy; an unfinished one does not go on."""
+    results, root = tmp_path / "results", tmp_path / "data"
+    experiment = under_a_known_name(tmp_path)
+
+    def list_files() -> None:
+        listed = {path.name: file_sha256(path) for path in (root / "emnist_balanced").iterdir()}
+        entry = replace(datasets.DATASETS["emnist_balanced"], packed_sha256=listed, packed_note="listed")
+        monkeypatch.setitem(datasets.DATASETS, "emnist_balanced", entry)
+        content.look_again()
+
+    list_files()
+    result = run(experiment, results, data_root=root)
+    with pytest.raises(Stopped):
+        run(experiment.with_seed(1), results, data_root=root, callbacks=[Interrupt(1)])
+    write_reference(results, record_of(run_folder(results, experiment, root)))
+    replace_known_files(tmp_path)
+    list_files()
+    assert run(experiment, results, data_root=root) == result
+    assert run(experiment.with_seed(1), results, data_root=root)["status"] == "done"
+    assert run_folder(results, experiment.with_seed(1), root).name.startswith("seed=1@")
+    monkeypatch.setenv("FSSL_DATA", str(root))
+    shutil.rmtree(results / "runs")
+    content.look_again()
+    assert read_records(results, [experiment.cell_key], with_reference=True)[experiment.cell_key][0].result == result
+    monkeypatch.setitem(
+        datasets.DATASETS, "emnist_balanced", replace(datasets.DATASETS["emnist_balanced"], packed_sha256={})
+    )
+    content.look_again()
+    lines: list[str] = []
+    records = read_records(results, [experiment.cell_key], with_reference=True, differences=lines)
+    assert records[experiment.cell_key] == {} and len(lines) == 1
+    assert reference_path(results, experiment.cell_key, 0).exists()
