@@ -125,20 +125,6 @@ def test_plan_prints_one_object(capsys, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_plan_of_the_main_claims_leaves_out_what_they_do_not_speak_of(capsys, tmp_path):
-    """Table 2's main claims: CRL, its labels alone, and FedAvg, grouping and the control where all take part."""
-    words = ("--main", "--seeds", "9", "--json", "--results", tmp_path)
-    code, out, _ = fssl(capsys, "plan", "ssfl/tab2", "--profile", "demo", *words)
-    planned = json.loads(out)
-    assert (code, planned["cells"], planned["runs"]) == (0, 5, 45)
-    main_only = items(["ssfl/tab2"], "demo")[0].main_claims_only()
-    labels = ["FedAvg/small", "FedAvg/full", "Grouping/full", "Control/full", "Server only"]
-    assert [cell.label for cell in main_only.cells] == labels
-    assert all(set(claim.labels) <= set(labels) for claim in main_only.claims) and len(main_only.claims) == 8
-    code, _, err = fssl(capsys, "plan", "ssfl/tab3", "--profile", "demo", *words)
-    assert code == 65 and "no main claim in ssfl/tab3" in err
-
-
 @pytest.mark.parametrize("by", ["run", "launcher"])
 def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys, tmp_path):
     """Stopped as soon as it has begun. A pilot's manifest has neither."""

@@ -48,17 +48,6 @@ def test_fedswitch_clients_are_equal_up_to_one_image(n_d, K, alpha, seed):
         assert sizes_K.max() - sizes_K.min() <= 1
 
 
-def test_all_take_at_once_by_hand():
-    """One class a client (a tiny alpha), three clients, classes of 3 and 6: a client's class by its draw. Where two
-    want the class of 3, each has half of it and fills up from the other: (1 or 2, 1 or 2) and (0, 3)."""
-    for seed in range(20):
-        alone = RULES["fedswitch"](np.array([30, 60]), 3, 1e-4, seed, 0)[0].argmax()
-        counts_Kd = RULES["fedswitch_at_once"](np.array([3, 6]), 3, 1e-4, seed, 0)
-        assert sorted(counts_Kd[:, 0].tolist()) in ([0, 0, 3], [0, 1, 2], [1, 1, 1])
-        if sorted(counts_Kd[:, 0].tolist()) == [0, 0, 3]:
-            assert (counts_Kd[0, 0] == 3) == (alone == 0)
-
-
 def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
     """A client's share of class c has mean p_c and variance p_c (1 - p_c) / (alpha + 1).
 

@@ -98,8 +98,3 @@ def test_dirichlet_redraws_until_every_client_has_enough():
     assert rule.shares(np.full(4, 100), 6, 0).sum(axis=1).min() >= 30
     with pytest.raises(ConfigError, match="alpha=0.3 with K=6 .* min_size=30 in each of 1 draws"):
         Dirichlet(alpha=0.3, min_size=30, max_redraws=0).shares(np.full(4, 100), 6, 0)
-
-
-def test_dirichlet_that_cannot_be_says_what_can():
-    with pytest.raises(ConfigError, match="min_size can be at most 8"):
-        Dirichlet(alpha=1).shares(np.full(5, 10), 6, 0)

@@ -16,7 +16,6 @@ from benchmark.records.record import run_folder
 from benchmark.records.retrain import retrain
 from benchmark.records.run import run
 from tests.conftest import record_of
-from tests.records.equality import differences
 from tests.records.test_run import Interrupt
 
 FEW, MANY = 1, 5_000  # rounds of two clients and a local step: beyond 10,000 steps workers pay
@@ -45,16 +44,6 @@ def test_processes_are_known_before_there_is_data_and_are_what_is_built(tiny, na
     ):
         assert isinstance(built, ProcessPool) == (processes > 1)
         assert ({**built.settings, "workers": 1} == launchers.settings) == (processes > 0)
-
-
-def test_a_pool_of_one_gives_the_bits_of_two(tiny, tmp_path):
-    """One worker is this process. The record calls it by what decides its bits."""
-    for workers in (1, 2):
-        run(tiny, tmp_path / str(workers), engine="pool", workers=workers)
-    assert differences(tmp_path / "1", tmp_path / "2", tiny) == []
-    manifests = [json.loads((run_folder(tmp_path / str(n), tiny) / "manifest.json").read_text()) for n in (1, 2)]
-    one, two = (manifest["engine"] for manifest in manifests)
-    assert one == {**two, "workers": 1} and one["name"] == "pool"
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
-from benchmark.federated.machine import SETTINGS, faster_products
 from benchmark.federated.module import FederatedModule
 from benchmark.losses.confident import leave_out_rejected, loss_of_kept
 from benchmark.methods.protocol import Tree
 from benchmark.models.build import Model, build
-from benchmark.models.dropout import ImageDropout2d
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import FastHere
 from tests.methods.golden import TRACES
@@ -172,27 +169,9 @@ def test_what_is_left_out_passes_no_network(model, allowed):
     assert seen == [3 if allowed else 6]
 
 
-def test_dropout_is_torch_s_own_where_all_pass():
-    features_NCHW = torch.rand(5, 4, 2, 2) + 1
-    torch.manual_seed(3)
-    ours = ImageDropout2d(0.5)(features_NCHW)
-    torch.manual_seed(3)
-    assert torch.equal(ours, F.dropout2d(features_NCHW, 0.5)) and bool((ours == 0).any())
-
-
 def test_bfloat16_keeps_weights_losses_and_logits_in_float32():
     """Its weights are near those of float32 (bfloat16 has 8 bits: steps of 0.4 %), and not the same."""
     plain, rough = prepare(BASE), prepare(replace(BASE, precision="bf16"))
     (_, expected, _), (_, found, _) = (three_rounds(each, FastHere(each)) for each in (plain, rough))
     assert all(value.dtype == torch.float32 for value in found.models()["average"].values())
     assert 1e-7 < gap(expected.models(), found.models()) < 0.02
-
-
-def test_products_are_switched_only_where_they_stay_float32():
-    """256 terms below 1: bfloat16 would be off by some 0.1, float32 by 1e-4."""
-    left, right = torch.rand(256, 256), torch.rand(256, 256)
-    before = SETTINGS.fp32_precision
-    with faster_products():
-        found = left @ right
-    assert SETTINGS.fp32_precision == before
-    assert float((found.double() - left.double() @ right.double()).abs().max()) < 1e-3

@@ -182,18 +182,6 @@ def test_leaving_off_half_way_leaves_the_engine_usable(environment, two):
     assert same(environment, two, jobs)
 
 
-def test_one_call_within_another(environment, two):
-    """A method may ask for more work before it has taken all of the first."""
-    jobs = jobs_of(environment, Counting())
-    outer: Iterator = two.fit(jobs, 1, {})
-    found = [next(outer)]
-    inner = list(two.fit(jobs, 2, {}))
-    found += outer
-    for round_number, outcomes in ((1, found), (2, inner)):
-        expected = FastHere(environment).fit(jobs, round_number, {})
-        assert all(equal_trees(a.sends, b.sends) for a, b in zip(expected, outcomes, strict=True))
-
-
 def test_a_killed_worker_is_one_error_and_not_a_hang(environment, tmp_path):
     """Killed in the middle of a job: the error comes within two seconds, and no worker is left."""
     killed_at = []

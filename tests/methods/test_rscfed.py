@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.federated.engines import ReferenceEngine
-from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.environment import weights_of
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
 from benchmark.methods.protocol import Job, Outcome, Training
 from benchmark.methods.rscfed import RSCFed
-from tests.federated.helpers import difference, equal
+from tests.federated.helpers import difference
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
 from tests.methods.watch import watched
 
@@ -94,28 +93,6 @@ def test_four_rounds_by_plain_torch(method, share, beta):
 
 
 # --- subsets, and a client drawn twice ---
-
-
-def test_a_client_drawn_twice_trains_twice_from_the_global_model():
-    """Both subsets are everyone. The second job is sent nothing, and yet equals a fresh job that is sent the model; the
-    teacher goes on from what the first left, with 2 steps each."""
-    experiment = experiment_of(rscfed(M=2, subset=4, batch_size=8))
-    start = weights_of(prepare(experiment).network())
-    module, (log,) = rounds_of(experiment)
-    model_bytes = sum(value.nbytes for value in start.values())
-    assert module.metrics["comm/bytes_down"] == 4 * model_bytes and module.metrics["comm/bytes_up"] == 8 * model_bytes
-    second = {job.key.client: (job, out) for job, out in zip(log.jobs, log.outcomes, strict=True) if job.key.draw == 1}
-    assert len(second) == 4 and all(job.receives == {} for job, _ in second.values())
-    labelled = next(k for k in range(4) if module.environment.labelled[k])
-    job, outcome = second[labelled]
-    (fresh,) = ReferenceEngine(module.environment).fit([replace(job, receives={"student": start})], 1, {})
-    assert equal(outcome.sends["student"], fresh.sends["student"])
-    assert not equal(
-        outcome.sends["student"], next(o for o in log.outcomes if o.key.client == labelled).sends["student"]
-    )
-    for client, kept in module.state.clients.items():
-        assert set(kept) == (set() if int(client) == labelled else {"teacher", "teacher_steps"})
-        assert kept.get("teacher_steps", 4) == 4
 
 
 def sent_in(log, module):

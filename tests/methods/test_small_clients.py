@@ -74,15 +74,6 @@ def test_a_client_with_images_of_one_kind_alone(name):
         assert first_not_finite(module.state.server) is None
 
 
-@pytest.mark.parametrize("name", ["rscfed", "fed-consist", "supervised-fl-every-client"])
-def test_methods_that_draw_by_size_never_ask_a_client_without_images(name):
-    """Client 3 holds nothing: it gets no job, and the mean is over the others."""
-    environment = with_few_images(TRACES[name], 0, 0, clients=(3,))
-    module, watch = watched(environment.experiment, 2, environment)
-    asked = {job.key.client for job, _ in (*watch.seen[1], *watch.seen[2])}
-    assert asked and 3 not in asked and first_not_finite(module.state.server) is None
-
-
 @pytest.mark.parametrize("name", ["crl-grouping", "self-training", "supervised"])
 def test_a_client_without_images_is_named_where_it_is_asked(name):
     """SSFL asks the whole cohort: C = K, so client 0 is among it."""

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from benchmark.data.partition import Dirichlet
 from benchmark.papers.arena import ENTRIES, TRIAL_SEED
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Choice
@@ -32,16 +31,6 @@ def test_all_methods_share_one_environment(name, profile):
     assert len({cell.cell_key for cell in item.cells}) == len(item.cells)
     assert {cell.setting["method"] for cell in item.cells} == {entry.name for entry in ENTRIES}
     assert item.methods_are_rows and all(cell.experiment.profile == item.profile for cell in item.cells)
-
-
-def test_batch_sizes_and_warm_start_are_the_environment_s():
-    """Every size that a method has is the same; a method without one has none of another name."""
-    (item,) = items(["arena/mnist"], "laptop")
-    for cell in item.cells:
-        method = cell.experiment.method
-        sizes = {name: getattr(method, name) for name in vars(method) if name.endswith("batch_size")}
-        assert sizes and set(sizes.values()) == {25}
-        assert getattr(method, "warm_start_rounds", 20) == 20
 
 
 def test_untuned_hyperparameters_are_the_papers():
@@ -100,10 +89,3 @@ def test_a_resolved_item_has_the_chosen_cells_and_the_waiting_ones():
     first = set(item.choices[0].trials.values())
     resolved = item.resolved(lambda trial: 0.5 if trial in first else None)
     assert len(resolved.cells) == len(item.cells) + 1 and len(resolved.choices) == len(item.choices) - 1
-
-
-def test_alpha_is_the_papers_range():
-    (item,) = items(["arena/alpha"], "demo")
-    partitions = [cell.experiment.partition for cell in item.cells]
-    alphas = {partition.alpha for partition in partitions if isinstance(partition, Dirichlet)}
-    assert alphas == {0.05, 0.1, 1.0, 100.0} and len(partitions) == 4 * len(ENTRIES)

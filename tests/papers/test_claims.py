@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmark.papers.catalogue import ITEMS, items
-from benchmark.papers.item import ACCURACY, Claim
+from benchmark.papers.item import ACCURACY
 from benchmark.papers.published import PUBLISHED, claims_of, read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.derived import DERIVED
@@ -103,23 +103,6 @@ def test_what_is_written_of_a_claim_later_is_not_in_its_hash():
         bare = replace(claim, withdrawn="", elsewhere=(), made=None)
         assert item.hash_of(bare) == item.hash_of(claim) == item.hash_of(replace(bare, withdrawn="why"))
     assert any(claim.withdrawn for claim in item.claims) and any(claim.elsewhere for claim in item.claims)
-
-
-def claim_of(item: str, name: str, profile: str) -> Claim:
-    return next(claim for claim in items([item], profile)[0].claims if claim.name == name)
-
-
-def test_several_data_sets():
-    """On their mean, or in each of them; on the digits, which stand in for all, the difference itself."""
-    data = ("CIFAR-10", "CIFAR-100", "HAM10000")
-    mean, each = "Sub-sampling helps, mean of the data sets: accuracy", "Better than FedIRM on each data set: accuracy"
-    assert claim_of("rscfed/tab2", mean, "demo").contrast == {"8x8 digits/Basic + SSO": 1, "8x8 digits/Basic": -1}
-    thirds = {f"{d}/{m}": pytest.approx(sign / 3) for d in data for m, sign in (("Basic + SSO", 1), ("Basic", -1))}
-    assert claim_of("rscfed/tab2", mean, "laptop").contrast == thirds
-    assert claim_of("rscfed/tab1", each, "demo").contrasts == ({"8x8 digits/RSCFed": 1, "8x8 digits/FedIRM": -1},)
-    assert claim_of("rscfed/tab1", each, "laptop").contrasts == tuple(
-        {f"{name}/RSCFed": 1, f"{name}/FedIRM": -1} for name in data
-    )
 
 
 CLAIM = {

@@ -8,14 +8,15 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
+from benchmark.federated.divergence import first_not_finite
 from benchmark.papers import catalogue, fedswitch, switches
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import FULL_SIZE, PROFILES
 from benchmark.papers.switches import Switch, switches_of
-from benchmark.records.run import run
-from tests.conftest import ROOT, record_of
+from tests.conftest import ROOT
+from tests.federated.helpers import module_of
 from tests.papers.conftest import item_of
 
 # What a named change of a paper moves, by hand. A field with others below it moves as a whole; other clients have
@@ -130,17 +131,13 @@ def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
         departures("ssfl", "demo")
 
 
-@pytest.mark.parametrize(
-    "paper", ["ssfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rscfed", "fedswitch"))]
-)
-def test_every_way_trains(paper, tmp_path):
-    """Three rounds on the demo, each cell once: there is an accuracy, and no switch is refused."""
+@pytest.mark.parametrize("paper", ["ssfl", "fedswitch", pytest.param("rscfed", marks=pytest.mark.slow)])
+def test_every_way_trains(paper):
+    """A round on the demo, each cell once: no switch is refused, and numbers are finite."""
     seen = {cell.cell_key: cell.experiment for cell in departures(paper, "demo").cells}
     for e in seen.values():
-        method = replace(e.method, warm_start_rounds=min(1, e.method.warm_start_rounds))
-        run(replace(e, method=method, federation=replace(e.federation, rounds=3, T=min(2, e.federation.T))), tmp_path)
-    results = list(tmp_path.rglob("result.json"))
-    assert len(results) == len(seen)
-    for path in results:
-        accuracy = record_of(path.parent).selected("test/accuracy")
-        assert accuracy is not None and 0.0 < accuracy <= 1.0
+        method = replace(e.method, warm_start_rounds=0)
+        e = replace(e, method=method, federation=replace(e.federation, rounds=1, T=min(2, e.federation.T)))
+        module = module_of(e)
+        module.training_step(1, 0)
+        assert first_not_finite(module.state.server) is None and 0.0 <= module.metrics["test/accuracy"] <= 1.0

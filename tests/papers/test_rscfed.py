@@ -57,27 +57,6 @@ def test_settings_are_section_4_s():
     assert {kind[1:] for kind in kinds if kind[0] == "tab4"} == of_table_4
 
 
-def test_what_tells_cells_apart():
-    tab1, fig2, tab5 = item_of("tab1"), item_of("fig2"), item_of("tab5")
-    upper, lower = (tab1.cell(f"SVHN/FedAvg ({which}-bound)").experiment for which in ("upper", "lower"))
-    assert isinstance(upper.method, SupervisedFL) and upper.data.labelled_clients == 10
-    assert replace(upper, data=lower.data) == lower and upper.optimizer.lr == 0.03
-    assert fig2.cell("Fed-Consist (weight adju.)").experiment.method.labelled_share == 0.5
-    assert fig2.cell("Fed-Consist (origi.)").experiment.method.labelled_share is None
-    assert tab5.cell("Fed-Consist").experiment.method.labelled_share is None
-    assert tab5.cell("RSCFed").experiment.method.labelled_weight == "by_size"
-    assert tab5.cell("RSCFed").experiment.data.labelled_share == 0.1
-    assert fig2.cell("FedIRM (origi.)").experiment.method.labelled_share is None
-    assert fig2.cell("FedIRM (weight adju.)").cell_key == tab1.cell("SVHN/FedIRM").cell_key
-    shares = [c.experiment.method.labelled_share for c in item_of("weights").cells if c.role == "published"]
-    assert shares == [0.2, 0.3, 0.5, 0.7]
-    cells = {c.label: (c.experiment.method.M, c.experiment.method.subset) for c in item_of("tab7").cells[:4]}
-    assert list(cells.values()) == [(3, 5), (5, 3), (2, 7), (4, 4)]
-    draws = [(c.experiment.method.M, c.experiment.method.subset) for c in item_of("tab6").cells[1:5]]
-    assert draws == [(2, 4), (3, 3), (2, 5), (3, 5)]  # ours, for 8, 9, 10 and 15 models a round
-    assert not any(cell.published for name in ("fig2", "weights") for cell in item_of(name).cells)
-
-
 def test_controls_change_what_they_speak_of_alone():
     """Table 2's rows with the weight of labels held; Figure 2's Fed-Consist averaged equally; Table 4's 50 clients of
     whom as large a part is labelled as of 5."""

@@ -4,7 +4,6 @@ import pytest
 
 from benchmark.data.augment import RandAugment
 from benchmark.data.partition import Dirichlet, Iid, Shards
-from benchmark.methods.server_only import ServerOnly
 from benchmark.optim.sgd import RoundCosine
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
@@ -55,23 +54,6 @@ def test_table_4_s_cells_are_section_4_and_table_5():
         assert (sgd.lr, sgd.momentum, sgd.nesterov, sgd.weight_decay) == (0.03, 0.9, True, 5e-4)
         assert sgd.schedule == RoundCosine()
     assert item.cell("SemiFL/IID").published["test/accuracy"].runs == item.seeds == 4
-
-
-def test_the_bounds_are_400_passes_at_the_released_rate_and_beside_them_at_the_printed_one():
-    """Passes of 50,000 / 250, 250 / 10 and 4,000 / 250 steps."""
-    item = item_of("tab1")
-    for label, steps in {
-        "CIFAR-10/Fully Supervised": 200,
-        "CIFAR-10/Partially Supervised/fewer": 25,
-        "CIFAR-10/Partially Supervised/more": 16,
-    }.items():
-        e, ours = item.cell(label).experiment, item.cell(f"{label}, rate .03").experiment
-        assert isinstance(e.method, ServerOnly) and e.method.momentum_kept
-        assert (e.federation.T, e.federation.rounds, e.model.norm) == (steps, 400, "sbn")
-        assert (e.optimizer.lr, ours.optimizer.lr) == (0.1, 0.03) and ours.method == e.method
-        everyones = "Fully" in label
-        assert e.method.images == ("everyones" if everyones else "servers")
-        assert e.data.label_setting == ("everywhere" if everyones else "server")
 
 
 def test_table_3_s_computed_columns():

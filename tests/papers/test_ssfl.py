@@ -9,12 +9,10 @@ from benchmark.methods.central import FixMatch
 from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.overlap_sgd import OverlapSGD
-from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.catalogue import items
-from benchmark.papers.columns import WORDS
 from benchmark.papers.item import Item, census
 from benchmark.papers.paper import differences
 from benchmark.papers.published import read_published
@@ -22,7 +20,6 @@ from benchmark.papers.scale import PROFILES, REDUCED
 from benchmark.papers.ssfl import ITEMS, PAPER, Setting, experiment, optimizer, optimizer_of
 from tests.conftest import ROOT
 
-DIGITS, MNIST = 1397, 60_000  # training images
 COHORTS = ("small", "middle", "full")
 FROM_FILES = [name for name in ITEMS if name != "tab2" and not name.startswith(("fig6", "figd"))]
 
@@ -155,20 +152,6 @@ def test_reduced_runs_have_equally_many_local_steps(name, profile):
         assert warm in ((0,) if isinstance(e.method, SupervisedFL | EASGD | OverlapSGD) else (480, 320, 32))
 
 
-def test_a_stand_in_appears_once_and_says_what_it_stands_for():
-    """Two data sets become one: no place is there twice, no claim is there twice, and the notes tell."""
-    full, reduced = item_of("tab1", "gpu"), item_of("tab1", "laptop")
-    assert {cell.setting["data"] for cell in full.cells} == {WORDS["cifar10"], WORDS["svhn"]}
-    assert {cell.setting["data"] for cell in reduced.cells} == {"MNIST"}
-    assert len(full.claims) == 5 and len(reduced.claims) == 4
-    assert any("MNIST stands in" in note and "first" in note for note in reduced.notes)
-    assert any("capped at 470" in note for note in reduced.notes)
-    large = item_of("tabj1", "demo").cell("Grouping/C=30")
-    assert "K = 470" in large.note and large.experiment.federation.K == 160
-    assert full.cell("SVHN/Grouping/K=30/C=30/E=120").setting["E"] == 12  # a tenth
-    assert reduced.cell("MNIST/Grouping/K=30/C=30/E=120").setting["E"] == "3 x the rounds"
-
-
 def test_table_2_is_rows_16_and_21_of_table_a2():
     """And EMNIST's row of Table A.1: E = 100 epochs of 65536 / 64 steps, T = 16."""
     item = item_of("tab2")
@@ -182,21 +165,6 @@ def test_table_2_is_rows_16_and_21_of_table_a2():
         assert e.method.warm_start_rounds == 0
     groups = {size: item.cell(f"Grouping/{size}").experiment.method.averaging.S for size in COHORTS}
     assert groups == {"small": 2, "middle": 3, "full": 5}
-
-
-def test_the_ladder_s_first_rung_makes_as_many_server_steps():
-    item = item_of("tab2", "laptop")
-    alone, crl = item.cell("Server only").experiment, item.cell("FedAvg/small").experiment
-    assert isinstance(alone.method, ServerOnly)
-    assert alone.federation.T * alone.federation.rounds == crl.federation.T * crl.federation.rounds
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_figure_6_has_table_2_s_runs_with_gradients_measured(profile):
-    tab2, fig6 = item_of("tab2", profile), item_of("fig6", profile)
-    for cell in fig6.cells:
-        assert cell.experiment == tab2.cell(cell.label).experiment
-        assert cell.experiment.evaluation.gradient_diversity_every > 0
 
 
 # Settings at full size

@@ -102,17 +102,6 @@ def test_of_another_machine_only_the_heartbeat_is_known(tmp_path, silence, taken
         assert stack.enter_context(claimed(tmp_path)).after == "no heartbeat"
 
 
-@pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_is_an_hour_off_moves_nothing(tmp_path, monkeypatch, hours):
-    """Ages are differences of file times, and never this machine's clock."""
-    path = of_another_machine(tmp_path)
-    monkeypatch.setattr(time, "time", lambda clock=time.time: clock() + 3600.0 * hours)
-    assert is_held(tmp_path)
-    now = path.stat().st_mtime
-    os.utime(path, (now - 130,) * 2)
-    assert not is_held(tmp_path)
-
-
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b'{"machine": [], "pid": {}}', b"[" * 5000])
 def test_a_claim_that_is_empty_or_damaged_counts_by_its_heartbeat(tmp_path, content):
     """Empty: between creating and writing, or after a loss of power in that moment."""

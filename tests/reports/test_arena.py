@@ -16,7 +16,6 @@ from reports.arena import (
     arena_tables,
     arenas,
     at_budget,
-    compared_table,
     learned_nothing,
     place,
 )
@@ -46,18 +45,6 @@ def by_method(column: Arena) -> dict[str, dict[str, float]]:
 
 
 A, B, C, D = (arena_cell(name, "own", 900 + i) for i, name in enumerate("ABCD"))
-
-
-def test_arenas_stand_side_by_side_at_equal_rounds() -> None:
-    """Two items of three seeds each: A .91, B .81, D diverged, S a bound; E waits and has no column's number."""
-    item, records = small()
-    table = compared_table([Reported(item, records), Reported(replace(item, profile="laptop"), records)])
-    rows = {row.entries[0].text: [entry.text for entry in row.entries[1:]] for row in table.rows}
-    own = [place - 1 for place, column in enumerate(table.columns) if column.name.startswith("own")]
-    assert (
-        len(own) == 2 and [rows["A"][n] for n in own] == ["91.00"] * 2 and [rows["B"][n] for n in own] == ["81.00"] * 2
-    )
-    assert rows["S"][own[0]] == "65.00" and table.rows[-1].section == "bounds" and "diverged" in rows["D"][own[0]]
 
 
 @pytest.mark.parametrize(

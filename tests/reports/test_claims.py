@@ -10,12 +10,10 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.results import ACCURACY, Records
-from reports.boards import board, declared_claims, findings, furthest, papers_table, questions, sentences, state_text
+from reports.boards import board, findings, furthest, papers_table, questions, sentences, state_text
 from reports.claims import target_table
 from reports.formatting import claim_page
 from reports.interval_figures import forest
@@ -109,14 +107,6 @@ def test_the_readme_counts_each_claim_once_and_where_most_is_known_of_it() -> No
     (bullet,) = [row for row in rows.values() if row.startswith("- ")]
     assert bullet.startswith("- a beats b (toy/tab1): **holds** at K = 10, C = 10 on 8x8 digits: +10.04 points, ")
     assert bullet.endswith(", n = 9.")
-
-
-def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
-    """Table E.1 and Figures 2 and C.1 of SSFL speak of contrasts that earlier items have."""
-    every = [(item, claim) for item in items(ITEMS, "demo") for claim in item.claims]
-    once = declared_claims()
-    assert len(once) < len(every) and len({hash_of(*one) for one in once}) == len(once)
-    assert {hash_of(*one) for one in every} == {hash_of(*one) for one in once}
 
 
 def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:

@@ -183,14 +183,6 @@ def test_a_cell_has_one_page_with_all_that_its_records_hold(tmp_path: Path) -> N
     }
 
 
-def test_curves_and_numbers_stand_beside_the_pages(site: Path, laptop_table: tuple[Item, Records]) -> None:
-    folder = site / item_page(laptop_table[0]).parent
-    for name in ("table.md", "table.tex", "table.csv", "claims.csv", "figure.svg", "figure.pdf", "figure.csv"):
-        assert (folder / name).stat().st_size > 100, name
-    page = (folder / "index.html").read_text()
-    assert 'id="figure-line-0-mean"' in page and 'id="figure-data"' in page and 'id="claims-0-' in page
-
-
 def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
     """In every name that a record or an item brings; no path leaves the site."""
     names = (HOSTILE, "../../x")

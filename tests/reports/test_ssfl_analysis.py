@@ -18,8 +18,6 @@ from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
 from benchmark.papers.item import Cell, Item
 from reports.reported import Reported
 from reports.ssfl_analysis import (
-    Association,
-    associated,
     cells_of,
     explained,
     gains_over,
@@ -44,11 +42,6 @@ def columns(rows: list[tuple[int, int, int]]) -> list[np.ndarray]:
     return [np.asarray(column, dtype=float) for column in zip(*rows, strict=True)]
 
 
-def limits(found: Association) -> tuple[float, float]:
-    assert found.interval is not None
-    return found.interval
-
-
 @given(LISTS)
 def test_correlations_are_scipys(rows: Any) -> None:
     """Plain: scipy's Spearman. Partial: Pearson of what scipy's regression on the fixed ranks leaves."""
@@ -62,18 +55,6 @@ def test_correlations_are_scipys(rows: Any) -> None:
         left.append(values - line.intercept - line.slope * places[2])
     assume(min(np.std(part) for part in left) > 1e-3)
     assert partial_spearman(x, y, z) == pytest.approx(stats.pearsonr(*left).statistic, abs=1e-9)
-
-
-def test_copies_of_a_cell_make_the_interval_no_narrower() -> None:
-    """Every cell three times in its cluster: what the bootstrap draws is the cluster, so that nothing changes."""
-    draw = np.random.default_rng(2)
-    once = np.stack([*draw.normal(size=(2, 24)), np.ones(24)])
-    thrice = np.repeat(once, 3, axis=1)
-    a = associated(once, range(24), samples=200)
-    b = associated(thrice, np.repeat(np.arange(24), 3).tolist(), samples=200)
-    assert b.estimate == pytest.approx(a.estimate) and limits(b) == pytest.approx(limits(a))
-    wrong = associated(thrice, range(72), samples=200)
-    assert np.diff(limits(wrong)) < 0.75 * np.diff(limits(a))
 
 
 def experiment(averaging: FedAvg | Grouping, R: float = 0.4, **more: Any) -> Experiment:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from benchmark.papers.item import Item, Printed, Shown
+from benchmark.papers.item import Item
 from benchmark.verdicts.results import Records
 from reports.claims import claims_table, rows_of
 from reports.exports import item_result
@@ -130,36 +130,6 @@ def test_on_profile_paper_the_published_number_is_compared() -> None:
     (table,) = item_tables(Reported(*two_methods("paper")))
     assert "+10.50 to the paper" in markdown_of(table) and "differs" in markdown_of(table)
     assert "orientation" not in markdown_of(table)
-
-
-def test_several_metrics_are_blocks_of_columns() -> None:
-    """Published with its spread; a metric without unit is no percent."""
-    metrics = ("test/accuracy", "diversity/delta/l2/squared/clients")
-    published = {"test/accuracy": Printed(value=80.0, spread=1.5, runs=3)}
-    cells = tuple(make_cell(m, {"method": m}, i, published=published) for i, m in enumerate("AB", start=1))
-    values = {"test/accuracy": 0.9, metrics[1]: 1.25}
-    records = {cell.cell_key: {0: make_record(cell, 0, values)} for cell in cells}
-    item = Item(name="toy/tab1", title="T", profile="paper", cells=cells, metrics=metrics)
-    (table,) = item_tables(Reported(item, records))
-    text = markdown_of(table)
-    assert "80.00 ±1.5 n=3" in text and "1.25 n=1" in text and "Diversity of weight changes" in text
-    units = {row["metric"]: row["unit"] for row in csv.DictReader(io.StringIO(csv_of(table)))}
-    assert units == {metrics[0]: "fraction", metrics[1]: "none"}
-
-
-def test_entries_without_runs_have_their_published_and_computed_values() -> None:
-    shown = Shown(
-        label="Other", setting={"method": "Other"}, published=printed(88.0), computed={"MB": 12.0}, note="quoted"
-    )
-    cell = make_cell("A", {"method": "A"}, 1, computed={"MB": 3.5})
-    item = Item(
-        name="toy/tab1", title="T", profile="laptop", cells=(cell,), shown=(shown,), rows=("method",), columns=()
-    )
-    (table,) = item_tables(Reported(item, accuracies([(cell, [0.9])])))
-    text = markdown_of(table)
-    assert "| A | 90.00 n=1 | – | 3.5 |" in text and "| Other | – | 88.00 | 12 |" in text
-    assert "- Other: quoted" in text
-    assert "Other,shown" in csv_of(table)
 
 
 def test_values_chosen_on_test_data_say_so_in_every_format() -> None:

@@ -12,8 +12,7 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
-from benchmark.records.copies import pack, unpack
-from benchmark.records.record import read_run, run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.cost import seconds_of_first
 from sweeps.status import RunStatus, on_disk, status_of, summary
@@ -154,14 +153,3 @@ def test_the_command_from_another_shell(tiny, tmp_path, capsys):
         assert main(["status", "--results", str(tmp_path)]) == 0
         shown = capsys.readouterr().out
     assert "2 runs: 1 done, 1 running; 3/6 rounds, about" in shown and f"{tiny.cell_key}" in shown
-
-
-def test_a_committed_copy_has_the_pace_of_its_result(tiny, tmp_path):
-    """Copies keep no clocks of single rounds."""
-    run(tiny, tmp_path)
-    folder = run_folder(tmp_path, tiny)
-    record = read_run(folder)
-    assert record is not None
-    status = status_of(folder, name="", rounds=3, finished=unpack(pack(record), folder))
-    assert status.state == "done"
-    assert status.seconds_per_round == pytest.approx(record.result["wall_seconds"] / record.result["rounds"])

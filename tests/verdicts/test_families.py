@@ -1,17 +1,14 @@
 """Families of claims: what a confirming run carries, and where later claims are judged."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
-from benchmark.papers.item import Claim, Family, Item
+from benchmark.papers.item import Family, Item
 from benchmark.records.record import run_folder
-from benchmark.verdicts import families
 from benchmark.verdicts.families import (
     begun_under,
     closed,
@@ -95,23 +92,6 @@ def test_one_claim_a_contrast(profile: str):
             assert owner(place, one) == (place, one)
             assert hash_of(item, claim) in family or claim.endpoint == "arithmetic"
             assert item.contrasts_of(claim) == place.contrasts_of(one)
-
-
-@pytest.fixture
-def no_cache() -> Iterator[None]:
-    families._owners_in.cache_clear()
-    yield
-    families._owners_in.cache_clear()
-
-
-def test_main_claims_stand_in_one_item(no_cache: None, tab2: Item, monkeypatch: pytest.MonkeyPatch):
-    def main(name: str) -> Item:
-        claim = Claim(name=name, quote="", source="", contrast={name: 1.0}, form="improves", least=0.0, main=True)
-        return replace(tab2, name=name, claims=(claim,))
-
-    monkeypatch.setattr(families, "_items_of", lambda family: (main("ssfl/tab1"), main("ssfl/tab2")))
-    with pytest.raises(ConfigError, match="choose one item"):
-        declared(tab2)
 
 
 def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(tmp_path: Path):

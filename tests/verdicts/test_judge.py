@@ -79,15 +79,6 @@ def test_pilot_seeds_are_shown_and_never_judged():
     assert judged([0.49, -0.5, 0.5, 0.5, 0.4] * 20, first=0).verdict == "not judged yet"
 
 
-def test_an_open_claim_names_the_smallest_look_that_can_decide_it():
-    """2 / 2^9 = .0039. One claim has .0197 at the look of nine, one of eight .0025, where sixteen seeds can."""
-    assert judged([0.09, 0.11], first=0).could_decide == 9
-    assert judged([0.09, 0.11], claims=8).could_decide == 16
-    assert judged([0.09, 0.11], first=0, form="comparable").could_decide == 24  # none below twenty are called alike
-    assert judged([0.02, -0.02] * 4 + [0.0]).could_decide == 16 and judged(GOOD[:9]).could_decide == 0
-    assert judged([0.01 * (seed - 3.3) * (-1) ** seed for seed in range(32)], least=0.001).could_decide == 0
-
-
 def test_fewer_than_nine_confirming_seeds_decide_nothing():
     seen = judged(GOOD[:8])
     assert (seen.verdict, seen.n, seen.interval) == ("undecided", 8, None)
@@ -194,17 +185,6 @@ def test_main_claims_are_judged_in_order_with_half_of_the_error():
     assert judge(item, gains(item, mixed, GOOD[:9]), main=(first, second), more=60)[1].waits_for == "'a'"
 
 
-def test_no_effect_hands_no_error_on():
-    """It rejects no difference. The main claim behind it waits; half of the error stays half."""
-    item = three_cells(improves("a"), improves("b"))
-    records = gains(item, [0.001 * (-1) ** seed for seed in range(24)], GOOD[:4])
-    in_order = judge(item, records, main=tuple(map(item.hash_of, item.claims)))
-    assert [seen.verdict for seen in in_order] == ["no effect of interest", "undecided"]
-    assert in_order[1].waits_for == "'a'"
-    for seen, handed_on in ((records, False), (gains(item, GOOD[:24], GOOD[:4]), True)):
-        assert (judge(item, seen, more=0)[1].error == 0.05) is handed_on
-
-
 def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
     """Reworded after its nine seeds: what they say is known, so they judge it no more; seeds from 200 on do."""
     item = pair()
@@ -263,13 +243,6 @@ def collapsed(item: Item, records: Records) -> list[dict[str, list[bool]]]:
     """Of each contrast, which runs of each cell collapsed, seed by seed."""
     seen = evidence(item, begun_under(item, records), item.claims[0])
     return [{label: list(runs.values()) for label, runs in cells.items()} for cells in seen.collapsed]
-
-
-def test_a_cell_below_labels_alone_is_named_first():
-    (seen,) = judge(*with_bound([0.5 + d for d in GOOD[:9]], [0.6] * 9))
-    assert seen.reason.startswith("rests on runs that typically end below labels alone: a; ")
-    (seen,) = judge(*with_bound([0.5 + d for d in GOOD[:9]], [0.4] * 9))
-    assert seen.reason.startswith("the interval lies above zero")
 
 
 def test_a_run_collapses_five_points_below_its_bound():
