@@ -21,7 +21,7 @@ from benchmark.papers.bounds import is_bound
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult
-from benchmark.verdicts.statistics import Paired, Summary, paired, summary
+from benchmark.verdicts.statistics import Summary, paired, summary
 from reports.formatting import cell_address, count, megabytes, percent, sentence, thousands
 from reports.paper_table import difference_entry, entry_values, is_printed, mean_entry, method_of, notes_of
 from reports.properties import item_properties
@@ -46,7 +46,7 @@ class Placing:
 
     values: Mapping[int, float]  # seed -> accuracy, a fraction
     summary: Summary
-    difference: Paired | None = None  # to the best; None for the best, and without common seeds
+    difference: Summary | None = None  # to the best; None for the best, and without common seeds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,7 @@ def effects(mine: Sequence[Reported]) -> Mapping[tuple[str, str], list[Markup]]:
 
 def _effect(item: Item, default: CellResult, other: CellResult) -> Markup:
     seen = paired(other.values, default.values)
+    seeds = sorted(other.values.keys() & default.values.keys())
     if seen is None:
         text = Markup("profile {}: not run").format(item.profile)
     else:
@@ -108,7 +109,7 @@ def _effect(item: Item, default: CellResult, other: CellResult) -> Markup:
             other.cell.setting.get("switch", ""),
             item.profile,
             "../" + cell_address(other.cell, bool(other.runs)),
-            *(mean_spread(summary(result.values[seed] for seed in seen.seeds)) for result in (default, other)),
+            *(mean_spread(summary(result.values[seed] for seed in seeds)) for result in (default, other)),
             points(seen.mean),
             seen.n,
         )

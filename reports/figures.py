@@ -438,7 +438,7 @@ def _factor_line(
     ax.plot(xs, means, **style, marker=look.points, markersize=4.5, linewidth=1.4, gid=f"line-{number}-mean")
     points = []
     for at, (x, one) in enumerate(zip(xs, seen, strict=True)):
-        limits = one.told or ()
+        limits = one.interval or ()
         points.append(_point(x, one.mean, *limits))
         if limits:
             low, high = limits

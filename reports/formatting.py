@@ -126,9 +126,9 @@ def points_interval(interval: tuple[float, float] | None) -> str:
 def interval_text(metric: str, seen: Summary | None) -> str:
     """The interval of a mean, "[95.13, 96.42]", as far as a fraction reaches; empty where one run or equal runs leave
     none."""
-    if seen is None or seen.told is None:
+    if seen is None or seen.interval is None:
         return ""
-    ends = (min(1.0, max(0.0, edge)) if is_fraction(metric) else edge for edge in seen.told)
+    ends = (min(1.0, max(0.0, edge)) if is_fraction(metric) else edge for edge in seen.interval)
     return "[" + ", ".join(shown(metric, edge) for edge in ends) + "]"
 
 

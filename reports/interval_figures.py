@@ -91,7 +91,7 @@ def dots(item: Item, arena: Arena) -> Picture | None:
         return IntervalRow(
             name=method_of(result.cell),
             mean=100 * seen.mean,
-            interval=(max(0.0, 100 * seen.told[0]), min(100.0, 100 * seen.told[1])) if seen.told else None,
+            interval=(max(0.0, 100 * seen.interval[0]), min(100.0, 100 * seen.interval[1])) if seen.interval else None,
             dots=[100 * value for value in values.values()],
             look=look or Look(colour=2),
             hollow=look is None,

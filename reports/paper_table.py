@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from benchmark.papers.item import Cell, Choice, Item, Shown
 from benchmark.verdicts.results import ACCURACY
-from benchmark.verdicts.statistics import Paired, Summary
+from benchmark.verdicts.statistics import Summary
 from reports.formatting import (
     NONE,
     axis_title,
@@ -271,7 +271,7 @@ def _plain(value: object) -> str:
     return NONE if value is None else str(value)
 
 
-def difference_entry(seen: Paired | None, metric: str = ACCURACY) -> Entry:
+def difference_entry(seen: Summary | None, metric: str = ACCURACY) -> Entry:
     """A mean difference over common seeds. Whether it is more than chance, claims alone say."""
     if seen is None:
         return Entry()
@@ -300,7 +300,7 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
     printed = entry.published.get(metric)
     seen = result.summary if result else None
     agreed = reported.agreements.get(entry.label) if metric == ACCURACY else None
-    low, high = (seen.told if seen else None) or (None, None)
+    low, high = (seen.interval if seen else None) or (None, None)
     below, above = (agreed.interval if agreed else None) or (None, None)
     return {
         "item": item.name,

@@ -24,7 +24,7 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import ACCURACY
-from benchmark.verdicts.statistics import LEVEL, Paired, Summary, paired, summary
+from benchmark.verdicts.statistics import LEVEL, Summary, paired, summary
 from reports.figures import Dots, Picture, scatter
 from reports.formatting import NONE, count, percent, points, points_interval
 from reports.paper_table import difference_entry, setting_text
@@ -174,9 +174,9 @@ class Gain:
     """What grouping gains on FedAvg in one setting, and how much of it the server's weight alone gives; fractions."""
 
     cells: Mapping[Way, str]
-    whole: Paired  # grouping - FedAvg
-    by_weight: Paired  # control - FedAvg
-    rest: Paired  # grouping - control
+    whole: Summary  # grouping - FedAvg
+    by_weight: Summary  # control - FedAvg
+    rest: Summary  # grouping - control
     diversity: float  # of local updates, grouping - control; NaN where not measured
 
 

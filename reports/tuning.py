@@ -14,7 +14,7 @@ import pandas as pd
 
 from benchmark.verdicts.statistics import paired
 from reports.figures import Dots, Picture, scatter
-from reports.formatting import NONE, percent, points, points_interval
+from reports.formatting import NONE, percent, points
 from reports.style import Look
 from reports.tables import Column, Entry, Row, Table, csv_of
 
@@ -68,11 +68,8 @@ def best_in_words(study: Mapping[str, Any]) -> str:
         return ""
     if study["best"] == study["default"]:
         return "No trial was better than the default."
-    text = f"Paired by seed, the best has {points(difference.mean)} points over the default"
-    if difference.interval is None:
-        return f"{text}: not distinguishable from the default."
-    interval = f"{points_interval(difference.interval)}, 95 %, n = {difference.n}; not corrected for selection"
-    return f"{text} ({interval})" + ("." if difference.interval[0] > 0 else ": not distinguishable from the default.")
+    n = f"n = {difference.n}; not corrected for selection"
+    return f"Paired by seed, the best has {points(difference.mean)} points over the default ({n})."
 
 
 def _history(study: Mapping[str, Any]) -> Picture:

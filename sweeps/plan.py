@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from benchmark.data.content import look_again
 from benchmark.experiment import Experiment
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
@@ -98,6 +99,7 @@ def plan(
     read: Callable[..., Records] | None = None,
 ) -> Plan:
     """`tell` of records that cannot be read; or `read` them by a function that keeps what it has read."""
+    look_again()
     read = read or partial(_read, tell=tell)
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
     tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
@@ -128,6 +130,7 @@ def plan(
 
 def plan_of_runs(runs: Sequence[Experiment], results: Path, *, with_reference: bool = True) -> Plan:
     """The plan of runs that belong to no item: those of a grid."""
+    look_again()
     records = _read(results, (run.cell_key for run in runs), with_reference=with_reference, tell=True)
     missing = tuple(run for run in runs if not _finished(records, run))
     return Plan(items=(), runs=tuple(runs), missing=missing, records=records)

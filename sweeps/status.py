@@ -7,9 +7,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
+from benchmark.data.content import look_again
 from benchmark.errors import FsslError
 from benchmark.records.claim import PATIENCE, is_held, why_dead
 from benchmark.records.files import one_line, read_json
+from benchmark.records.identity import AtHand, at_hand_for, seed_folder, why_apart
 from benchmark.records.record import Round, RunRecord, read_result, read_rounds
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
@@ -85,14 +87,14 @@ def status_of(
     finished: RunRecord | None = None,
     patience: float = PATIENCE,
 ) -> RunStatus:
-    """The run in `folder` (cell_key/seed=n), which need not exist; `rounds` as its experiment has them.
+    """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
     `finished`: its record, where that is known to be finished; it may be a committed copy. Of a finished run only the
     result is read, not its rounds. All rounds count as equal work: `RunStatus.weighed`.
     """
     status = RunStatus(
         cell_key=folder.parent.name,
-        seed=int(folder.name.partition("=")[2]),
+        seed=int(_seed_named(folder)),
         name=name,
         state="missing",
         rounds=rounds,
@@ -159,11 +161,23 @@ def _state(folder: Path, patience: float) -> State:
     return "stopped" if (folder / "experiment.json").exists() else "missing"
 
 
+def where_apart(status: RunStatus, folder: Path, here: AtHand) -> RunStatus:
+    """The status of a run that is to be trained apart says why."""
+    if status.state in FINISHED or status.trouble is not None:
+        return status
+    return replace(status, trouble=why_apart(folder, here))
+
+
+def _seed_named(folder: Path) -> str:
+    return folder.name.removeprefix("seed=").partition("@")[0]
+
+
 def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
-    """Every run that was ever begun under this folder of results."""
-    runs = []
+    """Every run that was ever begun under this folder of results: of a cell and a seed, that on what is at hand."""
+    look_again()
+    runs: dict[Path, RunStatus] = {}
     for folder in sorted(results.glob("runs/*/seed=*")):
-        key, seed = folder.parent.name, folder.name.removeprefix("seed=")
+        key, seed = folder.parent.name, _seed_named(folder)
         if not seed.isdecimal():
             continue  # `fssl verify` names it
         try:
@@ -171,11 +185,13 @@ def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
             rounds = int(experiment["federation"]["rounds"]) if experiment else None
         except (FsslError, OSError, *MISSHAPEN) as error:
             trouble = _trouble(folder, error)
-            runs.append(RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble))
+            runs[folder] = RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble)
             continue
         if rounds is not None:  # else it is being begun at this moment
-            runs.append(status_of(folder, name=key, rounds=rounds, patience=patience))
-    return runs
+            here = at_hand_for(experiment, int(seed))
+            folder = seed_folder(folder.parent, here)
+            runs[folder] = where_apart(status_of(folder, name=key, rounds=rounds, patience=patience), folder, here)
+    return list(runs.values())
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:

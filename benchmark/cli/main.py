@@ -1,6 +1,7 @@
 """`fssl`: its commands, and the exit codes that scripts and sweep agents rely on."""
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import gc
@@ -9,7 +10,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -196,7 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from benchmark.methods.catalogue import method_class
 
             method_class(name)  # imported: from here on, records that name it can be read
-        return int(options.act(options) or 0)
+        with _data_folder(getattr(options, "data_root", None)):
+            return int(options.act(options) or 0)
     except FsslError as error:
         print(f"fssl: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
@@ -206,6 +208,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has closed it
         return 0
+
+
+@contextlib.contextmanager
+def _data_folder(root: Path | None) -> Iterator[None]:
+    """Let `--data-root` count wherever data are looked for: records are compared with the data that are at hand."""
+    if root is None:
+        yield
+        return
+    before = os.environ.get("FSSL_DATA")
+    os.environ["FSSL_DATA"] = str(root)
+    try:
+        yield
+    finally:
+        del os.environ["FSSL_DATA"]
+        if before is not None:
+            os.environ["FSSL_DATA"] = before
 
 
 def _check_withdrawn(words: Sequence[str]) -> None:

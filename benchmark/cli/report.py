@@ -121,8 +121,11 @@ def _commit_reference(options: argparse.Namespace) -> None:
         planned = plan(items([item.name], item.profile), options.results)  # with the trials that it was chosen by
         for runs in _without_demo(restricted(planned.records, planned.runs)).values():
             for record in runs.values():
-                if record.status in FINISHED:
+                if record.status in FINISHED and not record.apart:
                     write_reference(options.results, record)
+                elif record.status in FINISHED:
+                    run = f"{record.cell_key}/{record.folder_name}"
+                    print(f"fssl: {run}: is of other data or code than the first run of its seed, and is not committed")
 
 
 def _committed(names: Iterable[str], profiles: Iterable[str], results: Path) -> Sequence[tuple[Item, Records]]:

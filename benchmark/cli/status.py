@@ -12,9 +12,10 @@ from rich.text import Text
 
 from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_reference, add_scope, chosen_items, seeds_of, uses_reference
+from benchmark.records.identity import at_hand
 from benchmark.records.record import run_folder
 from sweeps.plan import plan
-from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json
+from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json, where_apart
 
 SECONDS_BETWEEN_LOOKS = 2.0  # of --watch on a terminal
 SECONDS_BETWEEN_LINES = 15.0  # elsewhere
@@ -43,9 +44,8 @@ def act(options: argparse.Namespace) -> int:
             _watch(options, console)
     else:
         (console if console.is_terminal else Console(width=WIDTH)).print(_view(runs := _look(options)))
-        for run in runs:
-            if run.trouble is not None:
-                print(run.trouble)
+        for trouble in dict.fromkeys(run.trouble for run in runs if run.trouble is not None):
+            print(trouble)
     return 0
 
 
@@ -66,16 +66,15 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), tell=False)
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
     missing = set(planned.missing)
-    statuses = [
-        status_of(
-            run_folder(options.results, run),
-            name=names.get(run.cell_key, "trial"),
-            rounds=run.federation.rounds,
-            # A committed copy counts as the record of a run that was never begun here.
-            finished=None if run in missing else planned.records[run.cell_key][run.seed],
+    statuses = []
+    for run in planned.runs:
+        folder = run_folder(options.results, run)
+        # A committed copy counts as the record of a run that was never begun here.
+        finished = None if run in missing else planned.records[run.cell_key][run.seed]
+        name, rounds = names.get(run.cell_key, "trial"), run.federation.rounds
+        statuses.append(
+            where_apart(status_of(folder, name=name, rounds=rounds, finished=finished), folder, at_hand(run))
         )
-        for run in planned.runs
-    ]
     if any(status.state == "running" for status in statuses):
         from sweeps.cost import seconds_of_first  # loads what trains: only where there is a time left
 

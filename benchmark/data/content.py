@@ -19,13 +19,17 @@ from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, find, load
 from benchmark.data.packed import cache_folder, file_sha256, is_packed, write_cache
 from benchmark.errors import FsslError
 
-CACHE = "contents.json"  # {path, or path?size: [stamp, {"hash": ..., "known": ...}]}
+CACHE = "contents.json"  # {what is known of which set: [stamp of its files, value]}
+_IN_THIS_PROCESS: dict[str, Any] = {}  # as in the file
 
 
 @functools.cache
 def content_hash(name: str, root: Path | None = None) -> str | None:
-    """`DataSet.content_hash`; None for a set that is not here or cannot be read. Downloads nothing."""
-    return _look_up(name, root, "hash", lambda folder: load(name, root).content_hash)
+    """`DataSet.content_hash`; None for a set that is not here or cannot be read. Downloads nothing.
+
+    None for scikit-learn's digits, too: they are the same everywhere.
+    """
+    return None if name == "digits" else _look_up(name, root, "hash", lambda folder: load(name, root).content_hash)
 
 
 @functools.cache
@@ -49,22 +53,21 @@ def look_again() -> None:
 
 def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], Any]) -> Any:
     try:
-        if name == "digits":  # comes with scikit-learn
-            return compute(Path())
         folder = _folder(name, root)
         if folder is None:
             return None
-        path, stamp = _cache_file(), _stamp(name, folder)
-        place = f"{folder.resolve()}?{name.partition('?')[2] if name not in DATASETS else name}"
-        contents = _read(path)
-        kept = contents.get(place, ["", {}])
-        facts = dict(kept[1]) if kept[0] == stamp else {}
-        if what not in facts:
-            facts[what] = compute(folder)
-            if path is not None and stamp == _stamp(name, folder):
-                content = json.dumps({**_read(path), place: [stamp, facts]}, indent=1).encode()
-                write_cache(path, lambda file: file.write(content), warn=False)
-        return facts[what]
+        file, stamp = _cache_file(), _stamp(name, folder)
+        key = f"{what} of {folder.resolve()} {name if name in DATASETS else name.partition('?')[2]}".rstrip()
+        for contents in (_IN_THIS_PROCESS, _read(file)):
+            if key in contents and contents[key][0] == stamp:
+                return contents[key][1]
+        value = compute(folder)
+        if stamp == _stamp(name, folder):  # else it was changed meanwhile
+            _IN_THIS_PROCESS[key] = [stamp, value]
+            if file is not None:
+                content = json.dumps({**_read(file), key: [stamp, value]}, indent=1).encode()
+                write_cache(file, lambda open_file: open_file.write(content), warn=False)
+        return value
     except (FsslError, OSError):  # whoever trains on it says what is wrong
         return None
 
@@ -121,6 +124,6 @@ def _read(path: Path | None) -> dict[str, Any]:
     """Empty where there is no file, or one of another form."""
     try:
         contents = json.loads(path.read_bytes()) if path is not None else {}
-        return {place: kept for place, kept in contents.items() if isinstance(kept[1], dict)}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {key: kept for key, kept in contents.items() if isinstance(kept, list) and len(kept) == 2}
+    except (OSError, ValueError, AttributeError):
         return {}

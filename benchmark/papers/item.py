@@ -215,10 +215,16 @@ class Item:
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
     drawing: Drawing | None = None  # of a figure; None: a table
     margin: float | None = None  # below it a published and a reproduced accuracy count as equal (a fraction)
+    claims_of: str = ""  # whose they are: "ssfl", "ssfl-printed"; empty: the paper's
     # The first seed of the paper's claims; a later one where earlier cells were wrong and are withdrawn.
     confirms_from: int = CONFIRMING.start
     # The paper's families that have confirming runs, by their first seed; filled in by the plan.
     closed: Mapping[int, Family] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        """What manifests call the family of its claims: "ssfl demo", "ssfl-printed gpu"."""
+        return f"{self.claims_of or self.name.partition('/')[0]} {self.profile}"
 
     @property
     def methods_are_rows(self) -> bool:

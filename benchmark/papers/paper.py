@@ -31,7 +31,8 @@ class Variant:
     def rename(self, item: Item) -> Item:
         """The item under this variant's name and title."""
         title, notes = f"{item.title} ({self.title})", (*item.notes, self.note)
-        return replace(item, name=item.name + self.suffix, title=title, notes=notes)
+        paper = item.name.partition("/")[0]
+        return replace(item, name=item.name + self.suffix, title=title, notes=notes, claims_of=paper + self.family)
 
 
 def printed_variant(experiment: Callable[[Any], Experiment]) -> Variant:

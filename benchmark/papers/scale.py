@@ -77,7 +77,7 @@ def stand_ins(paper: str, kind: type[S]) -> Mapping[str, Mapping[str, S]]:
 
 
 def stand_in_of(tables: Mapping[str, Mapping[str, Any]], name: str, kind: type[S], where: str) -> S:
-    """The stand-in of that name among these tables of a profile. Raises ConfigError that begins with `where`."""
+    """The stand-in of that name among these tables of a profile. Raises ConfigError."""
     own = dict(tables[name])
     like = own.pop("like", name)
     if like not in tables:

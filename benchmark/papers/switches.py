@@ -78,6 +78,7 @@ def departures(paper: Paper, profile: str, variant: Variant | None = None) -> It
             SELECTIONS["last"],
             *paper.notes_on_variants(f"{paper.name}/departures"),
         ),
+        confirms_from=paper.confirms_from,
     )
 
 

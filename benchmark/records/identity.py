@@ -50,8 +50,8 @@ class AtHand:
         return {name: source for name, source in hashes.items() if source is not None}
 
     @property
-    def digits(self) -> str:
-        """8 hexadecimal digits that stand for it."""
+    def short_hash(self) -> str:
+        """8 hexadecimal digits that name the folder of a run that is trained apart."""
         return hashlib.sha256(repr([self.data_hash, sorted(self.sources.items())]).encode()).hexdigest()[:8]
 
     def differences(self, manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
@@ -114,7 +114,7 @@ def seed_folder(cell_folder: Path, here: AtHand) -> Path:
     ]
     if equal:
         return min(equal, key=lambda folder: not _finished(folder))
-    return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{here.digits}")
+    return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{here.short_hash}")
 
 
 def why_apart(folder: Path, here: AtHand) -> str | None:

@@ -15,7 +15,7 @@ from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, Family, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import fell_from_its_best, gain_at_end
-from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of, manifest_name
+from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of
 from benchmark.verdicts.results import CellResult, Records, cell_result, ends_beside_bound, typically_below
 from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
@@ -161,11 +161,10 @@ def _far_below(end: float, bound: float) -> bool:
 
 def _families(item: Item, records: Records) -> dict[int, Family]:
     """The paper's families that have confirming runs, by their first seed; the records' own come first."""
-    name = manifest_name(item)
     families: dict[int, Family] = {}
     for cell in item.cells:
         for seed, run in records.get(cell.cell_key, {}).items():
-            if seed in CONFIRMING and (family := families_in(run.manifest).get(name)) is not None:
+            if seed in CONFIRMING and (family := families_in(run.manifest).get(item.family)) is not None:
                 families.setdefault(first_seed_of(seed), family)
     return {**item.closed, **families}
 

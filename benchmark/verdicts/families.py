@@ -6,15 +6,16 @@ has in its manifest the hashes of the claims under which it began. Runs are dete
 known once it has run. A claim that is made or reworded later is therefore judged by the next hundred of seeds.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
-from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles, variant_of
+from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.item import CONFIRMING, Claim, Family, Item
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.records.copies import read_copy
@@ -22,41 +23,68 @@ from benchmark.records.files import read_json
 from benchmark.verdicts.rule import SEEDS, rule
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
+@dataclass(frozen=True, eq=False)
+class FamilyItems:
     """The items whose claims are one family: a paper's at a profile, built in one way."""
 
-    paper: str
-    suffix: str = ""  # of `VARIANTS`
-    profile: str
+    items: tuple[Item, ...]
 
     @property
-    def manifest_name(self) -> str:
+    def name(self) -> str:
         """What manifests call the family: "ssfl demo", "ssfl-printed gpu"."""
-        variant = variant_of(f"{self.paper}/{self.suffix}")
-        return f"{self.paper}{variant.family if variant else ''} {self.profile}"
+        return self.items[0].family
+
+    @cached_property
+    def owners(self) -> Mapping[object, tuple[Item, Claim]]:
+        """The first claim on each contrast: one that several items have is judged once. Raises ConfigError."""
+        owners: dict[object, tuple[Item, Claim]] = {}
+        for item in self.items:
+            for claim in item.claims:
+                owners.setdefault(_contrast(item, claim), (item, claim))
+        with_main = {item.name for item, claim in owners.values() if claim.main}
+        if len(with_main) > 1:
+            names = ", ".join(with_main)
+            raise ConfigError(f"main claims of {self.name} are in {names}; choose one item for all of them")
+        return owners
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """The keys of its cells."""
+        cells = {cell.cell_key for item in self.items for cell in item.cells}
+        chosen = {run.cell_key for item in self.items for choice in item.choices for run in choice.finals.values()}
+        return frozenset(cells | chosen)
+
+    @property
+    def declared(self) -> Family:
+        """Its claims as they are now."""
+        judged = [(item, claim) for item, claim in self.owners.values() if claim.endpoint != "arithmetic"]
+        main, others = (
+            tuple(item.hash_of(claim) for item, claim in judged if claim.main is is_main) for is_main in (True, False)
+        )
+        return Family(main=main, others=others)
 
 
-def group_of(item: Item) -> Group:
-    return Group(paper=item.name.partition("/")[0], suffix=_suffix(item.name), profile=item.profile)
+@cache
+def families_at(paper: str, profile: str) -> Mapping[tuple[str, int], FamilyItems]:
+    """A paper's families at a profile, by name and first seed. Each item's runs have that profile."""
+    items: dict[tuple[str, int], list[Item]] = defaultdict(list)
+    for name, build in (*ITEMS.items(), *VARIANTS.items()):
+        if name.partition("/")[0] == paper and profile_of(profile, profiles(name)) == profile:
+            item = item_of(build, profile)
+            items[item.family, item.confirms_from].append(item)
+    return {key: FamilyItems(tuple(of_family)) for key, of_family in items.items()}
 
 
-def manifest_name(item: Item) -> str:
-    """What manifests call the item's family."""
-    return group_of(item).manifest_name
-
-
-def _suffix(name: str) -> str:
-    variant = variant_of(name)
-    return variant.suffix if variant else ""
-
-
-# Owners: a contrast that stands in several items is one claim
+def family_items(item: Item) -> FamilyItems:
+    """The items of its family; a test's or a user's item is alone in its own."""
+    if item.name not in ITEMS and item.name not in VARIANTS:
+        return FamilyItems((item,))
+    return families_at(item.name.partition("/")[0], item.profile)[item.family, item.confirms_from]
 
 
 def owner(item: Item, claim: Claim) -> tuple[Item, Claim]:
     """Where the claim is judged: the first claim of the paper at the profile on the same contrast of cells."""
-    return _owners(item).get(_contrast(item, claim), (item, claim))
+    return family_items(item).owners.get(_contrast(item, claim), (item, claim))
 
 
 def hash_of(item: Item, claim: Claim) -> str:
@@ -65,56 +93,8 @@ def hash_of(item: Item, claim: Claim) -> str:
     return owning_item.hash_of(owning_claim)
 
 
-def declared(item: Item) -> Family:
-    """The family of the item's paper at its profile, as its claims are now."""
-    judged = [(place, claim) for place, claim in _owners(item).values() if claim.endpoint != "arithmetic"]
-    main, others = (
-        tuple(place.hash_of(claim) for place, claim in judged if claim.main is is_main) for is_main in (True, False)
-    )
-    return Family(main=main, others=others)
-
-
-def _owners(item: Item) -> Mapping[object, tuple[Item, Claim]]:
-    return _owners_in(group_of(item)) if _is_in_catalogue(item) else _first_of_each((item,))
-
-
-def _is_in_catalogue(item: Item) -> bool:
-    """Whether it is an item of the suite; a test's or a user's item is alone in its family."""
-    return item.name in ITEMS or item.name in VARIANTS
-
-
-@cache
-def _owners_in(group: Group) -> Mapping[object, tuple[Item, Claim]]:
-    owners = _first_of_each(_items_of(group))
-    places = {place.name for place, claim in owners.values() if claim.main}
-    if len(places) > 1:
-        names = ", ".join(places)
-        raise ConfigError(f"main claims of {group.manifest_name} are in {names}; choose one item for all of them")
-    return owners
-
-
-def _first_of_each(items: tuple[Item, ...]) -> Mapping[object, tuple[Item, Claim]]:
-    """The first claim on each contrast."""
-    owners: dict[object, tuple[Item, Claim]] = {}
-    for item in items:
-        for claim in item.claims:
-            owners.setdefault(_contrast(item, claim), (item, claim))
-    return owners
-
-
 def _contrast(item: Item, claim: Claim) -> object:
     return item.contrasts_of(claim), claim.form, claim.endpoint, claim.metric
-
-
-@cache
-def _items_of(group: Group) -> tuple[Item, ...]:
-    """The items whose runs have that profile."""
-    return tuple(
-        item_of(build, group.profile)
-        for name, build in (*ITEMS.items(), *VARIANTS.items())
-        if name.partition("/")[0] == group.paper and _suffix(name) == group.suffix
-        if profile_of(group.profile, profiles(name)) == group.profile
-    )
 
 
 # What a run began under
@@ -129,16 +109,23 @@ def begun_under(experiment: Experiment, results: Path) -> dict[str, Any]:
         return {}
     first = first_seed_of(experiment.seed)
     families = {}
-    for group in _groups_judged_by(experiment.cell_key, experiment.profile, experiment.seed):
-        closed_families = _closed(results, group.manifest_name, _groups(experiment.profile)[group])
-        family = closed_families.get(first) or _left(declared(_items_of(group)[0]), closed_families, first)
-        families[group.manifest_name] = {"main": list(family.main), "others": list(family.others)}
+    for items in _families_judged_by(experiment.cell_key, experiment.profile, experiment.seed):
+        earlier = _closed(results, items)
+        family = earlier.get(first) or _without_earlier(items.declared, earlier, first)
+        families[items.name] = {"main": list(family.main), "others": list(family.others)}
     return {"claims": families, "rule": rule()} if families else {}
 
 
 def families_of(cell_key: str, profile: str, seed: int) -> set[str]:
     """The families that the manifest of a run of that cell and seed names."""
-    return {group.manifest_name for group in _groups_judged_by(cell_key, profile, seed)}
+    return {items.name for items in _families_judged_by(cell_key, profile, seed)}
+
+
+def _families_judged_by(cell_key: str, profile: str, seed: int) -> list[FamilyItems]:
+    """The families that have the cell and whose claims that seed can judge; none for a setting of the user's own."""
+    papers = dict.fromkeys(name.partition("/")[0] for name in ITEMS) if profile in PROFILES else ()
+    families = [entry for paper in papers for entry in families_at(paper, profile).items()]
+    return [items for (_, first), items in families if seed >= first and items.owners and cell_key in items.keys]
 
 
 def families_in(manifest: Mapping[str, Any]) -> dict[str, Family]:
@@ -147,31 +134,6 @@ def families_in(manifest: Mapping[str, Any]) -> dict[str, Family]:
         name: Family(main=tuple(family["main"]), others=tuple(family["others"]))
         for name, family in manifest.get("claims", {}).items()
     }
-
-
-def _groups_judged_by(cell_key: str, profile: str, seed: int) -> list[Group]:
-    """The groups that have the cell and whose claims that seed can judge; none for a setting of the user's own."""
-    if profile not in PROFILES:
-        return []
-    return [
-        group
-        for group, keys in _groups(profile).items()
-        if cell_key in keys and seed >= _items_of(group)[0].confirms_from
-    ]
-
-
-@cache
-def _groups(profile: str) -> Mapping[Group, frozenset[str]]:
-    """The groups with claims at a profile, with the keys of their cells."""
-    names = dict.fromkeys((name.partition("/")[0], _suffix(name)) for name in (*ITEMS, *VARIANTS))
-    groups = [Group(paper=paper, suffix=suffix, profile=profile) for paper, suffix in names]
-    return {group: _keys(_items_of(group)) for group in groups if any(item.claims for item in _items_of(group))}
-
-
-def _keys(items: tuple[Item, ...]) -> frozenset[str]:
-    cells = {cell.cell_key for item in items for cell in item.cells}
-    chosen = {run.cell_key for item in items for choice in item.choices for run in choice.finals.values()}
-    return frozenset(cells | chosen)
 
 
 # Which hundred of seeds judges a claim
@@ -184,8 +146,7 @@ def first_seed_of(seed: int) -> int:
 
 def closed(item: Item, results: Path) -> dict[int, Family]:
     """The families of the item's paper at its profile that have runs, by their first seed."""
-    keys = _keys(_items_of(group_of(item)) if _is_in_catalogue(item) else (item,))
-    return _closed(results, manifest_name(item), keys)
+    return _closed(results, family_items(item))
 
 
 def family_of(item: Item, claim: Claim, families: Mapping[int, Family]) -> tuple[int, Family]:
@@ -196,20 +157,20 @@ def family_of(item: Item, claim: Claim, families: Mapping[int, Family]) -> tuple
     following = max([item.confirms_from - SEEDS, *families]) + SEEDS
     if following not in CONFIRMING:
         raise ConfigError(f"all seeds from {CONFIRMING.start} to {CONFIRMING.stop - 1} have judged other claims")
-    return following, _left(declared(item), families, following)
+    return following, _without_earlier(family_items(item).declared, families, following)
 
 
-def _left(family: Family, families: Mapping[int, Family], first: int) -> Family:
+def _without_earlier(family: Family, families: Mapping[int, Family], first: int) -> Family:
     """The family without the claims that earlier hundreds judge."""
     for start, earlier in families.items():
         family = family.without(earlier) if start < first else family
     return family
 
 
-def _closed(results: Path, name: str, keys: frozenset[str]) -> dict[int, Family]:
+def _closed(results: Path, items: FamilyItems) -> dict[int, Family]:
     families: dict[int, Family] = {}
-    for first, path in _confirming_runs(results, keys):
-        if first not in families and (family := families_in(_manifest(path)).get(name)) is not None:
+    for first, path in _confirming_runs(results, items.keys):
+        if first not in families and (family := families_in(_manifest(path)).get(items.name)) is not None:
             families[first] = family
     return families
 

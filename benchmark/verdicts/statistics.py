@@ -1,4 +1,4 @@
-"""Mean, spread and t intervals over seeds, paired where two cells share their seeds.
+"""Mean, spread and t interval over seeds.
 
 Runs of one seed share data, partition and initial weights in every cell, so differences are taken seed by seed: the
 part of the noise that comes with the seed cancels. Three to five seeds are the rule here; that is too few for a
@@ -15,19 +15,17 @@ import numpy as np
 from scipy.special import stdtrit
 
 LEVEL = 0.95
-INTERVAL_SEEDS = 5  # below them a t interval is not shown: its half width at three seeds is 2.5 standard deviations
+INTERVAL_SEEDS = 5  # below them a t interval says little: its half width at three seeds is 2.5 standard deviations
 NO_SPREAD = 1e-12  # below this, relative to the mean, a standard deviation is only rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One sample of n values. std and interval are None for n = 1: one run says nothing about spread."""
+    """One sample of n values. std is None for n = 1: one run says nothing about spread."""
 
     mean: float
     std: float | None  # n - 1 in the denominator
     n: int
-    interval: tuple[float, float] | None
-    level: float  # of the interval
 
     @property
     def has_spread(self) -> bool:
@@ -35,16 +33,12 @@ class Summary:
         return self.std is not None and self.std > NO_SPREAD * max(1.0, abs(self.mean))
 
     @property
-    def told(self) -> tuple[float, float] | None:
-        """The interval, where it says something."""
-        return self.interval if self.has_spread and self.n >= INTERVAL_SEEDS else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paired(Summary):
-    """The difference a - b over the seeds that both have; `mean` is the mean difference."""
-
-    seeds: tuple[int, ...]
+    def interval(self) -> tuple[float, float] | None:
+        """Student's t at `LEVEL`. None below `INTERVAL_SEEDS` values, and without spread."""
+        if self.std is None or not self.has_spread or self.n < INTERVAL_SEEDS:
+            return None
+        half = t_factor(self.n) * self.std
+        return self.mean - half, self.mean + half
 
 
 @functools.cache
@@ -53,18 +47,14 @@ def t_factor(n: int, level: float = LEVEL) -> float:
     return float(stdtrit(n - 1, 0.5 + level / 2)) / math.sqrt(n)
 
 
-def summary(values: Iterable[float], level: float = LEVEL) -> Summary:
-    """Mean, standard deviation and t interval. Raises ValueError for no value, or for one that is not finite
+def summary(values: Iterable[float]) -> Summary:
+    """Mean and standard deviation. Raises ValueError for no value, or for one that is not finite
     (a diverged run must be counted by the caller, not averaged)."""
     sample = np.asarray(list(values), dtype=np.float64)
     if sample.size == 0 or not np.isfinite(sample).all():
         raise ValueError(f"summary needs finite values, at least one; got {sample.tolist()}")
-    mean, n = float(sample.mean()), int(sample.size)
-    if n == 1:
-        return Summary(mean=mean, std=None, n=1, interval=None, level=level)
-    std = float(sample.std(ddof=1))
-    half = t_factor(n, level) * std
-    return Summary(mean=mean, std=std, n=n, interval=(mean - half, mean + half), level=level)
+    std = float(sample.std(ddof=1)) if sample.size > 1 else None
+    return Summary(mean=float(sample.mean()), std=std, n=int(sample.size))
 
 
 def contrast(coefficients: Mapping[str, float], values: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
@@ -81,10 +71,7 @@ def contrast(coefficients: Mapping[str, float], values: Mapping[str, Mapping[int
     }
 
 
-def paired(values_a: Mapping[int, float], values_b: Mapping[int, float], level: float = LEVEL) -> Paired | None:
+def paired(values_a: Mapping[int, float], values_b: Mapping[int, float]) -> Summary | None:
     """a - b over the common seeds ({seed: value} each). None where they have no seed in common."""
     differences = contrast({"a": 1.0, "b": -1.0}, {"a": values_a, "b": values_b})
-    if not differences:
-        return None
-    s = summary(differences.values(), level)
-    return Paired(mean=s.mean, std=s.std, n=s.n, interval=s.interval, level=level, seeds=tuple(differences))
+    return summary(differences.values()) if differences else None

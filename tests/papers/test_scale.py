@@ -122,7 +122,7 @@ def test_a_stand_in_like_another_has_that_one_s_values_except_its_own():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"like": "bach"}, "'batch'"),
+        ({"like": "bach"}, "choose batch or mine"),
         ({"data": {"augmentation": "digit"}}, "digits"),
         ({"batch_sise": 20}, "'batch_size'"),
         ({"K": 1.5}, "K: 1.5 is not a whole number"),

@@ -1,6 +1,7 @@
 """A record answers only for the data and the user's own code that it was computed from."""
 
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -11,17 +12,24 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmark.cli.main import main
 from benchmark.data import content, datasets
 from benchmark.data.packed import file_sha256
-from benchmark.errors import Stopped
+from benchmark.errors import RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.federated.environment import prepare
 from benchmark.models.build import Model
+from benchmark.records.claim import PATIENCE
 from benchmark.records.collect import read_records
 from benchmark.records.copies import reference_path, write_reference
 from benchmark.records.files import read_json
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from tests.conftest import record_of, tiny_experiment
+from benchmark.records.sources import source_hash
+from sweeps.launcher import launch
+from sweeps.plan import plan_of_runs
+from sweeps.processes import LocalWorkers
+from tests.conftest import ROOT, packed_data, record_of, tiny_experiment
 from tests.records.test_run import Interrupt
 
 METHOD = """
@@ -285,3 +293,137 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     records = read_records(results, [experiment.cell_key], with_reference=True, differences=lines)
     assert records[experiment.cell_key] == {} and len(lines) == 1
     assert reference_path(results, experiment.cell_key, 0).exists()
+
+
+def test_commands_say_what_differs_and_train_apart(tmp_path, capsys):
+    experiment = pets(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(to_json(experiment)))
+    results = f"--results={tmp_path / 'results'}"
+    run_it = ("run", f"--config={tmp_path / 'config.json'}", "--engine=reference", "--json", results)
+    assert main(run_it) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert Path(first["folder"]).name == "seed=0"
+    add_images(tmp_path)
+
+    assert main(["status", results]) == 0
+    out = capsys.readouterr().out
+    assert "1 missing" in out and "data: folder:pets has content" in out and "trained apart in seed=0@" in out
+    assert main(run_it) == 0
+    captured = capsys.readouterr()
+    second = json.loads(captured.out)
+    assert Path(second["folder"]).name.startswith("seed=0@") and "data: folder:pets has content" in captured.err
+    assert main(["status", results]) == 0
+    out = capsys.readouterr().out
+    assert "1 done" in out and "data:" not in out
+    assert main(["verify", results]) == 66  # the first is of other data than are here
+    out = capsys.readouterr().out
+    assert f"{Path(first['folder'])}: manifest.json: data.hash" in out and second["folder"] not in out
+
+
+def test_a_launch_trains_apart_what_a_plan_names(tmp_path, capsys):
+    """Finished and half-finished runs: each is trained on the images that are here, once."""
+    results, experiment = tmp_path / "results", pets(tmp_path)
+    runs = [experiment, experiment.with_seed(1)]
+    run(experiment, results)
+    with pytest.raises(Stopped):
+        run(experiment.with_seed(1), results, callbacks=[Interrupt(1)])
+    assert plan_of_runs(runs, results).missing == (runs[1],)
+    assert capsys.readouterr().err == ""
+    add_images(tmp_path)
+    missing = plan_of_runs(runs, results).missing
+    (line,) = capsys.readouterr().err.splitlines()
+    assert missing == tuple(runs) and line.startswith("fssl: data: folder:pets has content")
+    end = launch(LocalWorkers(1, results, None, PATIENCE, ("cpu",)), missing, results)
+    assert end.trained == 2 and end.failed == 0
+    assert plan_of_runs(runs, results).missing == ()
+    assert (
+        sorted(path.name.partition("@")[0] for path in results.glob("runs/*/seed=*")) == ["seed=0"] * 2 + ["seed=1"] * 2
+    )
+
+
+def test_a_run_that_another_process_begins_on_other_data_meanwhile_is_left_to_it(tmp_path, monkeypatch):
+    """Between the look at the folder and the claim."""
+    results, experiment = tmp_path / "results", pets(tmp_path)
+    run(experiment, results)
+    recorded = run_folder(results, experiment)
+    aside = recorded.rename(tmp_path / "aside")
+    add_images(tmp_path)
+
+    def prepared_late(*args):
+        aside.rename(recorded)  # the other process was faster
+        return prepare(*args)
+
+    monkeypatch.setattr("benchmark.records.run.prepare", prepared_late)
+    with pytest.raises(RunningElsewhere, match="on other data or code; call again"):
+        run(experiment, results)
+    monkeypatch.undo()
+    assert run(experiment, results) == read_json(run_folder(results, experiment) / "result.json")
+    assert run_folder(results, experiment).name.startswith("seed=0@")
+
+
+def test_sources_are_those_of_the_users_modules_that_are_imported(tmp_path):
+    """Also relative, in a function, in a package's __init__ and by name; comments of other modules do not count."""
+    code = tmp_path / "code"
+    (code / "own_pkg" / "__init__.py").write_text("from .deep.inner import f\n")
+    (code / "own_pkg" / "deep").mkdir()
+    (code / "own_pkg" / "deep" / "__init__.py").write_text("")
+    (code / "own_pkg" / "deep" / "inner.py").write_text(
+        "import numpy\n\n\ndef f():\n    import own_late\n    import importlib\n\n"
+        "    return importlib.import_module('own_by_name')\n"
+    )
+    (code / "own_late.py").write_text("Y = 1\n")
+    (code / "own_by_name.py").write_text("Z = 1\n")
+
+    def hashed() -> str | None:
+        forget_modules()
+        return source_hash(importlib.import_module("own_method").Mine)
+
+    seen = {hashed()}
+    for count, name in enumerate(
+        ("own_late", "own_by_name", "own_pkg/__init__", "own_pkg/deep/inner", "own_method"), 2
+    ):
+        edit(f"{name}.py", "# edited\n")(tmp_path)
+        seen.add(hashed())
+        assert len(seen) == count, name
+    edit("own_net.py", "# edited\n")(tmp_path)
+    shutil.move(code, tmp_path / "elsewhere")
+    sys.path.insert(0, str(tmp_path / "elsewhere"))
+    try:
+        assert hashed() in seen  # wherever they lie
+    finally:
+        sys.path.remove(str(tmp_path / "elsewhere"))
+
+
+def test_hashes_are_read_once(tmp_path, monkeypatch):
+    """As long as no file changes; without a place for the cache, once a process."""
+    name = f"folder:{pets(tmp_path).data.name.removeprefix('folder:')}"
+    first = content.content_hash(name)
+    monkeypatch.setattr(content, "load", None)
+    monkeypatch.setattr(content, "_IN_THIS_PROCESS", {})
+    content.look_again()
+    assert content.content_hash(name) == first
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError("no home"))))
+    monkeypatch.delenv("FSSL_CACHE", raising=False)
+    content.look_again()
+    assert content.content_hash(name) == first
+    (tmp_path / "pets" / "a" / "1.png").unlink()
+    assert content.content_hash(name) == first  # until the next command looks again
+    content.look_again()
+    assert content.content_hash(name) not in (None, first)
+    shutil.rmtree(tmp_path / "pets")
+    content.look_again()
+    assert content.content_hash(name) is None
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["data here", "no data here"])
+def test_every_committed_copy_counts(here, monkeypatch):
+    """On the packed files, and on a machine that has no data."""
+    if here:
+        if (place := packed_data()) is None:
+            pytest.skip("the packed data sets are not here")
+        monkeypatch.setenv("FSSL_DATA", str(place))
+    keys = [path.name for path in (ROOT / "results" / "reference").iterdir() if path.is_dir()]
+    lines: list[str] = []
+    records = read_records(ROOT / "results", keys, with_reference=True, with_runs=False, differences=lines)
+    assert lines == [] and sum(map(len, records.values())) == len([*(ROOT / "results/reference").glob("*/*.json.gz")])

@@ -10,7 +10,6 @@ import numpy as np
 from benchmark.experiment import Experiment, Federation, to_json
 from benchmark.papers.item import CONFIRMING, Cell, Claim, Item, Printed
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.families import manifest_name
 from benchmark.verdicts.results import Records
 
 MANIFEST = {
@@ -66,7 +65,7 @@ def begun_under(item: Item, records: Records, main: Sequence[str] = (), more: in
     """Runs that confirm, begun under all claims of the item and so many of the paper's other items. `main`: hashes."""
     others = [h for claim in item.claims if (h := item.hash_of(claim)) not in main]
     family = {"main": list(main), "others": [*others, *(f"of another item {n}" for n in range(more))]}
-    claims = {"claims": {manifest_name(item): family}}
+    claims = {"claims": {item.family: family}}
     return {
         key: {
             seed: replace(run, manifest={**run.manifest, **claims}) if seed in CONFIRMING else run

@@ -12,11 +12,10 @@ from benchmark.records.record import run_folder
 from benchmark.verdicts.families import (
     begun_under,
     closed,
-    declared,
     families_of,
+    family_items,
     family_of,
     hash_of,
-    manifest_name,
     owner,
 )
 from sweeps.plan import Seeds, plan, wanted
@@ -85,7 +84,7 @@ def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
 def test_one_claim_a_contrast(profile: str):
     """Every claim of every item has a date; each contrast has one owner, which alone is in the family."""
     for item in items(["all"], profile):
-        family = declared(item)
+        family = family_items(item).declared
         for claim in item.claims:
             place, one = owner(item, claim)
             assert claim.made is not None
@@ -98,7 +97,7 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
     """RSCFed's seeds from 100 and 200 judged cells on another partition, which are items of their own now and keep
     their family's name; the paper's claims begin at 300, and earlier seeds of its cells carry no claims."""
     now, before = items(["rscfed/fig2", "rscfed/fig2-plain"], "laptop")
-    assert manifest_name(now) == manifest_name(before) == "rscfed laptop"
+    assert now.family == before.family == "rscfed laptop"
     assert (now.confirms_from, before.confirms_from) == (300, 100)
     cells = [{cell.cell_key for cell in item.cells} for item in (now, before)]
     assert not cells[0] & cells[1]

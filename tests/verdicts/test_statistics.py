@@ -15,7 +15,7 @@ FRACTION = st.floats(0, 1, allow_nan=False)
 def test_three_values() -> None:
     """1, 2, 3: mean 2, std sqrt((1 + 0 + 1) / 2) = 1."""
     seen = summary([1.0, 2.0, 3.0])
-    assert (seen.mean, seen.std, seen.n, seen.level) == (2.0, 1.0, 3, 0.95)
+    assert (seen.mean, seen.std, seen.n, seen.interval) == (2.0, 1.0, 3, None)  # three seeds are too few
 
 
 def test_one_value_has_no_spread() -> None:
@@ -29,10 +29,10 @@ def test_nothing_and_divergence_are_refused(values: list[float]) -> None:
         summary(values)
 
 
-@given(st.lists(FRACTION, min_size=2, max_size=8, unique=True), st.floats(0.8, 0.999))
-def test_agrees_with_scipy(values: list[float], level: float) -> None:
-    expected = stats.ttest_1samp(values, 0.0).confidence_interval(level)
-    assert summary(values, level).interval == pytest.approx((expected.low, expected.high), abs=1e-9)
+@given(st.lists(st.integers(0, 1000).map(lambda n: n / 1000), min_size=5, max_size=8, unique=True))
+def test_agrees_with_scipy(values: list[float]) -> None:
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert summary(values).interval == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_rounding_is_no_spread() -> None:
@@ -46,7 +46,7 @@ def test_paired_uses_common_seeds_only() -> None:
     """Seeds 1 and 2 are common: differences 0.1 and 0.3, mean 0.2; seeds 0 and 5 say nothing about a difference."""
     seen = paired({0: 0.9, 1: 0.8, 2: 0.8}, {1: 0.7, 2: 0.5, 5: 0.1})
     assert seen is not None
-    assert (seen.seeds, seen.n) == ((1, 2), 2)
+    assert seen.n == 2
     assert seen.mean == pytest.approx(0.2)
     assert paired({0: 0.9}, {1: 0.7}) is None
 
