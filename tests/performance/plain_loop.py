@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from benchmark.data.augment import make_views
 from benchmark.federated.environment import Environment
-from benchmark.methods.ssfl import SSFL
+from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import build
 
 
@@ -26,9 +26,10 @@ class PlainLoop:
 
     def __init__(self, environment: Environment) -> None:
         experiment, data = environment.experiment, environment.data
-        assert isinstance(experiment.method, SSFL)
+        assert isinstance(experiment.method, SSFL) and isinstance(experiment.method.objective, CRL)
         self.data, self.augmentation, self.sgd = data, environment.augmentation, experiment.optimizer
         self.method, self.T = experiment.method, experiment.federation.T
+        self.threshold = experiment.method.objective.threshold
         self.server_N = torch.as_tensor(environment.split.server_N)
         self.clients = [torch.as_tensor(held_N) for held_N in environment.split.clients]
         self.network = build(experiment.model, data.image_shape, data.num_classes, seed=experiment.seed).train()
@@ -61,7 +62,7 @@ class PlainLoop:
             with torch.no_grad():
                 confidence_N, labels_N = self.network(weak_NCHW).softmax(dim=1).max(dim=1)
             losses_N = functional.cross_entropy(self.network(strong_NCHW), labels_N, reduction="none")
-            step(optimizer, (losses_N * (confidence_N >= self.method.objective.threshold)).mean())
+            step(optimizer, (losses_N * (confidence_N >= self.threshold)).mean())
 
     def state(self) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in self.network.state_dict().items()}
