@@ -54,16 +54,6 @@ def test_R_0_equal_is_iid(n_d, K):
     np.testing.assert_array_equal(skew, iid)
 
 
-@settings(max_examples=60, deadline=None)
-@given(d=st.integers(2, 12), K=st.integers(1, 40))
-def test_main_classes_differ_by_at_most_one(d, K):
-    mains_Kd = main_classes(np.full(d, 9), K)
-    per_client_K, per_class_d = mains_Kd.sum(axis=1), mains_Kd.sum(axis=0)
-    assert per_client_K.max() - per_client_K.min() <= 1
-    assert per_class_d.max() - per_class_d.min() <= 1
-    assert min(per_client_K.max(), per_class_d.max()) == 1
-
-
 @settings(max_examples=80, deadline=None)
 @given(K=st.integers(2, 4), d=st.integers(2, 4), data=st.data())
 def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):

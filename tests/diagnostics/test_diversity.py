@@ -86,17 +86,6 @@ def test_none_unless_all_gave_a_vector_over_the_same_entries(other, who, place):
     assert whole.metrics()["diversity/members"] == 3 and broken.metrics() == {}
 
 
-def test_the_server_is_no_member():
-    """Members are the round's clients; a server alone has no diversity."""
-    cohort = CohortDiversity("gradient")
-    cohort.add(SERVER, WHOLE)
-    assert cohort.metrics() == {}
-    cohort.add(0, WHOLE)
-    found = cohort.metrics()
-    assert found["diversity/members"] == 1
-    assert found["diversity/gradient/l2/squared/with_server"] == pytest.approx(1 / 2)
-
-
 class Noted(GradientDiversity):
     """And what the module's metrics were after each round."""
 

@@ -60,11 +60,6 @@ def test_a_round_trains_on_what_has_arrived():
         assert torch.allclose(drawn, images.flatten(1).sum(dim=1).sort().values, atol=1e-3)
 
 
-def test_more_steps_than_images_is_told():
-    with pytest.raises(ConfigError, match="data.streaming_steps: 500, but client"):
-        prepare(settled("server", streaming_steps=500))
-
-
 def test_fedmatch_s_split_pools_train_and_test():
     """1,797 digits, 200 for the test and 200 for validation: 1,397 left, as FedMatch's 56,000 of 60,000."""
     base = settled("server", pooled_test=200, N_validation=200)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 from torch import Tensor
 
-from benchmark.federated.evaluate import accuracy, auroc, precision_and_recall, scores
+from benchmark.federated.evaluate import accuracy, auroc, precision_and_recall
 
 # N images, D classes
 
@@ -59,10 +59,3 @@ def test_confident_predictions_do_not_tie() -> None:
     logits_ND = torch.tensor([[40.0, 0.0], [20.0, 0.0], [30.0, 0.0], [25.0, 0.0]])
     assert logits_ND.softmax(dim=1)[:, 0].eq(1).all()
     assert auroc(logits_ND, torch.tensor([0, 1, 0, 1])) == 1.0
-
-
-def test_a_single_class_has_no_auroc_and_the_other_scores_stay() -> None:
-    labels_N = torch.zeros(3, dtype=torch.int64)
-    assert auroc(torch.eye(3), labels_N) is None
-    # predicted 0, 1, 2, one each: precision 1, 0, 0 and recall 1/3, 0, 0
-    assert scores(torch.eye(3), labels_N) == pytest.approx({"accuracy": 1 / 3, "precision": 1 / 3, "recall": 1 / 9})

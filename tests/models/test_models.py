@@ -237,9 +237,3 @@ def test_wresnet_begins_as_released() -> None:
     assert weights["blocks.11.conv1.weight"].std().item() == pytest.approx(0.04167, rel=0.01)
     assert weights["blocks.8.projection.weight"].std().item() == pytest.approx(0.125, rel=0.04)
     assert not weights["fc.bias"].any()
-
-
-@pytest.mark.parametrize("norm", ["gn", "bn", "sbn"])
-def test_a_network_without_a_place_for_a_norm_refuses_one(norm) -> None:
-    with pytest.raises(ConfigError, match=f"norm: '{norm}', but rscfed_cnn has no norm; choose none"):
-        Model(network="rscfed_cnn", norm=norm)

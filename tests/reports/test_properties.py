@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from benchmark.methods.semifl import SemiFL
 from benchmark.records.record import RunRecord, run_folder
 from benchmark.records.run import run
@@ -47,28 +45,6 @@ def of(*records):
 
 def texts(found, names=EXCHANGED):
     return tuple(found[name].text for name in names)
-
-
-def test_clients_that_send_more_than_updates_lose_privacy_by_name():
-    """FedSwitch: students and teachers come, students and two numbers go."""
-    sent = {"student": 4, "kl_teacher": 8, "kl_student": 8}
-    fedswitch = record("fedswitch", holders=clients(received={"student": 4, "teacher": 4}, sent=sent))
-    found = of(fedswitch)
-    assert texts(found) == ("no", "yes", "yes")
-    assert found["Privacy"].below == ("clients also send kl_student, kl_teacher",)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, ("yes", "yes", "no")),
-        ({"holders": clients(kept={"momentum": 4})}, ("yes", "no", "no")),
-        ({"state": {"teacher": 4}}, ("yes", "yes", "yes")),
-        ({"holders": {"central": holder(kept=STUDENT)}}, ("-", "-", "no")),
-    ],
-)
-def test_each_property_by_itself(changes, expected):
-    assert texts(of(record("m", **changes))) == expected
 
 
 def test_the_published_row_of_semifl_comes_from_its_run(tmp_path):
