@@ -26,7 +26,9 @@ def forest(judged: Judged, *, seeds: bool) -> Picture | None:
     if seen is None or claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
         return None
     scale = 100.0 if is_fraction(claim.metric) else 1.0
-    least = min(range(len(seen.differences)), key=lambda k: typical(seen.of(seen.confirming or seen.pilots, k)))
+    least = min(
+        range(len(seen.differences)), key=lambda k: typical(seen.differences_at(seen.confirming or seen.pilots, k))
+    )
     shown = looked_at(seen, judged.error).contrast if judged.looks else least
     values = {seed: scale * value for seed, value in seen.differences[shown].items()}
     rows = []

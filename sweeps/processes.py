@@ -153,19 +153,20 @@ def attempt(
     """Train a run in this process. Returns the error with which it ended; None where its record is written."""
     import torch
 
+    from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
     from benchmark.verdicts.families import begun_under
 
-    if device.startswith("cuda"):
+    engine = EngineOptions(engine="pool", workers=1)
+    if device != CPU:
+        engine = EngineOptions(engine="reference", device=device)
         torch.cuda.set_device(device)  # otherwise operations that name no device open a context on the first one
     try:
         run(
             experiment,
             results,
             data_root=data_root,
-            engine="pool" if device == CPU else "reference",
-            workers=1 if device == CPU else None,
-            device=None if device == CPU else device,
+            engine=engine,
             patience=patience,
             begun_under=partial(begun_under, experiment, results),
         )

@@ -107,9 +107,13 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
 def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
     from benchmark.cli.mirroring import mirrored
     from benchmark.cli.run_progress import RunProgress
+    from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
     from benchmark.verdicts.families import begun_under
 
+    engine = EngineOptions(
+        engine=options.engine, workers=options.workers, threads=options.threads, device=options.device
+    )
     progress = [] if options.json else [RunProgress(experiment)]
     with mirrored(options, experiment, _words(options)) as mirrors:
         return run(
@@ -117,10 +121,7 @@ def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any
             options.results,
             data_root=options.data_root,
             callbacks=[*progress, *mirrors],
-            threads=options.threads,
-            engine=options.engine,
-            workers=options.workers,
-            device=options.device,
+            engine=engine,
             begun_under=partial(begun_under, experiment, options.results),
         )
 

@@ -3,7 +3,8 @@
 import os
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -19,6 +20,76 @@ from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 ENGINES = ("auto", "reference", "pool")
 # Local steps below which starting workers (seconds each, for importing torch) costs more than they save: "auto".
 WORTH_WORKERS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What `fssl run` says of the engine. Raises ConfigError for an unknown one, or for options that do not fit it.
+
+    "auto" is the reference engine on a CUDA device where there is one, or where more than one thread is asked for;
+    else the pool, so that the bits are those that launchers give, however many cores there are.
+    """
+
+    engine: str = "reference"
+    workers: int | None = None  # processes of the pool, of one thread each; None: one for each core. They move no bit
+    threads: int = 1  # of a tensor operation of the reference engine
+    device: str | None = None  # of the reference engine: "cpu", "cuda" or "cuda:1"
+
+    def __post_init__(self) -> None:
+        if self.engine == "ray":
+            raise ConfigError(
+                "--engine: 'ray' is withdrawn; choose pool on one machine, or share runs among many with --launcher ray"
+            )
+        if self.engine not in ENGINES:
+            raise ConfigError(f"--engine: unknown engine {self.engine!r}; choose {', '.join(ENGINES)}")
+        for name, count in (("workers", self.workers), ("threads", self.threads)):
+            if count is not None and count < 1:
+                raise ConfigError(f"--{name}: {count}; choose 1 or more")
+        if self.engine == "pool" and self.device not in (None, "cpu"):
+            raise ConfigError(
+                f"--device: {self.device!r}, but --engine pool runs on the CPU; choose --engine reference"
+            )
+        if self.engine == "pool" and self.threads != 1:
+            raise ConfigError(
+                f"--threads: {self.threads}, but the workers of --engine pool have their own; leave it out"
+            )
+        if self.device is not None:
+            device_named(self.device)
+
+    def as_recorded(self, manifest: Mapping[str, Any]) -> Self:
+        """The same options, but for what decides the bits: that is as in a run's manifest, where it names an engine.
+
+        Raises ConfigError for an engine that is withdrawn.
+        """
+        settings = manifest.get("engine")
+        if not settings:
+            return self
+        name = settings["name"]
+        if name == "pool":
+            return replace(self, engine=name, workers=self.workers or settings.get("workers"), threads=1, device=None)
+        if name != "reference":
+            raise ConfigError(f"this run was begun by the engine {name!r}, which is withdrawn; start it anew")
+        device = "cpu"
+        if "device" in settings:
+            device = "cuda" if self.device in (None, "cpu") else self.device
+        return replace(self, engine=name, threads=settings["threads"], device=device)
+
+    def processes(self, experiment: Experiment) -> int:
+        """The number of processes of the pool, where a single one is this process; 0 for the reference engine.
+
+        There are no more than a round has jobs (C and the server's), and with "auto" only one where starting others
+        costs more time than it saves.
+        """
+        federation = experiment.federation
+        if self.engine == "auto":
+            on_cuda = torch.cuda.is_available() if self.device is None else self.device != "cpu"
+            if on_cuda or self.threads != 1:
+                return 0
+            if federation.C == 1 or federation.rounds * federation.C * federation.T < WORTH_WORKERS:
+                return 1
+        elif self.engine == "reference":
+            return 0
+        return min(self.workers or usable_cores(), federation.C + 1)
 
 
 class Engine(Protocol):
@@ -38,7 +109,7 @@ class Engine(Protocol):
     ) -> Iterator[dict[str, Weights]]: ...
 
     def close(self) -> None:
-        """End the engine's processes, if it has any. A `with` block does it."""
+        """End the engine's processes, if it has any."""
         ...
 
 
@@ -63,12 +134,6 @@ class ReferenceEngine:
             return settings
         # Not all of CUDA's kernels give equal bits twice (`be_deterministic`).
         return {**settings, "bit_equal": False, "device": torch.cuda.get_device_name(self.device)}
-
-    def __enter__(self) -> "ReferenceEngine":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Nothing to do: this engine has no processes."""
@@ -131,92 +196,15 @@ def be_deterministic(device: torch.device) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def check_engine(name: str, workers: int | None, threads: int, device: str | None) -> None:
-    """Raise ConfigError for an unknown engine, or for options that do not fit it."""
-    if name == "ray":
-        raise ConfigError(
-            "--engine: 'ray' is withdrawn; choose pool on one machine, or share runs among many with --launcher ray"
-        )
-    if name not in ENGINES:
-        raise ConfigError(f"--engine: unknown engine {name!r}; choose {', '.join(ENGINES)}")
-    if workers is not None and workers < 1:
-        raise ConfigError(f"--workers: {workers}; choose 1 or more")
-    if threads < 1:
-        raise ConfigError(f"--threads: {threads}; choose 1 or more")
-    if name == "pool":
-        if device not in (None, "cpu"):
-            raise ConfigError(f"--device: {device!r}, but --engine pool runs on the CPU; choose --engine reference")
-        if threads != 1:
-            raise ConfigError(f"--threads: {threads}, but the workers of --engine pool have their own; leave it out")
-    if device is not None:
-        device_named(device)
-
-
-def build_engine(
-    name: str,
-    environment: Environment,
-    workers: int | None,
-    threads: int,
-    *,
-    device: str | None = None,
-) -> Engine:
-    """The engine of that name.
-
-    "auto" is the reference engine on a CUDA device where there is one, or where more than one of `threads` is asked
-    for; else the pool, so that the bits are those that launchers give, however many cores there are.
-
-    `threads` and `device` ("cuda", "cuda:1", "cpu") are the reference engine's; workers have one thread each.
-    Raises ConfigError.
-    """
-    check_engine(name, workers, threads, device)
-    processes = processes_of(name, environment.experiment, workers, threads, device)
-    if processes:
-        return pool(environment, processes, threads=1)
-    torch.set_num_threads(threads)
-    if device is None:
-        device = "cuda" if name == "auto" and torch.cuda.is_available() else "cpu"
-    return ReferenceEngine(environment, device)
-
-
-def processes_of(name: str, experiment: Experiment, workers: int | None, threads: int, device: str | None) -> int:
-    """The number of processes that the pool would have; 0 where `build_engine` gives another engine.
-
-    A single one is this process. There are no more than a round has jobs (C and the server's), and with "auto" only
-    one where starting others costs more time than it saves.
-    """
-    federation = experiment.federation
-    if name == "auto":
-        if threads != 1 or (torch.cuda.is_available() if device is None else device != "cpu"):
-            return 0
-        if federation.C == 1 or federation.rounds * federation.C * federation.T < WORTH_WORKERS:
-            return 1
-    elif name != "pool":
-        return 0
-    return min(workers or usable_cores(), federation.C + 1)
-
-
-def engine_again(
-    recorded: Mapping[str, Any], environment: Environment, workers: int | None, *, device: str | None = None
-) -> Engine:
-    """An engine that gives the bits of the one in a manifest.
-
-    It has the name and threads recorded there; `workers` may be others.
-    Raises ConfigError for an engine that is withdrawn.
-    """
-    name, threads = recorded["name"], recorded["threads"]
-    if name == "pool":
-        return pool(environment, workers or recorded.get("workers"), threads=threads)
-    if name == "reference":
-        torch.set_num_threads(threads)
-        if "device" not in recorded:
-            return ReferenceEngine(environment)
-        return ReferenceEngine(environment, "cuda" if device in (None, "cpu") else device)
-    raise ConfigError(f"this run was begun by the engine {name!r}, which is withdrawn; start it anew")
-
-
-def pool(environment: Environment, workers: int | None, *, threads: int) -> Engine:
-    """The pool, whose only worker is this process where `workers` is 1."""
-    torch.set_num_threads(threads if workers == 1 else 1)
-    if workers == 1:
+def build_engine(options: EngineOptions, environment: Environment) -> Engine:
+    """The engine that the options choose. Sets the threads of this process."""
+    torch.set_num_threads(options.threads)
+    processes = options.processes(environment.experiment)
+    if processes > 1:
+        return ProcessPool(environment, processes)
+    if processes == 1:
         return ReferenceEngine(environment, fast=True)
-    return ProcessPool(environment, workers, threads=threads)
+    device = options.device
+    if device is None:
+        device = "cuda" if options.engine == "auto" and torch.cuda.is_available() else "cpu"
+    return ReferenceEngine(environment, device)

@@ -1,8 +1,7 @@
 """The process pool: a call's jobs on several processes of this machine, by the fast form of the local step.
 
 Two threads of one process wait for each other at every operation, and collapse next to other programs; processes of
-one thread share the cores. Each worker process has a thread of this process, which sends it jobs and receives their
-outcomes. The number of workers moves no bit.
+one thread share the cores. The number of workers moves no bit.
 """
 
 import copyreg
@@ -13,7 +12,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import Pipe, connection, parent_process
 from typing import Any, Self
@@ -31,7 +30,6 @@ from benchmark.federated.stopping import check
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 FAST = {"bit_equal": True, "plain": False, "confident_only": True}  # how records name the fast local step
-SUBMITTED = 2  # jobs that a worker has at most: the one it runs, and the next
 UNDER_WAY = 3  # jobs a worker that have begun and are not handed out: bounds the outcomes that wait in memory
 LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process was asked to stop
 FORGET = b""  # in place of a job
@@ -42,27 +40,25 @@ class WorkerEnded(FsslError):
 
 
 class ProcessPool:
-    """`workers` processes of `threads` each, until it is closed; None: one for each core that this process may use.
+    """`workers` processes of one thread each, until it is closed; None: one for each core that this process may use.
 
-    Use it in a `with` block: an interpreter that ends otherwise waits for the jobs in progress. A script that builds
-    one needs the line `if __name__ == "__main__":`, since its processes import the script.
+    A script that builds one needs the line `if __name__ == "__main__":`, since its processes import the script.
     Raises ConfigError for fewer than one worker, FsslError where the machine does not let processes start.
     """
 
     name = "pool"
 
-    def __init__(self, environment: Environment, workers: int | None = None, *, threads: int = 1) -> None:
+    def __init__(self, environment: Environment, workers: int | None = None) -> None:
         workers = usable_cores() if workers is None else workers
         if workers < 1:
             raise ConfigError(f"--workers: {workers}; choose 1 or more")
-        devices = ["cpu"] * workers  # of each worker
         self._workers: list[Worker] = []
-        self.settings: Mapping[str, Any] = {"name": self.name, "threads": threads, **FAST, "workers": workers}
+        self.settings: Mapping[str, Any] = {"name": self.name, "threads": 1, **FAST, "workers": workers}
         try:
             with starting() as context:
                 content = environment if share_images(environment) else dumps(environment)
-                for device in devices:
-                    self._workers.append(Worker(context, content, device, threads))
+                for _ in range(workers):
+                    self._workers.append(Worker(context, content))
         except (EOFError, OSError, RuntimeError) as error:  # too few file descriptors or processes
             self.close()
             raise FsslError(f"worker processes cannot be started here: {error}; choose --workers 1") from error
@@ -107,23 +103,22 @@ class ProcessPool:
         under_way: dict[int, Future[Any]] = {}
 
         def submit() -> None:
-            """Give jobs to the workers that have the fewest. The last ones wait for whoever is free first."""
-            while waiting and self._workers:
-                worker = min(self._workers, key=Worker.load)
-                if worker.load() >= (SUBMITTED if len(waiting) > len(self._workers) else 1):
-                    return
-                index = next_job(jobs, waiting, under_way, UNDER_WAY * len(self._workers))
-                if index is None:
-                    return
-                waiting.remove(index)
-                private = kept.get(keeper_of(jobs[index]))
-                under_way[index] = worker.submit(jobs[index], private, round_number, wants_gradient)
+            """Give each idle worker a job, as long as one may start."""
+            for worker in self._workers:
+                if not worker.is_busy:
+                    index = next_job(jobs, waiting, under_way, UNDER_WAY * len(self._workers))
+                    if index is None:
+                        return
+                    waiting.remove(index)
+                    private = kept.get(keeper_of(jobs[index]))
+                    under_way[index] = worker.submit(jobs[index], private, round_number, wants_gradient)
 
         try:
             for due in range(len(jobs)):
+                self._receive(timeout=0.0)
                 submit()
                 while due not in under_way or not under_way[due].done():
-                    self._wait()
+                    self._receive(timeout=LOOK)
                     submit()
                 yield under_way.pop(due).result()
         except (WorkerEnded, KeyboardInterrupt):
@@ -133,15 +128,14 @@ class ProcessPool:
             for worker in self._workers:
                 worker.forget()
 
-    def _wait(self) -> None:
-        """Wait a moment for a job to end, of whichever call. Raises WorkerEnded, and Preempted after a signal."""
+    def _receive(self, timeout: float) -> None:
+        """Receive what workers have sent, for whichever call. Raises WorkerEnded, and Preempted after a signal."""
         check()
         if not self._workers:
             raise FsslError("the pool was closed while outcomes were still asked of it")
-        submitted = [future for worker in self._workers for future in worker.futures]
-        for future in wait(submitted, LOOK, FIRST_COMPLETED).done:
-            if isinstance(error := future.exception(), WorkerEnded):
-                raise error
+        workers = {worker.connection: worker for worker in self._workers}
+        for ready in connection.wait(list(workers), timeout):
+            workers[ready].receive()  # type: ignore[index]  # these are connections
 
 
 def next_job(jobs: Sequence[Job], waiting: Sequence[int], under_way: Collection[int], most: int) -> int | None:
@@ -156,71 +150,74 @@ def next_job(jobs: Sequence[Job], waiting: Sequence[int], under_way: Collection[
 
 
 class Worker:
-    """One process, and the thread of this process that talks with it."""
+    """One process, the pipe to it, and the job that it is at. It has one job at a time."""
 
-    def __init__(self, context: Any, environment: Environment | bytes, device: str, threads: int) -> None:
-        self._connection, theirs = Pipe()
-        self.process = context.Process(target=work, args=(theirs, environment, device, threads), daemon=True)
+    def __init__(self, context: Any, environment: Environment | bytes) -> None:
+        self.connection, theirs = Pipe()
+        self.process = context.Process(target=work, args=(theirs, environment), daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
-        self._thread = ThreadPoolExecutor(1)
-        self._buffer = io.BytesIO()
-        self._pickler = pickler(self._buffer)
-        self.futures: list[Future[Any]] = []  # of its jobs; ended ones may be among them
+        self._job, self._answer = "", Future[Any]()
+        self._answer.set_result(None)
+        self._begin_pickling()
 
-    def load(self) -> int:
-        """Jobs that it has not ended."""
-        self.futures = [future for future in self.futures if not future.done()]
-        return len(self.futures)
+    @property
+    def is_busy(self) -> bool:
+        return not self._answer.done()
 
-    def submit(self, job: Job, private: Tree | None, *how: Any) -> "Future[Any]":
+    def submit(self, job: Job, private: Tree | None, *how: Any) -> Future[Any]:
         """What `JobRunner.run` returns or raises for the job, or `JobRunner.gradient`; `how` as for `result_of`."""
-        future = self._thread.submit(self._run, job, private, *how)
-        self.futures.append(future)
-        return future
-
-    def forget(self) -> None:
-        """Let the process drop the tensors that it has, once its jobs have ended."""
-        self._thread.submit(self._forget)
-
-    def end(self) -> None:
-        self.process.kill()  # it holds nothing but what it was sent
-        self._connection.close()
-        self.process.join(timeout=5)
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _run(self, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Any:
-        name = name_of(job, round_number)
+        self._job = name_of(job, how[0])
         try:
             self._pickler.dump(job)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self._forget()
             message = f"{error}; an update has to be a dataclass at the top level of a module"
-            raise FsslError(f"{name} cannot be sent to a worker process: {message}") from error
-        packed_job = self._buffer.getvalue()
+            raise FsslError(f"{self._job} cannot be sent to a worker process: {message}") from error
+        self._buffer.write(dumps((private, *how)))
+        packed = self._buffer.getvalue()
         self._buffer.seek(0)
         self._buffer.truncate()
+        self._answer = Future()
         try:
-            self._connection.send_bytes(packed_job)
-            self._connection.send_bytes(dumps((private, round_number, wants_gradient)))
-            result = pickle.loads(self._connection.recv_bytes())
-        except (EOFError, OSError) as error:
-            raise WorkerEnded(f"worker process {self.process.pid} {self._how_ended()} during {name}") from error
-        if isinstance(result, Exception):
-            raise result
-        return result
+            self.connection.send_bytes(packed)
+        except OSError as error:
+            raise self._ended() from error
+        return self._answer
 
-    def _forget(self) -> None:
+    def receive(self) -> None:
+        """Take the answer to its job. Raises WorkerEnded."""
+        try:
+            result = pickle.loads(self.connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        if isinstance(result, Exception):
+            self._answer.set_exception(result)
+        else:
+            self._answer.set_result(result)
+
+    def forget(self) -> None:
+        """Drop the tensors that jobs share, here and, once its job has ended, in the process."""
+        self._begin_pickling()
+        with suppress(OSError):  # it has ended: the next call says so
+            self.connection.send_bytes(FORGET)
+
+    def end(self) -> None:
+        self.process.kill()  # it holds nothing but what it was sent
+        self.connection.close()
+        self.process.join(timeout=5)
+
+    def _begin_pickling(self) -> None:
         self._buffer = io.BytesIO()
         self._pickler = pickler(self._buffer)
-        self._connection.send_bytes(FORGET)
 
-    def _how_ended(self) -> str:
+    def _ended(self) -> WorkerEnded:
         self.process.join(timeout=1)
         code = self.process.exitcode
         if code is not None and code < 0:
-            return f"was ended by {signal.Signals(-code).name} (with too little memory, choose fewer --workers)"
-        return f'ended with exit code {code} (a script that starts it needs the line if __name__ == "__main__":)'
+            how = f"was ended by {signal.Signals(-code).name} (with too little memory, choose fewer --workers)"
+        else:
+            how = f'ended with exit code {code} (a script that starts it needs the line if __name__ == "__main__":)'
+        return WorkerEnded(f"worker process {self.process.pid} {how} during {self._job}")
 
 
 def share_images(environment: Environment) -> bool:
@@ -240,14 +237,14 @@ def share_images(environment: Environment) -> bool:
 # What runs in a worker process.
 
 
-def work(parent: connection.Connection, environment: Environment | bytes, device: str, threads: int) -> None:
+def work(parent: connection.Connection, environment: Environment | bytes) -> None:
     """A worker's main function: jobs one after another, until its parent ends."""
     hear()
     threading.Thread(target=end_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     keep_freed_memory()
     prepared = pickle.loads(environment) if isinstance(environment, bytes) else environment
-    runner = JobRunner(prepared, fast=True, device=device)
+    runner = JobRunner(prepared, fast=True)
     buffer = io.BytesIO()
     unpickler = pickle.Unpickler(buffer)
     with suppress(EOFError, OSError):  # the parent has ended
@@ -258,10 +255,10 @@ def work(parent: connection.Connection, environment: Environment | bytes, device
                 continue
             buffer.write(packed)
             buffer.seek(0)
-            job = unpickler.load()
+            job, how = unpickler.load(), pickle.load(buffer)
             buffer.seek(0)
             buffer.truncate()
-            parent.send_bytes(dumps(result_of(runner, job, *pickle.loads(parent.recv_bytes()))))
+            parent.send_bytes(dumps(result_of(runner, job, *how)))
 
 
 def end_with_parent() -> None:

@@ -1,9 +1,7 @@
 """Stops a run at SIGTERM and Ctrl-C.
 
 The first signal sets a flag that training looks at between local steps, batches and jobs. The round in progress is
-abandoned, and the run goes on from the last finished one later. Where nothing looks at the flag for a while, as in a
-method that computes long by itself, the exception is raised wherever the process is. A second signal ends the process
-at once.
+abandoned, and the run goes on from the last finished one later. A second signal ends the process at once.
 """
 
 import contextlib
@@ -17,8 +15,6 @@ from types import FrameType
 import pytorch_lightning as pl
 
 from benchmark.errors import Stopped
-
-SECONDS_TO_LOOK = 15.0  # service managers wait two minutes before they kill
 
 
 class Preempted(BaseException):
@@ -43,7 +39,6 @@ def received() -> str | None:
 def check() -> None:
     """Raises Preempted where a signal has come."""
     if _received is not None:
-        _raise_later(0.0)
         raise Preempted(_received)
 
 
@@ -66,11 +61,9 @@ class StopOnSignal(pl.Callback):
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._ask)
-            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: check())
         try:
             yield
         finally:
-            _raise_later(0.0)
             for number, handler in self._before.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
             _received = None
@@ -82,22 +75,15 @@ class StopOnSignal(pl.Callback):
         _received = signal.Signals(number).name
         if not self._training:
             raise Preempted(_received)
-        _raise_later(SECONDS_TO_LOOK)
 
     def on_train_start(self, *args: object) -> None:
         """Lightning puts a handler of its own in place when fitting starts: ours comes after."""
         self._training = True
-        for number in self._before.keys() - {signal.SIGALRM}:
+        for number in self._before:
             signal.signal(number, self._ask)
 
     def on_train_batch_start(self, *args: object) -> None:
         check()
-
-
-def _raise_later(seconds: float) -> None:
-    """Look at the flag in so many seconds; 0: never. Only where `listening` has a handler for the alarm."""
-    if threading.current_thread() is threading.main_thread():
-        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def leave_at_once() -> None:

@@ -7,11 +7,9 @@ learning rates by two values of the method's own hyperparameter, the one with th
 the server, on seeds apart from the table's.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from benchmark.config import from_plain
@@ -24,10 +22,11 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.papers.scale import named_augmentation, with_field, with_fields
+from benchmark.papers.scale import read_data, with_field, with_fields
 from benchmark.papers.table import SELECTIONS
+from benchmark.papers.values import values_of
 
-FILE = tomllib.loads(Path(__file__).with_name("arena.toml").read_text())
+FILE = values_of("arena")
 SYMBOLS = {"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u", "beta": "beta"}
 UNTUNED = "untuned"
 TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
@@ -81,7 +80,7 @@ def entry_of(name: str) -> Entry:
 class Environment:
     """What all methods of an item share, and how large its tuning is."""
 
-    data: Data
+    data: Data = field(metadata={"read": lambda fields, path: Data(**read_data(fields, path))})
     partition: Partition = ClassSkew(R=0.4)
     network: str
     federation: Federation
@@ -153,8 +152,7 @@ BETAS: Mapping[str, Callable[[float, Experiment], float]] = {"images": by_images
 def environment_of(name: str, profile: str) -> Environment:
     """The environment of that name under a profile of its own."""
     table = FILE["environments"][name][profile]
-    table = {**table, "data": named_augmentation(table["data"]), "profile": profile}
-    environment = from_plain(Environment, table, f"arena.toml: {name}.{profile}")
+    environment = from_plain(Environment, {**table, "profile": profile}, f"arena.toml: {name}.{profile}")
     of = environment.federation
     clients = f"{of.K} clients of which {of.C} a round, T = {of.T}, {environment.data.N_s:,} labels."
     return replace(environment, notes=(clients, *environment.notes))

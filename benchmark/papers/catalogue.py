@@ -7,26 +7,33 @@ from benchmark.config import nearest
 from benchmark.errors import ConfigError
 from benchmark.papers import arena, fedswitch, rscfed, semifl, ssfl
 from benchmark.papers.item import Item
-from benchmark.papers.paper import AS_PRINTED, Rule, Variant
+from benchmark.papers.paper import AS_PRINTED, Paper, Rule, Variant
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
-from benchmark.papers.table import item
+from benchmark.papers.table import items as items_of
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "arena": arena}
 WITH_SWITCHES = (ssfl.PAPER, semifl.PAPER, rscfed.PAPER, fedswitch.PAPER)
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
 } | {f"{paper.name}/departures": partial(departures, paper) for paper in WITH_SWITCHES}
-# Items that are built in another way, by the print or as they once were: "ssfl/tab2-printed", "rscfed/fig2-plain".
+
+
+def items_built_by(variant: Variant, paper: Paper) -> dict[str, Callable[..., Item]]:
+    """A paper's items as the variant builds them: "ssfl/tab2-printed", "rscfed/fig2-plain"."""
+    built = paper.built_by(variant)
+    builders = items_of(built, PAPERS[paper.name].ITEMS)
+    if variant.switches:
+        builders["departures"] = partial(departures, built)
+    return {f"{paper.name}/{name}{variant.suffix}": partial(variant.item, build) for name, build in builders.items()}
+
+
 # Each is chosen by its own name alone.
 VARIANTS: Mapping[str, Callable[..., Item]] = {
-    f"{paper.name}/{name}{variant.suffix}": build
+    name: build
     for paper in WITH_SWITCHES
     for variant in paper.variants
-    for name, build in (
-        *((name, partial(item, paper, name, variant=variant)) for name in PAPERS[paper.name].ITEMS),
-        *([("departures", partial(departures, paper, variant=variant))] if variant.switches else []),
-    )
+    for name, build in items_built_by(variant, paper).items()
 }
 # Questions of the suite's own: chosen by name, or with all, but not with the paper.
 OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))

@@ -28,9 +28,10 @@ from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.bounds import ALONE, bound, labels_alone
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import REDUCED, Scale, scaled, stand_ins, with_fields
+from benchmark.papers.scale import REDUCED, Scale, scaled, with_fields
 from benchmark.papers.ssfl import FEDMATCH_SGD
 from benchmark.papers.table import item, items
+from benchmark.papers.values import stand_ins
 
 OWN: Mapping[str, type] = {  # the paper's own, or run by it
     "FedProx-FixMatch": FedProxFixMatch,

@@ -28,8 +28,9 @@ class Variant:
     family: str = ""  # what manifests put after the paper's name for the family of its claims
     confirms_from: int = CONFIRMING.start  # the first seed of its claims
 
-    def rename(self, item: Item) -> Item:
-        """The item under this variant's name and title."""
+    def item(self, build: Callable[[str], Item], profile: str) -> Item:
+        """What `build` makes of the paper built so, under this variant's name and title."""
+        item = build(profile)
         title, notes = f"{item.title} ({self.title})", (*item.notes, self.note)
         paper = item.name.partition("/")[0]
         return replace(item, name=item.name + self.suffix, title=title, notes=notes, claims_of=paper + self.family)
@@ -61,7 +62,7 @@ class Paper:
     # (item's name, its cells) -> cells that the suite adds to them: controls, bounds, rungs of a ladder.
     additions: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # columns without a run
-    factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # beside `FACTORS`
+    factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # in addition to `FACTORS`
     bounded: bool = False  # whether `bounds` are added to items that show accuracies
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
     seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number

@@ -4,7 +4,7 @@ Where the paper is silent the number is the released code's (XMed-Lab/RSCFed, ae
 accuracies came. The code has no baseline; section 4.2 says what the paper made of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,8 +22,9 @@ from benchmark.optim.sgd import SGD, Constant
 from benchmark.papers.bounds import bound, labels_alone
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Variant
-from benchmark.papers.scale import Scale, stand_ins
+from benchmark.papers.scale import Scale
 from benchmark.papers.table import items
+from benchmark.papers.values import read_tables, stand_ins, values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,38 +43,7 @@ class Set:
     labelled_times: float  # README: --w_mul_times
 
 
-CNN = Model(network="rscfed_cnn", norm="none")  # section 4.1; networks/models.py:14-85
-SVHN = Set(
-    name="svhn",
-    images=73_257,
-    model=CNN,
-    batch_size=64,
-    enlarge=40 / 32,
-    labelled_lr=0.03,
-    lr=0.021,
-    beta=10_000.0,
-    beta_labelled=100.0,
-    labelled_times=6.0,
-)
-SETS: Mapping[str, Set] = {
-    "svhn": SVHN,  # the official split, as released
-    "cifar100": replace(SVHN, name="cifar100", images=50_000),
-    # 80 % of the 10,015 images, as released. The suite has HAM10000 at 64 pixels, one image a lesion; a user's own copy
-    # is `--data folder:PATH`. ResNet-18 with a head of 512, 256 and D, as released with the stem for CIFAR.
-    "isic2018": Set(
-        name="ham10000_64",
-        images=8_012,
-        model=Model(network="resnet18_mlp", norm="bn"),
-        batch_size=12,
-        enlarge=240 / 224,  # 250 in README's command
-        labelled_lr=0.002,
-        lr=0.001,
-        beta=0.01,
-        beta_labelled=0.01,
-        labelled_times=200.0,
-    ),
-}
-
+SETS = read_tables(values_of("rscfed")["sets"], Set, "rscfed.toml: sets")
 
 # gamma, section 4.1. A client that holds N/K images or more gets none of further classes (cifar_load.py:171-187).
 PARTITION = Dirichlet(alpha=0.8, rule="limited")

@@ -6,14 +6,11 @@ names the fields that change, of any experiment with any method. All else stays 
 pooled tests, local epochs and the method's own switches.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from benchmark.config import from_plain, nearest
+from benchmark.config import nearest
 from benchmark.data.augment import Augmentation, Gentle, RandAugment, Weak
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
@@ -37,12 +34,22 @@ UNSHIFTED_DIGITS = Augmentation(
 AUGMENTATIONS = {"mnist": MNIST_AUGMENTATION, "digits": DIGITS_AUGMENTATION, "unshifted_digits": UNSHIFTED_DIGITS}
 
 
+def read_data(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Fields of `Data`, where an augmentation is a name of `AUGMENTATIONS`. Raises ConfigError."""
+    name = fields.get("augmentation")
+    if name is None:
+        return dict(fields)
+    if name not in AUGMENTATIONS:
+        raise ConfigError(f"{path}.augmentation: {name!r} is unknown; {nearest(name, AUGMENTATIONS)}")
+    return {**fields, "augmentation": AUGMENTATIONS[name]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scale:
     """A stand-in: the fields that it changes. None, or not named: the field stays."""
 
     title: str  # the stand-in's data, for people: "MNIST"
-    data: Mapping[str, Any] = field(default_factory=dict)  # fields of Data
+    data: Mapping[str, Any] = field(default_factory=dict, metadata={"read": read_data})  # fields of Data
     partition: Mapping[str, Any] = field(default_factory=dict)  # fields of the partition
     model: Model | None = None
     method: Mapping[str, Any] = field(default_factory=dict)  # fields, for the methods that have them
@@ -57,43 +64,6 @@ class Scale:
     optimizer: SGD | None = None
     evaluation: Evaluation | None = None
     notes: tuple[str, ...] = ()  # for the foot of the table
-
-
-S = TypeVar("S", bound=Scale)
-
-
-@cache
-def stand_ins(paper: str, kind: type[S]) -> Mapping[str, Mapping[str, S]]:
-    """A paper's stand-ins by profile and name, from PAPER.toml of this folder.
-
-    A table that is `like` another of its profile has that one's values where it has none. An augmentation is a name of
-    `AUGMENTATIONS`. Raises ConfigError.
-    """
-    file = tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text())
-    return {
-        profile: {name: stand_in_of(tables, name, kind, f"{paper}.toml: {profile}.{name}") for name in tables}
-        for profile, tables in file.items()
-    }
-
-
-def stand_in_of(tables: Mapping[str, Mapping[str, Any]], name: str, kind: type[S], where: str) -> S:
-    """The stand-in of that name among these tables of a profile. Raises ConfigError."""
-    own = dict(tables[name])
-    like = own.pop("like", name)
-    if like not in tables:
-        raise ConfigError(f"{where}: like {like!r}: {nearest(like, tables)}")
-    table = {**tables[like], **own} if like != name else own
-    return from_plain(kind, {**table, "data": named_augmentation(table["data"])}, where)
-
-
-def named_augmentation(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `Data` with the augmentation in place of its name, where they have one. Raises ConfigError."""
-    name = data.get("augmentation")
-    if name is None:
-        return dict(data)
-    if name not in AUGMENTATIONS:
-        raise ConfigError(f"augmentation: {name!r} is unknown; {nearest(name, AUGMENTATIONS)}")
-    return {**data, "augmentation": AUGMENTATIONS[name]}
 
 
 def check_profile(name: str) -> None:

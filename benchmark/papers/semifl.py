@@ -4,28 +4,27 @@ Where the paper is silent the number is the released code's (dem123456789/SemiFL
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from benchmark.data.augment import Augmentation, RandAugment, Weak
 from benchmark.data.partition import Dirichlet, Iid, Partition, Shards
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
-from benchmark.methods.central import UDA, FixMatch, MeanTeacher, MixMatch, PiModel, PseudoLabeling, ReMixMatch
-from benchmark.methods.feddyn import FedDyn
-from benchmark.methods.heterofl import HeteroFL
-from benchmark.methods.lg_fedavg import LGFedAvg
+from benchmark.methods.catalogue import read_method
+from benchmark.methods.central import Central
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine, Steps
+from benchmark.optim.sgd import SGD, Cosine, RoundCosine
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import Scale, stand_ins, with_field
+from benchmark.papers.scale import Scale, with_field
 from benchmark.papers.table import items
+from benchmark.papers.values import read_tables, stand_ins, values_of
 
 # Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
 # "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).
@@ -39,26 +38,27 @@ STRONG = RandAugment(pool="semifl", levels=(10, 10), cutout=0.0)
 IMAGES = {"cifar10": 50_000, "svhn": 73_257}  # for training
 EVALUATION = Evaluation(every=1, selection="best_on_test")  # as released (test_classifier_ssfl.py:40)
 BACKBONE = Model(network="wresnet28x2", norm="sbn")  # Table 5 and section 3.4
-FEDAVG_CNN = Model(network="fedavg_cnn", norm="none")
 # Table 5; one rate a round (RoundCosine) and clipping at 1 as released (utils.py:115-185, modules.py:165).
 TABLE_5 = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=RoundCosine(), clip=1.0)
-# By the names of Table 1; the defaults are their code's.
-CENTRAL = {
-    "Pi-Model": PiModel(),
-    "Pseudo-Labeling": PseudoLabeling(),
-    "Mean Teacher": MeanTeacher(),
-    "MixMatch": MixMatch(),
-    "UDA": UDA(),
-    "ReMixMatch": ReMixMatch(),
-    "FixMatch": FixMatch(ema=0.999),
-}
-# Their strong views. FixMatch (RA) and UDA: rand-augment + cutout ("d.d.rac" of ablation/ab_fixmatch_ra.py and uda.py):
-# two operations of levels 1 to 9, each applied with .5, then a box of half the width (libml/augment.py). ReMixMatch:
-# where its CTAugment starts, two operations of any level, always applied, and no further box (libml/ctaugment.py).
-CENTRAL_STRONG = {
-    **dict.fromkeys(("FixMatch", "UDA"), RandAugment(pool="ssfl", probability=0.5, levels=(1, 9), cutout=0.5)),
-    "ReMixMatch": RandAugment(pool="ssfl", probability=1.0, levels=(0, 10), cutout=0.0),
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quoted:
+    """How a method that Tables 1 and 3 quote is trained by its own paper and code."""
+
+    method: Any = field(metadata={"read": read_method})
+    model: Model
+    strong: RandAugment = STRONG
+    federation: Federation
+    optimizer: SGD
+    evaluation: Evaluation = EVALUATION
+
+    @property
+    def is_central(self) -> bool:
+        return isinstance(self.method, Central)
+
+
+QUOTED = read_tables(values_of("semifl")["quoted"], Quoted, "semifl.toml: quoted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +78,11 @@ class Setting:
 
 def experiment(setting: Setting) -> Experiment:
     """The line as published. Raises ConfigError for a value that its field cannot take, and for an unknown method."""
-    if setting.method in CENTRAL:
-        return central(setting)
+    if setting.method in QUOTED:
+        return quoted(setting)
     ways: Mapping[str, Callable[[Setting], Experiment]] = {
         "SemiFL": semifl,
         **dict.fromkeys(("Partially Supervised", "Fully Supervised"), supervised),
-        **{"FedAvg": fedavg, "LG-FedAvg": lg_fedavg, "FedDyn": feddyn, "HeteroFL": heterofl},
         **dict.fromkeys(("FedMatch", "FedRGD"), ssfl_table_3),
     }
     if setting.method not in ways:
@@ -150,78 +149,18 @@ def supervised(setting: Setting) -> Experiment:
     )
 
 
-def central(setting: Setting) -> Experiment:
-    """A centralised method: Table 4 of FixMatch's paper, in rounds of 1,024 steps as reporting units.
-
-    B = 64, mu = 7, eta = .03, weight decay .0005, 2^20 steps; FixMatch's code has these for all methods (ReMixMatch's
-    in remixmatch_no_cta.py), and an average of weights with .999.
-    """
-    data = data_of(setting)
+def quoted(setting: Setting) -> Experiment:
+    """A method that Tables 1 and 3 quote, with this paper's data."""
+    known = QUOTED[setting.method]
     return Experiment(
-        data=with_field(data, "augmentation.strong", CENTRAL_STRONG.get(setting.method, STRONG)),
-        model=replace(BACKBONE, norm="bn"),
-        partition=Iid(),
-        method=CENTRAL[setting.method],
-        federation=Federation(K=100, C=10, T=1024, rounds=1024),
-        optimizer=SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=Cosine(c=0.4375)),
-        evaluation=Evaluation(every=1),
-    )
-
-
-def quoted(setting: Setting, method: Any, *, epochs: int, rounds: int, optimizer: SGD, model: Model) -> Experiment:
-    """A supervised method that Table 3 quotes, in its cohorts."""
-    return Experiment(
-        data=data_of(setting),
+        data=with_field(data_of(setting), "augmentation.strong", known.strong),
         partition=PARTITIONS[setting.partition],
-        model=model,
-        method=method,
-        federation=Federation(K=100, C=10, T=1, epochs=epochs, rounds=rounds),
-        optimizer=optimizer,
-        evaluation=EVALUATION,
+        model=known.model,
+        method=known.method,
+        federation=known.federation,
+        optimizer=known.optimizer,
+        evaluation=known.evaluation,
     )
-
-
-def fedavg(setting: Setting, method: Any = None, rounds: int = 2000) -> Experiment:
-    """LG-FedAvg's released command, on the network that fits the print's parameters.
-
-    README and models/Update.py of pliang279/LG-FedAvg: rate .1, momentum .5, B = 50, one pass, 2,000 rounds.
-    """
-    sgd = SGD(lr=0.1, momentum=0.5, nesterov=False, weight_decay=0.0, schedule=Constant())
-    method = method or SupervisedFL(batch_size=50)
-    return quoted(setting, method, epochs=1, rounds=rounds, optimizer=sgd, model=FEDAVG_CNN)
-
-
-def lg_fedavg(setting: Setting) -> Experiment:
-    """FedAvg, then 200 rounds with the convolutions in common: the last of Table 3's 1,800 rounds.
-
-    Released command for CIFAR-10: --epochs 200 --num_layers_keep 2.
-    """
-    method = LGFedAvg(private="last", private_layers=2, fedavg_rounds=1600, batch_size=50)
-    e = fedavg(setting, method, rounds=1800)
-    return replace(e, evaluation=replace(e.evaluation, every=50))  # a test passes all clients' models
-
-
-def feddyn(setting: Setting) -> Experiment:
-    """Its released CIFAR-10 example with Table 3's cohort and rounds.
-
-    example_cifar_10.py of alpemreacar/FedDyn: rate .1, B = 50, five passes, weight decay .001, alpha = .01; clipped at
-    10 (utils_general.py: max_norm).
-    """
-    sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=1e-3, schedule=Constant(), clip=10.0)
-    method = FedDyn(alpha=0.01, batch_size=50)
-    return quoted(setting, method, epochs=5, rounds=600, optimizer=sgd, model=FEDAVG_CNN)
-
-
-def heterofl(setting: Setting) -> Experiment:
-    """As released on CIFAR-10, in the levels a to e.
-
-    utils.py:process_control of diaoenmao/HeteroFL-...: B = 10, five passes, rate .1, momentum .9 without Nesterov,
-    weight decay .0005, a tenth of the rate after rounds 300 and 500 of 800; clipped at 1 (train_classifier_fed.py).
-    With i.i.d. clients the release has 400 rounds, and tenths after 150 and 250.
-    """
-    sgd = SGD(lr=0.1, momentum=0.9, nesterov=False, weight_decay=5e-4, schedule=Steps(), clip=1.0)
-    model = Model(network="resnet18", norm="sbn")
-    return quoted(setting, HeteroFL(batch_size=10), epochs=5, rounds=800, optimizer=sgd, model=model)
 
 
 def ssfl_table_3(setting: Setting) -> Experiment:
@@ -269,19 +208,13 @@ def scale(setting: Setting, profile: str) -> Scale:
         case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, at its rate
             size = scaled_down.server_batch_size or scaled_down.batch_size
             return replace(scaled_down, batch_size=size, T=scaled_down.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
-        case method if method in CENTRAL:  # an average over .1 % of the print's 2^20 steps, and 1 % of these or more
-            model, fields = Model(network=network, norm="bn"), {"unlabelled_ratio": 1, "ema": 0.95}
-            if (
-                method == "MixMatch"
-            ):  # the paper's 100 is reached after 16,384 steps, and here at once: 26 on digits, seed 50
-                fields["unlabelled_weight"] = 10.0  # digits: 89
-            return replace(
-                scaled_down,
-                T=scaled_down.T or N_s,
-                model=model,
-                method=fields,
-                optimizer=SGD(schedule=Cosine(c=0.4375)),
-            )
+        case method if method in QUOTED and QUOTED[method].is_central:
+            # An average over .1 % of the print's 2^20 steps, and 1 % of these or more.
+            fields = {"unlabelled_ratio": 1, "ema": 0.95}
+            if method == "MixMatch":  # the print's 100 is reached after 16,384 steps, and here at once: 26 on digits,
+                fields["unlabelled_weight"] = 10.0  # seed 50; with 10 89
+            model, T, sgd = Model(network=network, norm="bn"), scaled_down.T or N_s, SGD(schedule=Cosine(c=0.4375))
+            return replace(scaled_down, T=T, model=model, method=fields, optimizer=sgd)
         case "FedMatch" | "FedRGD":  # as in SSFL's own stand-ins
             model, T = Model(network=network, norm="gn", norm_groups=4), scaled_down.T or 16
             return replace(scaled_down, model=model, T=T, optimizer=SGD(lr=0.02, schedule=Cosine(c=0.4375)))

@@ -27,8 +27,9 @@ from benchmark.papers.bounds import ALONE, ALONE_NOTE, labels_alone
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Rule, printed_variant
-from benchmark.papers.scale import REDUCED, Scale, stand_ins
+from benchmark.papers.scale import REDUCED, Scale
 from benchmark.papers.table import items
+from benchmark.papers.values import stand_ins
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1

@@ -13,7 +13,7 @@ from typing import Any
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.paper import Paper, Variant
+from benchmark.papers.paper import Paper
 from benchmark.papers.published import PUBLISHED, check_keys, read_published
 from benchmark.papers.scale import REDUCED, with_field
 from benchmark.papers.table import SELECTIONS, item
@@ -52,10 +52,8 @@ def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
     return tuple(Switch(**switch) for switch in file["switches"]), tuple(file.get("notes", ()))
 
 
-def departures(paper: Paper, profile: str, variant: Variant | None = None) -> Item:
+def departures(paper: Paper, profile: str) -> Item:
     """Every switch as a row: our default, the other way, and their difference. Raises ConfigError."""
-    if variant is not None:
-        return variant.rename(departures(paper.built_by(variant), profile))
     switches, notes = switches_of(paper.name)
     cells_used = [switch.base for switch in switches] + [switch.instead for switch in switches if switch.instead]
     names = dict.fromkeys(cell.partition(": ")[0] for cell in cells_used)
@@ -73,7 +71,7 @@ def departures(paper: Paper, profile: str, variant: Variant | None = None) -> It
         seeds=SEEDS.get(profile, 1),
         notes=(
             "A question of ours, not a table of the paper. Both cells of a row have everything else in common.",
-            f"Intervals are per row and uncorrected; with {len(cells) // 2} rows expect a spurious one.",
+            "No claim judges these differences, so they have no interval.",
             *notes,
             SELECTIONS["last"],
             *paper.notes_on_variants(f"{paper.name}/departures"),

@@ -16,11 +16,11 @@ from benchmark.methods.central import Central
 from benchmark.papers.bounds import bounds
 from benchmark.papers.columns import COMPUTED, FACTORS, WORDS, Factor
 from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
-from benchmark.papers.paper import Line, Paper, Variant, differences
+from benchmark.papers.paper import Line, Paper, differences
 from benchmark.papers.published import claims_of, drawing_of, read_published
 from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth
 
-# Keys of any line, beside the settings of its paper, the table's rows and columns, and its metrics.
+# Keys of any line, in addition to the settings of its paper, the table's rows and columns, and its metrics.
 LINE_KEYS = {
     *("label", "method", "value", "spread", "source", "quoted", "also_quoted", "not_yet"),
     *("note", "row", "departs", "block", "mark", "measured"),
@@ -31,11 +31,9 @@ SELECTIONS = {
 }
 
 
-def item(paper: Paper, name: str, profile: str, variant: Variant | None = None) -> Item:
+def item(paper: Paper, name: str, profile: str) -> Item:
     """The item of that file under a profile. Raises ConfigError for an unknown profile or a damaged file."""
     check_profile(profile)
-    if variant is not None:
-        return variant.rename(item(paper.built_by(variant), name, profile))
     full_name = f"{paper.name}/{name}"
     file = read_published(full_name)
     lines = [{"measured": file.get("measured", False), **line} for line in file["cells"]]
@@ -167,12 +165,12 @@ def _word(value: Any) -> Any:
 
 
 def _place_keys(file: Mapping[str, Any], line: Line) -> list[str]:
-    """The keys by which a line stands in its row and column."""
+    """The keys of a line that name its row and column."""
     return [key for key in (*file["rows"], *file["columns"]) if key in line]
 
 
 def _own_label(line: Line, data: str) -> str:
-    """The label that the line has, where "{data}" stands for the data set."""
+    """The label that the line has, with the data set in place of "{data}"."""
     return str(line["label"]).replace("{data}", data)
 
 

@@ -10,24 +10,20 @@ from benchmark.records.processes import PROC, fields_of
 _TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
 
-def cpu_seconds(pid: int | None = None) -> float:
-    """User and system seconds of the process (default: this one) and of its children, of those that have ended as of
-    those that live; never less than at an earlier call.
+def cpu_seconds() -> float:
+    """User and system seconds of this process and of its children, living and ended.
 
-    Where the system does not tell of living children (no /proc), theirs are missing until they end. 0.0 for another
-    process that is gone.
+    Where the system does not tell of living children (no /proc), theirs are missing until they end.
     """
-    me = os.getpid()
-    if pid is None or pid == me:
-        own = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        return sum(used.ru_utime + used.ru_stime for used in own) + sum(map(_of_tree, _children(me)))
-    return _of_tree(pid)
+    own = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in own) + sum(map(tree_seconds, _children(os.getpid())))
 
 
-def _of_tree(pid: int) -> float:
+def tree_seconds(pid: int) -> float:
+    """The same of another process; 0.0 where it is gone."""
     fields = fields_of(pid)
     own = sum(int(field) for field in fields[11:15]) / _TICKS  # utime to cstime: with children that ended
-    return own + sum(map(_of_tree, _children(pid)))
+    return own + sum(map(tree_seconds, _children(pid)))
 
 
 def _children(pid: int) -> Iterator[int]:

@@ -17,8 +17,7 @@ from benchmark.data.content import content_hash, has_known_files
 from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, public_name
 from benchmark.data.pooling import pooled_hash
 from benchmark.errors import DataError
-from benchmark.experiment import Experiment
-from benchmark.methods.catalogue import method_name
+from benchmark.experiment import Experiment, to_json
 from benchmark.records.files import read_json
 from benchmark.records.sources import source_hash
 
@@ -82,13 +81,7 @@ class AtHand:
 
 
 def at_hand(experiment: Experiment, root: Path | None = None) -> AtHand:
-    return AtHand(
-        data_name=experiment.data.name,
-        pooled_test=experiment.data.pooled_test,
-        seed=experiment.seed,
-        classes=(method_name(experiment.method), experiment.model.network),
-        root=root,
-    )
+    return at_hand_for(to_json(experiment), experiment.seed, root)
 
 
 def at_hand_for(experiment: Mapping[str, Any], seed: int, root: Path | None = None) -> AtHand:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import NUMERICS, from_record
+from benchmark.federated.engines import EngineOptions
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import RunRecord, read_run, run_folder
 from benchmark.records.run import run
@@ -39,8 +40,9 @@ def retrain(record: RunRecord, data_root: Path | None = None, *, copied: bool) -
     with tempfile.TemporaryDirectory(prefix="fssl-retrain-") as place:
         try:
             experiment = from_record(record.experiment)
+            engine = EngineOptions().as_recorded(record.manifest)
             with contextlib.suppress(Diverged):  # the record of it is compared
-                run(experiment, Path(place), data_root=data_root, like=record.manifest.get("engine"))
+                run(experiment, Path(place), data_root=data_root, engine=engine)
             again = read_run(run_folder(Path(place), experiment, data_root))
         except Stopped:  # Ctrl-C: the user's, and no word on the record
             raise

@@ -13,7 +13,7 @@ from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import CannotWrite, DataError, Diverged, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated import stopping
-from benchmark.federated.engines import build_engine, check_engine, engine_again, processes_of
+from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
@@ -30,6 +30,7 @@ from benchmark.records.recorder import Recorder, remove_unfinished_files
 from benchmark.records.state import RunState
 
 GOES_ON = "the same command goes on from there"
+REFERENCE = EngineOptions()
 
 
 def run(
@@ -38,12 +39,8 @@ def run(
     *,
     data_root: Path | None = None,
     callbacks: Sequence[pl.Callback] = (),
-    threads: int = 1,
-    engine: str = "reference",
-    workers: int | None = None,
-    device: str | None = None,
+    engine: EngineOptions = REFERENCE,
     patience: float = PATIENCE,
-    like: Mapping[str, Any] | None = None,
     begun_under: Callable[[], Mapping[str, Any]] = dict,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where it was saved last, and return the content of `result.json`.
@@ -51,17 +48,14 @@ def run(
     A finished run is not trained again, unless its data or the user's own code are others now: then it is trained in
     another folder (`identity`), and a line on standard error says so.
 
-    `engine`, `workers`, `threads` and `device`: see `build_engine`. How many
-    workers there are moves no bit; the rest does, so a run that goes on keeps what it began with. `patience`: seconds
-    without a heartbeat after which a run is taken over from a process that may still be there. `like`: an engine's
-    settings in a manifest, which take precedence over `engine`. `begun_under`: gives entries of the manifest, such as
-    the claims that the run is to judge; called when it begins.
+    A run that goes on keeps the engine that it began with, but for the number of workers, which moves no bit.
+    `patience`: seconds without a heartbeat after which a run is taken over from a process that may still be there.
+    `begun_under`: gives entries of the manifest, such as the claims that the run is to judge; called when it begins.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
     last finished round is on disk).
     """
-    check_engine(engine, workers, threads, device)
     look_again()
     folder, here = run_folder(results, experiment, data_root), at_hand(experiment, data_root)
     if reason := why_apart(folder, here):
@@ -75,7 +69,7 @@ def run(
     try:
         with stop.listening():
             keep_freed_memory()
-            if processes_of(engine, experiment, workers, threads, device) > 1:
+            if engine.processes(experiment) > 1:
                 load_ahead()  # while data are prepared
             environment = prepare(experiment, data_root)
             with claimed(folder, patience=patience) as claim:
@@ -85,11 +79,9 @@ def run(
                 if finished is not None:
                     return finished
                 resumed = _resumed(folder, experiment)
-                settings = (read_json(folder / "manifest.json") or {}).get("engine") if resumed else like
-                if settings:
-                    chosen = engine_again(settings, environment, workers, device=device)
-                else:
-                    chosen = build_engine(engine, environment, workers, threads, device=device)
+                if resumed:
+                    engine = engine.as_recorded(read_json(folder / "manifest.json") or {})
+                chosen = build_engine(engine, environment)
                 recorder = Recorder(claim, experiment, resumed, clock)
                 with contextlib.closing(chosen):
                     recorder.begin({**manifest(environment, chosen), "sources": here.sources, **begun_under()})

@@ -16,7 +16,7 @@ from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Cla
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.endpoints import fell_from_its_best, gain_at_end
 from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of
-from benchmark.verdicts.results import CellResult, Records, cell_result, ends_beside_bound, typically_below
+from benchmark.verdicts.results import CellResult, Records, cell_result, ends_and_bound, typically_below
 from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
 
@@ -36,7 +36,7 @@ class Evidence:
     collapsed: tuple[Runs, ...] = ()
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
     below: tuple[str, ...] = ()  # cells whose typical run ends below labels alone
-    said_first: tuple[str, ...] = ()  # what a reader has to know before the verdict
+    caveats: tuple[str, ...] = ()  # what a reader has to know before the verdict
     unjudged: str = ""  # why no rule judges it
     hash: str = ""
     family: Family = Family()  # that its runs were begun under, or will be
@@ -58,11 +58,11 @@ class Evidence:
     def _seeds(self) -> list[int]:
         return sorted(set.intersection(*(set(seeds) for seeds in self.differences))) if self.differences else []
 
-    def of(self, seeds: Iterable[int], contrast: int) -> list[float]:
+    def differences_at(self, seeds: Iterable[int], contrast: int) -> list[float]:
         """The contrast's differences at these seeds."""
         return [self.differences[contrast][seed] for seed in seeds]
 
-    def collapsed_of(self, seeds: Sequence[int], contrast: int) -> dict[str, int]:
+    def collapsed_at(self, seeds: Sequence[int], contrast: int) -> dict[str, int]:
         """Of each cell of the contrast, how many of these runs have collapsed."""
         cells = self.collapsed[contrast] if self.collapsed else {}
         return {label: sum(runs[seed] for seed in seeds) for label, runs in cells.items()}
@@ -91,7 +91,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         for label, result in results.items()
     }
     seeds = sorted(set.intersection(*(set(of_cell) for of_cell in values.values())))
-    ends = {label: ends_beside_bound(item, records, item.cell(label)) for label in claim.labels}
+    ends = {label: ends_and_bound(item, records, item.cell(label)) for label in claim.labels}
     collapsed = tuple(_collapsed(item, records, cells, ends, seeds) for cells in contrasts(claim))
     judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
     below = tuple(
@@ -103,14 +103,14 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     return Evidence(
         claim=claim,
         differences=tuple(
-            contrast(cells, _standing(runs) if claim.endpoint == "collapse" else values)
+            contrast(cells, _uncollapsed(runs) if claim.endpoint == "collapse" else values)
             for cells, runs in zip(contrasts(claim), collapsed, strict=True)
         ),
         results=results,
         collapsed=collapsed,
         diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
         below=below,
-        said_first=(
+        caveats=(
             *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
             *_still_rising(item, records, claim, judged),
             *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
@@ -128,8 +128,8 @@ def _measured(endpoint: str) -> str:
     return "end" if endpoint == "collapse" else endpoint
 
 
-def _standing(collapsed: Runs) -> dict[str, dict[int, float]]:
-    """For a claim about collapse: 1 for a run that stands, 0 for one that has collapsed."""
+def _uncollapsed(collapsed: Runs) -> dict[str, dict[int, float]]:
+    """For a claim about collapse: 0 for a run that has collapsed, else 1."""
     return {label: {seed: float(not fell) for seed, fell in runs.items()} for label, runs in collapsed.items()}
 
 

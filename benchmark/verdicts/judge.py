@@ -214,7 +214,7 @@ def readings_at(seen: Evidence, error: float, look: int) -> list[Reading]:
 
 def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Reading:
     """Signed ranks, and the sign test where runs collapsed; for claims about collapse the sign test alone."""
-    differences = seen.of(seeds, contrast)
+    differences = seen.differences_at(seeds, contrast)
     estimate = typical(differences)
     if seen.claim.endpoint == "collapse":
         return replace(_sign_reading(differences, whole, share), typical=estimate)
@@ -222,7 +222,7 @@ def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, 
     if not runs_fall(seen, contrast, seeds):
         return ranks
     signs = _interval_reading(seen, differences, whole, share, median_interval)
-    fallen = _shares(seen.collapsed_of(seeds, contrast), len(seeds))
+    fallen = _shares(seen.collapsed_at(seeds, contrast), len(seeds))
     if (signs.verdict, signs.above) == (ranks.verdict, ranks.above):
         agrees = ", and the sign test agrees" if ranks.above or ranks.verdict != "undecided" else ""
         return replace(ranks, why=f"{ranks.why}; runs fall ({fallen}){agrees}")
@@ -231,7 +231,7 @@ def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, 
 
 def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
     """Whether so many of a cell's runs collapsed that signed ranks alone do not judge."""
-    return max(seen.collapsed_of(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
+    return max(seen.collapsed_at(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
 
 
 def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Decision:
@@ -354,7 +354,7 @@ def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
         judged = _pilots_only(seen)
     else:
         judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
-    reason = "; ".join((*seen.said_first, judged.reason))
+    reason = "; ".join((*seen.caveats, judged.reason))
     if seen.diverged:
         counts = "counted as accuracy 0" if seen.claim.metric in HIGHER_IS_BETTER else "left out"
         reason += f"; diverged and {counts}: {', '.join(seen.diverged)}"
@@ -366,7 +366,7 @@ def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
 def _judged_at_looks(seen: Evidence, decision: Decision, error: float) -> Judged:
     every = seen.confirming
     seeds = every[: LOOKS[decision.looks - 1]] if decision.looks else every
-    at_look = _estimate(seen.of(seeds, decision.contrast), decision.interval)
+    at_look = _estimate(seen.differences_at(seeds, decision.contrast), decision.interval)
     reason = decision.why
     if decision.verdict == "undecided":
         if decision.looks:
@@ -377,8 +377,8 @@ def _judged_at_looks(seen: Evidence, decision: Decision, error: float) -> Judged
             margin = in_unit(seen.claim.metric, seen.claim.least)
             reason += f", though it is typically below the least difference of interest ({margin})"
         reason += f"; reached at look {decision.looks} of {len(LOOKS)}, at {len(seeds)} seeds"
-    beyond = seen.of(every, decision.contrast) if len(every) > len(seeds) else []
-    pilots = seen.of(seen.pilots, decision.contrast)
+    beyond = seen.differences_at(every, decision.contrast) if len(every) > len(seeds) else []
+    pilots = seen.differences_at(seen.pilots, decision.contrast)
     return Judged(
         claim=seen.claim,
         verdict=decision.verdict,
@@ -388,7 +388,7 @@ def _judged_at_looks(seen: Evidence, decision: Decision, error: float) -> Judged
         pilots=_estimate(pilots) if pilots else None,
         level=decision.level,
         looks=decision.looks,
-        collapsed=seen.collapsed_of(seeds, decision.contrast),
+        collapsed=seen.collapsed_at(seeds, decision.contrast),
         runs_fall=runs_fall(seen, decision.contrast, seeds),
         waits_for=decision.waits_for,
     )
@@ -396,7 +396,7 @@ def _judged_at_looks(seen: Evidence, decision: Decision, error: float) -> Judged
 
 def _pilots_only(seen: Evidence) -> Judged:
     """The difference on pilot seeds, not judged."""
-    values = min((seen.of(seen.pilots, contrast) for contrast in range(len(seen.differences))), key=typical)
+    values = min((seen.differences_at(seen.pilots, contrast) for contrast in range(len(seen.differences))), key=typical)
     reason = f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)"
     return Judged(claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(values))
 

@@ -121,11 +121,11 @@ def collapsed(item: Item, records: Records) -> frozenset[str]:
     return frozenset(
         cell.label
         for cell in item.cells
-        if typically_below(ends_beside_bound(item, records, cell) or _ends_beside_start(item, records, cell))
+        if typically_below(ends_and_bound(item, records, cell) or _ends_and_start(item, records, cell))
     )
 
 
-def ends_beside_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
+def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
     """Seed -> where its run and that of labels alone end; a diverged run ends at 0. Empty without a bound."""
     bound = bound_of(cell, item.cells)
     if bound is None:
@@ -134,7 +134,7 @@ def ends_beside_bound(item: Item, records: Records, cell: Cell) -> dict[int, tup
     return {seed: (ended[seed], least.values[seed]) for seed in sorted(ended.keys() & least.values.keys())}
 
 
-def _ends_beside_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
+def _ends_and_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
     starts = {run.seed: before_clients(run, ACCURACY) for run in seeds_of(records, cell)}
     ends = _ends(item, records, cell).items()
     return {seed: (ended, start) for seed, ended in ends if (start := starts[seed]) is not None}

@@ -9,7 +9,7 @@ import torch
 
 from benchmark.errors import ConfigError, Stopped
 from benchmark.experiment import Federation
-from benchmark.federated.engines import build_engine, processes_of
+from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.records.record import run_folder
@@ -18,6 +18,7 @@ from benchmark.records.run import run
 from tests.conftest import record_of
 from tests.records.test_run import Interrupt
 
+POOL_OF_ONE = EngineOptions(engine="pool", workers=1)
 FEW, MANY = 1, 5_000  # rounds of two clients and a local step: beyond 10,000 steps workers pay
 
 
@@ -37,10 +38,11 @@ def test_processes_are_known_before_there_is_data_and_are_what_is_built(tiny, na
     """A pool of one is this process. Whatever the number, the settings that decide the bits are those of a campaign's
     runs (`sweeps.launcher`), where no other engine is asked for."""
     environment = prepare(replace(tiny, federation=Federation(K=2, C=C, T=1, rounds=rounds)))
-    assert processes_of(name, environment.experiment, cores, 1, "cpu") == processes
+    options = EngineOptions(engine=name, workers=cores, device="cpu")
+    assert options.processes(environment.experiment) == processes
     with (
-        contextlib.closing(build_engine(name, environment, cores, 1, device="cpu")) as built,
-        contextlib.closing(build_engine("pool", environment, 1, 1)) as launchers,
+        contextlib.closing(build_engine(options, environment)) as built,
+        contextlib.closing(build_engine(POOL_OF_ONE, environment)) as launchers,
     ):
         assert isinstance(built, ProcessPool) == (processes > 1)
         assert ({**built.settings, "workers": 1} == launchers.settings) == (processes > 0)
@@ -54,17 +56,17 @@ def test_processes_are_known_before_there_is_data_and_are_what_is_built(tiny, na
         ("pool", 2, "--threads: 2"),
     ],
 )
-def test_what_cannot_be_built_is_refused(tiny, name, threads, named):
+def test_what_cannot_be_built_is_refused(name, threads, named):
     with pytest.raises(ConfigError, match=named):
-        build_engine(name, prepare(tiny), None, threads)
+        EngineOptions(engine=name, threads=threads)
 
 
 def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
     """Begun by workers and asked to go on with the reference: the bits are those of workers throughout."""
-    whole = run(tiny, tmp_path / "whole", engine="pool", workers=1)
+    whole = run(tiny, tmp_path / "whole", engine=POOL_OF_ONE)
     with pytest.raises(Stopped):
-        run(tiny, tmp_path / "broken", callbacks=[Interrupt(1)], engine="pool", workers=1)
-    resumed = run(tiny, tmp_path / "broken", engine="reference")
+        run(tiny, tmp_path / "broken", callbacks=[Interrupt(1)], engine=POOL_OF_ONE)
+    resumed = run(tiny, tmp_path / "broken")
     assert manifest(tmp_path / "broken") == manifest(tmp_path / "whole")
     assert resumed["last"] == whole["last"]
 
@@ -72,7 +74,7 @@ def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
 @pytest.mark.parametrize(("engine", "threads"), [("reference", 1), ("reference", 2), ("pool", 1)])
 def test_a_record_is_trained_again_by_its_own_engine_and_threads(tiny, tmp_path, engine, threads):
     """To the bit, which is only expected where both are the record's."""
-    run(tiny, tmp_path, engine=engine, threads=threads)
+    run(tiny, tmp_path, engine=EngineOptions(engine=engine, threads=threads))
     torch.set_num_threads(1)
     found = retrain(record_of(run_folder(tmp_path, tiny)), copied=False)
     assert found.exact and found.trouble is None

@@ -16,7 +16,8 @@ from benchmark.methods.semifl import SemiFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine, RoundCosine
 from benchmark.papers.catalogue import ITEMS, items, profiles
-from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, profile_of, scaled, stand_in_of, tenth
+from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, profile_of, scaled, tenth
+from benchmark.papers.values import read_tables
 
 SMALL = Scale(
     title="digits",
@@ -114,7 +115,7 @@ STAND_IN = {"title": "digits", "data": {"name": "digits", "augmentation": "digit
 
 def test_a_stand_in_like_another_has_that_one_s_values_except_its_own():
     tables = {"batch": STAND_IN, "streaming": {"like": "batch", "K": 10}}
-    batch, streaming = (stand_in_of(tables, name, Scale, "toy") for name in tables)
+    batch, streaming = read_tables(tables, Scale, "toy.toml: demo").values()
     assert batch.data == {"name": "digits", "augmentation": DIGITS_AUGMENTATION} and batch.notes == ("one",)
     assert streaming == replace(batch, K=10)
 
@@ -130,4 +131,4 @@ def test_a_stand_in_like_another_has_that_one_s_values_except_its_own():
 )
 def test_a_mistake_in_a_stand_in_is_named_with_the_right_word(wrong, message):
     with pytest.raises(ConfigError, match=message):
-        stand_in_of({"batch": STAND_IN, "mine": {**STAND_IN, **wrong}}, "mine", Scale, "toy.toml: mine")
+        read_tables({"batch": STAND_IN, "mine": {**STAND_IN, **wrong}}, Scale, "toy.toml: demo")

@@ -12,9 +12,9 @@ from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any
 
-from benchmark.federated import evaluate, jobs, local, module, process_pool, start, stopping
+from benchmark.federated import evaluate, jobs, local, process_pool, start
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.protocol import Job, Outcome, State, Tree, World
+from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.records import recorder, state
 
 PLACES = ("before a save", "in a save", "after a save", "in a job", "in an evaluation", "at publishing")
@@ -189,18 +189,3 @@ def sleep_when_stopped(seconds: float) -> None:
         stopped_by(*arguments)
 
     recorder.Recorder.stopped_by = slow  # type: ignore[method-assign, assignment]
-
-
-def compute_in_round(what: Sequence[Any]) -> None:
-    """`what`: the round in which the method takes minutes by itself, and whether that is after its jobs."""
-    number, after_jobs = what
-    play_round = module.play_round
-
-    def slow(method: Any, state: State, world: World) -> Any:
-        played = play_round(method, state, world) if after_jobs else None
-        if world.round == number:
-            time.sleep(600)
-        return played or play_round(method, state, world)
-
-    stopping.SECONDS_TO_LOOK = 1.0
-    vars(module)["play_round"] = slow

@@ -139,6 +139,8 @@ def child(request: dict[str, Any]) -> None:
 def run_with(request: dict[str, Any]) -> int:
     from benchmark.errors import FsslError
     from benchmark.experiment import from_json
+    from benchmark.federated.engines import EngineOptions
+    from benchmark.records.claim import PATIENCE
     from benchmark.records.run import run
     from tests.records import faults
 
@@ -147,8 +149,9 @@ def run_with(request: dict[str, Any]) -> int:
     faults.forked_workers()
     for name, argument in request["faults"].items():
         getattr(faults, name)(argument)
+    engine = EngineOptions(engine=request["engine"]["engine"], workers=request["engine"]["workers"])
     try:
-        run(experiment, results, **request["engine"])
+        run(experiment, results, engine=engine, patience=request["engine"].get("patience", PATIENCE))
     except FsslError as error:
         print(f"fssl: {error}", file=sys.stderr)
         return error.exit_code

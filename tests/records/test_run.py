@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 
 from benchmark.errors import Diverged, RunningElsewhere, Stopped
+from benchmark.federated.engines import EngineOptions
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
@@ -54,8 +55,8 @@ def test_a_run_that_goes_on_keeps_what_it_was_begun_under(tiny, tmp_path):
 
 def test_a_run_that_goes_on_keeps_its_number_of_threads(tiny, tmp_path):
     with pytest.raises(Stopped):
-        run(tiny, tmp_path, callbacks=[Interrupt(1)], threads=2)
-    run(tiny, tmp_path, threads=1)
+        run(tiny, tmp_path, callbacks=[Interrupt(1)], engine=EngineOptions(threads=2))
+    run(tiny, tmp_path)
     manifest = json.loads((run_folder(tmp_path, tiny) / "manifest.json").read_text())
     assert manifest["engine"]["threads"] == torch.get_num_threads() == 2
     torch.set_num_threads(1)

@@ -51,13 +51,6 @@ def test_a_round_of_minutes_is_abandoned(forks, tmp_path, engine, number, group)
     assert attempt["stopped"]["by"] == number.name and attempt["stopped"]["after_round"] == 2
 
 
-@pytest.mark.parametrize("after_jobs", [False, True])
-def test_a_method_that_computes_for_minutes_by_itself_is_stopped(forks, tmp_path, after_jobs):
-    """Before its jobs or after them nothing looks at the flag: the exception is raised wherever the process is."""
-    end = stopped_in_round_3(forks, tmp_path, {"compute_in_round": [3, after_jobs]}, SIGTERM)
-    assert end.seconds < 30 and "stopped by SIGTERM after round 2" in end.said
-
-
 def test_a_second_signal_ends_it_at_once(forks, tmp_path):
     """Saving would take a minute: the second signal does not wait for it, and what was saved before is whole."""
     slow = {"sleep_in_round": 3, "sleep_when_stopped": 60}
@@ -76,14 +69,13 @@ def test_callbacks_hear_of_it_and_the_handlers_are_those_of_before(tmp_path):
         def on_exception(self, trainer, pl_module, exception):
             heard.append(exception)
 
-    numbers = (SIGTERM, SIGINT, signal.SIGALRM)
+    numbers = (SIGTERM, SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     with pytest.raises(Stopped, match="after round 0"):
         run(EXPERIMENT, tmp_path, callbacks=[Mirror()])
     (exception,) = heard
     assert isinstance(exception, Preempted) and exception.signal == "SIGTERM"
     assert [signal.getsignal(number) for number in numbers] == before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_signal_while_data_are_loaded(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
+from benchmark.federated.engines import EngineOptions
 from benchmark.methods.central import FixMatch
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.semifl import SemiFL
@@ -158,7 +159,7 @@ def test_images_below_the_threshold_are_timed_as_training(method):
 
 
 def test_a_finished_run_knows_better(tiny, tmp_path):
-    before, result = cost_of(tiny, tmp_path), run(tiny, tmp_path, engine="pool", workers=1)
+    before, result = cost_of(tiny, tmp_path), run(tiny, tmp_path, engine=EngineOptions(engine="pool", workers=1))
     assert cost_of(tiny.with_seed(1), tmp_path) == replace(before, core_seconds=result["cpu_seconds"])
 
 

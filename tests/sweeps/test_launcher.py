@@ -18,6 +18,7 @@ import pytest
 from benchmark.cli.reproduce import diverged
 from benchmark.errors import FsslError, Stopped
 from benchmark.experiment import Experiment, Federation
+from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import starting
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
@@ -53,7 +54,7 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
     assert seen[-1] == (0, 6)
     assert record_of(run_folder(tmp_path / "workers", wild)).status == "diverged"
     for seed in range(3):
-        here = run(tiny.with_seed(seed), tmp_path / "here", engine="pool", workers=1)
+        here = run(tiny.with_seed(seed), tmp_path / "here", engine=EngineOptions(engine="pool", workers=1))
         there = record_of(run_folder(tmp_path / "workers", tiny.with_seed(seed)))
         assert json.loads(json.dumps(here["last"])) == there.result["last"]
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, ConfigError
 from benchmark.experiment import Experiment, Federation
+from benchmark.federated.engines import EngineOptions
 from benchmark.records.claim import PATIENCE
 from benchmark.records.claim import read as read_claim
 from benchmark.records.provenance import commit
@@ -105,7 +106,7 @@ def test_a_killed_process_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_pa
     assert not list(results.glob(".*"))  # the file that nodes look for
     for experiment, folder in zip(runs, folders, strict=True):
         assert [attempt["from_round"] for attempt in record_of(folder).manifest["attempts"]] == [0, 2]
-        run(experiment, tmp_path / "undisturbed", engine="pool", workers=1)  # as launchers train
+        run(experiment, tmp_path / "undisturbed", engine=EngineOptions(engine="pool", workers=1))  # as launchers train
         assert differences(results, tmp_path / "undisturbed", experiment) == []
 
 
