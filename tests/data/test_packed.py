@@ -127,15 +127,6 @@ def test_contents_that_contradict_themselves(tmp_path, changed, words):
     assert TOY in line and words in line and "\n" not in line
 
 
-@pytest.mark.parametrize("keep", [0, 10, 200, -30])
-def test_truncated_files(tmp_path, keep):
-    path = save(tmp_path / TOY, "train")
-    save(tmp_path / TOY, "test")
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"train\.npz"):
-        load(TOY, tmp_path)
-
-
 @needs("emnist_balanced_small")
 def test_known_files_are_checked_by_hash(tmp_path):
     folder = tmp_path / "emnist_balanced_small"

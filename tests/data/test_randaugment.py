@@ -207,20 +207,6 @@ def test_drawn_operations_are_uniform_and_per_image() -> None:
     assert chisquare(torch.bincount(drawn_NS[:, 0] * 14 + drawn_NS[:, 1], minlength=196).numpy()).pvalue > 0.01
 
 
-def test_levels_are_one_to_nine() -> None:
-    """Brightness takes the brightest pixel, 255, to int((.09 v + .05) * 255): all of v = 1 .. 9 occur, and no other."""
-    policy = RandAugment(num_ops=1, probability=1.0, cutout=0.0)
-    draws_ND = torch.rand(4_000, policy.num_draws, generator=torch.Generator().manual_seed(4))
-    draws_ND = draws_ND[policy.drawn_operations(draws_ND)[:, 0] == SSFL.index("Brightness")]
-    brightest = policy.apply(plane(len(draws_ND)), draws_ND)[:, 0, -1, -1]
-    assert set(brightest.tolist()) == {35, 58, 81, 104, 127, 150, 173, 196, 219}
-
-
-def plane(count: int) -> Tensor:
-    """The image with value 16 y + x, `count` times: (count, 1, 16, 16)."""
-    return torch.arange(256).to(torch.uint8).view(1, 1, 16, 16).repeat(count, 1, 1, 1)
-
-
 def released_cutout(width: int, height: int, v: int, u_x: float, u_y: float) -> np.ndarray:
     """CutoutAbs (dataset/randaugment.py:47-67) with given uniform draws, on a white image."""
     x0, y0 = int(max(0, u_x * width - v / 2.0)), int(max(0, u_y * height - v / 2.0))

@@ -1,4 +1,4 @@
-"""What is sent and kept, seen on runs of methods whose behaviour is known, and on calls made by hand."""
+"""What is sent and kept, seen on runs of methods whose behaviour is known."""
 
 from dataclasses import replace
 

@@ -12,13 +12,9 @@ from benchmark.config import values_before
 from benchmark.federated.environment import weights_of
 from benchmark.methods.fedirm import FedIRM, RelationMatching
 from benchmark.methods.protocol import Key
-from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
 from tests.methods.watch import watched
-
-# --- relations ---
-
 
 # --- the local loss ---
 
@@ -167,20 +163,3 @@ def test_labelled_clients_send_their_relations_first():
     assert module.metrics["comm/bytes_up"] == 4 * model + 400
     assert module.metrics["comm/bytes_down"] == 4 * model + 3 * 400
     assert not any("trained" in kept for kept in module.state.clients.values())
-
-
-def test_a_cohort_without_labels_uses_the_last_relations():
-    federation = replace(tiny_experiment().federation, C=2, rounds=12)
-    module, watch = watched(experiment_of(METHOD, federation=federation), 12)
-    last, both = None, set()
-    for number in range(1, 13):
-        jobs, outcomes = zip(*watch.seen[number], strict=True)
-        sent = [outcome.sends["relation"] for outcome in outcomes if "relation" in outcome.sends]
-        last = sent[0] if sent else last
-        for job in jobs:
-            if not module.environment.labelled[job.key.client]:
-                actual = job.receives.get("relation")
-                assert (actual is None) == (last is None)
-                assert last is None or torch.equal(actual, last)
-                both.add((bool(sent), last is None))
-    assert {(True, False), (False, False)} <= both

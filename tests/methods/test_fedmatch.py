@@ -47,9 +47,6 @@ def watched_states(e, rounds):
     return module, watch, states
 
 
-# Who moves which weights.
-
-
 # Helpers.
 
 
@@ -92,9 +89,6 @@ def received(job, known):
     """What the client makes of what it is sent."""
     psi = applied(known["psi"], job.receives["psi"])
     return {"psi": psi, "helpers": [applied(psi, tree) for tree in job.receives.get("helpers", {}).values()]}
-
-
-# What crosses the network.
 
 
 # FedMatch's losses, on linear networks that NumPy can follow.

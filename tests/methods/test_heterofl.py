@@ -1,4 +1,4 @@
-"""HeteroFL: slices and means by hand, scaler and mask, and entries that nobody trained."""
+"""HeteroFL: slices and means by hand, scaler and mask."""
 
 import pytest
 import torch

@@ -138,9 +138,6 @@ def test_a_labelled_client_of_few_images_keeps_its_share():
     assert all(torch.isfinite(value).all() for value in few[0].models()["student"].values())
 
 
-# --- what is sent and kept ---
-
-
 # Distance-reweighted aggregation, by hand on three clients with two weights each.
 #
 # The models lie on a line: t x (0.6, 0.8) with t = 0, 10, 30, so that one norm of a difference is |t - t'| and the sum

@@ -108,6 +108,3 @@ def test_every_fedswitch_has_the_beta_of_its_own_clients(profile):
         for cell in item_of(name, profile).cells:
             if isinstance(cell.experiment.method, FedSwitch):
                 assert cell.experiment.method.beta == prior_of(cell.experiment)
-
-
-# Stand-ins

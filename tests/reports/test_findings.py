@@ -6,14 +6,13 @@ from dataclasses import replace
 from benchmark.cli.main import ROOT
 from benchmark.cli.report import on_disk
 from benchmark.papers.catalogue import ITEMS, VARIANTS
-from benchmark.papers.item import Item
 from benchmark.verdicts.judge import Estimate, Judged
 from reports import boards
 from reports.findings import findings_page, write_findings
 from reports.formatting import markdown
 from reports.pages import papers
 from reports.reported import Reported
-from tests.reports.fakes import accuracies, make_cell, pair, printed
+from tests.reports.fakes import pair
 
 
 def test_the_committed_page_is_what_the_committed_records_say(tmp_path):
@@ -64,16 +63,3 @@ def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
     ]
     (ours,) = page.partition("| decided question of ours |")[2].partition("\n\n")[0].splitlines()[2:]
     assert ours.startswith("| ours | holds |")
-
-
-def test_runs_at_a_papers_own_scale_stand_beside_the_print():
-    """A ended 3 points above its printed 90, B has no run; another profile is not comparable. A cell of two tables that
-    print one number is told once."""
-    cells = [make_cell(name, {"method": name}, 900 + i, published=printed(90.0)) for i, name in enumerate("AB")]
-    item = Item(name="toy/tab1", title="Toy", profile="paper", cells=tuple(cells), seeds=1, margin=0.01)
-    records = accuracies([(cells[0], [0.93])])
-    again = replace(item, name="toy/tab2")
-    page = findings_page([Reported(item, records), Reported(again, records)], links=False)
-    (row,) = [line for line in page.splitlines() if "printed" in line]
-    assert row == "- toy/tab1, A: 93.00 % (1 run), printed 90.00 %: +3.00 points, undecided."
-    assert "printed" not in findings_page([Reported(replace(item, profile="laptop"), records)], links=False)

@@ -1,4 +1,4 @@
-"""The launcher with real processes: numbers, devices, deaths, other launches, full disks, its own end."""
+"""The launcher with real processes: numbers, devices, deaths, other launches, its own end."""
 
 import json
 import os
