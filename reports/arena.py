@@ -1,18 +1,18 @@
-"""The arena's table: methods under one environment, compared at equal rounds, equal local steps and equal bytes.
+"""The arena: methods under one environment, compared at equal rounds, equal local steps and equal bytes.
 
 A column of the arena holds the cells that differ in nothing but their method (untuned, or alpha = 0.1).
-All its means are over the seeds that every compared method has; a method without a finished run, or with a diverged
-one, is listed beside the others and never averaged. The budget of local steps (and of bytes) is the least that a
-compared method spends in a whole run; others are scored at the last evaluation that this budget pays for.
+All its means are over the seeds that every compared method has. A method without a finished run, or with a diverged
+one, is listed apart and never averaged. The budget of local steps (and of bytes) is the least that a compared method
+spends in a whole run; others are scored at the last evaluation that this budget pays for.
 
-Methods are sorted by mean, with their mean difference to the best one; whether it is more than chance, no table says.
-A method that learned nothing from unlabelled images comes last, and is not compared with the best: it kept no
-pseudo-label in the last round of any run, or its typical run ends no better than labels alone on the same seeds.
+Methods are sorted by mean. Whether a difference is more than chance, claims alone say. A method that learned nothing
+from unlabelled images comes last and is not ranked: it kept no pseudo-label in the last round of any run, or its
+typical run ends no better than labels alone on the same seeds.
 """
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal, TypeAlias
@@ -21,9 +21,9 @@ from benchmark.papers.bounds import is_bound
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult
-from benchmark.verdicts.statistics import Summary, paired, summary
-from reports.formatting import cell_address, count, megabytes, percent, sentence, thousands
-from reports.paper_table import difference_entry, entry_values, is_printed, mean_entry, method_of, notes_of
+from benchmark.verdicts.statistics import Summary, summary
+from reports.formatting import cell_address, count, megabytes, percent, points, sentence, thousands
+from reports.paper_table import entry_values, is_printed, mean_entry, method_of, notes_of
 from reports.properties import item_properties
 from reports.reported import KEPT, Reported
 from reports.tables import Column, Entry, Row, Table
@@ -41,22 +41,17 @@ BUDGET = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placing:
-    """A method's place on one basis."""
-
-    values: Mapping[int, float]  # seed -> accuracy, a fraction
-    summary: Summary
-    difference: Summary | None = None  # to the best; None for the best, and without common seeds
-
-
-@dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A compared method."""
+    """A method that is compared with the others of its column."""
 
     result: CellResult
-    places: Mapping[Basis, Placing]  # a basis is absent where a seed had no evaluation within the budget
+    scores: Mapping[Basis, Mapping[int, float]]  # seed -> accuracy; no basis where a seed had no evaluation in budget
     costs: Mapping[Basis, float]  # "steps" and "bytes" of a whole run, mean over the seeds
-    nothing: str = ""  # why it is not ranked: KEPT_NONE or NO_BETTER
+    not_ranked: str = ""  # why: KEPT_NONE or NO_BETTER
+
+    def summary(self, basis: Basis) -> Summary | None:
+        """Over the common seeds; None where the budget paid for no evaluation."""
+        return summary(self.scores[basis].values()) if basis in self.scores else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +66,7 @@ class Arena:
     compared: tuple[Compared, ...]  # best at equal rounds first
     apart: tuple[CellResult, ...]  # without a finished run, or with a diverged one
     waiting: tuple[Choice, ...]
-    bounds: tuple[CellResult, ...]  # beside the ranking, at equal rounds only
+    bounds: tuple[CellResult, ...]  # not in the ranking, at equal rounds only
 
     @property
     def title(self) -> str:
@@ -79,6 +74,14 @@ class Arena:
         if self.value is None:
             return "all methods"
         return f"{self.value} {self.key}" if isinstance(self.value, str) else f"{self.key} = {self.value:g}"
+
+    def to_best(self, method: Compared, basis: Basis) -> float | None:
+        """Its mean less the best one's, a fraction. None for the best, for what is not ranked, and without seeds."""
+        means = {m.result.cell.label: s.mean for m in self.compared if not m.not_ranked and (s := m.summary(basis))}
+        label = method.result.cell.label
+        if not self.seeds or label not in means or label == max(means, key=means.__getitem__):
+            return None
+        return means[label] - max(means.values())
 
 
 def is_arena(item: Item) -> bool:
@@ -98,9 +101,10 @@ def methods(item: Item) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(method_of, entries)))
 
 
-def arenas(one: Reported) -> tuple[Arena, ...]:
+def arenas(reported: Reported) -> tuple[Arena, ...]:
     """One for each value of the setting that varies, in the item's order."""
-    item, results = one.item, [result for result in one.results.values() if result.cell.role != "ladder"]
+    item = reported.item
+    results = [result for result in reported.results.values() if result.cell.role != "ladder"]
     entries = entries_of(item)
     key = next((key for entry in entries for key in entry.setting if key != "method"), "")
     ranked = [entry for entry in entries if entry.role != "bound"] or entries
@@ -114,64 +118,69 @@ def _arena(
     results: Sequence[CellResult],
     choices: Iterable[Choice],
 ) -> Arena:
-    mine = [r for r in results if r.cell.setting.get(key) == value and r.cell.role != "bound"]
-    compared = [result for result in mine if result.values and not result.diverged]
-    common = set.intersection(*(set(result.values) for result in compared)) if compared else set()
-    runs = {r.cell.label: [run for run in r.runs if run.seed in (common or r.values)] for r in compared}
-    every = [run for found in runs.values() for run in found]
-    budget, lengths = _budget(every), {len(run.rounds) for run in every}
-    bounds = [result for result in results if result.cell.role == "bound"]
-    times = Counter(method_of(result.cell) for result in bounds)
-    # its own bounds, and those that the item has only once, which stand beside every column
-    bounds = [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
-    alone = next((r.values for r in bounds if is_bound(r.cell)), {})
-    nothing = {r.cell.label: _nothing(r, runs[r.cell.label], alone) for r in compared}
+    own = [r for r in results if r.cell.setting.get(key) == value and r.cell.role != "bound"]
+    finished = [result for result in own if result.values and not result.diverged]
+    common = set.intersection(*(set(result.values) for result in finished)) if finished else set()
+    runs = {r.cell.label: [run for run in r.runs if run.seed in (common or r.values)] for r in finished}
+    all_runs = [run for some in runs.values() for run in some]
+    budget, lengths = _budget(all_runs), {len(run.rounds) for run in all_runs}
+    bounds = _bounds(key, value, results)
+    labels_alone = next((r.values for r in bounds if is_bound(r.cell)), {})
+    compared = [_compared(r, runs[r.cell.label], budget, labels_alone) for r in finished]
     return Arena(
         key=key,
         value=value,
         seeds=tuple(sorted(common)),
         rounds=lengths.pop() if len(lengths) == 1 else None,
         budget=budget,
-        compared=_compared(compared, runs, sorted(common), budget, nothing),
-        apart=tuple(result for result in mine if result not in compared),
+        compared=tuple(sorted(compared, key=_rank)),
+        apart=tuple(result for result in own if result not in finished),
         waiting=tuple(c for c in choices if c.setting.get(key, value) == value),
         bounds=tuple(bounds),
     )
 
 
-def _nothing(result: CellResult, runs: Sequence[RunRecord], alone: Mapping[int, float]) -> str:
-    """Why the method learned nothing from unlabelled images; empty where it did, and where nothing says so."""
-    kept = [run.last(KEPT) for run in runs]
-    if kept and all(value == 0 for value in kept):
-        return KEPT_NONE
-    shared = [run.seed for run in runs if run.seed in alone]
-    if shared and median(result.values[s] for s in shared) <= median(alone[s] for s in shared):
-        return NO_BETTER
-    return ""
+def _rank(method: Compared) -> tuple[bool, float]:
+    results = method.summary("rounds")
+    return bool(method.not_ranked), -results.mean if results else math.inf
+
+
+def _bounds(key: str, value: object, results: Sequence[CellResult]) -> list[CellResult]:
+    """The column's own bounds, and those that the item has only once, which are in every column."""
+    bounds = [result for result in results if result.cell.role == "bound"]
+    times = Counter(method_of(result.cell) for result in bounds)
+    return [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
 
 
 def _compared(
-    results: Sequence[CellResult],
-    runs: Mapping[str, Sequence[RunRecord]],
-    seeds: Sequence[int],
+    result: CellResult,
+    runs: Sequence[RunRecord],
     budget: Mapping[Basis, float],
-    nothing: Mapping[str, str],
-) -> tuple[Compared, ...]:
-    reached: dict[Basis, dict[str, Mapping[int, float]]] = {"rounds": {r.cell.label: r.values for r in results}}
+    labels_alone: Mapping[int, float],
+) -> Compared:
+    """`runs`: those of the common seeds. `labels_alone`: seed -> accuracy of the bound."""
+    scores: dict[Basis, Mapping[int, float]] = {"rounds": {run.seed: result.values[run.seed] for run in runs}}
     for basis, most in budget.items():
-        reached[basis] = {label: _within(found, basis, most) for label, found in runs.items()}
-    unranked = {label for label, why in nothing.items() if why}
-    places = {basis: place(values, seeds, unranked) for basis, values in reached.items()}
-    order = list(places["rounds"])
-    return tuple(
-        Compared(
-            result=result,
-            places={basis: found[result.cell.label] for basis, found in places.items() if result.cell.label in found},
-            costs={basis: summary(sum(spent(r, basis)) for r in runs[result.cell.label]).mean for basis in COSTS},
-            nothing=nothing[result.cell.label],
-        )
-        for result in sorted(results, key=lambda result: order.index(result.cell.label))
+        reached = {run.seed: score for run in runs if (score := at_budget(run, basis, most)) is not None}
+        if len(reached) == len(runs):  # so that all means are of the same seeds
+            scores[basis] = reached
+    return Compared(
+        result=result,
+        scores=scores,
+        costs={basis: summary(sum(spent(run, basis)) for run in runs).mean for basis in COSTS},
+        not_ranked=_why_not_ranked(result, runs, labels_alone),
     )
+
+
+def _why_not_ranked(result: CellResult, runs: Sequence[RunRecord], labels_alone: Mapping[int, float]) -> str:
+    """Why the method learned nothing from unlabelled images. Empty where it did, and where nothing says so."""
+    kept = [run.last(KEPT) for run in runs]
+    if kept and all(value == 0 for value in kept):
+        return KEPT_NONE
+    shared = [run.seed for run in runs if run.seed in labels_alone]
+    if shared and median(result.values[s] for s in shared) <= median(labels_alone[s] for s in shared):
+        return NO_BETTER
+    return ""
 
 
 def spent(record: RunRecord, basis: Basis) -> list[float]:
@@ -180,72 +189,55 @@ def spent(record: RunRecord, basis: Basis) -> list[float]:
 
 
 def at_budget(record: RunRecord, basis: Basis, budget: float) -> float | None:
-    """The test accuracy of the last evaluation that the budget pays for, or of the best one where the run's selection
-    rule is the best round; None where even the first costs more."""
+    """The test accuracy of the last evaluation that the budget pays for.
+
+    Of the best one where the run's selection rule is the best round; None where even the first costs more.
+    """
     value, total = None, 0.0
     for line, cost in zip(record.rounds, spent(record, basis), strict=True):
         total += cost
         if total > budget:
             break
-        found = line.get(ACCURACY)
-        if found is not None and math.isfinite(found):
-            value = float(found) if value is None or not record.selected_on_test else max(value, float(found))
+        accuracy = line.get(ACCURACY)
+        if accuracy is not None and math.isfinite(accuracy):
+            value = float(accuracy) if value is None or not record.selected_on_test else max(value, float(accuracy))
     return value
-
-
-def _within(runs: Sequence[RunRecord], basis: Basis, budget: float) -> Mapping[int, float]:
-    """Seed -> value; empty where any run has none, so that all means are of the same seeds."""
-    found = {run.seed: at_budget(run, basis, budget) for run in runs}
-    known = {seed: value for seed, value in found.items() if value is not None}
-    return known if len(known) == len(found) else {}
 
 
 def _budget(runs: Sequence[RunRecord]) -> dict[Basis, float]:
     """The least of each cost. A method that spends nothing sets no budget: it stays within any."""
     totals = {basis: [total for run in runs if (total := sum(spent(run, basis))) > 0] for basis in COSTS}
-    return {basis: min(found) for basis, found in totals.items() if found}
+    return {basis: min(costs) for basis, costs in totals.items() if costs}
 
 
-def place(
-    values: Mapping[str, Mapping[int, float]], seeds: Sequence[int], unranked: Collection[str] = ()
-) -> dict[str, Placing]:
-    """Label -> its place, best mean first; `values` is label -> seed -> accuracy, each with every one of `seeds`.
-    `unranked`: labels that are not compared, after the others."""
-    known = {label: {s: found[s] for s in seeds} if seeds else dict(found) for label, found in values.items() if found}
-    means = {label: summary(found.values()) for label, found in known.items()}
-    order = sorted(known, key=lambda label: (label in unranked, -means[label].mean))
-    others = [label for label in order[1:] if seeds and label not in unranked]
-    to_best = {label: paired(known[label], known[order[0]]) for label in others}
-    return {label: Placing(values=known[label], summary=means[label], difference=to_best.get(label)) for label in order}
-
-
-def standing(arena: Arena, n_wanted: int) -> str:
+def order_text(arena: Arena, n_wanted: int) -> str:
     """How the methods are sorted, and over how many seeds."""
     if not arena.compared:
         return "No finished run yet."
     if not arena.seeds:
         return "Sorted by mean; no seed is common to all methods, so that they are not compared."
-    if all(one.nothing for one in arena.compared):
+    if all(method.not_ranked for method in arena.compared):
         return "Sorted by mean; no method learned from unlabelled images, so none is ranked."
     n = len(arena.seeds)
     seeds = count(n, "common seed") + (f" of {n_wanted} wanted" if n < n_wanted else "")
     return f"Sorted by mean over {seeds}; the order may be chance."
 
 
-def learned_nothing(arena: Arena) -> str:
-    """Said where methods learned from labels alone."""
+def not_ranked_text(arena: Arena) -> str:
+    """Names the methods that learned from labels alone; empty without one."""
     names = {
-        why: [method_of(one.result.cell) for one in arena.compared if one.nothing == why]
+        why: [method_of(method.result.cell) for method in arena.compared if method.not_ranked == why]
         for why in (KEPT_NONE, NO_BETTER)
     }
     of = len(arena.compared)
     return " ".join(f"Not ranked: {len(n)} of {of} methods {why}: {'; '.join(n)}." for why, n in names.items() if n)
 
 
-def arena_tables(one: Reported) -> list[Table]:
+def arena_tables(reported: Reported) -> list[Table]:
     """A table for each value of the setting that varies, with the data and the notes of all."""
-    rows, notes = arena_rows(one), notes_of(one)
-    return [_table(one.item, arena, rows, notes) for arena in arenas(one)]
+    columns = arenas(reported)
+    rows, notes = arena_rows(reported, columns), notes_of(reported)
+    return [_table(reported.item, arena, rows, notes) for arena in columns]
 
 
 def _table(item: Item, arena: Arena, data: Sequence[Mapping[str, Any]], notes: tuple[str, ...]) -> Table:
@@ -269,25 +261,22 @@ def _table(item: Item, arena: Arena, data: Sequence[Mapping[str, Any]], notes: t
         return Entry(text=text, href=cell_address(entry, bool(runs)) if isinstance(entry, Cell) else "")
 
     rows = []
-    for one in arena.compared:
-        entries = [
-            named(one.result.cell, one.result.runs),
-            *(_placed(one.places.get(basis), basis == "rounds") for basis in BASES),
+    for method in arena.compared:
+        entries = [named(method.result.cell, method.result.runs), *(_score_entry(method, basis) for basis in BASES)]
+        entries += [_to_best_entry(arena, method)]
+        entries += [
+            Entry(text=unit(method.costs[b]), sort=method.costs[b]) for b, unit in zip(COSTS, UNITS, strict=True)
         ]
-        entries += [_to_best(one.places["rounds"], best=one is arena.compared[0])]
-        entries += [Entry(text=cost(one.costs[b]), sort=one.costs[b]) for b, cost in zip(COSTS, UNITS, strict=True)]
-        rows.append(Row(section="unranked" if one.nothing else "compared", entries=tuple(entries)))
-    unranked: list[tuple[str, Entry, Entry]] = [
+        rows.append(Row(section="unranked" if method.not_ranked else "compared", entries=tuple(entries)))
+    waiting = Entry(text="waits for trials", look="missing")
+    others: list[tuple[str, Entry, Entry]] = [
         *(("apart", named(r.cell, r.runs), Entry(text=r.counts, look=r.status)) for r in arena.apart),
-        *(
-            ("bounds" if c.role == "bound" else "apart", named(c), Entry(text="waits for trials", look="missing"))
-            for c in arena.waiting
-        ),
-        *(("bounds", named(r.cell, r.runs), _bound(r)) for r in arena.bounds),
+        *(("bounds" if c.role == "bound" else "apart", named(c), waiting) for c in arena.waiting),
+        *(("bounds", named(r.cell, r.runs), _end_entry(r)) for r in arena.bounds),
     ]
-    for section, name, result in sorted(unranked, key=lambda line: line[0]):
+    for section, name, result in sorted(others, key=lambda line: line[0]):
         rows.append(Row(section=section, entries=(name, result, *[Entry(text="")] * (len(columns) - 2))))
-    remarks = [standing(arena, item.seeds), learned_nothing(arena), BUDGET]
+    remarks = [order_text(arena, item.seeds), not_ranked_text(arena), BUDGET]
     remarks += ["Last rows: bounds, not in the ranking."] if arena.bounds else []
     return Table(
         name="table",
@@ -302,24 +291,21 @@ def _table(item: Item, arena: Arena, data: Sequence[Mapping[str, Any]], notes: t
 
 
 def compared_table(every: Sequence[Reported]) -> Table:
-    """All arenas in one table, for the page that compares methods: a row a method, a column an environment, at equal
-    rounds. Links from the site's root."""
+    """All arenas at equal rounds: a row a method, a column an environment. Links from the site's root."""
     columns, rows = [Column(name="Method", left=True)], dict[str, dict[int, Entry]]()
     bounds = set[str]()
-    for one in (one for one in every if one.paper == "arena"):
-        for arena in arenas(one):
+    for reported in (reported for reported in every if reported.paper == "arena"):
+        for arena in arenas(reported):
             place = len(columns)
             value = arena.title.removesuffix(" hyperparameters")
-            group = one.item.title.removeprefix("All methods ").removeprefix("on ").removeprefix("over ")
-            columns.append(Column(name=value, group=sentence(group).rstrip("."), below=one.item.profile))
-            found = [
-                (other.result, _counted(other.places["rounds"].summary, *(["not ranked"] if other.nothing else [])))
-                for other in arena.compared
-            ]
+            group = reported.item.title.removeprefix("All methods ").removeprefix("on ").removeprefix("over ")
+            columns.append(Column(name=value, group=sentence(group).rstrip("."), below=reported.item.profile))
+            entries = [(method.result, _end_entry_of(method)) for method in arena.compared]
+            entries += [(result, _end_entry(result)) for result in (*arena.apart, *arena.bounds)]
             bounds |= {method_of(result.cell) for result in arena.bounds}
-            for result, entry in (*found, *((r, _bound(r)) for r in (*arena.apart, *arena.bounds))):
+            for result, entry in entries:
                 href = cell_address(result.cell, bool(result.runs))
-                rows.setdefault(method_of(result.cell), {})[place] = replace(entry, href=href, detail=())
+                rows.setdefault(method_of(result.cell), {})[place] = replace(entry, href=href)
     return Table(
         name="compared",
         caption="Test accuracy in percent at equal rounds, mean ± standard deviation over seeds",
@@ -327,51 +313,59 @@ def compared_table(every: Sequence[Reported]) -> Table:
         rows=tuple(
             Row(
                 section="bounds" if name in bounds else "compared",
-                entries=(Entry(text=name), *(found.get(place, Entry()) for place in range(1, len(columns)))),
+                entries=(Entry(text=name), *(entries.get(place, Entry()) for place in range(1, len(columns)))),
             )
-            for name, found in sorted(rows.items(), key=lambda row: row[0] in bounds)
+            for name, entries in sorted(rows.items(), key=lambda row: row[0] in bounds)
         ),
     )
 
 
-def _placed(placing: Placing | None, with_seeds: bool) -> Entry:
-    if placing is None:
+def _score_entry(method: Compared, basis: Basis) -> Entry:
+    """Mean and spread; at equal rounds every seed's accuracy as well."""
+    results = method.summary(basis)
+    if results is None:
         return Entry(sort=-1.0)
-    seen = placing.summary
-    seeds: tuple[str, ...] = ()
-    if with_seeds and seen.n > 1:
-        seeds = (" ".join(percent(value, 1) for _, value in sorted(placing.values.items())),)
-    return mean_entry(seen, detail=seeds)
+    seeds = sorted(method.scores[basis].items()) if basis == "rounds" and results.n > 1 else ()
+    return mean_entry(results, detail=(" ".join(percent(value, 1) for _, value in seeds),) if seeds else ())
 
 
-def _to_best(placing: Placing, best: bool) -> Entry:
-    return Entry(text="best") if best else difference_entry(placing.difference)
+def _to_best_entry(arena: Arena, method: Compared) -> Entry:
+    if method is arena.compared[0]:
+        return Entry(text="best")
+    gap = arena.to_best(method, "rounds")
+    return Entry() if gap is None else Entry(text=points(gap), below=(f"n={len(arena.seeds)}",), sort=gap)
 
 
-def _bound(result: CellResult) -> Entry:
+def _end_entry_of(method: Compared) -> Entry:
+    results = method.summary("rounds")
+    assert results is not None
+    return mean_entry(results, below=(f"n={results.n}", *(["not ranked"] if method.not_ranked else [])))
+
+
+def _end_entry(result: CellResult) -> Entry:
+    """Of what is not compared."""
     if result.diverged or result.summary is None:
         return Entry(text=result.counts, look=result.status)
-    return _counted(result.summary)
+    return mean_entry(result.summary, below=(f"n={result.n}",))
 
 
-def _counted(seen: Summary, *below: str) -> Entry:
-    return mean_entry(seen, below=(f"n={seen.n}", *below))
-
-
-def arena_rows(one: Reported) -> list[dict[str, Any]]:
-    """A row a cell: the fields of every table's CSV, its place on each basis, and costs; all accuracies fractions."""
-    item = one.item
-    placed = {method.result.cell.label: (arena, method) for arena in arenas(one) for method in arena.compared}
+def arena_rows(reported: Reported, columns: Sequence[Arena]) -> list[dict[str, Any]]:
+    """A row a cell: the fields of every table's CSV, its score on each basis, and costs. All accuracies fractions."""
+    item = reported.item
+    compared = {method.result.cell.label: (arena, method) for arena in columns for method in arena.compared}
     rows = []
-    for label, result in one.results.items():
-        values = entry_values(one, result.cell, ACCURACY)
-        arena, compared = placed.get(label, (None, None))
+    for label, result in reported.results.items():
+        values = entry_values(reported, result.cell, ACCURACY)
+        arena, method = compared.get(label, (None, None))
         for basis in BASES:
-            placed_at = _place_values(compared.places.get(basis) if compared else None)
-            values |= {f"{basis}_{name}": value for name, value in placed_at.items()}
-        for name in COSTS:
-            values[f"run_{name}"] = compared.costs[name] if compared else None
-            values[f"budget_{name}"] = arena.budget.get(name) if arena else None
+            results = method.summary(basis) if method else None
+            values[f"{basis}_mean"] = results.mean if results else None
+            values[f"{basis}_std"] = results.std if results else None
+            values[f"{basis}_n"] = results.n if results else None
+            values[f"{basis}_to_best"] = arena.to_best(method, basis) if arena and method else None
+        for basis in COSTS:
+            values[f"run_{basis}"] = method.costs[basis] if method else None
+            values[f"budget_{basis}"] = arena.budget.get(basis) if arena else None
         rows.append(values)
     for choice in item.choices:
         known = {"item": item.name, "profile": item.profile, **choice.setting, "label": choice.label}
@@ -379,26 +373,21 @@ def arena_rows(one: Reported) -> list[dict[str, Any]]:
     return rows
 
 
-def _place_values(placing: Placing | None) -> dict[str, Any]:
-    if placing is None:
-        return dict.fromkeys(("mean", "std", "n", "to_best"))
-    seen, to_best = placing.summary, placing.difference
-    return {"mean": seen.mean, "std": seen.std, "n": seen.n, "to_best": to_best.mean if to_best else None}
-
-
-def arena_object(one: Reported) -> dict[str, Any]:
+def arena_object(reported: Reported) -> dict[str, Any]:
     """What `fssl reproduce --json` says under "arena": the rows of the table's CSV, and what methods hand over.
 
     Accuracies are fractions, costs those of a whole run; null where there is no such value.
     """
-    found, rows = arenas(one), arena_rows(one)
+    columns = arenas(reported)
+    rows = arena_rows(reported, columns)
     names = dict.fromkeys(name for row in rows for name in row)
     properties = {
-        method: {name: entry.line for name, entry in seen.items()} for method, seen in item_properties(one).items()
+        method: {name: entry.line for name, entry in entries.items()}
+        for method, entries in item_properties(reported).items()
     }
     return {
-        "varies": found[0].key if found else "",
-        "columns": [{"value": a.value, "seeds": list(a.seeds), "rounds": a.rounds, **a.budget} for a in found],
+        "varies": columns[0].key if columns else "",
+        "columns": [{"value": a.value, "seeds": list(a.seeds), "rounds": a.rounds, **a.budget} for a in columns],
         "methods": [{name: row.get(name) for name in names} for row in rows],
         "properties": properties,
     }

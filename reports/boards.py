@@ -1,4 +1,4 @@
-"""Which claims stand where: sentences of papers and questions of ours, counted apart, and what is told first."""
+"""The boards: how far the claims of each paper are judged, and the findings that are shown first."""
 
 import tomllib
 from collections import Counter
@@ -42,7 +42,7 @@ def _known(pair: tuple[Reported, Judged]) -> tuple[bool, bool, int, int, int]:
 
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
-    """Every claim of the papers, with its item at the smallest profile; one contrast once, where it is judged."""
+    """Every claim of the papers, with its item at the smallest profile. A contrast counts once, where it is judged."""
     every = [(item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims]
     return tuple(one for one in every if _is_owner(*one))
 
@@ -53,7 +53,7 @@ def _is_owner(item: Item, claim: Claim) -> bool:
 
 
 def board(every: Sequence[Reported], paper: str = "") -> list[BoardRow]:
-    """Every declared claim once, and a user's own; of one paper, or of all. An item that is built otherwise
+    """Every declared claim once, and a user's own. Of one paper, or of all. An item that is built otherwise
     (`VARIANTS`) adds none."""
     rows = {(item.name, claim.name): BoardRow(item=item, claim=claim) for item, claim in declared_claims()}
     for key, (reported, judged) in furthest(every).items():
@@ -117,7 +117,7 @@ def state_text(every: Sequence[Reported]) -> str:
 
 
 def papers_table(every: Sequence[Reported]) -> str:
-    """For the README, as Markdown: of each paper how many claims stand where, and where it has runs; then findings."""
+    """For the README, as Markdown: of each paper how far its claims are, and where it has runs. Then findings."""
     rows = board(every)
     lines = [*_counts("sentences of the paper", sentences(rows), every), ""]
     lines += [*_counts("questions of ours", questions(rows), every), ""]

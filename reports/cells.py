@@ -162,7 +162,7 @@ def _places_table(page: CellPage) -> Table:
                     look="" if item.profile == "paper" else "published",
                     below=("not comparable",) if printed and item.profile != "paper" else (),
                 ),
-                Entry(text=agreed.verdict or "no verdict", below=(agreed.reason,)) if agreed else NONE,
+                agreed.text if agreed else NONE,
             )
         )
     heads = ("Table or figure", "Cell", "Setting", "Ours", "Published", "Agreement")

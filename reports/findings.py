@@ -20,7 +20,6 @@ from reports.formatting import (
     difference_interval,
     markdown,
     points,
-    points_interval,
     sentence,
     shown,
 )
@@ -47,11 +46,11 @@ ours: FedAvg without groups, with the server weight that grouping has inside a g
 DECIDED_HEAD = """| {kind} | verdict | at | judged by | difference | n | over all seeds | collapsed |
 |---|---|---|---|---:|---:|---:|---:|"""
 COMPARED = """Test accuracy by the paper's rule: where the paper chose the round on test data, so does the row. \
-One run has no spread, so that it decides nothing."""
+No claim judges these differences."""
 
 
 def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, links: bool) -> str:
-    """As Markdown; with `links` a claim leads to its page, from the site's root. `also`: items without a page, whose
+    """As Markdown. With `links` a claim leads to its page, from the site's root. `also`: items without a page, whose
     runs may speak of a claim's sentence, too. Raises ConfigError."""
     lines = [LEAD, state_text(every)]
     known = furthest(every)
@@ -79,7 +78,7 @@ def findings_page(every: Sequence[Reported], also: Sequence[Reported] = (), *, l
 
 
 def _compared_with_print(every: Sequence[Reported]) -> list[str]:
-    """The cells at profile `paper` beside their printed accuracy; a cell that two tables print alike once."""
+    """The cells at profile `paper` with their printed accuracy. A cell that two tables print alike once."""
     rows: dict[tuple[str, float | None], str] = {}
     for reported in every:
         for label, agreed in reported.agreements.items():
@@ -87,9 +86,9 @@ def _compared_with_print(every: Sequence[Reported]) -> list[str]:
             if result.summary is None or printed is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
-            gap = f"{points(agreed.difference)} points {points_interval(agreed.interval)}".rstrip()
-            text = f"{reported.item.name}, {result.cell.label}: {ours}, printed {printed:.2f} %: {gap}"
-            text += f", {agreed.verdict}." if agreed.verdict else f". Data: {agreed.reason}."
+            text = f"{reported.item.name}, {result.cell.label}: {ours}, printed {printed:.2f} %"
+            text += f": {points(agreed.difference)} points"
+            text += f". Data: {agreed.other_data}." if agreed.other_data else f", {agreed.text}."
             rows.setdefault((result.cell.cell_key, printed), f"- {markdown(text)}")
     return list(rows.values())
 

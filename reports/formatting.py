@@ -119,10 +119,6 @@ def difference_interval(metric: str, interval: tuple[float, float] | None) -> st
     return "" if interval is None else "[" + ", ".join(difference(metric, edge) for edge in interval) + "]"
 
 
-def points_interval(interval: tuple[float, float] | None) -> str:
-    return difference_interval("test/accuracy", interval)
-
-
 def interval_text(metric: str, seen: Summary | None) -> str:
     """The interval of a mean, "[95.13, 96.42]", as far as a fraction reaches; empty where one run or equal runs leave
     none."""

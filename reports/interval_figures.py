@@ -1,10 +1,9 @@
 """Pictures of intervals: what a claim's looks say, all claims of an item, an arena's methods; every seed is a dot.
 
-They stand apart from the tables of claims and arenas, so that a terminal's table is printed without matplotlib.
+They are apart from the tables of claims and arenas, so that a terminal's table is printed without matplotlib.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from benchmark.papers.item import Claim, Item
 from benchmark.verdicts.judge import Judged, looked_at, readings_at
@@ -20,66 +19,58 @@ from reports.style import Look, looks
 
 
 def forest(judged: Judged, *, seeds: bool) -> Picture | None:
-    """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed. Of several contrasts: the
-    one that the verdict tells of. None without a seed, and for what is counted."""
-    claim, seen = judged.claim, judged.evidence
-    if seen is None or claim.endpoint == "arithmetic" or not (seen.pilots or seen.confirming):
+    """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed.
+
+    Of several contrasts: the one that decides the verdict. None without a seed, and for what is counted.
+    """
+    claim, evidence = judged.claim, judged.evidence
+    if evidence is None or claim.endpoint == "arithmetic" or not (evidence.pilots or evidence.confirming):
         return None
-    scale = 100.0 if is_fraction(claim.metric) else 1.0
-    least = min(
-        range(len(seen.differences)), key=lambda k: typical(seen.differences_at(seen.confirming or seen.pilots, k))
-    )
-    shown = looked_at(seen, judged.error).contrast if judged.looks else least
-    values = {seed: scale * value for seed, value in seen.differences[shown].items()}
+    pilots, confirming = evidence.pilots, evidence.confirming
+    contrasts = range(len(evidence.differences))
+    least = min(contrasts, key=lambda k: typical(evidence.differences_at(confirming or pilots, k)))
+    contrast = looked_at(evidence, judged.error).contrast if judged.looks else least
+    differences = evidence.differences[contrast]
+
+    def row(
+        name: str, of: Sequence[int], interval: tuple[float, float] | None = None, *, hollow: bool = False
+    ) -> IntervalRow:
+        values = [differences[seed] for seed in of]
+        mean = typical(values) if len(values) > 1 else None
+        return IntervalRow(name=name, mean=mean, interval=interval, dots=values, margin=claim.least, hollow=hollow)
+
     rows = []
-    if seen.pilots:
-        known = [values[seed] for seed in seen.pilots]
-        rows.append(_row(f"{count(len(known), 'pilot')}, not judged", claim, known, None, hollow=True))
+    if pilots:
+        rows.append(row(f"{count(len(pilots), 'pilot')}, not judged", pilots, hollow=True))
     for look, n in enumerate(LOOKS[: judged.looks]):
-        reading = readings_at(seen, judged.error, look)[shown]
-        of_look = [values[seed] for seed in seen.confirming[:n]]
-        rows.append(_row(f"look {look + 1}: {n} seeds", claim, of_look, _scaled(reading.interval, scale)))
+        interval = readings_at(evidence, judged.error, look)[contrast].interval
+        rows.append(row(f"look {look + 1}: {n} seeds", confirming[:n], interval))
     if judged.over_all:
-        over_all = [values[seed] for seed in seen.confirming]
-        rows.append(_row(f"all {len(over_all)} seeds", claim, over_all, _scaled(judged.over_all.interval, scale)))
-    if seen.confirming and not judged.looks:
-        known = [values[seed] for seed in seen.confirming]
-        rows.append(_row(f"{count(len(known), 'seed')} of {LOOKS[0]}", claim, known, None))
+        rows.append(row(f"all {len(confirming)} seeds", confirming, judged.over_all.interval))
+    if confirming and not judged.looks:
+        rows.append(row(f"{count(len(confirming), 'seed')} of {LOOKS[0]}", confirming))
     if seeds:
-        every = [*seen.pilots, *seen.confirming]
-        rows += [_row(f"seed {s}", claim, [values[s]], None, hollow=s not in seen.confirming) for s in every]
-    unit = unit_text(claim)
-    title = f"{metric_name(claim.metric)}: difference" + (f", {unit}" if unit else "")
-    return intervals(rows, title, zero=True, names=1.7, width=5.2 if seeds else 2.8)
+        rows += [row(f"seed {seed}", [seed], hollow=seed in pilots) for seed in (*pilots, *confirming)]
+    width = 5.2 if seeds else 2.8
+    return intervals(rows, _axis_title(claim), percent=is_fraction(claim.metric), zero=True, names=1.7, width=width)
 
 
-def _scaled(found: tuple[float, float] | None, scale: float) -> tuple[float, float] | None:
-    return None if found is None else (scale * found[0], scale * found[1])
-
-
-def _row(name: str, claim: Claim, values: list[float], told: Any, hollow: bool = False) -> IntervalRow:
-    scale = 100.0 if is_fraction(claim.metric) else 1.0
-    mean = typical(values) if len(values) > 1 else None
-    return IntervalRow(name=name, mean=mean, interval=told, dots=values, margin=scale * claim.least, hollow=hollow)
+def _axis_title(claim: Claim) -> str:
+    return ", ".join(filter(None, (f"{metric_name(claim.metric)}: difference", unit_text(claim))))
 
 
 def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
-    """Every claim's interval, those of one unit on one axis; none of claims without an estimate."""
-    units: dict[str, list[IntervalRow]] = {}
+    """Every claim's interval, those of one unit on one axis. None of claims without an estimate."""
+    axes: dict[tuple[str, bool], list[IntervalRow]] = {}
     for one in judged:
-        if one.estimate is None:
-            continue
-        metric, name, unit = one.claim.metric, one.claim.name, unit_text(one.claim)
-        scale = 100.0 if is_fraction(metric) else 1.0
-        row = IntervalRow(
-            name=name,
-            mean=scale * one.estimate,
-            interval=_scaled(one.interval, scale),
-            margin=scale * one.claim.least,
-        )
-        units.setdefault(f"{metric_name(metric)}: difference" + (f", {unit}" if unit else ""), []).append(row)
-    wide = {title: 0.2 + 0.068 * max(len(row.name) for row in rows) for title, rows in units.items()}
-    return [intervals(rows, title, zero=True, names=wide[title]) for title, rows in units.items()]
+        if one.estimate is not None:
+            claim = one.claim
+            row = IntervalRow(name=claim.name, mean=one.estimate, interval=one.interval, margin=claim.least)
+            axes.setdefault((_axis_title(claim), is_fraction(claim.metric)), []).append(row)
+    return [
+        intervals(rows, title, percent=percent, zero=True, names=0.2 + 0.068 * max(len(row.name) for row in rows))
+        for (title, percent), rows in axes.items()
+    ]
 
 
 def dots(item: Item, arena: Arena) -> Picture | None:
@@ -89,16 +80,18 @@ def dots(item: Item, arena: Arena) -> Picture | None:
     chosen = looks(methods(item))
 
     def row(result: CellResult, values: Mapping[int, float], look: Look | None) -> IntervalRow:
-        seen = summary(values.values())
+        results = summary(values.values())
+        low, high = results.interval or (0.0, 0.0)
         return IntervalRow(
             name=method_of(result.cell),
-            mean=100 * seen.mean,
-            interval=(max(0.0, 100 * seen.interval[0]), min(100.0, 100 * seen.interval[1])) if seen.interval else None,
-            dots=[100 * value for value in values.values()],
+            mean=results.mean,
+            interval=(max(0.0, low), min(1.0, high)) if results.interval else None,
+            dots=list(values.values()),
             look=look or Look(colour=2),
             hollow=look is None,
         )
 
-    rows = [row(one.result, one.places["rounds"].values, chosen[method_of(one.result.cell)]) for one in arena.compared]
+    rows = [row(m.result, m.scores["rounds"], chosen[method_of(m.result.cell)]) for m in arena.compared]
     rows += [row(result, result.values, None) for result in arena.bounds if result.values]
-    return intervals(rows, "Test accuracy (%) at equal rounds; line: 95 % interval, tick: mean", names=1.6)
+    title = "Test accuracy (%) at equal rounds; line: 95 % interval, tick: mean"
+    return intervals(rows, title, percent=True, names=1.6)

@@ -15,8 +15,8 @@ from benchmark.experiment import to_json
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
-from reports.agreement import largest_gap, of_other_data
-from reports.arena import arena_tables, arenas, is_arena, learned_nothing, standing
+from reports.agreement import largest_gap, note_on_other_data
+from reports.arena import arena_tables, arenas, is_arena, not_ranked_text, order_text
 from reports.boards import board, findings, own_sentences, questions, sentences, state_text, variant_rows
 from reports.claims import claims_table, finding_text, rows_of
 from reports.formatting import (
@@ -40,8 +40,6 @@ PROFILES = {
     "paper": "The published setting.",
 }
 MARKS = {
-    "matches": "=",
-    "differs": "\u2260",
     "holds": "\u2713",
     "contradicted": "\u2717",
     "no effect of interest": "\u2248",
@@ -70,7 +68,6 @@ def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 def progress(reported: Reported) -> dict[str, Any]:
     """How far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
-    agreed = [seen.verdict for seen in reported.agreements.values() if seen.verdict]
     total = len(results) + len(reported.item.choices)
     return {
         "cells_run": sum(result.n > 0 for result in results),
@@ -78,7 +75,7 @@ def progress(reported: Reported) -> dict[str, Any]:
         "runs_done": sum(min(result.n, reported.item.seeds) for result in results),
         "runs_wanted": reported.item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally([*agreed, *(judged.verdict for judged in own_sentences(reported))]),
+        "verdicts": _tally(judged.verdict for judged in own_sentences(reported)),
     }
 
 
@@ -202,7 +199,7 @@ def paper_values(name: str, mine: Sequence[Reported], known: Sequence[Reported])
 def _ranking(reported: Reported) -> Table:
     """The arena's first table, without costs, and how far it is a ranking."""
     table, first = arena_tables(reported)[0], arenas(reported)[0]
-    order = f"{standing(first, reported.item.seeds)} {learned_nothing(first)}".rstrip()
+    order = f"{order_text(first, reported.item.seeds)} {not_ranked_text(first)}".rstrip()
     rows = tuple(replace(row, entries=row.entries[:2]) for row in table.rows)
     return replace(table, caption=order, columns=table.columns[:2], rows=rows)
 
@@ -217,7 +214,7 @@ def item_values(reported: Reported, departures: str, every: Sequence[Reported]) 
         "profile_text": PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
         "printed": is_printed(item),
-        "other_data": any(of_other_data(result) for result in reported.results.values()),
+        "other_data": any(note_on_other_data(result) for result in reported.results.values()),
         "remarks": remarks(reported.runs, item.profile),
         "properties": property_tables(reported) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": notes_of(reported),
@@ -240,7 +237,7 @@ def _margin(item: Item) -> str:
     if item.profile != "paper" or item.margin is None or all(cell.printed() is None for cell in item.cells):
         return ""
     return (
-        f"A published and a reproduced accuracy count as equal within ±{100 * item.margin:.1f} points. That margin is "
+        f"The margin of a published and a reproduced accuracy is ±{100 * item.margin:.1f} points. It is "
         "our choice, fixed in the file of published numbers before any run; the paper names none."
     )
 

@@ -16,12 +16,10 @@ from reports.formatting import (
     NONE,
     axis_title,
     cell_address,
-    difference,
     is_fraction,
     number,
     percent,
     points,
-    points_interval,
     shown,
     spread_text,
     unit_of,
@@ -225,8 +223,7 @@ def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     agreed = reported.agreements.get(label) if metric == ACCURACY else None
     compared: tuple[str, ...] = ()
     if agreed:
-        text = f"{points(agreed.difference)} to the paper {points_interval(agreed.interval)}"
-        compared = (text.rstrip(), agreed.verdict or agreed.reason)
+        compared = (f"{points(agreed.difference)} to the paper", agreed.text)
     return mean_entry(
         seen,
         metric,
@@ -271,13 +268,6 @@ def _plain(value: object) -> str:
     return NONE if value is None else str(value)
 
 
-def difference_entry(seen: Summary | None, metric: str = ACCURACY) -> Entry:
-    """A mean difference over common seeds. Whether it is more than chance, claims alone say."""
-    if seen is None:
-        return Entry()
-    return Entry(text=difference(metric, seen.mean), below=(f"n={seen.n}",), sort=seen.mean)
-
-
 def item_rows(reported: Reported) -> list[dict[str, Any]]:
     """The numbers behind the table, a row for each entry and metric.
 
@@ -301,7 +291,6 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
     seen = result.summary if result else None
     agreed = reported.agreements.get(entry.label) if metric == ACCURACY else None
     low, high = (seen.interval if seen else None) or (None, None)
-    below, above = (agreed.interval if agreed else None) or (None, None)
     return {
         "item": item.name,
         "profile": item.profile,
@@ -323,9 +312,7 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
         "n_diverged": len(result.diverged) if result else None,
         "status": result.status if result else "shown",
         "difference": agreed.difference if agreed else None,
-        "difference_low": below,
-        "difference_high": above,
-        "verdict": agreed.verdict if agreed else None,
+        "agreement": agreed.text if agreed else None,
         **entry.computed,
         "note": entry.note,
         "selection": SELECTED_ON_TEST if result and result.selected_on_test else "",

@@ -43,7 +43,7 @@ from reports.formatting import (
     slug,
 )
 from reports.interval_figures import forest
-from reports.methods import by_kind, listed, method_page, method_values, overview
+from reports.methods import by_kind, method_page, method_values, methods_table, overview
 from reports.pages import MARKS, analysis_of, front_values, item_values, paper_values, papers
 from reports.paper_table import LABELS, method_of
 from reports.processes import run_all
@@ -216,7 +216,7 @@ class _Site:
 
     def methods(self, every: Sequence[Reported]) -> None:
         methods = by_kind(every)
-        self.page("methods/index.html", "methods.html", methods=listed(methods))
+        self.page("methods/index.html", "methods.html", methods=methods_table(methods))
         self.page("compare.html", "compare.html", overview=overview(methods), compared=compared_table(every))
         for kind, cells in methods.items():
             self.page(method_page(kind), "method.html", **method_values(kind, cells))

@@ -66,7 +66,7 @@ FREE = tuple(
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """A look for each name, no two with the same line. Known names have the same one wherever they stand."""
+    """A look for each name, no two with the same line. Known names have the same one on every page."""
     names = list(dict.fromkeys(names))
     chosen = {name: LOOKS[name] for name in names if name in LOOKS}
     for name in names:

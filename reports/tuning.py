@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from benchmark.verdicts.statistics import paired
-from reports.figures import Dots, Picture, scatter
-from reports.formatting import NONE, percent, points
+from reports.figures import Picture, scatter
+from reports.formatting import NONE, count, percent, points
 from reports.style import Look
 from reports.tables import Column, Entry, Row, Table, csv_of
 
@@ -27,7 +27,7 @@ KINDS = {
 
 
 def study_pages(folder: Path) -> tuple[dict[str, tuple[dict[str, Any], dict[str, bytes]]], list[str]]:
-    """Name -> values and files of each study's page; and a line for each file that cannot be read."""
+    """Name -> values and files of each study's page. Also a line for each file that cannot be read."""
     pages, troubles = {}, []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
@@ -44,8 +44,8 @@ def study_values(study: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows. Raises KeyError, TypeError or ValueError for a file that is not a study."""
     return {
         "study": study,
-        "counts": counts_in_words(study),
-        "said": best_in_words(study),
+        "counts": counts_text(study),
+        "best_text": best_text(study),
         "history": _history(study),
         "trials": _trials(study),
         "command": f"fssl tune {study['study']} --profile {study['profile']} --seeds {len(study['seeds'])} "
@@ -53,23 +53,21 @@ def study_values(study: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def counts_in_words(study: Mapping[str, Any]) -> str:
+def counts_text(study: Mapping[str, Any]) -> str:
     """ "14 complete, 10 pruned" """
     counts = Counter(trial["state"] for trial in study["trials"])
     return ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned") if state in counts)
 
 
-def best_in_words(study: Mapping[str, Any]) -> str:
-    """The best trial less the default, paired by seed; empty where one of them is missing."""
+def best_text(study: Mapping[str, Any]) -> str:
+    """The best trial less the default, over their common seeds. Empty where one of them is missing."""
     scores = {trial["number"]: dict(zip(study["seeds"], trial["scores"], strict=False)) for trial in study["trials"]}
-    best, default = scores.get(study["best"]), scores.get(study["default"])
-    difference = paired(best, default) if best and default else None
+    difference = paired(scores.get(study["best"], {}), scores.get(study["default"], {}))
     if difference is None:
         return ""
     if study["best"] == study["default"]:
         return "No trial was better than the default."
-    n = f"n = {difference.n}; not corrected for selection"
-    return f"Paired by seed, the best has {points(difference.mean)} points over the default ({n})."
+    return f"The best has {points(difference.mean)} points over the default, over {count(difference.n, 'common seed')}."
 
 
 def _history(study: Mapping[str, Any]) -> Picture:
@@ -89,20 +87,18 @@ def _history(study: Mapping[str, Any]) -> Picture:
     trials = pd.DataFrame(rows, columns=["kind", "name", "x", "y", "complete"])
     complete = trials[trials["complete"].astype(bool)]
     steps = list(zip(complete["x"], complete["y"].cummax(), strict=True))
-    dots = Dots(x_title="Trial", y_title="Held-out accuracy, %", dots=trials, steps=steps)
-    return scatter(dots, KINDS)
+    return scatter(trials, KINDS, x_title="Trial", y_title="Held-out accuracy, %", steps=steps)
 
 
 def _trials(study: Mapping[str, Any]) -> Table:
     """One column a field, with its range. Values in the CSV are fractions."""
     importance = study["importance"] or {}
     columns = [Column(name="Trial", left=True), Column(name="Mean"), Column(name="Seeds"), Column(name="State")]
-    for span in study["space"]:
-        share = importance.get(span["field"])
+    for field in study["space"]:
+        span = f"{field['low']:g} to {field['high']:g}, {field['scale']}"
+        share = importance.get(field["field"])
         weight = "" if share is None else f"; importance {percent(share, 0)} %"
-        columns.append(
-            Column(name=span["field"], below=f"{span['low']:g} to {span['high']:g}, {span['scale']}{weight}")
-        )
+        columns.append(Column(name=field["field"], below=span + weight))
     rows, data = [], []
     for trial in study["trials"]:
         marks = tuple(word for word in ("best", "default") if trial["number"] == study[word])
@@ -112,7 +108,7 @@ def _trials(study: Mapping[str, Any]) -> Table:
             Entry(text=" ".join(percent(score, 1) for score in trial["scores"])),
             Entry(text=trial["state"]),
         )
-        values = [trial["values"].get(span["field"]) for span in study["space"]]
+        values = [trial["values"].get(field["field"]) for field in study["space"]]
         rows.append(Row(entries=(*entries, *(Entry(text=NONE if v is None else f"{v:g}") for v in values))))
         scores = {f"seed={seed}": score for seed, score in zip(study["seeds"], trial["scores"], strict=False)}
         known = {"trial": trial["number"], "state": trial["state"], "value": trial["value"]}

@@ -38,9 +38,9 @@ from benchmark.optim.sgd import Constant
 from benchmark.streams import numpy_stream, torch_stream
 
 IMAGES = 32  # of each stream in a trained step, at most
-HEAVY = 2e10  # FLOPs of a step of so many images: above it, fewer are trained and the network's speed is measured once
+HEAVY = 2e10  # FLOPs of a step of so many images: above it, fewer are trained, and the step is not timed
 FEW = 2  # images of each stream in a heavy step; batch norms need two
-SPEED_FLOPS = 6e10  # of the step that measures a heavy network's speed
+TRAINED_FLOP = 1.25  # CPU seconds in terms of those of an evaluated one, measured with ResNet-18 and WRN-28-2
 PASS_FLOPS = 1e10  # of the evaluation that is timed
 TIMED_SECONDS, TIMED_STEPS = 0.06, 16  # a light step is timed for about so long, and so many times at most
 ROUND_SECONDS = 0.003  # of a round: the Trainer, the record and the observers, as measured
@@ -135,7 +135,6 @@ class Step:
 
 
 _steps: dict[Hashable, Step] = {}  # by kind of job, network and shape of the data: many cells share them
-_speeds: dict[Hashable, float] = {}  # seconds a FLOP of heavy networks
 
 
 class CountingEngine:
@@ -230,7 +229,7 @@ class CountingEngine:
         """The job after one real local step with confident pseudo-labels; FLOPs and seconds are those of a whole step.
 
         A light step is timed by itself. A heavy one is trained with two images; its seconds are its FLOPs at the speed
-        of its network, which is measured once.
+        of its network in evaluations.
         """
         environment = self._environment
         forward = network_of(environment, job.network)[1]
@@ -245,25 +244,12 @@ class CountingEngine:
         flops = counter.get_total_flops() * share
         sent = tree_bytes(outcome.sends)
         if heavy:
-            seconds = flops * self._seconds_per_flop(job, private, number)
+            seconds = flops * TRAINED_FLOP * pass_seconds(environment, job.network) / forward
             return Step(outcome=outcome, bytes_up=sent, flops=flops, seconds=seconds)
         first = timed(self._fast, few, private, number)  # makes its network and takes its memory
         steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first)))
         seconds = timed(self._fast, few, private, number, steps)
         return Step(outcome=outcome, bytes_up=sent, flops=flops, seconds=seconds * share)
-
-    def _seconds_per_flop(self, job: Job, private: Tree | None, number: int) -> float:
-        """Of a heavy network: FLOPs of the job's step are about three times those of its images' forward passes."""
-        data, run = self._environment.data, self._environment.experiment
-        key = (job.network or run.model, data.image_shape, data.num_classes, run.precision)
-        if key not in _speeds:
-            forward = network_of(self._environment, job.network)[1]
-            views = sum(len(stream.views) for stream in job.data.values())
-            some = with_images(job, self._environment, round(SPEED_FLOPS / (3 * forward * views)))
-            with FlopCounterMode(display=False) as counter:
-                seconds = timed(self._plain, some, private, number)
-            _speeds[key] = seconds / counter.get_total_flops()
-        return _speeds[key]
 
 
 def kind_of(job: Job, local: Local) -> Hashable:
@@ -330,7 +316,6 @@ class _Runner(JobRunner):
 
 def with_images(job: Job, environment: Environment, most: int) -> Job:
     """The job with confident pseudo-labels and no more than so many images of each stream in a step."""
-    most = max(FEW, min(IMAGES, most))
     data = {name: replace(stream, batch_size=min(stream.batch_size, most)) for name, stream in job.data.items()}
     return replace(job, data=data, update=cast(LocalUpdate, _Confident(job.update, environment, job)))
 

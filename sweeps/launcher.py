@@ -39,7 +39,6 @@ class LaunchStatus:
 
     running: set[Experiment]  # by this launch or another
     finished: Sequence[Experiment]  # by this launch or another; with the failed ones
-    failed: int
     trained: int  # of the finished: by this launch
 
 
@@ -164,7 +163,6 @@ class _Todo:
         return LaunchStatus(
             running=running | self._elsewhere.keys(),
             finished=tuple(self._finished),
-            failed=len(self.failures),
             trained=self._trained,
         )
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from benchmark.data.content import look_again
@@ -11,20 +11,34 @@ from benchmark.experiment import Experiment
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import read_records
-from benchmark.records.record import FINISHED, Records
+from benchmark.records.record import FINISHED, Records, RunRecord
 from benchmark.verdicts.families import closed, family_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The distinct runs of some items, in the order of their tables, seed by seed."""
+    """The distinct runs of some items, in the order of their tables, seed by seed; or those of a grid."""
 
-    items: tuple[Item, ...]  # with the cells that trials have chosen
     runs: tuple[Experiment, ...]
-    missing: tuple[Experiment, ...]  # not finished; diverged runs are finished
     records: Records
+    items: tuple[Item, ...] = ()  # with the cells that trials have chosen; none for a grid
     shown: tuple[Experiment, ...] = ()  # the runs, and those of quoted cells: they are shown where somebody made them
     waiting: tuple[Experiment, ...] = ()  # of cells that their trials choose: the first setting in place of the best
+
+    def finished(self, run: Experiment) -> RunRecord | None:
+        """The run's record, done or diverged; None where the run is missing."""
+        record = self.records.get(run.cell_key, {}).get(run.seed)
+        return record if record is not None and record.status in FINISHED else None
+
+    @cached_property
+    def missing(self) -> tuple[Experiment, ...]:
+        return tuple(run for run in self.runs if self.finished(run) is None)
+
+    @property
+    def diverged(self) -> list[Experiment]:
+        """The runs without a number. A diverged trial does not count: it is merely not chosen."""
+        counted = [run for run in self.runs if not run.evaluation.validation]
+        return [run for run in counted if (record := self.finished(run)) is not None and record.status == "diverged"]
 
     @property
     def cells(self) -> int:
@@ -116,7 +130,6 @@ def plan(
     return Plan(
         items=resolved,
         runs=runs,
-        missing=tuple(run for run in runs if not _finished(records, run)),
         records=records,
         shown=shown,
         waiting=tuple(
@@ -132,8 +145,7 @@ def plan_of_runs(runs: Sequence[Experiment], results: Path, *, with_reference: b
     """The plan of runs that belong to no item: those of a grid."""
     look_again()
     records = _read(results, (run.cell_key for run in runs), with_reference=with_reference, tell=True)
-    missing = tuple(run for run in runs if not _finished(records, run))
-    return Plan(items=(), runs=tuple(runs), missing=missing, records=records)
+    return Plan(runs=tuple(runs), records=records)
 
 
 def _score(records: Records, trial: Experiment) -> float | None:
@@ -143,11 +155,6 @@ def _score(records: Records, trial: Experiment) -> float | None:
         return None
     accuracy = record.last("validation/accuracy") if record.status == "done" else None
     return -1.0 if accuracy is None else accuracy
-
-
-def _finished(records: Records, run: Experiment) -> bool:
-    record = records.get(run.cell_key, {}).get(run.seed)
-    return record is not None and record.status in FINISHED
 
 
 def restricted(records: Records, runs: Iterable[Experiment]) -> Records:

@@ -5,20 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
+from benchmark.config import quoted
 from benchmark.data.content import look_again
-from benchmark.errors import FsslError
+from benchmark.errors import DataError, FsslError
 from benchmark.records.claim import PATIENCE, is_held, why_dead
-from benchmark.records.files import one_line, read_json
+from benchmark.records.files import one_line
 from benchmark.records.identity import AtHand, at_hand_for, seed_folder, why_apart
-from benchmark.records.record import Round, RunRecord, read_result, read_rounds
+from benchmark.records.record import Round, RunRecord, read_run
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
 State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "damaged", "missing"]
 FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
-# What a file of JSON with absent fields, or fields of other types, raises where it is used.
-MISSHAPEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def in_words(seconds: float) -> str:
@@ -89,8 +88,8 @@ def status_of(
 ) -> RunStatus:
     """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
-    `finished`: its record, where that is known to be finished; it may be a committed copy. Of a finished run only the
-    result is read, not its rounds. All rounds count as equal work: `RunStatus.weighed`.
+    `finished`: its record, where that is known to be finished; it may be a committed copy. All rounds count as equal
+    work: `RunStatus.weighed`.
     """
     status = RunStatus(
         cell_key=folder.parent.name,
@@ -101,51 +100,52 @@ def status_of(
         work=float(rounds),
     )
     try:
-        result = read_result(folder) if finished is None else finished.result
-        if finished is None and (manifest := read_json(folder / "manifest.json")):
-            status = replace(status, attempt=len(manifest.get("attempts", ())))
-        if result is not None:
-            return _finished(status, result, folder)
-        return _unfinished(status, read_rounds(folder), folder, patience)
-    except (FsslError, OSError, *MISSHAPEN) as error:
-        return replace(status, state="damaged", trouble=_trouble(folder, error))
+        record = finished or read_run(folder)
+        if record is None:
+            return _unfinished(status, (), folder, patience)
+        status = replace(status, attempt=len(record.manifest.get("attempts", ())))
+        if record.result:
+            return _finished(status, record, folder)
+        return _unfinished(status, record.rounds, folder, patience)
+    except (FsslError, OSError) as error:
+        return replace(status, state="damaged", trouble=one_line(error))
 
 
-def _trouble(folder: Path, error: Exception) -> str:
-    if isinstance(error, FsslError | OSError):
-        return one_line(error)  # names the file
-    return f"{folder}: a field is missing or of another type ({type(error).__name__}: {error}); see `fssl verify`"
+def _rounds_of(record: RunRecord, folder: Path) -> int:
+    """Raises DataError."""
+    federation = record.experiment.get("federation")
+    rounds = federation.get("rounds") if isinstance(federation, Mapping) else None
+    if not isinstance(rounds, int) or rounds < 1:
+        raise DataError(f"{folder}: experiment.json: federation.rounds is {quoted(rounds)}; see `fssl verify`")
+    return rounds
 
 
-def _finished(status: RunStatus, result: Mapping[str, Any], folder: Path) -> RunStatus:
-    """Raises one of MISSHAPEN."""
-    states: dict[str, State] = {"done": "done", "diverged": "diverged"}
-    state, rounds = states.get(result["status"], "failed"), int(result["rounds"])
-    accuracy = result.get("last", {}).get("test/accuracy")
-    seconds = result.get("wall_seconds")  # older copies have none
+def _finished(status: RunStatus, record: RunRecord, folder: Path) -> RunStatus:
+    result, rounds = record.result, record.result["rounds"]
+    failed = f"{folder}: failed: {result.get('error', 'the record gives no reason')}"
     return replace(
         status,
-        state=state,
+        state=result["status"],
         round=rounds,
-        accuracy=None if accuracy is None else float(accuracy),
-        seconds_per_round=None if seconds is None or not rounds else float(seconds) / rounds,
+        accuracy=record.last("test/accuracy"),
+        seconds_per_round=result["wall_seconds"] / rounds if rounds else None,
         share_done=rounds / status.rounds,
-        trouble=None if state != "failed" else f"{folder}: failed: {result.get('error', 'the record gives no reason')}",
+        trouble=failed if result["status"] == "failed" else None,
     )
 
 
 def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path, patience: float) -> RunStatus:
-    """`lines`: its saved rounds. Raises one of MISSHAPEN."""
+    """`lines`: its saved rounds."""
     state, trouble = _state(folder, patience), None
     if state == "dead":
         trouble = f"{folder}: dead: {why_dead(folder, patience)}; the same command goes on from the last save"
-    rounds = int(lines[-1]["round"]) if lines else 0
+    rounds = lines[-1]["round"] if lines else 0
     timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
     return replace(
         status,
         state=state,
         round=rounds,
-        accuracy=next((float(line["test/accuracy"]) for line in reversed(lines) if "test/accuracy" in line), None),
+        accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=fmean(timed) if timed else None,
         share_done=rounds / status.rounds,
         trouble=trouble,
@@ -181,14 +181,14 @@ def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
         if not seed.isdecimal():
             continue  # `fssl verify` names it
         try:
-            experiment = read_json(folder / "experiment.json")
-            rounds = int(experiment["federation"]["rounds"]) if experiment else None
-        except (FsslError, OSError, *MISSHAPEN) as error:
-            trouble = _trouble(folder, error)
+            record = read_run(folder)
+            rounds = 0 if record is None else _rounds_of(record, folder)
+        except (FsslError, OSError) as error:
+            trouble = one_line(error)
             runs[folder] = RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble)
             continue
-        if rounds is not None:  # else it is being begun at this moment
-            here = at_hand_for(experiment, int(seed))
+        if record is not None:  # else it is being begun at this moment
+            here = at_hand_for(record.experiment, record.seed)
             folder = seed_folder(folder.parent, here)
             runs[folder] = where_apart(status_of(folder, name=key, rounds=rounds, patience=patience), folder, here)
     return list(runs.values())

@@ -11,16 +11,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_places, number
-from benchmark.errors import ConfigError, DataError, Diverged, FsslError, RunningElsewhere, Stopped
-from benchmark.experiment import Experiment
+from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.records.claim import is_held
-from benchmark.records.record import result_if_whole, run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.wandb_mirror import unreachable
 from sweeps.grid import checked
+from sweeps.launcher import named
+from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import config, differences, read
 
 SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for saving the last round
@@ -54,7 +55,7 @@ def act(options: argparse.Namespace) -> int:
     if lines := differences(_config_on_server(options.sweep), config(options.file)):
         raise ConfigError(f"{options.sweep} is not the sweep of {options.file}, nothing was run: {'; '.join(lines)}")
     stopped = _run_agent(options)
-    return _exit_code(runs, options.results, stopped)
+    return _exit_code(plan_of_runs(runs, options.results, with_reference=False), options.results, stopped)
 
 
 def _config_on_server(sweep: str) -> dict[str, object]:
@@ -109,21 +110,16 @@ def _forwarded_signals(process: "subprocess.Popen[bytes]") -> Iterator[list[int]
             signal.signal(number, handler)
 
 
-def _exit_code(runs: Sequence[Experiment], results: Path, stopped: bool) -> int:
+def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
     """That of the sweep's records. Raises Stopped, RunningElsewhere or Missing where runs are left."""
-    folders = {run: run_folder(results, run) for run in runs}
-    recorded = {run: result_if_whole(folder) for run, folder in folders.items()}
-    missing = [run for run in runs if not recorded[run]]
-    print(f"{len(runs) - len(missing)} of {len(runs)} runs have their record")
+    missing = planned.missing
+    print(f"{len(planned.runs) - len(missing)} of {len(planned.runs)} runs have their record")
     for run in missing:
-        print(f"missing: cell {run.cell_key}, seed {run.seed}", file=sys.stderr)
+        print(f"missing: {named(run)}", file=sys.stderr)
     if missing and stopped:
         raise Stopped(f"stopped; {len(missing)} runs are left, and go on from their last saves")
-    if missing and all(is_held(folders[run]) for run in missing):
+    if missing and all(is_held(run_folder(results, run)) for run in missing):
         raise RunningElsewhere(f"{len(missing)} runs are left; other workers train them")
     if missing:
         raise Missing(f"{len(missing)} runs are missing; the same command, or `fssl work`, runs them")
-    statuses = {result["status"] for result in recorded.values()}
-    if "diverged" in statuses:
-        return Diverged.exit_code
-    return 0 if statuses <= {"done"} else DataError.exit_code
+    return Diverged.exit_code if planned.diverged else 0

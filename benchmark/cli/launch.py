@@ -102,7 +102,7 @@ def devices_named(text: str) -> tuple[str, ...]:
 
 def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace) -> None:
     """Train these runs of the plan, with their progress on standard error. Raises FsslError as `launch` does."""
-    from benchmark.cli.progress import TableProgress
+    from benchmark.cli.progress import Display, LaunchProgress
 
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
@@ -113,9 +113,10 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     with workers_for(options, len(runs)) as workers:
         size = min(workers.size, len(runs))
         console.print(f"{title}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
-        with TableProgress(runs, options.results, console, labels) as progress:
+        with Display(console) as display:
+            progress = LaunchProgress(display, runs, options.results, labels, options.takeover_after)
             end = launch(workers, runs, options.results, watch=progress.watch, patience=options.takeover_after)
-    _report_falls(runs, options.results, console)
+    report_falls(runs, options.results, console)
     others = len(end.finished) - end.trained
     elsewhere = f", {others} by others" if others else ""
     console.print(f"trained {end.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
@@ -145,10 +146,10 @@ def _runs_at_a_time(options: argparse.Namespace) -> int:
     return per_device * len(options.devices)
 
 
-def _report_falls(runs: Sequence[Experiment], results: Path, console: Console) -> None:
+def report_falls(runs: Sequence[Experiment], results: Path, console: Console) -> None:
     """Print one line for all runs whose accuracy fell far during training."""
     falls = [fall for run in runs if (fall := result_if_whole(run_folder(results, run)).get("fall"))]
     if falls:
         worst = fall_in_words(max(falls, key=lambda fall: float(fall["depth"])))
-        text = f"{len(falls)} of {len(runs)} runs fell while training, the worst: {worst}: {AGAINST_A_FALL}"
-        console.print(text, highlight=False, soft_wrap=True)
+        count = f"{len(falls)} of {len(runs)} runs fell while training, the worst: " if len(runs) > 1 else ""
+        console.print(f"{count}{worst}: {AGAINST_A_FALL}", highlight=False, soft_wrap=True)

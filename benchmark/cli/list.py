@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmark.cli.main import add_places
@@ -12,8 +13,7 @@ from benchmark.methods.catalogue import METHODS
 from benchmark.models.build import NETWORKS
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
-from benchmark.records.collect import read_records
-from benchmark.records.record import Records
+from sweeps.plan import Plan, plan, wanted
 
 Row = dict[str, Any]
 KINDS = ("items", "methods", "data", "networks")
@@ -61,24 +61,20 @@ def act(options: argparse.Namespace) -> int:
 
 def all_items(results: Path, profile: str) -> list[Row]:
     """One row a table or figure under this profile. A damaged record counts as missing."""
-    built = items(ITEMS, profile)
-    keys = [cell.cell_key for item in built for cell in item.trained]
-    records = read_records(results, keys, with_reference=True, troubles=[])
-    return [_item(item, records) for item in built]
+    planned = plan(items(ITEMS, profile), results, tell=False)
+    return [_item(item, planned) for item in planned.items]
 
 
-def _item(item: Item, records: Records) -> Row:
-    keys = {cell.cell_key for cell in item.trained}
-    runs = [run for key in keys for run in records.get(key, {}).values() if run.seed < item.seeds and run.result]
-    wanted = len(keys) * item.seeds
-    seconds = [run.result["wall_seconds"] for run in runs if "wall_seconds" in run.result]
-    hours = (wanted - len(runs)) * sum(seconds) / len(seconds) / 3600 if seconds else None
+def _item(item: Item, planned: Plan) -> Row:
+    runs = wanted([item])
+    finished = [record.result for run in runs if (record := planned.finished(run)) is not None]
+    seconds = [result["wall_seconds"] for result in finished if "wall_seconds" in result]
     return {
         "item": item.name,
-        "cells": len(keys) + len(item.choices),
-        "runs": wanted,
-        "done": len(runs),
-        "hours left": hours if hours is None else round(hours, 2),
+        "cells": len({run.cell_key for run in runs}) + len(item.choices),
+        "runs": len(runs),
+        "done": len(finished),
+        "hours left": round((len(runs) - len(finished)) * fmean(seconds) / 3600, 2) if seconds else None,
         "title": item.title,
     }
 

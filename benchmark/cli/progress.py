@@ -1,109 +1,95 @@
-"""Progress on standard error: runs, rounds, accuracy, time left; plain lines where there is no terminal.
-
-A table's runs are trained in other processes; what trains is loaded here to plan their cost, once they are at work.
-"""
+"""How far runs are, on a console: live on a terminal, else by lines. Every command that trains or watches uses it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from benchmark.experiment import Experiment
-from benchmark.records.record import last_round, run_folder
+from benchmark.records.record import run_folder
 from sweeps.launcher import LaunchStatus
-from sweeps.status import in_words
+from sweeps.status import RunStatus, status_of, summary
 
+SECONDS_BETWEEN_LOOKS = 2.0  # at folders
 SECONDS_BETWEEN_LINES = 15.0
-WHOLE = 1e9  # seconds by which the pace is taken: since work was first seen
 
 
-def bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=10),  # all of a line is to be read on 80 columns
-        TextColumn("{task.fields[rounds]} rounds", table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True, min_width=7)),
-        console=console,
-        refresh_per_second=4,
-        speed_estimate_period=WHOLE,
-    )
+class Display:
+    """Shows the newest states on a terminal until it is closed; elsewhere prints a line at longer intervals."""
 
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._next = 0.0  # when to show, by the monotonic clock
 
-def stop(progress: Progress) -> None:
-    """Where it was never shown, rich would print an empty line."""
-    if progress.console.is_terminal:
-        progress.stop()
-
-
-class TableProgress:
-    """The bar of a whole table: all missing runs, and a line for each run in work, read from records.
-
-    The bar and the time left go by planned CPU seconds, as `fssl plan` has them: a round of ten clients takes longer
-    than a round of two, and one of a warm start, in which the server trains alone, much less than either.
-    """
-
-    def __init__(self, runs: Sequence[Experiment], results: Path, console: Console, names: Mapping[str, str]) -> None:
-        self._runs, self._results, self._console = runs, results, console
-        self._names = names  # what to call a cell's runs, by cell_key
-        self._progress = bar(console)
-        self._task = self._progress.add_task(
-            "starting",
-            total=None,  # until the runs are at work
-            rounds=f"0/{sum(run.federation.rounds for run in runs)}",
-            note="",
-        )
-        self._lines: dict[Experiment, TaskID] = {}
-        self._newest = ""
-        self._printed = -SECONDS_BETWEEN_LINES
-
-    def __enter__(self) -> "TableProgress":
-        if self._console.is_terminal:
-            self._progress.start()
+    def __enter__(self) -> "Display":
+        if self._live:
+            self._live.start()
         return self
 
     def __exit__(self, *args: object) -> None:
-        stop(self._progress)
+        if self._live:
+            self._live.stop()
 
-    def watch(self, status: LaunchStatus) -> None:
-        from sweeps.cost import seconds_of_first
+    def show(self, look: Callable[[], Sequence[RunStatus]]) -> None:
+        """Look at the runs and show them, where it is time to."""
+        if self._console.quiet or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + (SECONDS_BETWEEN_LOOKS if self._live else SECONDS_BETWEEN_LINES)
+        runs = look()
+        if self._live:
+            self._live.update(view(runs), refresh=True)
+        else:
+            accuracies = [f"accuracy {100 * run.accuracy:.2f} %" for run in runs if run.accuracy is not None]
+            line = [summary(runs).line(), *(accuracies if len(runs) == 1 else ())]
+            self._console.print(", ".join(line), highlight=False, soft_wrap=True)
 
-        running, finished = status.running, status.finished
-        if self._progress.tasks[0].total is None:
-            planned = sum(seconds_of_first(run, run.federation.rounds) for run in self._runs)
-            self._progress.update(self._task, total=planned)
-        done = sum(seconds_of_first(run, run.federation.rounds) for run in finished)
-        rounds = sum(run.federation.rounds for run in finished)
-        for run in sorted(running, key=lambda run: (run.seed, run.cell_key)):
-            so_far = self._update_line(run)
-            rounds += so_far
-            done += seconds_of_first(run, so_far)
-        for run in set(self._lines) - running:
-            self._progress.remove_task(self._lines.pop(run))
-        text = f"{rounds}/{sum(run.federation.rounds for run in self._runs)}"
-        failed = f", {status.failed} failed" if status.failed else ""
-        name = f"{len(finished)}/{len(self._runs)} runs, {len(running)} running{failed}"
-        self._progress.update(self._task, completed=done, description=name, rounds=text)
-        if not self._console.is_terminal and time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
-            self._printed = time.monotonic()
-            seconds = self._progress.tasks[0].time_remaining
-            left = f", about {in_words(seconds)} left" if seconds else ""
-            newest = f", newest {self._newest}" if self._newest else ""
-            self._console.print(f"{name}, {text} rounds{newest}{left}", highlight=False)
 
-    def _update_line(self, run: Experiment) -> int:
-        """Its rounds so far."""
-        rounds = run.federation.rounds
-        if run not in self._lines:
-            name = f"  {self._names.get(run.cell_key, run.cell_key)}, seed {run.seed}"
-            self._lines[run] = self._progress.add_task(name, total=rounds, rounds=f"0/{rounds}", note="")
-        last = last_round(run_folder(self._results, run)) or {}
-        completed = int(last.get("round", 0))
-        self._progress.update(self._lines[run], completed=completed, rounds=f"{completed}/{rounds}")
-        if "test/accuracy" in last:
-            self._newest = f"accuracy {100 * last['test/accuracy']:.2f} %"
-            self._progress.update(self._lines[run], note=self._newest)
-        return completed
+def view(runs: Sequence[RunStatus]) -> RenderableType:
+    """The summary, and a line for each run that was begun and is not finished."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("cell", "seed", "state", "round", "accuracy", "attempt"):
+        table.add_column(column, justify="left" if column in ("cell", "state") else "right")
+    for run in runs:
+        if run.state not in ("done", "missing"):
+            accuracy = "" if run.accuracy is None else f"{100 * run.accuracy:.2f} %"
+            progress = f"{run.round}/{run.rounds}"
+            table.add_row(Text(run.name), str(run.seed), run.state, progress, accuracy, str(run.attempt))
+    line = Text(summary(runs).line())
+    return Group(line, table) if table.row_count else line
+
+
+class LaunchProgress:
+    """Shows a launch: the states of its runs, read again where they may have changed."""
+
+    def __init__(
+        self, display: Display, runs: Sequence[Experiment], results: Path, names: Mapping[str, str], patience: float
+    ) -> None:
+        """`names`: what to call a cell's runs, by cell_key."""
+        self._display, self._runs, self._results, self._names, self._patience = display, runs, results, names, patience
+        self._statuses: dict[Experiment, RunStatus] = {}
+        self._running: set[Experiment] = set()  # in the last look
+        self._finished = 0
+
+    def watch(self, launched: LaunchStatus) -> None:
+        self._display.show(lambda: self._look_at_all(launched))
+
+    def _look_at_all(self, launched: LaunchStatus) -> Sequence[RunStatus]:
+        changed = {*self._running, *launched.running, *launched.finished[self._finished :]}
+        for run in changed if self._statuses else self._runs:
+            self._statuses[run] = self._look(run)
+        self._running, self._finished = launched.running, len(launched.finished)
+        return list(self._statuses.values())
+
+    def _look(self, run: Experiment) -> RunStatus:
+        from sweeps.cost import seconds_of_first  # loads what trains, once the runs are at work
+
+        folder, rounds = run_folder(self._results, run), run.federation.rounds
+        name = self._names.get(run.cell_key, run.cell_key)
+        status = status_of(folder, name=name, rounds=rounds, patience=self._patience)
+        return status.weighed(partial(seconds_of_first, run))

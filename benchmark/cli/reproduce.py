@@ -85,7 +85,7 @@ def reproduce(options: argparse.Namespace) -> int:
         build_pages(results, seeds, options.results, site)
     if failure is not None:
         raise failure
-    return Diverged.exit_code if diverged(planned) else 0
+    return Diverged.exit_code if planned.diverged else 0
 
 
 def work(options: argparse.Namespace) -> int:
@@ -94,7 +94,7 @@ def work(options: argparse.Namespace) -> int:
     planned, failure = train_missing(look(), look, options)
     if failure is not None:
         raise failure
-    lost = diverged(planned)
+    lost = planned.diverged
     print(f"{len(planned.runs)} runs done" + (f", {len(lost)} of them diverged" if lost else ""))
     return Diverged.exit_code if lost else 0
 
@@ -187,13 +187,6 @@ def show(item: Item, records: Records, options: argparse.Namespace, *, report: s
 
         console = Console()
         print_item(item, records, console if console.is_terminal else Console(width=TABLE_WIDTH), report=report)
-
-
-def diverged(planned: Plan) -> list[Experiment]:
-    """The runs without a number. A diverged trial does not count: it is merely not chosen."""
-    counted = [run for run in planned.runs if not run.evaluation.validation]
-    recorded = ((run, planned.records.get(run.cell_key, {}).get(run.seed)) for run in counted)
-    return [run for run, record in recorded if record is not None and record.status == "diverged"]
 
 
 def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Path, site: Path) -> None:

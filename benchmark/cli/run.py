@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.console import Console
 
 from benchmark.cli.main import Parser, add_places
 from benchmark.config import override
@@ -82,7 +83,7 @@ def act(options: argparse.Namespace) -> int:
     from benchmark.records.record import run_folder
 
     folder = run_folder(options.results, experiment)
-    result = _train(experiment, options)
+    result = _train(experiment, folder, options)
     _say_what_differs(result, experiment, folder)
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
@@ -104,26 +105,38 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
             print(f"fssl: {folder}: is measured with {name} {measured}, not {asked}; {hint}", file=sys.stderr)
 
 
-def _train(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
-    from benchmark.cli.mirroring import mirrored
+def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    from benchmark.cli.launch import report_falls
+    from benchmark.cli.progress import Display
     from benchmark.cli.run_progress import RunProgress
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
+    from benchmark.records.wandb_mirror import mirrored, mode_asked
     from benchmark.verdicts.families import begun_under
 
+    console = Console(stderr=True, quiet=options.json)
     engine = EngineOptions(
         engine=options.engine, workers=options.workers, threads=options.threads, device=options.device
     )
-    progress = [] if options.json else [RunProgress(experiment)]
-    with mirrored(options, experiment, _words(options)) as mirrors:
-        return run(
-            experiment,
-            options.results,
-            data_root=options.data_root,
-            callbacks=[*progress, *mirrors],
-            engine=engine,
-            begun_under=partial(begun_under, experiment, options.results),
-        )
+    mirror = mirrored(
+        experiment,
+        folder,
+        words=_words(options),
+        mode=mode_asked(options.wandb),
+        wandb_folder=Path(options.results) / "wandb",
+    )
+    try:
+        with Display(console) as display, mirror as mirrors:
+            return run(
+                experiment,
+                options.results,
+                data_root=options.data_root,
+                callbacks=[RunProgress(experiment, display), *mirrors],
+                engine=engine,
+                begun_under=partial(begun_under, experiment, options.results),
+            )
+    finally:
+        report_falls([experiment], options.results, console)
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:

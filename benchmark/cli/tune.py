@@ -13,7 +13,7 @@ from benchmark.data.datasets import load
 from benchmark.errors import ConfigError
 from benchmark.federated.start import usable_cores
 from benchmark.records.files import write_atomically
-from reports.tuning import best_in_words, counts_in_words
+from reports.tuning import best_text, counts_text
 from sweeps.storage import checked_place, shown
 from sweeps.studies import DECLARED, read_study
 from sweeps.tune import Worker, summary_of, tune
@@ -79,12 +79,12 @@ def in_words(summary: Mapping[str, Any]) -> str:
     """How many trials ended, what the best one gained, and with which values."""
     trials = {trial["number"]: trial for trial in summary["trials"]}
     seeds, data = len(summary["seeds"]), summary["data"]
-    lines = [f"{summary['study']} ({summary['profile']}): {counts_in_words(summary)}; up to {seeds} seeds each"]
+    lines = [f"{summary['study']} ({summary['profile']}): {counts_text(summary)}; up to {seeds} seeds each"]
     for name in ("default", "best"):
         if (trial := trials.get(summary[name])) is not None:
             accuracy = f"{100 * trial['value']:.2f} % of {data['N_validation']} held-out labels of {data['name']}"
             lines.append(f"{name}: trial {trial['number']}, {accuracy}")
-    lines.append(best_in_words(summary))
+    lines.append(best_text(summary))
     if summary["best"] not in (None, summary["default"]):
         lines.append("values (default -> best):")
         best = trials[summary["best"]]["values"]

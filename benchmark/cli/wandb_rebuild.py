@@ -9,7 +9,7 @@ from benchmark.experiment import from_record
 from benchmark.papers.catalogue import items
 from benchmark.records.collect import all_records, is_copy
 from benchmark.records.record import RunRecord
-from benchmark.records.wandb_mirror import WandbMirror, labels_of, made_by_agent
+from benchmark.records.wandb_mirror import WandbMirror, made_by_agent
 from sweeps.plan import plan
 
 
@@ -60,11 +60,11 @@ def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespac
     mirror = WandbMirror(
         experiment,
         lambda: record,
-        labels=labels_of(experiment, words),
+        words=words,
         mode="offline" if options.offline else "online",
         wandb_folder=options.results / "wandb",
         run_folder=options.results / "runs" / record.cell_key / record.folder_name,
         agents_run=made_by_agent(record),
     )
     mirror.finish(0 if record.status in ("done", "unfinished") else 1)
-    return mirror.complete
+    return not mirror.failed

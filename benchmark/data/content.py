@@ -68,7 +68,7 @@ def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], 
                 content = json.dumps({**_read(file), key: [stamp, value]}, indent=1).encode()
                 write_cache(file, lambda open_file: open_file.write(content), warn=False)
         return value
-    except (FsslError, OSError):  # whoever trains on it says what is wrong
+    except (FsslError, OSError, RuntimeError, ValueError):  # whoever trains on it says what is wrong
         return None
 
 

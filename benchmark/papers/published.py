@@ -20,7 +20,7 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 # Keys of a file. `kind`: "table" (the default), "figure" or "settings" (rows of a table of settings, never trained).
 KEYS = {
     *("paper", "item", "kind", "title", "source", "metrics", "seeds", "margin", "rows", "columns", "notes", "cells"),
-    *("claims", "claims_made", "claims_commit", "figure", "computed", "measured", "printed", "cells_of"),
+    *("claims", "claims_made", "claims_commit", "figure", "computed", "measured", "printed", "cells_of", "controls"),
 }
 NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
 OVER_DATA = ("data", "mean_over", "each_of")  # keys of a claim on several data sets

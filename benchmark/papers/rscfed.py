@@ -187,10 +187,7 @@ def models_sent(experiment: Experiment) -> float:
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The bounds of each data set and label setting (in Table 1, FedAvg's lower bound), and three tables' controls.
-
-    A control keeps fixed what a table's rows change besides what they are about.
-    """
+    """The bounds of each data set and label setting; in Table 1, FedAvg's lower bound."""
     taken = {cell.cell_key for cell in cells}
     for cell in cells:
         alone = labels_alone(cell.experiment)
@@ -202,52 +199,6 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
         words = [str(factors["data"])] if "data" in factors else []
         words += [lower.label, *([f"K={factors['K']}"] if "K" in factors else [])]
         yield replace(lower, label="/".join(words), setting={**factors, **lower.setting})
-    if name == "tab2":
-        yield from _with_weight_held(cells)
-    if name == "tab4":
-        yield from _with_labelled_share_held(cells)
-    if name == "fig2":
-        yield from _with_equal_weights(cells)
-
-
-def _with_weight_held(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Table 2's rows with the labelled client's weight at half of every round that it is in, as in Basic.
-
-    By the print its weight is .25 of a round and as released .44, so that sub-sampling is not the only change.
-    """
-    for cell in cells:
-        method = cell.experiment.method
-        if not isinstance(method, RSCFed):
-            continue
-        held = replace(method, labelled_weight="per_round", labelled_times=6.0)
-        name, label = f"{cell.setting['method']}, weight held", f"{cell.label}, weight held"
-        note = "ours: labelled clients have half of each round that they are in, as in Basic"
-        yield cell.companion(name, replace(cell.experiment, method=held), label=label, note=note)
-
-
-def _with_equal_weights(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Fed-Consist with equal weights, as in section 1; in section 4.2 clients weigh by their size."""
-    for cell in cells:
-        method = cell.experiment.method
-        if type(method) is FedConsist and method.labelled_share is None:
-            equally = replace(cell.experiment, method=replace(method, weighting="equal"))
-            name, note = "Fed-Consist (equally)", "ours: section 1 says that Fed-Consist averages equally"
-            yield cell.companion(name, equally, label=name, note=note)
-
-
-def _with_labelled_share_held(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Table 4 with a fifth of the clients labelled, as in its first row.
-
-    In the table one client is labelled, and holds ever less of the data: about 21 % with 5 clients and 2 % with 50.
-    """
-    for cell in cells:
-        e = cell.experiment
-        if e.federation.K != 50:
-            continue
-        fifth = replace(e, data=replace(e.data, labelled_clients=e.federation.K // 5))
-        note = "ours: 10 of 50 clients labelled, so that labels are as large a share of the data as with 1 of 5"
-        held = cell.companion(str(cell.setting["method"]), fifth, label=f"{cell.label}/labels held", note=note)
-        yield replace(held, setting={**held.setting, "labelled": "a fifth"})
 
 
 PLAIN = Variant(

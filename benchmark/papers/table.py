@@ -1,15 +1,15 @@
 """From a transcribed table or figure to an `Item`, in one way for all papers.
 
 `results/published/PAPER/ITEM.toml` holds what is printed. The paper's file (`Paper`) turns a printed line into an
-experiment, and has the stand-ins of the reduced profiles. README.md of this folder has the keys of a TOML file.
+experiment and finds its stand-in. README.md of this folder has the keys of a TOML file.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from benchmark.config import nearest
+from benchmark.config import from_plain, nearest
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.central import Central
@@ -18,7 +18,7 @@ from benchmark.papers.columns import COMPUTED, FACTORS, WORDS, Factor
 from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
 from benchmark.papers.paper import Line, Paper, differences
 from benchmark.papers.published import claims_of, drawing_of, read_published
-from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth
+from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth, with_field
 
 # Keys of any line, in addition to the settings of its paper, the table's rows and columns, and its metrics.
 LINE_KEYS = {
@@ -44,6 +44,7 @@ def item(paper: Paper, name: str, profile: str) -> Item:
         if entry.label not in printed:
             printed[entry.label] = entry.cell()
     cells = (*printed.values(), *paper.additions(name, tuple(printed.values())))
+    cells = (*cells, *_controls(full_name, file, printed.values()))
     if paper.bounded and file["metrics"][0] == ACCURACY and "cells_of" not in file:  # else bounded in the other item
         cells = (*cells, *bounds(cells))
     claims = claims_of(file, {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line})
@@ -70,6 +71,29 @@ def item(paper: Paper, name: str, profile: str) -> Item:
 def items(paper: Paper, names: Iterable[str]) -> dict[str, Callable[..., Item]]:
     """The items of these files, for the catalogue."""
     return {name: partial(item, paper, name) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """Cells that the suite adds: those of a setting again, with some fields of the experiment changed."""
+
+    of: Mapping[str, Any]  # what rows and columns say of these cells; a list: one of its values
+    fields: Mapping[str, Any]  # by dotted name, set in this order: {"data.labelled_clients": 10}
+    method: str = "{method}"  # its name; "{method}" is that of the cell
+    label: str  # "{label}" is that of the cell
+    setting: Mapping[str, Any] = field(default_factory=dict)  # what rows and columns say in addition
+    note: str
+
+    def of_cells(self, cells: Iterable[Cell]) -> Iterator[Cell]:
+        """The controls of those of the cells that have the setting."""
+        for cell in cells:
+            if all(cell.setting.get(key) in (v if isinstance(v, list) else [v]) for key, v in self.of.items()):
+                experiment = cell.experiment
+                for path, value in self.fields.items():
+                    experiment = with_field(experiment, path, value)
+                method, label = self.method.format(**cell.setting), self.label.format(label=cell.label)
+                control = cell.companion(method, experiment, label=label, note=self.note)
+                yield replace(control, setting={**control.setting, **self.setting})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +172,15 @@ class Entry:
         other = [key for key in keys if key in self.factors and self.factors[key] != self.line[key]]
         if other:
             yield "printed: " + ", ".join(f"{key} = {self.line[key]}" for key in other)
+
+
+def _controls(item: str, file: Mapping[str, Any], cells: Iterable[Cell]) -> Iterator[Cell]:
+    for number, table in enumerate(file.get("controls", ())):
+        where = f"{item}: controls[{number}]"
+        controls = list(from_plain(Control, table, where).of_cells(cells))
+        if not controls:
+            raise ConfigError(f"{where}.of: {table['of']} is the setting of no cell")
+        yield from controls
 
 
 def _only_shown(file: Mapping[str, Any], line: Line) -> Shown:

@@ -8,7 +8,6 @@ Types are checked here, once: whoever has a `RunRecord` need not look at them ag
 import functools
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.records.files import ANEW, bytes_of, json_object, read_json
 from benchmark.records.identity import at_hand, seed_folder
 
-LONGEST_LINE = 1 << 20  # bytes of a round's line in rounds.jsonl
 ROUNDS, RESULT = "rounds.jsonl", "result.json"  # put in place once, when a run has ended
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
 FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
@@ -154,6 +152,8 @@ def _type_faults(record: RunRecord) -> Iterator[str]:
             yield f"{name} is {quoted(getattr(record, name))}, not a JSON object"
     if record.manifest or record.result:
         yield from _schema_faults("manifest.json", record.manifest, MANIFEST)
+        if not isinstance(attempts := record.manifest.get("attempts", []), list):
+            yield f"manifest.json: attempts is {quoted(attempts)}, not a list"
     if record.result:
         yield from _result_faults(record)
     if not isinstance(record.rounds, RoundsOnDisk):
@@ -271,19 +271,6 @@ def read_rounds(folder: Path) -> tuple[dict[str, Any], ...]:
     """The rounds of a run: of a finished one all, of an unfinished one those that are saved. Raises DataError."""
     path = _rounds_path(folder)
     return json_lines(bytes_of(path) or b"", path)
-
-
-def last_round(folder: Path) -> dict[str, Any] | None:
-    """The newest saved round of a run, read from the end of the file alone: it is asked for twice a second. None where
-    there is none, or its line is damaged."""
-    path = _rounds_path(folder)
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
-            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-        return _round(lines[-1], path, 0) if lines else None
-    except (OSError, DataError):
-        return None
 
 
 def _rounds_path(folder: Path) -> Path:

@@ -3,18 +3,17 @@
 Her modules are all that belong neither to Python, nor to an installed package, nor to this project.
 """
 
-import contextlib
+import ast
 import functools
 import hashlib
-import inspect
+import importlib.util
 import sys
-import sysconfig
-from modulefinder import ModuleFinder
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmark.records.provenance import CODE
+from benchmark.records.provenance import CODE, ROOT
 
-INSTALLED = frozenset({"site-packages", "dist-packages"})  # folders of packages
+INSTALLED = ("site-packages", "dist-packages")
 
 
 @functools.cache
@@ -23,25 +22,75 @@ def source_hash(cls: type) -> str | None:
 
     It is of the names and contents of the modules, wherever they lie.
     """
-    files: dict[str, str] = {}
-    with contextlib.suppress(OSError, TypeError):
-        files[cls.__module__] = inspect.getfile(cls)
-    finder = ModuleFinder(_users_folders(), excludes=CODE)
-    with contextlib.suppress(ImportError):  # of an installed package: its own file alone
-        finder.import_hook(cls.__module__)  # reads sources, and runs nothing
-        modules = ((name, getattr(module, "__file__", None)) for name, module in finder.modules.items())
-        files |= {name: file for name, file in modules if file}
+    own_package = cls.__module__.partition(".")[0]
+    sources: dict[str, bytes] = {}
+    waiting = [cls.__module__]
+    while waiting:
+        module = waiting.pop()
+        package = module.partition(".")[0]
+        wanted = module == cls.__module__ or _is_users(package) or (package == own_package and package not in CODE)
+        path = _file_of(module) if wanted and module not in sources else None
+        if path is not None:
+            sources[module] = path.read_bytes().replace(b"\r\n", b"\n")
+            waiting += _imported(sources[module], module, is_package=path.name == "__init__.py")
+    if not sources:
+        return None
     digest = hashlib.sha256()
-    for name, file in sorted(files.items()):
-        source = Path(file).read_bytes().replace(b"\r\n", b"\n")
-        digest.update(f"{name} {len(source)}\n".encode() + source)
-    return digest.hexdigest()[:16] if files else None
+    for module, source in sorted(sources.items()):
+        digest.update(f"{module} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:16]
 
 
-def _users_folders() -> list[str]:
-    """Where Python looks for modules, without its own and the installed ones."""
-    python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
-    folders = [Path(entry or ".").resolve() for entry in sys.path]
-    return [
-        str(folder) for folder in folders if not python & {folder, folder.parent} and INSTALLED.isdisjoint(folder.parts)
-    ]
+def _file_of(module: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception:  # not a module, but a name in one; or whatever a user's package raises, which is imported for it
+        return None
+    path = Path(spec.origin) if spec is not None and spec.origin else None
+    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+
+
+@functools.cache
+def _is_users(package: str) -> bool:
+    """Whether a top-level module or package is the user's. It is looked for, and not imported."""
+    try:
+        spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    places = [spec.origin] if spec and spec.origin else [*(spec.submodule_search_locations or ())] if spec else []
+    if not places:
+        return False
+    path = Path(str(places[0])).resolve()
+    return not any(part in INSTALLED for part in path.parts) and not any(
+        path.is_relative_to(ROOT / folder) for folder in CODE
+    )
+
+
+def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
+    """Names of all modules that the source may import, wherever in it; some of them are no modules."""
+    parents = module.split(".")
+    yield from (".".join(parents[:length]) for length in range(1, len(parents)))
+    package = module if is_package else ".".join(parents[:-1])
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # then nothing can import it, either
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            ancestors = package.split(".")
+            base = ancestors[: len(ancestors) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            names = [start, *(f"{start}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Call) and _is_import_module(node.func) and node.args:
+            names = [value for value in [getattr(node.args[0], "value", None)] if isinstance(value, str)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _is_import_module(function: ast.expr) -> bool:
+    return getattr(function, "attr", getattr(function, "id", None)) in ("import_module", "__import__")

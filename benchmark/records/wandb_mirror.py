@@ -6,23 +6,29 @@ printed in one line, nothing more is sent. Offline, a kill may lose what W&B has
 its runs again from the records.
 """
 
+import contextlib
 import json
 import netrc
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from benchmark.errors import ConfigError
+import pytorch_lightning as pl
+
+from benchmark.config import kind_of
+from benchmark.data.datasets import public_name
+from benchmark.errors import ConfigError, FsslError
+from benchmark.experiment import Experiment, to_json
+from benchmark.federated.module import FederatedModule
+from benchmark.federated.stopping import Preempted
+from benchmark.methods.catalogue import method_name
 from benchmark.records.files import write_atomically
 from benchmark.records.provenance import commit
-
-if TYPE_CHECKING:  # `fssl agent` imports this module, and nothing that trains
-    from benchmark.experiment import Experiment
-    from benchmark.records.record import RunRecord
+from benchmark.records.record import RunRecord, read_run
 
 PROJECT = "fssl"
 LONGEST_TAG = 64  # characters that W&B takes
@@ -32,25 +38,18 @@ Mode = Literal["online", "offline"]
 _KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
 
 
-def config_of(experiment: "Experiment") -> dict[str, Any]:
+def config_of(experiment: Experiment) -> dict[str, Any]:
     """The experiment as W&B has it; a folder of images by its own name, without the path to it."""
-    from benchmark.data.datasets import public_name
-    from benchmark.experiment import to_json
-
     config = {"cell_key": experiment.cell_key, **to_json(experiment)}
     config["data"]["name"] = public_name(experiment.data.name)
     return config
 
 
-def labels_of(experiment: "Experiment", words: Mapping[str, Any]) -> dict[str, Any]:
+def labels_of(experiment: Experiment, words: Mapping[str, Any]) -> dict[str, Any]:
     """How people find the run: {"group": the item or "grid", "name", "tags"}.
 
     `words`: what the user named the run by: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing.
     """
-    from benchmark.config import kind_of
-    from benchmark.data.datasets import public_name
-    from benchmark.methods.catalogue import method_name
-
     item, _, label = str(words.get("cell", "")).partition(":")
     factors = " ".join(f"{name}={value}" for name, value in words.items() if name not in ("cell", "profile", "seed"))
     method = method_name(experiment.method)
@@ -78,62 +77,60 @@ def mode_asked(word: str) -> Mode | None:
     return "offline" if "offline" in (word, mode) else "online"
 
 
-class WandbMirror:
-    """One run in W&B. Call `finish` after the run, whatever its outcome."""
+class WandbMirror(pl.Callback):
+    """One run in W&B: each round once it is recorded. Call `finish` after the run, whatever its outcome.
+
+    `failed`: whether W&B has refused anything so far.
+    """
 
     def __init__(
         self,
-        experiment: "Experiment",
-        record: "Callable[[], RunRecord | None]",
+        experiment: Experiment,
+        record: Callable[[], RunRecord | None],
         *,
-        labels: Mapping[str, Any],
+        words: Mapping[str, Any],
         mode: Mode,
         wandb_folder: Path,
         run_folder: Path,
         agents_run: Mapping[str, str] | None = None,
     ) -> None:
-        """`record`: reads the run's record as it is at that moment. `wandb_folder`: for W&B's own files. `run_folder`:
-        the run's, where its address on W&B is noted. `agents_run`: the id, and maybe the project, under which an
-        agent's W&B has the run already (`made_by_agent`)."""
-        self._experiment, self._record, self._labels = experiment, record, labels
+        """`record`: reads the run's record as it is at that moment. `words`: see `labels_of`. `wandb_folder`: for W&B's
+        own files. `run_folder`: the run's, where its address on W&B is noted. `agents_run`: the id, and maybe the
+        project, under which an agent's W&B has the run already (`made_by_agent`)."""
+        self._experiment, self._record, self._labels = experiment, record, labels_of(experiment, words)
         self._mode, self._wandb_folder, self._run_folder = mode, wandb_folder, run_folder
         # The same however often the run is begun; W&B's ids may have no "@".
         own_id = f"{experiment.cell_key}-{run_folder.name.removeprefix('seed=').replace('@', '-')}"
         self._id = {"project": PROJECT, "id": own_id, **(agents_run or {})}
         self._run: Any = None  # wandb is imported only where it is wanted
         self._next = 1  # the first round that W&B lacks
-        self._failed = False
+        self.failed = False
 
     @property
     def started(self) -> bool:
         """Whether W&B has the run."""
         return self._run is not None
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing has failed so far."""
-        return not self._failed
-
-    def start(self) -> None:
-        """Begin or resume the run in W&B, and send the recorded rounds that it lacks."""
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._try(self._start)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        line = {"round": pl_module.rounds_done, **pl_module.metrics}
+        self._try(lambda: self._send([line]))
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """A run that was asked to stop: W&B's server hands it out again."""
+        if isinstance(exception, Preempted) and self.started:
+            self._try(lambda: self._run.mark_preempting())
 
     def finish(self, exit_code: int) -> None:
         """Send what is still missing, and end. With a code other than 0, W&B shows the run as failed."""
-        if self._run is None:
-            self.start()
+        if not self.started:
+            self._try(self._start)
         self._try(self._send_recorded)
         self._try(lambda: self._run.finish(exit_code=exit_code))
         self._run = None
-
-    def show(self, round_number: int, metrics: Mapping[str, Any]) -> None:
-        """Send a round that was just recorded."""
-        self._try(lambda: self._send([{"round": round_number, **metrics}]))
-
-    def mark_preempting(self) -> None:
-        """Tell W&B that the run was asked to stop, so that its server hands it out again."""
-        if self._run is not None:
-            self._try(lambda: self._run.mark_preempting())
 
     def _start(self) -> None:
         import wandb
@@ -189,17 +186,40 @@ class WandbMirror:
                 self._next = line["round"] + 1
 
     def _try(self, act: Callable[[], object]) -> None:
-        if self._failed:
+        if self.failed:
             return
         try:
             act()
         except Exception as error:  # whatever W&B raises, the run goes on
-            self._failed = True
+            self.failed = True
             reason = " ".join(str(error).split()) or type(error).__name__
             print(f"fssl: W&B: {reason}; the run goes on, `fssl wandb-rebuild` mirrors its record", file=sys.stderr)
 
 
-def made_by_agent(record: "RunRecord") -> Mapping[str, str] | None:
+@contextlib.contextmanager
+def mirrored(
+    experiment: Experiment, folder: Path, *, words: Mapping[str, Any], mode: Mode | None, wandb_folder: Path
+) -> Iterator[list[pl.Callback]]:
+    """The callbacks that mirror the run in `folder` while it is trained; none without a mode.
+
+    A run that another process has finished is mirrored from its record.
+    """
+    if mode is None:
+        yield []
+        return
+    mirror = WandbMirror(
+        experiment, lambda: read_run(folder), words=words, mode=mode, wandb_folder=wandb_folder, run_folder=folder
+    )
+    try:
+        yield [mirror]
+    except FsslError as error:
+        if mirror.started:  # a run that did not start here has nothing to show
+            mirror.finish(error.exit_code)
+        raise
+    mirror.finish(0)
+
+
+def made_by_agent(record: RunRecord) -> Mapping[str, str] | None:
     """The W&B run of the last sweep agent that trained this run: {"id", "project"}; None without one."""
     attempts = record.manifest.get("attempts", [])
     return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)

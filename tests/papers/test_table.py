@@ -1,7 +1,7 @@
 """From a file to an item: what a file may hold, what is refused, and what becomes of each key."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +128,32 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
 def test_what_is_misspelt_is_refused(toy, old, new, message):
     with pytest.raises(ConfigError, match=message):
         item(toy(FILE.replace(old, new)), "tab1", "paper")
+
+
+CONTROL = """
+[[controls]]
+of     = { method = ["A", "C"] }
+fields = { "federation.K" = 20 }
+method = "{method}, 20 clients"
+label  = "{label}/20"
+note   = "ours"
+"""
+
+
+def test_a_control_is_its_cells_again_with_fields_changed(toy):
+    made = item(toy(FILE + CONTROL), "tab1", "paper").cells
+    cells, controls = ([cell for cell in made if (cell.role == "control") is wanted] for wanted in (False, True))
+    of = [cell for cell in cells if cell.setting["method"] == "A"]
+    assert [control.label for control in controls] == [f"{cell.label}/20" for cell in of]
+    for cell, control in zip(of, controls, strict=True):
+        assert control.setting == {**cell.setting, "method": "A, 20 clients"} and not control.published
+        federation = replace(cell.experiment.federation, K=20)
+        assert control.experiment == replace(cell.experiment, federation=federation)
+
+
+def test_a_control_of_no_cell_is_refused(toy):
+    with pytest.raises(ConfigError, match=r"controls\[0\].of: .* is the setting of no cell"):
+        item(toy(FILE + CONTROL.replace('"A", "C"', '"C"')), "tab1", "paper")
 
 
 @pytest.mark.parametrize("paper", WITH_SWITCHES, ids=lambda paper: paper.name)

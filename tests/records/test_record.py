@@ -14,7 +14,7 @@ from benchmark.errors import DataError
 from benchmark.experiment import Evaluation
 from benchmark.records.collect import read_records
 from benchmark.records.copies import pack, read_copy, reference_path, unpack, write_reference
-from benchmark.records.record import RunRecord, last_round, read_rounds, read_run, run_folder
+from benchmark.records.record import RunRecord, read_rounds, read_run, run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 
@@ -111,18 +111,6 @@ def test_a_record_edited_afterwards_is_marked(results, name, old, new):
     path.write_text(path.read_text().replace(old, new))
     records = read_records(results, [KEY], with_reference=False)[KEY]
     assert {seed: record.edited for seed, record in records.items()} == {0: False, 1: True, 2: False}
-
-
-def test_the_last_round_is_read_from_the_end_of_the_file(results):
-    """A damaged line before it is for whoever goes on with the run; a damaged last one is no round."""
-    folder = folder_of(results)
-    path = folder / "rounds.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    assert last_round(folder) == json.loads(lines[-1])
-    path.write_text("no JSON\n" + "".join(lines[1:]) + '{"round": 99')
-    assert last_round(folder) == json.loads(lines[-1])
-    path.write_text("".join(lines) + "no JSON\n")
-    assert last_round(folder) is None and last_round(folder / "nowhere") is None
 
 
 def test_an_edited_record_is_not_committed(results):

@@ -16,8 +16,7 @@ from reports.arena import (
     arena_tables,
     arenas,
     at_budget,
-    learned_nothing,
-    place,
+    not_ranked_text,
 )
 from reports.reported import Reported
 from reports.tables import markdown_of
@@ -39,7 +38,9 @@ def ends(*values: tuple[Cell, Mapping[int, float]]) -> Records:
 def by_method(column: Arena) -> dict[str, dict[str, float]]:
     """Method -> basis -> mean."""
     return {
-        str(entry.result.cell.setting["method"]): {basis: found.summary.mean for basis, found in entry.places.items()}
+        str(entry.result.cell.setting["method"]): {
+            basis: means.mean for basis in entry.scores if (means := entry.summary(basis))
+        }
         for entry in column.compared
     }
 
@@ -92,21 +93,20 @@ def test_bounds_and_diverged_runs_set_no_budget() -> None:
     assert set(by_method(column)) == {"A", "B"}
 
 
-def test_differences_to_the_best_are_means_over_common_seeds() -> None:
-    """.5 and .6 against .8 and .7: -.3 and -.1, in the mean -.2."""
-    found = place({"a": {0: 0.5, 1: 0.6, 2: 0.1}, "b": {0: 0.8, 1: 0.7, 2: 0.1}}, (0, 1))
-    assert list(found) == ["b", "a"] and found["b"].difference is None
-    assert found["a"].difference is not None and found["a"].difference.mean == pytest.approx(-0.2)
+def differences(column: Arena) -> list[float | None]:
+    """To the best at equal rounds, best first."""
+    return [column.to_best(method, "rounds") for method in column.compared]
 
 
 def test_a_column_is_over_common_seeds() -> None:
     """A has seeds 0 to 4, B 0 to 3: four are common, and A's mean leaves seed 4 out (1.0, which would have lifted
-    it)."""
+    it). A is .1 below B."""
     records = ends((A, dict.fromkeys(range(4), 0.5) | {4: 1.0}), (B, dict.fromkeys(range(4), 0.6)))
     (column,) = arenas(Reported(item_of([A, B], seeds=5), records))
     assert column.seeds == (0, 1, 2, 3)
     assert by_method(column)["A"]["rounds"] == 0.5
     assert [entry.result.status for entry in column.compared] == ["partial", "done"]
+    assert differences(column) == [None, pytest.approx(-0.1)]
 
 
 def test_the_table_says_what_the_numbers_say() -> None:
@@ -136,9 +136,9 @@ def test_what_is_typically_no_better_than_labels_alone_is_not_ranked(ends_of_c: 
         (A, dict.fromkeys(range(3), 0.85)), (C, dict(enumerate(ends_of_c))), (bound, {0: 0.6, 1: 0.6, 2: 0.7})
     )
     (column,) = arenas(Reported(item_of([C, A, bound]), records))
-    differences = {one.result.cell.label: one.places["rounds"].difference for one in column.compared}
-    assert (differences["C/own"] is not None) == ranked
-    assert ("C" in learned_nothing(column)) == (not ranked)
+    assert [one.result.cell.label for one in column.compared if not one.not_ranked] == ["A/own", "C/own"][: 1 + ranked]
+    assert (column.to_best(column.compared[1], "rounds") is not None) == ranked
+    assert ("C" in not_ranked_text(column)) == (not ranked)
 
 
 def test_json_has_every_place_in_fractions() -> None:

@@ -53,7 +53,7 @@ def test_svg_follows_the_page_and_the_reader(drawn: Picture) -> None:
     """No colour of its own; ids prefixed; data that ends no script; the file has both themes."""
     page, file = str(drawn.inline("fig")), drawn.svg()
     assert "var(--series-0)" in page and not re.search(r"#(?:0072b2|1f2933)", page)
-    assert 'id="fig-line-0-mean"' in page and 'id="fig-legend-0-name"' in page
+    assert re.search(r'id="fig-line-0-mean-\d+"', page) and 'id="fig-legend-0-name"' in page
     data = page.split('<script type="application/json" id="fig-data">')[1].split("</script>")[0]
     assert len(json.loads(data)) == len(drawn.data)
     assert "prefers-color-scheme:dark" in file and DARK[0] in file and "<script" not in file

@@ -1,4 +1,4 @@
-"""What explains SSFL's results: weights and gains by hand, correlations against scipy, sentences that say no more."""
+"""What explains SSFL's results: weights and gains by hand, correlations against scipy."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,12 +18,15 @@ from benchmark.papers.item import Cell, Item
 from reports.reported import Reported
 from reports.ssfl_analysis import (
     cells_of,
-    explained,
+    collapsed_text,
+    correlation_text,
+    correlations,
     gains_over,
+    gains_text,
     item_section,
-    on_twins,
     page,
-    partial_spearman,
+    partial_correlation,
+    runs_of,
 )
 from tests.reports.fakes import make_record
 
@@ -41,18 +44,19 @@ def columns(rows: list[tuple[int, int, int]]) -> list[np.ndarray]:
 
 
 @given(LISTS)
-def test_correlations_are_scipys(rows: Any) -> None:
-    """Plain: scipy's Spearman. Partial: Pearson of what scipy's regression on the fixed ranks leaves."""
-    x, y, z = columns(rows)
+def test_partial_correlations_are_those_of_what_a_regression_leaves(rows: Any) -> None:
+    """Pearson of what scipy's regressions on the ranks of z leave of the ranks of x and y."""
+    x, y, z = (stats.rankdata(column) for column in columns(rows))
     assume(min(len(set(c)) for c in (x, y, z)) > 1)
-    assert partial_spearman(x, y, np.ones(len(x))) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
-    places = [stats.rankdata(c) for c in (x, y, z)]
-    left = []
-    for values in places[:2]:
-        line = stats.linregress(places[2], values)
-        left.append(values - line.intercept - line.slope * places[2])
+    left = [c - stats.linregress(z, c).intercept - stats.linregress(z, c).slope * z for c in (x, y)]
     assume(min(np.std(part) for part in left) > 1e-3)
-    assert partial_spearman(x, y, z) == pytest.approx(stats.pearsonr(*left).statistic, abs=1e-9)
+    pairs = (stats.pearsonr(*pair).statistic for pair in ((x, y), (x, z), (y, z)))
+    assert partial_correlation(*pairs) == pytest.approx(stats.pearsonr(*left).statistic, abs=1e-9)
+
+
+def test_what_does_not_vary_has_no_correlation_and_takes_none_away() -> None:
+    assert partial_correlation(0.4, np.nan, np.nan) == 0.4
+    assert np.isnan(partial_correlation(0.5, 1.0, 0.5))
 
 
 def experiment(averaging: FedAvg | Grouping, R: float = 0.4, **more: Any) -> Experiment:
@@ -99,15 +103,15 @@ def test_gains_by_hand() -> None:
         "Control": {0: 0.60, 1: 0.72, 2: 0.84},
         "Grouping": {0: 0.70, 1: 0.82, 2: 0.94},
     }
-    (found,) = gains_over(ways(values))
-    assert found.whole.mean == pytest.approx(0.22) and found.rest.mean == pytest.approx(0.1)
-    assert found.by_weight.mean == pytest.approx(0.12) and found.diversity == pytest.approx(0.2)
-    assert (
-        "In 1 such pair grouping has the lower diversity of local updates in 0, the higher accuracy in 1"
-        in on_twins([found])
-    )
-    assert gains_over(ways({**values, "Control": {7: 0.5}})) == []  # no seed in common
-    assert gains_over(ways(values, weight=1 / 4)) == []  # a control of another weight
+    gains = gains_over(ways(values))
+    assert len(gains) == 1
+    gain = gains.iloc[0]
+    assert gain[["whole", "by_weight", "rest", "diversity"]].tolist() == pytest.approx([0.22, 0.12, 0.1, 0.2])
+    assert (gain["cell"], gain["control"], gain["n"]) == ("a Grouping", "a Control", 3)
+    expected = "In 1 such pair grouping has the lower diversity of local updates in 0, the higher accuracy in 1"
+    assert gains_text(gains).endswith(f"{expected}, and both in 0.")
+    assert gains_over(ways({**values, "Control": {7: 0.5}})).empty  # no seed in common
+    assert gains_over(ways(values, weight=1 / 4)).empty  # a control of another weight
 
 
 def test_data_sets_are_ranked_apart() -> None:
@@ -117,9 +121,16 @@ def test_data_sets_are_ranked_apart() -> None:
         for data, start in (("mnist", 9.0), ("cifar10", 1.0))
         for i in range(5)
     ]
-    found = explained(cells_of(pd.DataFrame(cells)), DIVERSITY)
-    assert found["plain"].estimate == pytest.approx(-1.0) and found["held"].estimate == pytest.approx(-1.0)
-    assert found["plain"].clusters == 10
+    known = correlations(cells_of(pd.DataFrame(cells)), DIVERSITY)
+    assert known["plain"] == pytest.approx(-1.0) and known["held"] == pytest.approx(-1.0)
+    assert np.isnan(known["weight"]) and (known["cells"], known["settings"]) == (10, 10)
+
+
+def test_sentences_say_where_nothing_is_known() -> None:
+    nothing = correlations(cells_of(runs_of([])), DIVERSITY)
+    none = gains_over(runs_of([]))
+    assert gains_text(none).startswith("No setting")
+    assert correlation_text(DIVERSITY, nothing) == collapsed_text(runs_of([])) == ""
 
 
 def test_page_and_item_from_the_same_records() -> None:

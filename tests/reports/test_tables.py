@@ -128,7 +128,7 @@ def test_json_by_hand() -> None:
 def test_on_profile_paper_the_published_number_is_compared() -> None:
     """.91 against 80.5 %: +10.50 points, far outside the margin."""
     (table,) = item_tables(Reported(*two_methods("paper")))
-    assert "+10.50 to the paper" in markdown_of(table) and "differs" in markdown_of(table)
+    assert "+10.50 to the paper" in markdown_of(table) and "beyond the margin" in markdown_of(table)
     assert "orientation" not in markdown_of(table)
 
 

@@ -14,6 +14,7 @@ from benchmark.records.claim import claimed
 from benchmark.records.files import read_json
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from sweeps.plan import plan_of_runs
 from tests.records.wandb_server import Faults, Server
 from tests.sweeps.agents import FSSL, SWEEP, WANDB, called, environment, history_of, metrics_of, sweep_file
 
@@ -121,10 +122,10 @@ def test_the_exit_code_is_that_of_the_records(state, outcome, tiny, tmp_path):
         result = json.loads((folder / "result.json").read_text())
         (folder / "result.json").write_text(json.dumps({**result, "status": state}))
     if isinstance(outcome, int):
-        assert _exit_code(runs, tmp_path, stopped=False) == outcome
+        assert _exit_code(plan_of_runs(runs, tmp_path), tmp_path, stopped=False) == outcome
         return
     with contextlib.ExitStack() as stack:
         if state == "held":
             stack.enter_context(claimed(folder))
         with pytest.raises(type(outcome), match=str(outcome)):
-            _exit_code(runs, tmp_path, stopped=state == "stopped")
+            _exit_code(plan_of_runs(runs, tmp_path), tmp_path, stopped=state == "stopped")

@@ -1,4 +1,4 @@
-"""The launcher with real processes: numbers, devices, deaths, other launches, its own end."""
+"""The launcher with real processes: numbers, devices, deaths, other launches, full disks, its own end."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.soak.once import race
 
-from benchmark.cli.reproduce import diverged
 from benchmark.errors import FsslError, Stopped
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
@@ -87,7 +87,7 @@ def test_a_bad_run_stops_no_other(tiny, tmp_path, monkeypatch):
     assert deadly.cell_key in str(error.value) and error.value.exit_code == 1
     assert record_of(run_folder(tmp_path, tiny)).status == "done"
     planned = plan_of_runs(runs, tmp_path)
-    assert planned.missing == (deadly, without_data, unreadable) and diverged(planned) == [wild]
+    assert planned.missing == (deadly, without_data, unreadable) and planned.diverged == [wild]
     status = status_of(run_folder(tmp_path, deadly), name="", rounds=3)
     assert (status.state, status.attempt) == ("dead", 3)
 
@@ -135,6 +135,13 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
         workers.close()
     engines = [record_of(run_folder(tmp_path, experiment)).manifest["engine"]["name"] for experiment in (one, other)]
     assert engines == ["pool", "reference"]  # "cpu" is a pool of one
+
+
+def test_two_launches_share_eight_cells_and_a_killed_process_costs_no_cell(tmp_path):
+    """`python -m tests.soak.once` is the same at full size."""
+    figures = race(tmp_path, workers=2, number=8, rounds=6, kills=1)
+    assert figures["wrong"] == [], figures
+    assert figures["killed"] == 1 and figures["attempts"] <= 9  # one was taken over, no other was begun twice
 
 
 def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
