@@ -1,6 +1,5 @@
 """Shared by all tests: one tiny experiment on the embedded digits, and where the packed real data lies."""
 
-import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -51,14 +50,6 @@ def record_of(folder: Path) -> RunRecord:
     record = read_run(folder)
     assert record is not None, f"{folder} holds no run"
     return record
-
-
-def packed_data() -> Path | None:
-    """The packed real data sets: $FSSL_DATA, or beside the checkout; None where they are absent."""
-    for place in (os.environ.get("FSSL_DATA"), ROOT.parent / "shared" / "data"):
-        if place and (Path(place) / "mnist" / "train.npz").exists():
-            return Path(place)
-    return None
 
 
 def alive(pid: int) -> bool:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.cli.run import DEFAULT, merge, pairs, read_config, resolve
-from benchmark.config import Checked, _intervals, override, scalar
+from benchmark.cli.run import DEFAULT, resolve
+from benchmark.config import Checked, _intervals, scalar
 from benchmark.data.augment import Augmentation, Gentle
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
 from benchmark.errors import ConfigError
@@ -37,15 +37,6 @@ EXPERIMENTS = [
 def test_there_and_back(experiment):
     back = from_json(json.loads(json.dumps(to_json(experiment))))
     assert back == experiment and back.cell_key == experiment.cell_key
-
-
-def test_cell_keys_differ_where_settings_do():
-    assert len({experiment.cell_key for experiment in EXPERIMENTS}) == len(EXPERIMENTS)
-
-
-def test_seed_and_profile_are_no_part_of_the_cell():
-    experiment = Experiment()
-    assert replace(experiment, seed=3, profile="demo").cell_key == experiment.cell_key
 
 
 def test_one_experiment_has_one_key_however_it_is_written(tmp_path, monkeypatch):
@@ -183,36 +174,6 @@ def test_files_and_words(tmp_path):
     assert resolve(tmp_path / "c.toml", []).federation.C == 6
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("a.yaml", "!!python/object/apply:os.system ['touch canary']", "not whole"),
-        ("a.json", '{"seed": 1', "not whole"),
-        ("a.yaml", "[1, 2]", "table of fields"),
-    ],
-)
-def test_files_that_are_refused(tmp_path, monkeypatch, name, text, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        read_config(tmp_path / name)
-    assert not (tmp_path / "canary").exists()
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="nothing.yaml cannot be read"):
-        read_config(tmp_path / "nothing.yaml")
-
-
 @given(st.one_of(st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_scalars_come_back(value):
     assert scalar(json.dumps(value)) == value and scalar(repr(value)) == value
-
-
-def test_override_and_merge_reach_nested_fields():
-    data = {"a": {"kind": "x", "b": 1}}
-    override(data, "a.b", "2")
-    assert data == {"a": {"kind": "x", "b": 2}}
-    merge(data, {"a": {"kind": "y", "c": 3}})
-    assert data == {"a": {"kind": "y", "c": 3}}
-    assert pairs(["--a.b=1", "--c", "d"]) == [("a.b", "1"), ("c", "d")]

@@ -132,11 +132,9 @@ def test_make_without_a_python_says_which_it_needs(checkout: Path) -> None:
 def test_an_interrupted_setup_is_taken_up_again(checkout: Path) -> None:
     """A lock that cannot be installed stands for the interruption: no stamp is left, so the next make tries again."""
     (checkout / ".lock" / "requirements.txt").write_text("no hash and no such package\n")
-    for _ in range(2):
-        outcome = make(checkout, "demo", f"PYTHON={sys.executable}")
-        assert outcome.returncode != 0
-        assert "Invalid requirement" in outcome.stderr
-        assert not (checkout / ".venv" / ".installed").exists()
+    outcome = make(checkout, "demo", f"PYTHON={sys.executable}")
+    assert outcome.returncode != 0 and "Invalid requirement" in outcome.stderr
+    assert not (checkout / ".venv" / ".installed").exists()
 
 
 @pytest.mark.slow

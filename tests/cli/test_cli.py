@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import threading
 import time
@@ -11,15 +10,12 @@ from typing import Any
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.cli.reproduce import warn_of_few_seeds
 from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
 from benchmark.records.claim import PATIENCE
 from benchmark.records.record import run_folder
-from benchmark.verdicts.families import begun_under, owner
-from benchmark.verdicts.open_claims import could_decide
+from benchmark.verdicts.families import begun_under
 from benchmark.verdicts.rule import rule
-from sweeps.plan import Seeds, plan
 from sweeps.processes import attempt
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
@@ -129,44 +125,6 @@ def test_plan_prints_one_object(capsys, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_plan_of_the_main_claims_leaves_out_what_they_do_not_speak_of(capsys, tmp_path):
-    """Table 2's main claims: CRL, its labels alone, and FedAvg, grouping and the control where all take part."""
-    words = ("--main", "--seeds", "9", "--json", "--results", tmp_path)
-    code, out, _ = fssl(capsys, "plan", "ssfl/tab2", "--profile", "demo", *words)
-    planned = json.loads(out)
-    assert (code, planned["cells"], planned["runs"]) == (0, 5, 45)
-    main_only = items(["ssfl/tab2"], "demo")[0].main_claims_only()
-    labels = ["FedAvg/small", "FedAvg/full", "Grouping/full", "Control/full", "Server only"]
-    assert [cell.label for cell in main_only.cells] == labels
-    assert all(set(claim.labels) <= set(labels) for claim in main_only.claims) and len(main_only.claims) == 8
-    code, _, err = fssl(capsys, "plan", "ssfl/tab3", "--profile", "demo", *words)
-    assert code == 65 and "no main claim in ssfl/tab3" in err
-
-
-def test_plan_says_at_how_many_seeds_open_claims_can_be_decided(capsys, tmp_path):
-    """Without a record all claims that are judged here, and not counted, are open; nine seeds can decide main ones."""
-    (item,) = items(["ssfl/tab2"], "demo")
-    open_ = [c for c in item.claims if owner(item, c) == (item, c) and c.endpoint != "arithmetic"]
-    words = ("plan", "ssfl/tab2", "--profile", "demo", "--results", tmp_path)
-    could_decide = json.loads(fssl(capsys, *words, "--json")[1])["could_decide"]
-    assert sum(could_decide.values()) == len(open_) and could_decide.keys() <= {"9", "16", "24"}
-    assert could_decide["9"] >= sum(claim.main for claim in open_) > 0
-    first = f"of {len(open_)} open claims {could_decide['9']} can be decided at 9 seeds"
-    assert first in re.sub(r"[\s│]+", " ", fssl(capsys, *words)[1])
-
-
-def test_reproduce_says_before_training_where_seeds_are_too_few(capsys, tmp_path):
-    (item,) = items(["ssfl/tab2"], "demo")
-    planned = plan([item], tmp_path, seeds=Seeds(confirming=9))
-    warn_of_few_seeds(planned, 9)
-    looks = could_decide([item], {})
-    err = capsys.readouterr().err
-    assert err.startswith(f"fssl: ssfl/tab2: --seeds 9 can decide {looks[9]} of {sum(looks.values())} open claims; ")
-    assert err.endswith(f"--seeds {max(looks)} can decide all\n") and err.count("\n") == 1
-    warn_of_few_seeds(planned, 24)
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize("by", ["run", "launcher"])
 def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys, tmp_path):
     """Stopped as soon as it has begun. A pilot's manifest has neither."""
@@ -193,14 +151,3 @@ def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys
     confirming, pilot = manifest(100), manifest(3)
     assert {name: confirming[name] for name in ("claims", "rule")} == begun_under(experiment.with_seed(100), tmp_path)
     assert confirming["rule"] == rule() and not {"claims", "rule"} & pilot.keys()
-
-
-def test_partition_prints_one_object(capsys, tmp_path):
-    words = ["data", "partition", "--data", "digits", "--R", "0.4", "--K", "10", "--json", "--plot", tmp_path / "p.svg"]
-    code, out, _ = fssl(capsys, *words)
-    description = json.loads(out)
-    assert code == 0 and description["K"] == 10 and description["R_nominal"] == 0.4
-    assert abs(description["R_realised"] - 0.4) < 0.03  # 130 images a client: rounding moves each share by up to 1/130
-    assert len(description["counts"]) == 10 and sum(description["server_counts"]) == 100
-    assert (tmp_path / "p.svg").read_text().startswith("<?xml")
-    assert json.loads(fssl(capsys, *words[:-2])[1])["hash"] == description["hash"]

@@ -1,17 +1,13 @@
 """`fssl report` and `fssl reproduce`: trained once, then never again; committed copies stand in for runs."""
 
 import json
-import re
-import resource
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from benchmark.cli import report, reproduce
 from benchmark.cli.main import main
-from benchmark.data.partition import Dirichlet
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item, Printed
 from benchmark.records.run import run
@@ -129,38 +125,3 @@ def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, ca
         assert sorted(cell["n"] for cell in json.loads(out)["cells"]) == [0, 2]
         assert "2 runs wait for folder:/no/such/folder: " in err and trained in err
     assert "runs to train" not in err
-
-
-def test_a_cell_that_cannot_be_partitioned_costs_the_others_nothing(places, capsys, monkeypatch):
-    """No draw gives 40 clients of 1,600 digits 30 images each at alpha = .01. Both seeds of the other cell are trained
-    and shown; the cell is named, exit code 65."""
-
-    def one_impossible(profile):
-        item = small_item(profile)
-        fine, other = item.cells
-        partition = Dirichlet(alpha=0.01, min_size=30, max_redraws=1)
-        federation = replace(other.experiment.federation, K=40)
-        impossible = replace(other.experiment, partition=partition, federation=federation)
-        return replace(item, cells=(fine, replace(other, experiment=impossible)), claims=())
-
-    for module in (catalogue, report, reproduce):
-        monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": one_impossible})
-    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--json", *places]) == 65
-    out, err = capsys.readouterr()
-    assert [cell["n"] for cell in json.loads(out)["cells"]] == [2, 0]
-    key = one_impossible("demo").cells[1].cell_key
-    assert f"cell {key}, seed " in err and "min_size" in err and "1 more failed" in err
-
-
-def test_a_seed_of_eight_digits_costs_no_memory(places, tmp_path):
-    """Half a gigabyte is more than the report of four runs takes; tables by seed number took several."""
-    for cell in small_item("demo").cells:
-        for seed in (0, 20231122):
-            run(cell.experiment.with_seed(seed), tmp_path)
-    limit = resource.getrlimit(resource.RLIMIT_DATA)
-    used = int(re.findall(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
-    try:
-        resource.setrlimit(resource.RLIMIT_DATA, (used + (1 << 29), limit[1]))
-        assert main(["report", "--profile", "demo", *places]) == 0
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, limit)

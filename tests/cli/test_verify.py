@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.errors import Stopped
 from benchmark.experiment import to_json
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Cell, Item
-from benchmark.records.collect import read_records
 from benchmark.records.copies import copy_digest, write_reference
 from benchmark.records.files import read_json, write_json
 from benchmark.records.record import RunRecord, run_digest, run_folder
 from benchmark.records.run import run
-from benchmark.verdicts.checks import decided_cells, notes_of_item, notes_of_rules, troubles_of_claims
+from benchmark.verdicts.checks import troubles_of_claims
 from tests.conftest import ROOT, record_of, tiny_experiment
 
 
@@ -140,35 +138,6 @@ def test_damaged_rounds_are_named(capsys, results, change, says):
     assert code == 66 and says in out
 
 
-@pytest.mark.parametrize("file", ["result.json", "manifest.json", "experiment.json"])
-@pytest.mark.parametrize("content", [b"", b"[1]", b'{"seed": 0'])
-def test_a_damaged_file_is_named(capsys, results, file, content):
-    path = folder_of(results) / file
-    path.write_bytes(content)
-    code, out = verify(capsys, results)
-    assert code == 66 and f"{path}: is " in out
-
-
-def test_the_state_of_an_unfinished_run_that_cannot_be_read(capsys, results):
-    (folder_of(results) / "state.pt").write_bytes(b"half")
-    code, out = verify(capsys, results)
-    assert code == 66 and f"{folder_of(results)}: state.pt: is damaged" in out
-
-
-def test_runs_without_a_digest_are_counted_and_no_trouble(capsys, results):
-    path = folder_of(results) / "result.json"
-    write_json(path, {name: value for name, value in read_json(path).items() if name != "digest"})
-    code = main(["verify", "--results", str(results), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    nothing: dict[str, object] = {"troubles": [], "notes": [], "absent": [], "retrained": {}}
-    assert code == 0 and found == {"records": 4, "without_digest": 1} | nothing
-
-
-def test_an_unfinished_run_is_no_trouble(capsys, results):
-    (folder_of(results) / "result.json").unlink()
-    assert verify(capsys, results)[0] == 0
-
-
 # Committed copies
 
 
@@ -263,15 +232,6 @@ def test_a_damaged_copy_is_found_and_git_named(capsys, results, cut):
     assert code == 66 and f"{copy_of(results)}: cannot be read" in out and "git checkout" in out
 
 
-def test_copies_are_the_same_bytes_each_time(results, tmp_path):
-    """Else git would have a new version at each call."""
-    before = {path.name: path.read_bytes() for path in (results / "reference").rglob("*.*")}
-    shutil.rmtree(results / "reference")
-    for seed in (1, 0):
-        write_reference(results, record_of(folder_of(results, seed)))
-    assert {path.name: path.read_bytes() for path in (results / "reference").rglob("*.*")} == before
-
-
 # Tables
 
 
@@ -279,24 +239,6 @@ def test_copies_are_the_same_bytes_each_time(results, tmp_path):
 def item() -> Item:
     cell = Cell(label="FedAvg", setting={"method": "FedAvg"}, experiment=tiny_experiment())
     return Item(name="ssfl/tab2", title="", profile="demo", cells=(cell,), seeds=2)
-
-
-def records_of(results: Path) -> dict[str, dict[int, Any]]:
-    return {tiny_experiment().cell_key: {seed: record_of(folder_of(results, seed)) for seed in (0, 1)}}
-
-
-def test_a_table_s_missing_seeds_and_code_versions_are_noted(results, item):
-    records = records_of(results)
-    assert notes_of_item(item, records) == []
-    more = replace(item, seeds=4, cells=(*item.cells, replace(item.cells[0], label="again")))
-    assert notes_of_item(more, records) == ["ssfl/tab2: seeds 2, 3 have not been run of 2 of 2 cells: FedAvg, again"]
-    key = tiny_experiment().cell_key
-    other = {**records[key][1].manifest, "code": {"commit": "f" * 40, "changes": None}}
-    mixed = {key: {0: records[key][0], 1: replace(records[key][1], manifest=other)}}
-    (note,) = notes_of_item(item, mixed)
-    assert note.startswith("ssfl/tab2: runs of 2 code versions: ") and "ffffffffffff (FedAvg seed 1)" in note
-    unfinished = {key: {0: records[key][0], 1: replace(records[key][1], result={})}}
-    assert notes_of_item(item, unfinished) == ["ssfl/tab2: seeds 1 have not been run of 1 of 1 cells: FedAvg"]
 
 
 def test_a_table_that_is_not_complete_is_no_trouble(capsys, results):
@@ -332,25 +274,6 @@ def test_an_edit_that_is_signed_everywhere_is_found_by_training_again(capsys, re
     code, out = verify(capsys, results, "--retrain", "9")
     assert code == 66 and "not equal bit by bit" in out and "not equal to six digits" in out
     assert f"{copy_of(results)}: round 3: client/loss is " in out
-
-
-def test_another_machine_agrees_to_six_digits_and_data_that_changed_is_told(capsys, results):
-    shutil.rmtree(results / "reference")
-    edit(folder_of(results) / "manifest.json", "hardware", "processor", to="Example CPU", signed=True)
-    edit(folder_of(results, 1) / "manifest.json", "data", "hash", to="0" * 64, signed=True)
-    code, out = verify(capsys, results, "--retrain", "2")
-    assert code == 66 and "trained again, equal to six digits" in out
-    assert f"manifest.json: data.hash is {'0' * 64}, it is now " in out
-
-
-def test_training_nothing_again_is_an_error(capsys, results, tmp_path):
-    """Without a finished run, or where the data of all that were chosen are gone."""
-    code, out = verify(capsys, tmp_path / "empty", "--retrain", "3")
-    assert (code, out) == (65, "")
-    for path in results.glob("runs/*/*/result.json"):
-        edit(path, "numerics", to=0)
-    shutil.rmtree(results / "reference")
-    assert verify(capsys, results, "--retrain", "3")[0] == 65
 
 
 def test_a_seed_that_is_a_copy_of_another(capsys, results):
@@ -392,22 +315,6 @@ def test_claims_of_runs_that_confirm(results):
     ]
 
 
-def test_runs_of_a_hundred_that_several_versions_of_the_rule_began_are_noted(capsys, results):
-    """No trouble: a pilot without a version, seeds of two hundreds, and of one hundred with and without a version."""
-    one, family = record_of(folder_of(results)), {"claims": {"ssfl demo": {"main": [], "others": ["a"]}}}
-
-    def of(seed: int, **rule: Any) -> tuple[RunRecord, Path]:
-        manifest = {**one.manifest, **(family if seed > 99 else {}), **rule}
-        return replace(one, seed=seed, manifest=manifest), Path(f"seed={seed}")
-
-    now = {"rule": {"version": 4, "constants": "0"}}
-    assert notes_of_rules([of(0), of(100, **now), of(101, **now), of(200)]) == []
-    assert notes_of_rules([of(100), of(101, **now), of(102, **now), of(200, **now)]) == [
-        "claims of ssfl demo, seeds from 100: runs were begun at several versions of the rule: "
-        "before the rule had a version (1, such as seed=100), under version 4 (2, such as seed=101)"
-    ]
-
-
 def test_the_cells_of_decided_claims_are_trained_again(capsys, results, item, monkeypatch):
     """One confirming run of each cell on which a claim is decided, and no run of another cell."""
     for seed in (0, 1):
@@ -420,27 +327,3 @@ def test_the_cells_of_decided_claims_are_trained_again(capsys, results, item, mo
         again = out.count(f"{run_folder(results, confirming)}: trained again, equal bit by bit")
         assert (code, again) == (0, retrained)
     assert verify(capsys, results, "--claims") == (65, "")
-
-
-def test_decided_cells_are_those_of_the_boards_claims():
-    """The committed records of SSFL Table 2 at laptop decide claims on FedAvg and grouping."""
-    (table,) = items(["ssfl/tab2"], "laptop")
-    records = read_records(ROOT / "results", [cell.cell_key for cell in table.cells], with_reference=True)
-    keys = {cell.label: cell.cell_key for cell in table.cells}
-    decided = decided_cells(table, records)
-    assert {keys["FedAvg/small"], keys["FedAvg/full"], keys["Grouping/full"]} <= decided
-    assert keys["FedAvg/middle"] not in decided  # it has pilots alone
-    assert decided_cells(table, {}) == set()
-
-
-@pytest.mark.parametrize("words", [["--retrain", "-1"], ["ssfl/tab99"], ["--retrain", "many"]])
-def test_words_that_make_no_sense(capsys, results, words):
-    assert verify(capsys, results, *words) == (65, "")
-
-
-def test_stopping_says_nothing_on_a_record(capsys, results, monkeypatch):
-    def stopped(*args, **words):
-        raise Stopped("stopped by SIGINT")
-
-    monkeypatch.setattr("benchmark.records.retrain.run", stopped)
-    assert verify(capsys, results, "--retrain", "1") == (76, "")

@@ -5,7 +5,6 @@ Shapes: N images, C channels, H x W pixels.
 """
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from sklearn.datasets import load_digits
 
 from benchmark.data import packed
 from benchmark.data.datasets import DATASETS, DataSet, channel_statistics, image_shape_of, load
-from benchmark.errors import DataError
 from tests.data.places import REAL, needs, own_cache  # noqa: F401 - a fixture for every test here
 
 
@@ -78,25 +76,3 @@ def test_what_is_known_of_a_set_is_what_is_loaded(name):
     data, known = real(name), DATASETS[name]
     assert (known.image_shape, known.num_classes) == (data.image_shape, data.num_classes) == image_shape_of(name)
     assert (known.train, known.test) == (len(data.train_labels_N), len(data.test_labels_N))
-
-
-def test_a_data_set_checks_its_parts():
-    """The checks of the packed files again, on the tensors themselves: whatever a reader does, these hold."""
-    whole: dict[str, Any] = {
-        "name": "toy", "classes": ("a", "b"), "mean": (0.5,), "std": (0.5,), "content_hash": "0",
-        "train_images_NCHW": torch.zeros(4, 1, 2, 2, dtype=torch.uint8), "train_labels_N": torch.tensor([0, 1, 0, 1]),
-        "test_images_NCHW": torch.zeros(2, 1, 2, 2, dtype=torch.uint8), "test_labels_N": torch.tensor([0, 1]),
-    }  # fmt: skip
-    assert DataSet(**whole).unlabelled_images_NCHW is None
-    wrong: list[dict[str, Any]] = [
-        {"mean": (0.5, 0.5, 0.5)},
-        {"train_labels_N": torch.tensor([0, 1, 2, 1])},
-        {"train_labels_N": torch.tensor([0, 1, 0])},
-        {"test_labels_N": torch.tensor([0, 1], dtype=torch.int32)},
-        {"test_images_NCHW": torch.zeros(2, 1, 2, 3, dtype=torch.uint8)},
-        {"test_images_NCHW": torch.zeros(2, 1, 2, 2)},
-        {"unlabelled_images_NCHW": torch.zeros(2, 3, 2, 2, dtype=torch.uint8)},
-    ]
-    for changed in wrong:
-        with pytest.raises(DataError, match="toy"):
-            DataSet(**(whole | changed))

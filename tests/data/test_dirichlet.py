@@ -4,20 +4,14 @@ Shapes: K clients, d classes; n_d images of each class.
 """
 
 import hashlib
-from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.partition import RULES, Dirichlet, take_in_proportion
-from benchmark.data.tables import largest_remainders
-from benchmark.experiment import from_json, to_json
-from tests.conftest import tiny_experiment
+from benchmark.data.partition import RULES, Dirichlet
 
-NAMES = sorted(RULES)
 CLASS_SIZES = st.lists(st.integers(0, 200), min_size=2, max_size=12).map(np.array).filter(lambda n_d: n_d.sum() >= 30)
 
 
@@ -54,31 +48,6 @@ def test_fedswitch_clients_are_equal_up_to_one_image(n_d, K, alpha, seed):
         assert sizes_K.max() - sizes_K.min() <= 1
 
 
-def nats(counts_Kd):
-    """(K,) between each client's ten classes and equal shares."""
-    share_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
-    return np.log(10) + (share_Kd * np.log(np.maximum(share_Kd, 1e-300))).sum(axis=1)
-
-
-@pytest.mark.parametrize(("alpha", "in_turn", "at_once"), [(0.01, 2.28, 1.85), (10.0, 0.44, 0.35)])
-def test_fedswitch_s_departures_state_both_rules_mean_divergences(alpha, in_turn, at_once):
-    """Entry 9: 100 clients of 550 images, means of ten draws. At small alpha they are two partitions as wholes."""
-    for rule, stated in (("fedswitch", in_turn), ("fedswitch_at_once", at_once)):
-        means = [nats(RULES[rule](np.full(10, 5500), 100, alpha, seed, 0)).mean() for seed in range(10)]
-        assert np.mean(means) == pytest.approx(stated, abs=0.005)
-
-
-def test_all_take_at_once_by_hand():
-    """One class a client (a tiny alpha), three clients, classes of 3 and 6: a client's class by its draw. Where two
-    want the class of 3, each has half of it and fills up from the other: (1 or 2, 1 or 2) and (0, 3)."""
-    for seed in range(20):
-        alone = RULES["fedswitch"](np.array([30, 60]), 3, 1e-4, seed, 0)[0].argmax()
-        counts_Kd = RULES["fedswitch_at_once"](np.array([3, 6]), 3, 1e-4, seed, 0)
-        assert sorted(counts_Kd[:, 0].tolist()) in ([0, 0, 3], [0, 1, 2], [1, 1, 1])
-        if sorted(counts_Kd[:, 0].tolist()) == [0, 0, 3]:
-            assert (counts_Kd[0, 0] == 3) == (alone == 0)
-
-
 def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
     """A client's share of class c has mean p_c and variance p_c (1 - p_c) / (alpha + 1).
 
@@ -91,101 +60,3 @@ def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
     share_d = np.array([0.5, 0.25, 0.25])
     assert shares_Sd.mean(axis=0) == pytest.approx(share_d, abs=0.025)
     assert shares_Sd.var(axis=0) == pytest.approx(share_d * (1 - share_d) / 3, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("size", "weights", "stock", "expected"),
-    [
-        # 8 wanted of class 0, which has 4; the other 6 are shared 1 : 1.
-        (10, (0.8, 0.1, 0.1), (4, 10, 10), [4, 3, 3]),
-        # 6 wanted of class 0, which has 2; of the other 8, 3 : 1, 6 wanted of class 1, which has 3; 5 of class 2.
-        (10, (0.6, 0.3, 0.1), (2, 3, 20), [2, 3, 5]),
-        # 2.5, 1.5 and 1: the largest remainders are equal, the lower class gets the image.
-        (5, (0.5, 0.3, 0.2), (9, 9, 9), [3, 1, 1]),
-        # What is left is taken whole, even by a client whose weights say otherwise.
-        (5, (1e-300, 1.0, 1e-300), (2, 0, 3), [2, 0, 3]),
-        (0, (0.5, 0.5, 0.0), (1, 1, 1), [0, 0, 0]),
-    ],
-)
-def test_taking_from_classes_that_run_out_by_hand(size, weights, stock, expected):
-    with np.errstate(divide="ignore"):
-        taken_d = take_in_proportion(size, np.log(weights), np.array(stock))
-    assert taken_d.tolist() == expected
-
-
-@settings(max_examples=100, deadline=None)
-@given(quarters=st.lists(st.integers(0, 40), min_size=1, max_size=8))
-def test_largest_remainders_round_down_or_up_and_keep_the_sum(quarters):
-    """In quarters, exact in floating point; the first entry is made to bring the sum to a whole number."""
-    quarters[0] += -sum(quarters) % 4
-    rounded = largest_remainders(np.array(quarters) / 4, sum(quarters) // 4)
-    assert rounded.sum() * 4 == sum(quarters)
-    remainders = [quarter % 4 for quarter in quarters]
-    up = [int(whole) - quarter // 4 for whole, quarter in zip(rounded, quarters, strict=True)]
-    assert set(up) <= {0, 1}
-    assert min((r for r, u in zip(remainders, up, strict=True) if u), default=3) >= max(
-        (r for r, u in zip(remainders, up, strict=True) if not u), default=0
-    )
-
-
-# --- the sizes of RSCFed's clients ---
-
-SVHN = np.array([4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659])  # training images of each class
-# Images of the ten clients in the files that RSCFed comes with (partition_strategy/*.pth).
-
-
-def released_sizes(n_d, K, stream):
-    """RSCFed's `partition_data_allnoniid` in our words, for any number of classes: proportions of full clients are 0,
-    the others' are normalised, and cut at the whole numbers below. Anew until every client has ten images."""
-    while True:
-        sizes_K = np.zeros(K, dtype=int)
-        for n in n_d:
-            share_K = stream.dirichlet(np.full(K, 0.8)) * (sizes_K < n_d.sum() / K)
-            cuts = np.floor(np.cumsum(share_K / share_K.sum()) * n).astype(int)
-            sizes_K += np.diff([0, *cuts[:-1], n])
-        if sizes_K.min() >= 10:
-            return sizes_K
-
-
-def spread(sizes_K):
-    """Standard deviation over mean of clients' images."""
-    return np.std(sizes_K) / np.mean(sizes_K)
-
-
-@pytest.mark.parametrize(
-    ("n_d", "K", "limited", "plain"),
-    [(SVHN, 10, 0.178, 0.328), (SVHN, 50, 0.217, 0.365)],
-    ids=["SVHN", "SVHN, 50 clients"],
-)
-def test_clients_are_as_unequal_as_in_the_released_code(n_d, K, limited, plain):
-    """Means over 200 seeds, each with the standard error of its draws; four of them leave 1 in 16,000. The numbers are
-    means over 60 draws of the released code and of the rule without the limit, so that they have errors of their own,
-    sqrt(200 / 60) times as large."""
-    actual = {
-        rule: np.array(
-            [spread(Dirichlet(alpha=0.8, rule=rule).shares(n_d, K, seed).sum(axis=1)) for seed in range(200)]
-        )
-        for rule in ("limited", "plain")
-    }
-    streams = (np.random.default_rng(seed) for seed in range(200))
-    released = np.array([spread(released_sizes(n_d, K, stream)) for stream in streams])
-    error = {rule: values.std(ddof=1) / np.sqrt(200) for rule, values in actual.items()}
-    gap = actual["limited"].mean() - released.mean()
-    assert abs(gap) < 4 * np.hypot(error["limited"], released.std(ddof=1) / np.sqrt(200))
-    for rule, expected in (("limited", limited), ("plain", plain)):
-        assert abs(actual[rule].mean() - expected) < 4 * error[rule] * np.sqrt(1 + 200 / 60)
-    assert actual["plain"].mean() - actual["limited"].mean() > 10 * np.hypot(*error.values())
-
-
-def test_names_of_old_are_read_and_hashed():
-    """Records have "rscfed" for plain and "semifl" for limited: the same key and the same draws."""
-    base = tiny_experiment()
-    names: tuple[tuple[Literal["plain", "limited"], str], ...] = (("plain", "rscfed"), ("limited", "semifl"))
-    for now, former in names:
-        experiment = replace(base, partition=Dirichlet(alpha=0.8, rule=now))
-        written = to_json(experiment)
-        written["partition"]["rule"] = former
-        assert from_json(written) == experiment
-    hashed = to_json(experiment, hashed=True)["partition"]
-    assert hashed["rule"] == "semifl"
-    assert "rule" not in to_json(replace(base, partition=Dirichlet(alpha=0.8)), hashed=True)["partition"]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from benchmark.data.partition import FedMatchSkew
 from benchmark.data.split import mean_total_variation
-from benchmark.errors import ConfigError
 
 # Three rows of `ten_types_of_class_imbalanced_dist` (FedMatch, data/generator.py), as printed there.
 PRINTED = {
@@ -56,8 +55,3 @@ def test_every_image_exactly_once_in_proportion(n_d, K):
     np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
     p_Kd = np.stack([np.roll(PRINTED[0], client % 10) for client in range(K)])
     assert (abs(counts_Kd - n_d * p_Kd / p_Kd.sum(axis=0)) < 1 + 1e-9).all()
-
-
-def test_ten_classes_only():
-    with pytest.raises(ConfigError, match="10 classes, not 47"):
-        FedMatchSkew().shares(np.full(47, 100), 10, 0)

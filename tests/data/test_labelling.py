@@ -60,14 +60,6 @@ def test_nothing_lost_and_nothing_twice(setting, K, share, labelled_clients, cho
             np.testing.assert_array_equal(np.sort(np.concatenate([one, other])), own)
 
 
-def test_server_hides_all_labels_and_everywhere_none():
-    whole = split(LABELS_N, 5, 20, 3, Iid(), 0)
-    server, everywhere = assign_labels(whole, LABELS_N, "server"), assign_labels(whole, LABELS_N, "everywhere")
-    assert server.hidden and not everywhere.hidden
-    assert [len(images_N) for images_N in server.labelled] == [0, 0, 0]
-    assert server.unlabelled == everywhere.unlabelled == everywhere.labelled == whole.clients
-
-
 def test_every_client_has_its_few_labels():
     """3 of each of 5 classes at each client."""
     whole = split(LABELS_N, 5, 0, 4, ClassSkew(R=0.8), 0, labels_per_client=3)
@@ -111,13 +103,6 @@ def test_a_share_of_each_client_by_hand(client, share, expected):
     assert np.bincount(labels_N[actual.labelled[0]], minlength=3).tolist() == expected
 
 
-def test_one_more_client_holds_the_servers_images():
-    whole = split(LABELS_N, 5, 20, 3, Iid(), 0)
-    actual = assign_labels(whole, LABELS_N, "one_more_client")
-    assert holders_of_labels(actual) == [3] and actual.labelled[3] is whole.server_N
-    assert [len(images_N) for images_N in actual.unlabelled] == [*map(len, whole.clients), 0]
-
-
 @pytest.mark.parametrize(
     ("setting", "more", "words"),
     [
@@ -130,10 +115,3 @@ def test_one_more_client_holds_the_servers_images():
 def test_settings_that_cannot_be(setting, more, words):
     with pytest.raises(ConfigError, match=words):
         assign_labels(split(LABELS_N, 5, 0, 3, Iid(), 0), LABELS_N, setting, **more)
-
-
-@pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "every_client"])
-def test_labels_at_the_clients_are_not_left_unused(setting):
-    whole = split(LABELS_N, 5, 20, 3, Iid(), 0, labels_per_client=2)
-    with pytest.raises(ConfigError, match=f"'{setting}' has no use for labels_per_client=2; choose"):
-        assign_labels(whole, LABELS_N, setting)

@@ -50,18 +50,6 @@ COLOUR_NHWC = np.random.default_rng(0).integers(0, 256, (6, 5, 7, 3), dtype=np.u
 
 
 @pytest.mark.usefixtures("of_any_size")
-def test_packed_gray(tmp_path):
-    save(tmp_path / TOY, "train")
-    save(tmp_path / TOY, "test", labels=np.array([1, 1, 1, 0, 0, 0]))
-    loaded = load(TOY, tmp_path)
-    assert loaded.train_images_NCHW.flatten().tolist() == list(range(96))
-    assert loaded.image_shape == (1, 4, 4)
-    assert loaded.test_labels_N.tolist() == [1, 1, 1, 0, 0, 0]
-    assert loaded.classes == ("cat", "dog")
-    assert loaded.note == "packed files of unknown origin"
-
-
-@pytest.mark.usefixtures("of_any_size")
 def test_packed_parts_come_in_number_order(tmp_path):
     """Eleven parts: part 10 comes after part 9, not after part 1."""
     for number in range(11):
@@ -137,15 +125,6 @@ def test_contents_that_contradict_themselves(tmp_path, changed, words):
         load(TOY, tmp_path)
     line = str(caught.value)
     assert TOY in line and words in line and "\n" not in line
-
-
-@pytest.mark.parametrize("keep", [0, 10, 200, -30])
-def test_truncated_files(tmp_path, keep):
-    path = save(tmp_path / TOY, "train")
-    save(tmp_path / TOY, "test")
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"train\.npz"):
-        load(TOY, tmp_path)
 
 
 @needs("emnist_balanced_small")

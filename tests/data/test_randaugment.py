@@ -23,7 +23,6 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as tvf
 
 from benchmark.data.randaugment import POOLS, RandAugment, _entries, apply_entries, entry_number
-from benchmark.errors import ConfigError
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 96, 96), (3, 9, 14)]
 SSFL = [operation.name for operation in POOLS["ssfl"].operations]
@@ -208,20 +207,6 @@ def test_drawn_operations_are_uniform_and_per_image() -> None:
     assert chisquare(torch.bincount(drawn_NS[:, 0] * 14 + drawn_NS[:, 1], minlength=196).numpy()).pvalue > 0.01
 
 
-def test_levels_are_one_to_nine() -> None:
-    """Brightness takes the brightest pixel, 255, to int((.09 v + .05) * 255): all of v = 1 .. 9 occur, and no other."""
-    policy = RandAugment(num_ops=1, probability=1.0, cutout=0.0)
-    draws_ND = torch.rand(4_000, policy.num_draws, generator=torch.Generator().manual_seed(4))
-    draws_ND = draws_ND[policy.drawn_operations(draws_ND)[:, 0] == SSFL.index("Brightness")]
-    brightest = policy.apply(plane(len(draws_ND)), draws_ND)[:, 0, -1, -1]
-    assert set(brightest.tolist()) == {35, 58, 81, 104, 127, 150, 173, 196, 219}
-
-
-def plane(count: int) -> Tensor:
-    """The image with value 16 y + x, `count` times: (count, 1, 16, 16)."""
-    return torch.arange(256).to(torch.uint8).view(1, 1, 16, 16).repeat(count, 1, 1, 1)
-
-
 def released_cutout(width: int, height: int, v: int, u_x: float, u_y: float) -> np.ndarray:
     """CutoutAbs (dataset/randaugment.py:47-67) with given uniform draws, on a white image."""
     x0, y0 = int(max(0, u_x * width - v / 2.0)), int(max(0, u_y * height - v / 2.0))
@@ -245,29 +230,3 @@ def test_cutout_is_the_released_box(u_x: float, u_y: float, size: tuple[int, int
     expected = released_cutout(width, height, int(0.5 * width), float(np.float32(u_x)), float(np.float32(u_y)))
     assert torch.equal(out_NCHW[0, 0], torch.from_numpy(expected.copy()))
     assert white_NCHW.min() == 255  # the input is not painted
-
-
-def test_torchvision_setting_reproduces_the_whole_policy() -> None:
-    """levels (9, 9), probability 1, no cutout: each image equals torchvision's two operations one after the other."""
-    images_NCHW = pictures((3, 32, 32)).repeat(8, 1, 1, 1)
-    policy = RandAugment(pool="torchvision", levels=(9, 9), probability=1.0, cutout=0.0)
-    draws_ND = torch.rand(48, policy.num_draws, generator=torch.Generator().manual_seed(5))
-    out_NCHW = policy.apply(images_NCHW, draws_ND)
-    compared = 0
-    for row, drawn in enumerate(policy.drawn_operations(draws_ND).tolist()):
-        names = [TORCHVISION[number] for number in drawn]
-        if {"ShearX", "ShearY", "Rotate"} & set(names):
-            continue  # half-way pixels: covered operation by operation above
-        expected = images_NCHW[row : row + 1]
-        for slot, name in enumerate(names):
-            sign = 1 if draws_ND[row, 4 * slot + 2] < 0.5 else -1
-            expected = torchvision_operation(name, 9, sign, expected)
-        assert torch.equal(out_NCHW[row : row + 1], expected), names
-        compared += 1
-    assert compared > 15
-
-
-@pytest.mark.parametrize(("pool", "levels"), [("ssfl", (1, 11)), ("ssfl", (5, 4)), ("torchvision", (9, 31))])
-def test_wrong_levels_are_named(pool, levels) -> None:
-    with pytest.raises(ConfigError, match=f"levels: {levels[0]} to {levels[1]}; choose two levels"):
-        RandAugment(pool=pool, levels=levels)

@@ -21,16 +21,6 @@ def test_semifls_setting_by_hand():
     assert ((counts_Kd > 0).sum(axis=0) == 20).all()
 
 
-def test_the_released_permutation_gives_some_client_one_class():
-    """Two random shards of 200 are of one class with probability 19/199: of 100 clients 9.5 on average, and the chance
-    of none is about exp(-9.5). Those hold 460 of their class."""
-    counts_Kd = Shards(distinct=False).shares(np.full(10, 4600), 100, 0)
-    single_K = (counts_Kd > 0).sum(axis=1) == 1
-    assert 1 <= single_K.sum() <= 25
-    assert (counts_Kd[single_K].max(axis=1) == 460).all()
-    assert (counts_Kd.sum(axis=1) == 460).all()
-
-
 def test_more_shards_for_the_largest_classes_by_hand():
     """K = 3, two each: 6 shards of 4 classes, the larger two classes get 2 shards. n = (10, 30, 21, 7): shards of 10;
     15, 15; 11, 10; 7. Nobody holds both shards of a class, so the columns are these numbers and zeros."""

@@ -14,8 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmark.data import sources
-from benchmark.data.datasets import DATASETS, load
+from benchmark.data.datasets import load
 from benchmark.errors import ConfigError, DataError
 from tests.data.places import of_any_size, own_cache  # noqa: F401 - fixtures
 
@@ -86,13 +85,6 @@ def test_torchvisions_emnist_is_turned_upright(tmp_path):
     loaded = load("emnist_balanced", tmp_path)
     assert torch.equal(loaded.train_images_NCHW[:, 0], torch.as_tensor(images_NHW).transpose(1, 2))
     assert loaded.num_classes == 47 and loaded.classes[36:38] == ("a", "b")
-
-
-def test_damaged_original_is_named(tmp_path):
-    save_idx(tmp_path / "MNIST" / "raw", "", np.zeros((10, 4, 4)))
-    (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03")
-    with pytest.raises(DataError, match="MNIST/raw: mnist is incomplete"):
-        load("mnist", tmp_path)
 
 
 def test_no_network_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch):
@@ -186,11 +178,3 @@ def test_folders_that_cannot_be_a_set(tmp_path, option, error, words):
     (tmp_path / "broken" / "a" / "0.png").write_bytes(whole[:40])
     with pytest.raises(error, match=words):
         load(f"folder:{tmp_path}{option}")
-
-
-def test_every_original_is_refused_where_it_is_not(tmp_path):
-    """Whichever the set and whatever torchvision raises for it: one line that names the set."""
-    for name, known in DATASETS.items():
-        if known.original is not None:
-            with pytest.raises(DataError, match=name):
-                sources.read_original(name, known.original, tmp_path)

@@ -18,12 +18,10 @@ from benchmark.diagnostics.diversity import (
     CohortDiversity,
     GradientDiversity,
     StreamingDiversity,
-    change_of_network,
-    gradient_of_network,
     on_all_images,
 )
 from benchmark.federated.trainer import build_trainer, fit
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, LocalUpdate, Stream
+from benchmark.methods.protocol import SERVER
 from benchmark.methods.shared import SupervisedUpdate
 from tests.federated.helpers import equal, module_of
 from tests.methods.golden import TRACES
@@ -45,35 +43,12 @@ def test_by_hand():
     assert quotients(VECTORS) == pytest.approx(BY_HAND)
 
 
-@given(st.integers(1, 30), st.lists(st.floats(0.1, 10.0), min_size=2, max_size=5))
-def test_equal_updates(C, vector):
-    """C equal updates: C g^2 / (C g)^2 = 1 / C with squares, C g / (C g) = 1 without."""
-    found = quotients([tuple(vector)] * C)
-    expected = {"l2/squared": 1 / C, "l2/plain": 1.0, "l1/squared": 1 / C, "l1/plain": 1.0}
-    assert found == pytest.approx(expected, rel=1e-5)
-
-
 @given(st.integers(1, 30), st.floats(0.1, 10.0))
 def test_orthogonal_updates_of_equal_norm(m, a):
     """The sum's square is m a^2, which is the sum of squares: Eq. 1 is 1. Eq. 12 is m a / (sqrt(m) a); l1 norms add up:
     Eq. 13 is m a^2 / (m a)^2, Eq. 14 is 1."""
     expected = {"l2/squared": 1.0, "l2/plain": m**0.5, "l1/squared": 1 / m, "l1/plain": 1.0}
     assert quotients((a * torch.eye(max(m, 2)))[:m].tolist()) == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_vector_that_is_nearly_the_whole_sum():
-    """A labelled client's 40 beside nine of 1 that point its way: (1600 + 9) / 49^2 = .670; at right angles to it and
-    to each other 1; against it (1600 + 9) / 31^2 = 1.674. The longer it is, the nearer all three are to 1."""
-    sides = torch.eye(10)[1:].tolist()
-    ways = [[[way] + 9 * [0.0]] * 9 for way in (1.0, -1.0)]
-    for long, expected in ((40.0, (1609 / 2401, 1.0, 1609 / 961)), (4e4, (0.99955, 1.0, 1.00045))):
-        vectors = [[long] + 9 * [0.0]]
-        found = [quotients(vectors + others)["l2/squared"] for others in (ways[0], sides, ways[1])]
-        assert found == pytest.approx(expected, rel=1e-5)
-
-
-def test_updates_that_cancel_have_no_diversity():
-    assert quotients([(1.0, 2.0), (-1.0, -2.0)]) == {}
 
 
 def test_inside_groups_and_as_released_by_hand():
@@ -94,18 +69,6 @@ def test_inside_groups_and_as_released_by_hand():
     assert cohort.metrics()["diversity/delta/l2/released/with_server"] == pytest.approx(2 * 35 / 17 + 2 / 3)
 
 
-@given(st.integers(1, 30))
-def test_one_group_as_released_is_n_times_eq_1(n):
-    """So equal updates have 1 whatever n is, where Eq. 1 has 1 / n; and no group stands apart."""
-    cohort = CohortDiversity("gradient")
-    for client in range(n):
-        cohort.add(client, {"w": torch.tensor([1.0, 2.0])})
-    found = cohort.metrics()
-    assert found["diversity/gradient/l2/released/clients"] == pytest.approx(1.0)
-    assert found["diversity/gradient/l2/squared/clients"] == pytest.approx(1 / n)
-    assert not [name for name in found if "group" in name]
-
-
 WHOLE = {"w": torch.tensor([3.0]), "b": torch.tensor([4.0])}
 OTHERS = {"nothing": {}, "part": {"w": torch.tensor([3.0])}, "another length": {**WHOLE, "b": torch.ones(2)}}
 
@@ -121,36 +84,6 @@ def test_none_unless_all_gave_a_vector_over_the_same_entries(other, who, place):
         for holder, vector in members:
             cohort.add(holder, vector)
     assert whole.metrics()["diversity/members"] == 3 and broken.metrics() == {}
-
-
-def test_the_server_is_no_member():
-    """Members are the round's clients; a server alone has no diversity."""
-    cohort = CohortDiversity("gradient")
-    cohort.add(SERVER, WHOLE)
-    assert cohort.metrics() == {}
-    cohort.add(0, WHOLE)
-    found = cohort.metrics()
-    assert found["diversity/members"] == 1
-    assert found["diversity/gradient/l2/squared/with_server"] == pytest.approx(1 / 2)
-
-
-def test_layers_of_a_client_s_own_are_no_part_of_its_vector():
-    """Clients share w and keep b. Gradients (w, b) = (1, 7) and (1, -7): over w alone 2 / 4, over both 100 / 4 = 25."""
-    stream = {"labelled": Stream(part="labelled", batch_size=1, views=("weak",))}
-    job = Job(
-        key=Key(client=0),
-        update=LocalUpdate(),
-        receives={"student": {"w": torch.tensor([5.0])}, "own": {"b": torch.tensor([9.0])}},
-        data=stream,
-        limit=Limit(steps=1),
-    )
-    cohort = CohortDiversity("gradient")
-    for client, own in enumerate((7.0, -7.0)):
-        gradient = {"w": torch.tensor([1.0]), "b": torch.tensor([own])}
-        cohort.add(client, gradient_of_network(job, {"student": gradient}))
-    assert cohort.metrics()["diversity/gradient/l2/squared/clients"] == pytest.approx(0.5)
-    change = change_of_network(job, {"student": {"w": torch.tensor([3.0])}})
-    assert change.keys() == {"w"} and change["w"].tolist() == [-2.0]
 
 
 class Noted(GradientDiversity):
@@ -310,16 +243,6 @@ def test_clients_that_go_on_from_models_of_their_own_have_none():
     assert seen and not any(name.startswith("diversity") for name in seen[-1])
 
 
-def test_delta_against_the_outcomes(tiny):
-    """Recomputed from the weights that went back and forth, all vectors at once."""
-    _, seen, watch = run_with(tiny)
-    assert len(seen) == 3
-    for number, metrics in enumerate(seen, start=1):
-        deltas = [flat(sent.sends["student"]) - flat(job.receives["student"]) for job, sent in watch.clients(number)]
-        for norm, value in quotients(torch.stack(deltas).tolist()).items():
-            assert metrics[f"diversity/delta/{norm}/clients"] == pytest.approx(value, rel=1e-6)
-
-
 @pytest.mark.parametrize("setting", ["server", "every_client"])
 def test_a_network_that_is_a_sum_of_weight_sets(setting):
     """FedMatch sends changes to what a client kept. The change of sigma + psi is that of what the client keeps; what it
@@ -334,28 +257,3 @@ def test_a_network_that_is_a_sum_of_weight_sets(setting):
             assert metrics[f"diversity/delta/{norm}/clients"] == pytest.approx(value, rel=1e-6)
         assert metrics["diversity/gradient/l2/squared/clients"] > 0
         assert ("diversity/gradient/l2/squared/with_server" in metrics) == (setting == "server")
-
-
-def test_what_a_job_begins_with_reaches_no_engine(monkeypatch):
-    """It is there to be measured, and would be sent twice."""
-    module, received = module_of(fedmatch("server")), []
-    plain = module.engine.fit
-
-    def fit(jobs, *rest):
-        received.extend(jobs)
-        return plain(jobs, *rest)
-
-    monkeypatch.setattr(module.engine, "fit", fit)
-    module.training_step(1, 0)
-    assert received and all(job.begins is None for job in received)
-
-
-def test_equal_gradients_of_psi_have_a_diversity_of_one_over_c():
-    """With the regularizers alone psi's gradient is 2 lambda_l2 (psi - sigma) + lambda_l1 sign(psi) at every client."""
-    e = fedmatch("server")
-    alone = replace(e.method, lambdas=replace(e.method.lambdas, i=0.0, a=0.0, l2=0.01))
-    _, seen, _ = run_with(replace(e, method=alone), 1)
-    for metrics in seen:
-        assert metrics["diversity/gradient/l2/squared/clients"] == pytest.approx(1 / e.federation.C, rel=1e-5)
-        assert metrics["diversity/gradient/l1/plain/clients"] == pytest.approx(1.0, rel=1e-5)
-        assert metrics["diversity/gradient/l2/squared/with_server"] != pytest.approx(1 / e.federation.C, rel=1e-2)

@@ -16,7 +16,6 @@ from benchmark.records.record import run_folder
 from benchmark.records.retrain import retrain
 from benchmark.records.run import run
 from tests.conftest import record_of
-from tests.records.equality import differences
 from tests.records.test_run import Interrupt
 
 POOL_OF_ONE = EngineOptions(engine="pool", workers=1)
@@ -47,16 +46,6 @@ def test_processes_are_known_before_there_is_data_and_are_what_is_built(tiny, na
     ):
         assert isinstance(built, ProcessPool) == (processes > 1)
         assert ({**built.settings, "workers": 1} == launchers.settings) == (processes > 0)
-
-
-def test_a_pool_of_one_gives_the_bits_of_two(tiny, tmp_path):
-    """One worker is this process. The record calls it by what decides its bits."""
-    for workers in (1, 2):
-        run(tiny, tmp_path / str(workers), engine=EngineOptions(engine="pool", workers=workers))
-    assert differences(tmp_path / "1", tmp_path / "2", tiny) == []
-    manifests = [json.loads((run_folder(tmp_path / str(n), tiny) / "manifest.json").read_text()) for n in (1, 2)]
-    one, two = (manifest["engine"] for manifest in manifests)
-    assert one == {**two, "workers": 1} and one["name"] == "pool"
 
 
 @pytest.mark.parametrize(
@@ -90,11 +79,6 @@ def test_a_record_is_trained_again_by_its_own_engine_and_threads(tiny, tmp_path,
     found = retrain(record_of(run_folder(tmp_path, tiny)), copied=False)
     assert found.exact and found.trouble is None
     assert torch.get_num_threads() == threads
-
-
-def test_a_run_begun_by_a_withdrawn_engine_is_refused_by_name():
-    with pytest.raises(ConfigError, match="begun by the engine 'ray', which is withdrawn; start it anew"):
-        EngineOptions().as_recorded({"engine": {"name": "ray", "threads": 1}})
 
 
 def manifest(results):

@@ -12,19 +12,16 @@ from hypothesis import strategies as st
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment
 from benchmark.federated.divergence import first_not_finite
-from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.trees import copied
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, State, World
+from benchmark.methods.protocol import SERVER, State, World
 from benchmark.methods.ssfl import SSFL
 from benchmark.records import state
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
-from tests.federated.poison import LeavingOut, Spoiling, spoiled
+from tests.federated.poison import LeavingOut, Spoiling
 from tests.methods.golden import TRACES
-from tests.methods.toys import LABELLED, UNLABELLED, ToConstant
 from tests.records.equality import agree
 
 # One experiment of each method that has clients, all four of them in each round, with a state at the slots in one.
@@ -97,13 +94,6 @@ def test_a_dropped_client_is_one_that_sat_out(name, holders):
     assert first_not_finite(spoiled.state.server) is None
 
 
-def test_without_divergence_the_rule_moves_nothing_but_the_cell():
-    tiny = tiny_experiment()
-    one, other = (rounds(module_with(Spoiling, e, holders=()), 1, 2) for e in (tiny, dropping(tiny)))
-    assert same(one.state, other.state) and tiny.cell_key != dropping(tiny).cell_key
-    assert other.metrics == {**one.metrics, "comm/dropped": 0}
-
-
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - set(TOLERANT)) + ["server-only", "fixmatch"])
 def test_a_method_that_needs_every_update_refuses_to_drop(name):
     with pytest.raises(ConfigError, match=r"on_divergence: 'drop' with method '\w+'.* choose 'stop'"):
@@ -164,32 +154,6 @@ def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, 
     monkeypatch.setattr("benchmark.records.run.prepare", None)  # nothing may be prepared, let alone trained
     found = run(tiny, tmp_path)
     assert found["status"] == "diverged" and "round 2, client 1: student." in found["error"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SendsNaN(ToConstant):
-    def finish(self, local):
-        return spoiled(super().finish(local))
-
-
-@pytest.mark.slow
-def test_a_worker_process_says_the_same():
-    """The message of the reference engine, and its outcome under "drop", from another process."""
-    environment = prepare(dropping(tiny_experiment()))
-    receives = {"student": environment.setup().initial_weights()}
-    bad = [
-        Job(key=Key(client=client), update=SendsNaN(), receives=receives, data={part: stream}, limit=Limit(steps=2))
-        for client, part, stream in ((1, "unlabelled", UNLABELLED), (SERVER, "labelled", LABELLED))
-    ]
-    with ProcessPool(environment, workers=1) as engine:
-        outcomes = engine.fit(bad, 1, {})
-        first = next(outcomes)
-        assert first.sat_out and first.metrics == {"comm/dropped": 1.0} and first.steps == 2
-        with pytest.raises(Diverged, match="round 1, the server: student") as found:
-            next(outcomes)
-    with pytest.raises(Diverged) as expected:
-        list(ReferenceEngine(environment).fit(bad, 1, {}))
-    assert str(found.value) == str(expected.value)
 
 
 BIG = torch.finfo(torch.float32).max

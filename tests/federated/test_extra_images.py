@@ -15,7 +15,6 @@ from benchmark.experiment import Data, Federation
 from benchmark.federated.environment import prepare
 from benchmark.methods.protocol import CENTRAL, SERVER
 from benchmark.models.build import Model
-from sweeps.cost import count
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, module_of
 
@@ -77,13 +76,6 @@ def test_a_round_trains_on_them_and_reports_no_accuracy_of_pseudo_labels(root):
     module.training_step(1, 0)
     assert difference(before, module.models()["average"]) > 0
     assert "pseudo/kept" in module.metrics and "pseudo/accuracy" not in module.metrics
-
-
-def test_a_plan_counts_them():
-    """From the set's own numbers: two rounds of three local steps at the server and at each of two clients."""
-    federation = Federation(K=10, C=2, T=3, rounds=2)
-    cost = count(experiment(federation=federation, data=replace(experiment().data, N_s=1000))).whole
-    assert cost.local_steps == 2 * 3 * (1 + 2)
 
 
 def test_what_it_cannot_do_is_refused(root):

@@ -103,12 +103,6 @@ def test_sgd_with_nesterov_momentum_and_weight_decay_by_hand(environment, jobs):
     assert difference(weights_of(module.trainable["student"]), weights_of(by_hand.trainable["student"])) < 1e-6
 
 
-def test_jobs_do_not_depend_on_their_order(environment, jobs):
-    forward = {o.key: o for o in ReferenceEngine(environment).fit(jobs, 1, {})}
-    backward = {o.key: o for o in ReferenceEngine(environment).fit(jobs[::-1], 1, {})}
-    assert all(equal(forward[key].sends["student"], backward[key].sends["student"]) for key in forward)
-
-
 def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs):
     """All images of the server in one batch: the gradient over passes of 8 equals autograd on the mean of all 20."""
     from benchmark.diagnostics.diversity import on_all_images
@@ -134,11 +128,6 @@ def test_passes_reshuffle_and_leave_out_the_rest():
     assert [len(batch) for batch in batches] == [3] * 5
     assert len(set(batches[0]) | set(batches[1])) == 6
     assert not (batches[0] == batches[2]).all()
-
-
-def test_passes_with_the_incomplete_batch_see_every_image():
-    batches = passes(7, 3, 3, False, numpy_stream(0, "test"))
-    assert [len(batch) for batch in batches] == [3, 3, 1] and set().union(*batches) == set(range(7))
 
 
 def test_a_holder_with_one_image_gives_it_every_time():

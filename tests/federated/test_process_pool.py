@@ -3,9 +3,7 @@
 What the fast local step gives: test_fast_step.py. Legend: A, B, C sizes of any tensor.
 """
 
-import io
 import os
-import pickle
 import signal
 import threading
 import time
@@ -15,14 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmark.errors import ConfigError, FsslError
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.process_pool import ProcessPool, dumps, next_job, pickler
+from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.start import starting
 from benchmark.methods.protocol import Job, Key, Limit, Tree
 from tests.conftest import alive, tiny_experiment
@@ -186,23 +182,6 @@ def test_leaving_off_half_way_leaves_the_engine_usable(environment, two):
     assert same(environment, two, jobs)
 
 
-def test_one_call_within_another(environment, two):
-    """A method may ask for more work before it has taken all of the first."""
-    jobs = jobs_of(environment, Counting())
-    outer: Iterator = two.fit(jobs, 1, {})
-    found = [next(outer)]
-    inner = list(two.fit(jobs, 2, {}))
-    found += outer
-    for round_number, outcomes in ((1, found), (2, inner)):
-        expected = FastHere(environment).fit(jobs, round_number, {})
-        assert all(equal_trees(a.sends, b.sends) for a, b in zip(expected, outcomes, strict=True))
-
-
-def test_fewer_than_one_worker_is_refused(environment):
-    with pytest.raises(ConfigError, match="--workers: 0; choose 1 or more"):
-        ProcessPool(environment, workers=0)
-
-
 def test_a_killed_worker_is_one_error_and_not_a_hang(environment, tmp_path):
     """Killed in the middle of a job: the error comes within two seconds, and no worker is left."""
     killed_at = []
@@ -271,66 +250,6 @@ def test_no_worker_outlives_its_parent(how, tmp_path):
 def job(index: int, keeper: str) -> Job:
     key, limit = Key(client=index), Limit(steps=1)
     return Job(key=key, update=ToConstant(), receives={}, data={}, limit=limit, keeps=keeper)
-
-
-@given(
-    keepers=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30),
-    most=st.integers(1, 9),
-    luck=st.randoms(use_true_random=False),
-)
-def test_any_jobs_come_to_an_end_and_a_keeper_s_run_one_after_another(keepers, most, luck):
-    """Jobs begin whenever they may, and are handed out in list order: nothing waits for itself."""
-    jobs = [job(index, keeper) for index, keeper in enumerate(keepers)]
-    waiting, under_way = list(range(len(jobs))), set[int]()
-    for due in range(len(jobs)):
-        while (due not in under_way or luck.random() < 0.5) and (
-            index := next_job(jobs, waiting, under_way, most)
-        ) is not None:
-            assert keepers[index] not in {keepers[other] for other in under_way}
-            assert keepers[index] not in {keepers[other] for other in waiting if other < index}
-            waiting.remove(index)
-            under_way.add(index)
-            assert len(under_way) <= most
-        under_way.remove(due)
-    assert not waiting
-
-
-@given(
-    sizes=st.lists(st.integers(0, 4), min_size=3, max_size=3),
-    order=st.permutations([0, 1, 2]),
-    dtype=st.sampled_from((torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.uint8)),
-    part=st.sampled_from((slice(None), slice(1, 3), slice(None, None, 2))),
-)
-def test_a_tensor_keeps_its_values_type_and_layout(sizes, order, dtype, part):
-    """Whatever its order in memory; of a part only its own elements are sent."""
-    whole_ABC = torch.randint(0, 2, sizes, generator=torch.Generator().manual_seed(0)).to(dtype).permute(order)
-    tensor_ABC = whole_ABC[:, part]
-    received = pickle.loads(dumps({"it": tensor_ABC}))["it"]
-    assert received.dtype == dtype and torch.equal(received, tensor_ABC)
-    assert received.untyped_storage().nbytes() == tensor_ABC.nbytes
-    assert part != slice(None) or received.stride() == whole_ABC.stride()
-
-
-def test_weights_in_channels_last_stay_so_and_may_be_written_to():
-    weights_OIHW = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last).requires_grad_()
-    received = pickle.loads(dumps([weights_OIHW]))[0]
-    assert received.is_contiguous(memory_format=torch.channels_last) and not received.requires_grad
-    received += 1
-    assert torch.equal(received, weights_OIHW.detach() + 1)
-
-
-def test_weights_that_several_jobs_receive_are_sent_once():
-    """A pickler that goes on, as each worker has one, sends the second job without them."""
-    shared, file = torch.zeros(1000), io.BytesIO()
-    sender = pickler(file)
-    sender.dump({"a": shared, "b": [shared, torch.ones(2)]})
-    first = file.tell()
-    sender.dump({"c": shared})
-    assert 4000 < first < 5000 and file.tell() - first < 100
-    file.seek(0)
-    receiver = pickle.Unpickler(file)
-    tree = receiver.load()
-    assert tree["a"] is tree["b"][0] is receiver.load()["c"]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

@@ -70,12 +70,6 @@ def test_sharpen_limits() -> None:
     assert not sharpen(probs_ND.requires_grad_(), 0.5).requires_grad
 
 
-def test_mixup_by_hand() -> None:
-    """.25 x 8 + .75 x 4 = 5: lambda is the share of the first batch."""
-    mixed_NCHW = mixup(torch.full((1, 1, 2, 2), 8.0), torch.full((1, 1, 2, 2), 4.0), 0.25)
-    assert torch.equal(mixed_NCHW, torch.full((1, 1, 2, 2), 5.0))
-
-
 @given(pixels=hnp.arrays(np.float32, (2, 3, 1, 2, 2), elements=st.floats(0, 1, width=32)), lam=SHARES)
 def test_mixup_properties(pixels: np.ndarray, lam: float) -> None:
     """Both ends exactly, an image mixed with itself exactly, never outside the two, and symmetric."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmark.errors import ConfigError
-from benchmark.methods.shared import RunningMean, ema, ema_, mean, momentum_step
+from benchmark.methods.shared import RunningMean, ema_, mean, momentum_step
 from benchmark.methods.ssfl import Grouping, with_server
 from tests.federated.helpers import equal
 
@@ -73,15 +73,6 @@ def test_released_groups(C, S, sizes):
 def test_released_groups_that_leave_one_empty_are_refused():
     with pytest.raises(ConfigError, match="leaves no client"):
         Grouping(S=5, sizes="released_code").group_sizes(6)  # 2, 2, 2, 0, -2
-
-
-def test_ema_by_hand():
-    """FedSwitch Eq. 1 with alpha = .75: .75 (4, 8) + .25 (8, 0) = (5, 6); counters are the new ones."""
-    old = {"w": torch.tensor([4.0, 8.0]), "n": torch.tensor(3)}
-    new = {"w": torch.tensor([8.0, 0.0]), "n": torch.tensor(9)}
-    moved = ema(old, new, 0.75)
-    assert moved["w"].tolist() == [5.0, 6.0] and moved["n"].item() == 9
-    assert ema(old, new, 0.0)["w"].tolist() == [8.0, 0.0]
 
 
 @pytest.mark.parametrize("lerp", [False, True])

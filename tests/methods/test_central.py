@@ -129,23 +129,6 @@ def test_loss_in_numpy(method, expected):
     assert float(aux["server/loss"]) == pytest.approx(supervised, rel=1e-6)
 
 
-def test_targets_take_no_gradient():
-    """Pi-Model: d/dW of the mean of (p(V) - const)^2, by finite differences with the target held."""
-    method, work = PiModel(), step(PiModel())
-    method.loss(work)[0].backward()
-    actual, target, h = work.network[1].weight.grad[1, 2].item(), PROBS, 1e-6
-
-    def value(weight):
-        difference = ((softmax(logits(V, weight), axis=1) - target) ** 2).mean()
-        supervised = -log_softmax(logits(X, weight), axis=1)[np.arange(3), LABELS].mean()
-        return supervised + RAMP * 10 * difference
-
-    up, down = W.copy(), W.copy()
-    up[1, 2] += h
-    down[1, 2] -= h
-    assert actual == pytest.approx((value(up) - value(down)) / (2 * h), rel=1e-5)
-
-
 METHODS = (FixMatch, UDA, PseudoLabeling, PiModel, MeanTeacher, MixMatch, ReMixMatch)
 
 

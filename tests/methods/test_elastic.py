@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.easgd import EASGD, Asymmetric, ElasticUpdate, MovingRate
+from benchmark.methods.easgd import EASGD, Asymmetric, ElasticUpdate
 from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.protocol import Local
 from benchmark.methods.shared import mean
@@ -42,17 +42,6 @@ def test_the_pull_by_hand(sends, sent):
     assert sends_tree["student"]["w"].item() == sent
     assert local.private is not None
     assert local.private["student"]["w"].item() == 3.5 and local.private["student"]["count"].item() == 7
-
-
-@pytest.mark.parametrize(
-    ("elastic", "C", "alpha", "beta"),
-    [
-        (MovingRate(), 16, 0.05625, 0.9),  # Table 5's cohort: 0.9 / 16
-        (Asymmetric(alpha=0.3, beta=0.4), 9, 0.3, 0.4),
-    ],
-)
-def test_rates_by_hand(elastic, C, alpha, beta):
-    assert elastic.rates(C) == pytest.approx((alpha, beta))
 
 
 def test_a_full_pull_is_fedavg_one_round_late():

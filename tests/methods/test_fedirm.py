@@ -3,7 +3,6 @@
 import functools
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -11,30 +10,11 @@ from torch import nn
 
 from benchmark.config import values_before
 from benchmark.federated.environment import weights_of
-from benchmark.methods.fedirm import FedIRM, RelationMatching, mean_relation, relation_loss, several_passes
+from benchmark.methods.fedirm import FedIRM, RelationMatching
 from benchmark.methods.protocol import Key
-from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
 from tests.methods.watch import watched
-
-# --- relations ---
-
-
-def test_the_mean_is_over_the_clients_that_have_the_class():
-    one = torch.tensor([[0.8, 0.2], [0.0, 0.0]])
-    two = torch.tensor([[0.4, 0.6], [0.5, 0.5]])
-    assert torch.allclose(mean_relation([one, two]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
-    assert mean_relation([one, one]).tolist()[1] == [0.0, 0.0]
-
-
-def test_the_relation_loss_by_hand():
-    """Rows (1/2, 1/2) and (1/4, 3/4): KL is ln(4/3)/2 one way and 3 ln 3 / 4 - ln 2 the other. A second row is on one
-    side alone; half of the sum over two rows."""
-    mine, theirs = torch.tensor([[0.5, 0.5], [0.0, 0.0]]), torch.tensor([[0.25, 0.75], [0.1, 0.9]])
-    there, back = math.log(4 / 3) / 2, 0.75 * math.log(3) - math.log(2)
-    assert relation_loss(mine, theirs).item() == pytest.approx((there + back) / 2 / 2, rel=1e-6)
-
 
 # --- the local loss ---
 
@@ -50,21 +30,6 @@ class Linear(nn.Module):
 
     def forward(self, images_NCHW):
         return self.last(self.dropout(self.norm(images_NCHW.flatten(1))))
-
-
-def test_passes_differ_by_dropout_alone():
-    """The mean of 400 passes with dropout .5 of a linear network is not its prediction; nothing but dropout is in
-    training mode, and afterwards nothing is."""
-    images_NCHW = torch.randn(6, 1, 2, 2, generator=torch.Generator().manual_seed(0)) * 3
-    plain, dropped = Linear(4).eval(), Linear(4, dropout=0.5).eval()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        actual = several_passes(dropped, images_NCHW, 400).softmax(-1).mean(0)
-        torch.manual_seed(1)
-        again = several_passes(dropped, images_NCHW, 400).softmax(-1).mean(0)
-    assert (actual - again).abs().max() < 0.1 < (actual - plain(images_NCHW).softmax(1)).abs().max()
-    assert torch.allclose(actual.sum(1), torch.ones(6)) and not any(m.training for m in dropped.modules())
-    assert dropped.norm.num_batches_tracked == 0
 
 
 @pytest.mark.parametrize("asked", ["student", "teacher"])
@@ -93,16 +58,6 @@ def test_who_is_asked_with_dropout(asked):
     assert aux["kept_N"].tolist() == kept_N.tolist() and 5 < kept_N.sum() < 35
     if asked == "student":  # two cuts on two predictions: neither alone gives the same
         assert kept_N.tolist() != (mean_ND.max(1).values >= 0.6).tolist()
-
-
-@pytest.mark.parametrize(("round_number", "expected"), [(3, math.exp(-5)), (5, math.exp(-1.25)), (7, 1.0), (50, 1.0)])
-def test_the_ramp(round_number, expected):
-    """Two rounds on labels; t = 0, 2, 4 of 4 rounds since clients joined, or in all."""
-    world: Any = type("World", (), {"round": round_number})
-    assert FedIRM(warm_start_rounds=2, ramp_rounds=4, ramp_from="joining").ramp(world) == pytest.approx(expected)
-    earlier: Any = type("World", (), {"round": round_number - 2})
-    assert FedIRM(warm_start_rounds=2, ramp_rounds=4).ramp(earlier) == pytest.approx(expected)
-    assert FedIRM(ramp_rounds=0).ramp(world) == 1.0
 
 
 # --- whole rounds, independently ---
@@ -208,20 +163,3 @@ def test_labelled_clients_send_their_relations_first():
     assert module.metrics["comm/bytes_up"] == 4 * model + 400
     assert module.metrics["comm/bytes_down"] == 4 * model + 3 * 400
     assert not any("trained" in kept for kept in module.state.clients.values())
-
-
-def test_a_cohort_without_labels_uses_the_last_relations():
-    federation = replace(tiny_experiment().federation, C=2, rounds=12)
-    module, watch = watched(experiment_of(METHOD, federation=federation), 12)
-    last, both = None, set()
-    for number in range(1, 13):
-        jobs, outcomes = zip(*watch.seen[number], strict=True)
-        sent = [outcome.sends["relation"] for outcome in outcomes if "relation" in outcome.sends]
-        last = sent[0] if sent else last
-        for job in jobs:
-            if not module.environment.labelled[job.key.client]:
-                actual = job.receives.get("relation")
-                assert (actual is None) == (last is None)
-                assert last is None or torch.equal(actual, last)
-                both.add((bool(sent), last is None))
-    assert {(True, False), (False, False)} <= both

@@ -19,11 +19,9 @@ from benchmark.methods.protocol import Job, Key, Limit
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.optim.sgd import SGD, Constant
-from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, equal
 from tests.methods.watch import tiny_with, watched
 
-BASE = tiny_experiment()
 BATCHES: dict[str, Any] = {"batch_size": 8, "labelled_batch_size": 4, "server_batch_size": 8}
 SHARED: dict[str, Any] = {"threshold": 0.14, "mu": 0.1, **BATCHES}
 FOUR: dict[str, Any] = {
@@ -126,14 +124,6 @@ def test_divergence_against_scipy(logits):
         share_D = share(logits_ND)
         assert float(share_D.sum()) == pytest.approx(1.0) and float(kl_from_uniform(share_D)) >= -1e-12
         assert float(kl_from_uniform(share_D)) == pytest.approx(entropy(share_D.numpy(), np.full(5, 0.2)), abs=1e-9)
-
-
-def test_two_ways_to_read_distribution_of_predictions():
-    """Logits (ln 3, 0), (ln 3, 0), (0, ln 3), (0, 0): class 0 has 3/4, 3/4, 1/4 and 1/2, on average 9/16. Labels are 0,
-    0, 1 and, of equals, 0: three quarters."""
-    logits_ND = torch.tensor([[3.0, 1], [3, 1], [1, 3], [1, 1]]).log()
-    assert mean_softmax(logits_ND).tolist() == pytest.approx([9 / 16, 7 / 16])
-    assert histogram(logits_ND).tolist() == [0.75, 0.25]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,12 @@
-"""HeteroFL: slices and means by hand, scaler and mask, and entries that nobody trained."""
-
-from dataclasses import replace
+"""HeteroFL: slices and means by hand, scaler and mask."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmark.data.partition import Shards
-from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.heterofl import ClientUpdate, HeteroFL, averaged, leading_slices, masked, scaler
+from benchmark.methods.heterofl import averaged, leading_slices, masked, scaler
 from tests.federated.helpers import equal
-from tests.methods.watch import tiny_with, watched
 
 # Two hidden units, three inputs, two classes.
 WEIGHTS = {
@@ -20,18 +15,6 @@ WEIGHTS = {
     "fc2.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
     "fc2.bias": torch.tensor([5.0, 6.0]),
 }
-
-
-def experiment(widths=(1.0, 0.5, 0.25), **factors):
-    e = tiny_with(HeteroFL(batch_size=8, widths=widths), "everywhere", **factors)
-    return replace(e, model=replace(e.model, norm="sbn"))
-
-
-def test_half_a_network_by_hand():
-    half = leading_slices(WEIGHTS, 0.5)
-    assert half["fc1.weight"].tolist() == [[1.0, 2.0, 3.0]] and half["fc1.bias"].tolist() == [7.0]
-    assert half["fc2.weight"].tolist() == [[1.0], [3.0]] and half["fc2.bias"].tolist() == [5.0, 6.0]
-    assert equal(leading_slices(WEIGHTS, 1.0), WEIGHTS)
 
 
 def test_means_where_slices_overlap_by_hand():
@@ -65,28 +48,3 @@ def test_the_scaler_divides_behind_every_layer_but_the_last():
             scaled = network(images)
         torch.testing.assert_close(scaled, 4 * plain)
         assert torch.equal(network(images), plain)
-
-
-def test_a_round_is_the_mean_of_what_clients_of_three_widths_sent():
-    """Clients of three classes: each sends the slices of its width, and of the last layer its classes count."""
-    e = replace(experiment(), partition=Shards(classes_per_client=3))
-    module, watch = watched(e, rounds=1)
-    start = weights_of(prepare(e).network())
-    trained = []
-    for job, outcome in watch.seen[1]:
-        if isinstance(job.update, ClientUpdate):
-            sent = outcome.sends["student"]
-            assert equal(job.receives["student"], leading_slices(start, job.update.width))
-            own = module.environment.network(job.network).state_dict()
-            assert {name: value.shape for name, value in sent.items()} == {n: v.shape for n, v in own.items()}
-            trained.append((job.update, sent))
-    assert len({update.width for update, _ in trained}) > 1
-    for name in ("conv2.weight", "fc2.weight"):
-        for row in (0, 7):
-            actual = [
-                sent[name][row, 0].double()
-                for update, sent in trained
-                if (row < len(sent[name]) if name == "conv2.weight" else row in update.classes)
-            ]
-            expected = sum(actual) / len(actual) if actual else start[name][row, 0].double()
-            torch.testing.assert_close(module.state.server["student"][name][row, 0].double(), expected)

@@ -2,14 +2,13 @@
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
 from benchmark.errors import ConfigError
-from benchmark.federated.environment import prepare
 from benchmark.methods.catalogue import method_class, read_method
 from benchmark.methods.protocol import Local, Method
 from tests.conftest import ROOT, tiny_experiment
@@ -110,11 +109,6 @@ def test_a_wrong_return_value_names_the_function_and_what_was_wanted(function, r
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_stream_of_an_unknown_part_is_refused():
-    with pytest.raises(ConfigError, match="a stream's part: 'unlabeled'; did you mean 'unlabelled'?"):
-        prepare(tiny_experiment()).part(0, "unlabeled")
-
-
 class Plain(Method):
     needs = frozenset({"server"})
 
@@ -132,13 +126,3 @@ class Plain(Method):
 def test_names_that_are_no_method(name, message):
     with pytest.raises(ConfigError, match=message):
         method_class(name)
-
-
-def test_a_new_method_needs_no_flag():
-    """`Method` and `LocalUpdate` answer everything that engines and plans ask."""
-    assert not Toy.takes_missing_updates and not Method.takes_missing_updates
-    update = ToConstant()
-    assert (update.phases, update.sends_changes) == (("loss",), False)
-    with pytest.raises(ConfigError, match="on_divergence: 'drop'"):
-        e = tiny_experiment(method=Toy())
-        module_of(replace(e, federation=replace(e.federation, on_divergence="drop")))

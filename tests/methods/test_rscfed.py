@@ -9,14 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.experiment import from_json, to_json
-from benchmark.federated.engines import ReferenceEngine
-from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.environment import weights_of
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
 from benchmark.methods.protocol import Job, Outcome, Training
-from benchmark.methods.rscfed import RSCFed, norm_of_all, sum_of_norms
-from tests.conftest import tiny_experiment
-from tests.federated.helpers import difference, equal
+from benchmark.methods.rscfed import RSCFed
+from tests.federated.helpers import difference
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
 from tests.methods.watch import watched
 
@@ -98,37 +95,6 @@ def test_four_rounds_by_plain_torch(method, share, beta):
 # --- subsets, and a client drawn twice ---
 
 
-def test_a_client_drawn_twice_trains_twice_from_the_global_model():
-    """Both subsets are everyone. The second job is sent nothing, and yet equals a fresh job that is sent the model; the
-    teacher goes on from what the first left, with 2 steps each."""
-    experiment = experiment_of(rscfed(M=2, subset=4, batch_size=8))
-    start = weights_of(prepare(experiment).network())
-    module, (log,) = rounds_of(experiment)
-    model_bytes = sum(value.nbytes for value in start.values())
-    assert module.metrics["comm/bytes_down"] == 4 * model_bytes and module.metrics["comm/bytes_up"] == 8 * model_bytes
-    second = {job.key.client: (job, out) for job, out in zip(log.jobs, log.outcomes, strict=True) if job.key.draw == 1}
-    assert len(second) == 4 and all(job.receives == {} for job, _ in second.values())
-    labelled = next(k for k in range(4) if module.environment.labelled[k])
-    job, outcome = second[labelled]
-    (fresh,) = ReferenceEngine(module.environment).fit([replace(job, receives={"student": start})], 1, {})
-    assert equal(outcome.sends["student"], fresh.sends["student"])
-    assert not equal(
-        outcome.sends["student"], next(o for o in log.outcomes if o.key.client == labelled).sends["student"]
-    )
-    for client, kept in module.state.clients.items():
-        assert set(kept) == (set() if int(client) == labelled else {"teacher", "teacher_steps"})
-        assert kept.get("teacher_steps", 4) == 4
-
-
-def test_the_round_is_the_mean_of_the_subsets():
-    """Eq. 7 from the outcomes: beta 0 and by size, subsets of two, (n1 w1 + n2 w2) / (n1 + n2), the mean of 3."""
-    module, (log,) = rounds_of(experiment_of(rscfed(M=3, subset=2, batch_size=8, beta=0.0, labelled_weight="by_size")))
-    sent = [(module.environment.sizes[o.key.client], o.sends["student"]["fc2.bias"].double()) for o in log.outcomes]
-    pairs = [sent[first : first + 2] for first in (0, 2, 4)]
-    expected = sum((n1 * w1 + n2 * w2) / (n1 + n2) for (n1, w1), (n2, w2) in pairs) / 3
-    assert torch.allclose(module.models()["student"]["fc2.bias"].double(), expected, atol=1e-7)
-
-
 def sent_in(log, module):
     """(client's number, its images, whether it is labelled, a weight of its model) of each outcome."""
     environment = module.environment
@@ -170,42 +136,6 @@ def test_a_labelled_client_of_few_images_keeps_its_share():
     assert few[0].metrics["aggregation/labelled_share"] == 0.5
     assert subset[0].metrics["aggregation/labelled_share"] < 1e-300
     assert all(torch.isfinite(value).all() for value in few[0].models()["student"].values())
-
-
-def test_former_names_and_defaults_keep_their_cells():
-    """per_subset was "paper" in older records: read, and in the hash."""
-    e = experiment_of(rscfed(M=2, subset=3))
-    plain = to_json(e)
-    assert plain["method"]["labelled_weight"] == "per_subset"
-    assert to_json(e, hashed=True)["method"]["labelled_weight"] == "paper"
-    assert "weighting" not in to_json(experiment_of(fed_consist()), hashed=True)["method"]
-    plain["method"]["labelled_weight"] = "paper"
-    assert from_json(plain) == e and from_json(plain).cell_key == e.cell_key
-
-
-# --- what is sent and kept ---
-
-
-@pytest.mark.parametrize("teacher_start", ["paper", "released_code"])
-def test_the_first_global_model_is_sent_to_clients_that_come_late(teacher_start):
-    """One client a round. The paper's teachers start at theta_glob^0, which is known in round 1, not needed by the
-    labelled client, and sent once to any other."""
-    method = rscfed(M=1, subset=1, batch_size=8, teacher_start=teacher_start)
-    module, logs = rounds_of(
-        experiment_of(method, federation=replace(tiny_experiment().federation, rounds=12)), rounds=12
-    )
-    start, met = weights_of(module.environment.network()), set()
-    sent = 0
-    for number, log in enumerate(logs, start=1):
-        (job,) = log.jobs
-        client = job.key.client
-        late = number > 1 and client not in met and not module.environment.labelled[client]
-        assert set(job.receives) == ({"student", "teacher"} if late and teacher_start == "paper" else {"student"})
-        if "teacher" in job.receives:
-            sent += 1
-            assert equal(job.receives["teacher"], start) and not equal(job.receives["student"], start)
-        met.add(client)
-    assert len(met) > 2 and (sent > 0) == (teacher_start == "paper")
 
 
 # Distance-reweighted aggregation, by hand on three clients with two weights each.
@@ -273,17 +203,6 @@ def test_the_beta_rules():
         assert weights == pytest.approx([value / sum(unlabelled_alone) for value in unlabelled_alone], rel=1e-6)
     # paper, A B C with 7.5 ln 2: 2^-.75, 1, 2^-3
     check(paper.consensus(MODELS, [A, B, C]), [0.5 * 2**-0.75, 0.25, 0.25 / 8])
-
-
-def test_statistics_count_for_the_released_distance_alone():
-    """A running mean 2 apart adds 2 to the sum of norms, nothing to the norm of parameters; a counter adds nothing."""
-    extra = [
-        {"norm.running_mean": torch.tensor([value]), "norm.num_batches_tracked": torch.tensor(7)}
-        for value in (1.0, 3.0)
-    ]
-    left, right = ({**model(t), **more} for t, more in zip((0, 10), extra, strict=True))
-    assert norm_of_all(left, right) == pytest.approx(10.0)
-    assert sum_of_norms(left, right) == pytest.approx(16.0)
 
 
 # The mean teacher of RSCFed and Fed-Consist by hand: sharpening, both losses, the moving average.

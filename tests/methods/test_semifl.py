@@ -22,7 +22,6 @@ from benchmark.optim.sgd import SGD
 from benchmark.streams import numpy_stream
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, module_of
-from tests.methods.watch import Watch
 
 UNCHANGED = Augmentation(
     weak=Weak(flip=0.0, crop_padding=0.0),
@@ -173,25 +172,6 @@ def test_static_statistics_come_from_everyone_or_from_the_server(who, moments):
     assert torch.allclose(weights["norm1.running_mean"], mean, atol=1e-4)
     assert torch.allclose(weights["norm1.running_var"], var, atol=1e-4, rtol=1e-4)
     assert (module.metrics["comm/bytes_down"] > 0) == (who != "server")
-
-
-def test_what_is_evaluated_has_its_own_statistics():
-    """The first layer's, whose input no weight changes, after every round and in both orders; and in round 1 of the
-    released order clients label with statistics of the first weights, not with 0 and 1."""
-    for order in ("paper", "released_code"):
-        e = replace(tiny(order=order), model=Model(network="tiny_cnn", norm="sbn"))
-        module = module_of(e)
-        watch = Watch(module)
-        for number in (1, 2):
-            module.training_step(number, 0)
-            assert own_statistics(module.models()["student"], module.environment)
-            received = [job.receives["student"] for job, _ in watch.seen[number] if "fix" in job.data]
-            assert received and all(own_statistics(weights, module.environment) for weights in received)
-
-
-def own_statistics(weights, environment):
-    outs = torch.cat(first_layer(weights, environment, range(environment.K)))
-    return torch.allclose(weights["norm1.running_mean"], outs.mean(dim=(0, 2, 3)), atol=1e-4)
 
 
 def first_layer(weights, environment, clients):

@@ -11,7 +11,6 @@ from benchmark.experiment import Experiment
 from benchmark.federated.divergence import first_not_finite
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
-from tests.conftest import tiny_experiment
 from tests.methods.golden import TRACES
 from tests.methods.watch import watched
 
@@ -75,15 +74,6 @@ def test_a_client_with_images_of_one_kind_alone(name):
         assert first_not_finite(module.state.server) is None
 
 
-@pytest.mark.parametrize("name", ["rscfed", "fed-consist", "supervised-fl-every-client"])
-def test_methods_that_draw_by_size_never_ask_a_client_without_images(name):
-    """Client 3 holds nothing: it gets no job, and the mean is over the others."""
-    environment = with_few_images(TRACES[name], 0, 0, clients=(3,))
-    module, watch = watched(environment.experiment, 2, environment)
-    asked = {job.key.client for job, _ in (*watch.seen[1], *watch.seen[2])}
-    assert asked and 3 not in asked and first_not_finite(module.state.server) is None
-
-
 @pytest.mark.parametrize("name", ["crl-grouping", "self-training", "supervised"])
 def test_a_client_without_images_is_named_where_it_is_asked(name):
     """SSFL asks the whole cohort: C = K, so client 0 is among it."""
@@ -91,19 +81,7 @@ def test_a_client_without_images_is_named_where_it_is_asked(name):
         two_rounds(with_few_images(TRACES[name], 0, 0))
 
 
-@pytest.mark.parametrize("name", ["fedprox-fixmatch", "fedswitch-share", "ts-client-ema-share"])
-def test_a_client_without_any_images_is_named_where_its_job_has_no_stream(name):
-    with pytest.raises(ConfigError, match="holder 0 has no images for its local training"):
-        two_rounds(with_few_images(TRACES[name], 0, 0))
-
-
 def test_in_semifl_a_client_without_images_is_sure_of_nothing_and_sits_out():
     environment = with_few_images(TRACES["semifl"], 0, 0)
     module, _ = watched(environment.experiment, 1, environment)
     assert module.metrics["comm/sat_out"] >= 1 and first_not_finite(module.state.server) is None
-
-
-def test_more_clients_than_images_is_refused_before_training():
-    tiny = tiny_experiment()
-    with pytest.raises(ConfigError, match="K"):
-        prepare(replace(tiny, federation=replace(tiny.federation, K=5000, C=4)))

@@ -1,15 +1,13 @@
 """Supervised FL: FedAvg computed again, and which clients train on which labels."""
 
-from dataclasses import replace
 from functools import reduce
 from operator import add
 
 import pytest
 
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.shared import labelled_cohort
 from benchmark.methods.supervised_fl import SupervisedFL
-from tests.federated.helpers import difference, equal, module_of
+from tests.federated.helpers import equal, module_of
 from tests.methods.watch import tiny_with, trained, watched
 
 SETTINGS = ("everywhere", "every_client", "some_clients", "share", "one_more_client")
@@ -56,23 +54,3 @@ def test_holders_of_labels_train_on_all_of_them_and_nobody_else_trains(setting):
         assert outcome.steps == -(-len(held) // 8) == -(-labelled[job.key.client] // 8)
     if setting == "everywhere":
         assert sum(labelled[client] for client in holders) == sum(map(len, module.environment.split.clients))
-
-
-def test_a_cohort_without_labels_is_drawn_from_those_with_labels():
-    """K = 4, C = 1, one labelled client: it trains in every round, whoever was drawn."""
-    module = module_of(experiment("some_clients", C=1, rounds=6))
-    (holder,) = [client for client in range(4) if module.environment.labelled[client]]
-    worlds = [module._world(round_number) for round_number in range(1, 7)]
-    assert {labelled_cohort(world)[0] for world in worlds} == {holder}
-    assert any(world.cohort() != [holder] for world in worlds)
-    before = module.state.server["student"]
-    module.training_step(1, 0)
-    assert difference(before, module.state.server["student"]) > 0
-
-
-def test_where_nobody_sends_anything_momentum_is_left_alone():
-    method = SupervisedFL(batch_size=8, server_momentum=0.5)
-    module = module_of(experiment("everywhere", method))
-    module.training_step(1, 0)
-    world = replace(module._world(2), fit=lambda jobs: iter(()))
-    assert method.round(module.state, world) == (module.state, {})

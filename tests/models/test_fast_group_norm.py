@@ -9,10 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmark.federated.environment import prepare
-from benchmark.federated.jobs import JobRunner
 from benchmark.models.fast_group_norm import FastGroupNorm, use_fast_group_norms
-from tests.conftest import tiny_experiment
 
 
 def norm_and_images(N, groups, per_group, side, mean=0.0, seed=0):
@@ -63,19 +60,3 @@ def test_elsewhere_it_is_pytorchs_own_to_the_bit(change):
     own = nn.GroupNorm(2, 4).to(images.dtype)
     own.load_state_dict(norm.state_dict())
     assert torch.equal(norm(images), own(images))
-
-
-def test_many_channels_a_group_and_other_norms_are_left_alone():
-    without = nn.GroupNorm(2, 4, affine=False)
-    network = nn.Sequential(nn.GroupNorm(2, 16), nn.BatchNorm2d(4), without, nn.GroupNorm(2, 4))
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    use_fast_group_norms(network)
-    assert [type(module) for module in network] == [nn.GroupNorm, nn.BatchNorm2d, nn.GroupNorm, FastGroupNorm]
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
-@pytest.mark.parametrize(("fast", "kind"), [(True, FastGroupNorm), (False, nn.GroupNorm)])
-def test_fast_local_steps_have_it_and_plain_ones_do_not(fast, kind):
-    """The tiny network's second norm has 8 channels a group."""
-    network = JobRunner(prepare(tiny_experiment()), fast=fast)._network(None)
-    assert [type(module) for module in network.modules() if isinstance(module, nn.GroupNorm)] == [kind, nn.GroupNorm]

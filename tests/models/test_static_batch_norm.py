@@ -10,7 +10,6 @@ from benchmark.models.build import Model, build, count_parameters
 from benchmark.models.norms import (
     StaticBatchNorm2d,
     has_batch_statistics,
-    mean_statistics,
     set_statistics,
     statistics_over,
 )
@@ -53,17 +52,6 @@ def test_in_training_it_is_torchs_batch_norm_with_its_gradient() -> None:
     for actual, expected in pairs:
         assert actual.grad is not None
         assert torch.equal(actual.grad, expected.grad)  # type: ignore[arg-type]
-
-
-def test_clients_weighted_by_their_batches_make_one_pass() -> None:
-    layer, _ = layer_and_torchs()
-    batches = [batches_of([4, 4, 2], seed=1), batches_of([5], seed=2)]
-    for pooled, counts in ((False, [3, 1]), (True, [10, 5])):
-        shares = [statistics_over(layer, some, pooled=pooled) for some in batches]
-        assert [count for _, count in shares] == counts
-        together = statistics_over(layer, batches[0] + batches[1], pooled=pooled)[0]
-        for name, mean_C in mean_statistics(shares, pooled=pooled).items():
-            torch.testing.assert_close(mean_C, together[name])
 
 
 @settings(max_examples=25, deadline=None)

@@ -4,14 +4,13 @@ import re
 import subprocess
 import tomllib
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
-from benchmark.papers.item import ACCURACY, Claim
+from benchmark.papers.item import ACCURACY
 from benchmark.papers.published import PUBLISHED, claims_of, read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.derived import DERIVED
@@ -106,39 +105,6 @@ def test_what_is_written_of_a_claim_later_is_not_in_its_hash():
     assert any(claim.withdrawn for claim in item.claims) and any(claim.elsewhere for claim in item.claims)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"elsewhere": [{"item": "ssfl/tabj1", "contrasts": {}}]}, r"unknown key elsewhere\[0\].contrasts"),
-        ({"elsewhere": [{"item": "ssfl/tabj1"}]}, r"elsewhere\[0\].contrast is missing"),
-        ({"contrast": {}}, "contrast is missing"),
-        ({"made": date(2026, 11, 25)}, r"made: .* is not a time in UTC; write 2026-11-25T14:05:00Z"),
-        ({"made": datetime(2026, 11, 25, 14, 5)}, "is not a time in UTC"),
-    ],
-)
-def test_a_misspelt_addition_is_refused(more, said):
-    claim = {"name": "a", "quote": "", "source": "our", "form": "improves", "least": 0.0, "contrast": {"a": 1}}
-    with pytest.raises(ConfigError, match=said):
-        claims_of({"claims": [{**claim, **more}]})
-
-
-def claim_of(item: str, name: str, profile: str) -> Claim:
-    return next(claim for claim in items([item], profile)[0].claims if claim.name == name)
-
-
-def test_several_data_sets():
-    """On their mean, or in each of them; on the digits, which stand in for all, the difference itself."""
-    data = ("CIFAR-10", "CIFAR-100", "HAM10000")
-    mean, each = "Sub-sampling helps, mean of the data sets: accuracy", "Better than FedIRM on each data set: accuracy"
-    assert claim_of("rscfed/tab2", mean, "demo").contrast == {"8x8 digits/Basic + SSO": 1, "8x8 digits/Basic": -1}
-    thirds = {f"{d}/{m}": pytest.approx(sign / 3) for d in data for m, sign in (("Basic + SSO", 1), ("Basic", -1))}
-    assert claim_of("rscfed/tab2", mean, "laptop").contrast == thirds
-    assert claim_of("rscfed/tab1", each, "demo").contrasts == ({"8x8 digits/RSCFed": 1, "8x8 digits/FedIRM": -1},)
-    assert claim_of("rscfed/tab1", each, "laptop").contrasts == tuple(
-        {f"{name}/RSCFed": 1, f"{name}/FedIRM": -1} for name in data
-    )
-
-
 CLAIM = {
     "name": "More is better",
     "quote": "",
@@ -163,21 +129,3 @@ def test_a_claim_over_one_stand_in_is_judged_once():
     assert (claim.name, dict(claim.contrast)) == ("More is better", {"MNIST/x": 1.0, "MNIST/y": -1.0})
     within = CLAIM | {"name": "Within", "form": "comparable"}
     assert len(claims_of({"claims": [CLAIM, within]}, {"a": "MNIST", "b": "MNIST"})) == 2
-
-
-def test_a_claim_has_the_hour_and_commit_of_its_file_or_both_of_its_own(monkeypatch, tmp_path):
-    """One with an hour of its own has not the file's commit; a day without its hour in UTC is refused."""
-    (tmp_path / "ssfl").mkdir()
-    file = (PUBLISHED / "ssfl" / "tabf1.toml").read_text()
-    monkeypatch.setattr("benchmark.papers.published.PUBLISHED", tmp_path)
-
-    def read(made: str) -> list[tuple[str, str]]:
-        own = file.replace("[[claims]]\n", f"[[claims]]\n{made}\n", 1)
-        own = re.sub("claims_made.*", "claims_made = 2026-11-22T10:42:44Z", own)
-        (tmp_path / "ssfl" / "tabf1.toml").write_text(re.sub("claims_commit.*", 'claims_commit = "1938163"', own))
-        return [(f"{c['made']:%d %H:%M}", c.get("commit", "")) for c in read_published("ssfl/tabf1")["claims"]]
-
-    file = re.sub("\nmade .*\ncommit .*", "", file)
-    assert set(read("")) == {("22 10:42", "1938163")}
-    assert read("made = 2026-11-25T14:05:00Z")[:2] == [("25 14:05", ""), ("22 10:42", "1938163")]
-    assert read('made = 2026-11-25T14:05:00Z\ncommit = "abc1234"')[0] == ("25 14:05", "abc1234")

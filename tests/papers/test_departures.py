@@ -8,14 +8,15 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
+from benchmark.federated.divergence import first_not_finite
 from benchmark.papers import catalogue, fedswitch, switches
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import FULL_SIZE, PROFILES
 from benchmark.papers.switches import Switch, switches_of
-from benchmark.records.run import run
-from tests.conftest import ROOT, record_of
+from tests.conftest import ROOT
+from tests.federated.helpers import module_of
 from tests.papers.conftest import item_of
 
 # What a named change of a paper moves, by hand. A field with others below it moves as a whole; other clients have
@@ -91,28 +92,6 @@ def test_defaults_are_cells_that_are_trained_anyway(paper, profile):
     assert {label.split("/")[0] for label, key in default.items() if key not in known} == own
 
 
-def test_the_profile_s_own_way_comes_first():
-    for profile, norm, flip in (("laptop", "gn", 0.0), ("paper", "none", 0.5)):
-        item = departures("ssfl", profile)
-        assert item.cell("norm/default").experiment.model.norm == norm
-        assert item.cell("flips/default").experiment.data.augmentation.weak.flip == flip
-        words = item.cell("flips/default").note.split(";")[0]
-        assert str(item.cell("flips/default").setting["switch"]).split(": ")[1].startswith(words)
-
-
-def test_the_schedules_are_cifar_10_s():
-    """Eq. 11, 3200 local steps for 300 epochs. Released: cos(2.286 pi phase) is zero at phase .2187 of 10923 - 53,
-    so after step 2430 the rate stays at the floor. Literal: zero at .5 / 2.3 of 3147, step 737; cos is positive again
-    from 1.5 / 2.3, step 2105, and ends at cos(2.3 pi) = .588."""
-    item = departures("ssfl", "laptop")
-    released, literal = (item.cell(f"schedule/{way}").experiment.optimizer.schedule for way in ("default", "other"))
-    above = [released.factor(step, 3200) > 2e-4 for step in (52, 2400, 2460, 3199)]
-    assert above == [True, True, False, False]
-    above = [literal.factor(step, 3200) > 2e-4 for step in (52, 720, 750, 2090, 2120)]
-    assert above == [True, True, False, False, True]
-    assert literal.factor(3200, 3200) == pytest.approx(0.588, abs=1e-3)
-
-
 def test_the_values_found_are_the_study_s():
     study = json.loads((ROOT / "results" / "studies" / "fedswitch-open-laptop.json").read_text())
     (best,) = [trial["values"] for trial in study["trials"] if trial["number"] == study["best"]]
@@ -120,12 +99,6 @@ def test_the_values_found_are_the_study_s():
     values |= {f"optimizer.{name}": value for name, value in fedswitch.FOUND_OPTIMIZER.items()}
     beta = departures("fedswitch", "laptop").cell("found-beta/other").experiment.method.beta
     assert {**values, "method.beta": beta} == best
-
-
-def test_as_many_labels_whether_skewed_or_not():
-    """50 of a client's 560 images."""
-    data = departures("fedswitch", "paper").cell("labelled-skew/other").experiment.data
-    assert (data.label_setting, data.labelled_share) == ("share", pytest.approx(50 / 560, abs=1e-4))
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -158,17 +131,13 @@ def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
         departures("ssfl", "demo")
 
 
-@pytest.mark.parametrize(
-    "paper", ["ssfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rscfed", "fedswitch"))]
-)
-def test_every_way_trains(paper, tmp_path):
-    """Three rounds on the demo, each cell once: there is an accuracy, and no switch is refused."""
+@pytest.mark.parametrize("paper", ["ssfl", "fedswitch", pytest.param("rscfed", marks=pytest.mark.slow)])
+def test_every_way_trains(paper):
+    """A round on the demo, each cell once: no switch is refused, and numbers are finite."""
     seen = {cell.cell_key: cell.experiment for cell in departures(paper, "demo").cells}
     for e in seen.values():
-        method = replace(e.method, warm_start_rounds=min(1, e.method.warm_start_rounds))
-        run(replace(e, method=method, federation=replace(e.federation, rounds=3, T=min(2, e.federation.T))), tmp_path)
-    results = list(tmp_path.rglob("result.json"))
-    assert len(results) == len(seen)
-    for path in results:
-        accuracy = record_of(path.parent).selected("test/accuracy")
-        assert accuracy is not None and 0.0 < accuracy <= 1.0
+        method = replace(e.method, warm_start_rounds=0)
+        e = replace(e, method=method, federation=replace(e.federation, rounds=1, T=min(2, e.federation.T)))
+        module = module_of(e)
+        module.training_step(1, 0)
+        assert first_not_finite(module.state.server) is None and 0.0 <= module.metrics["test/accuracy"] <= 1.0

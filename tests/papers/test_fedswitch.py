@@ -7,18 +7,14 @@ import pytest
 
 from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid
 from benchmark.experiment import Data, Experiment, Federation
-from benchmark.federated.environment import prepare
 from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL
-from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.catalogue import items
 from benchmark.papers.fedswitch import clients_of, divergence_K, prior_of
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.scale import PROFILES
 
-ALPHAS = [0.01, 0.05, 0.1, 1.0, 10.0, 100.0]
 CLIENT, SERVER = "Labels at Client", "Labels at Server"
 
 
@@ -36,11 +32,6 @@ def test_table_1_shows_what_it_does_not_train():
     assert kinds == {"FedMatch": FedMatch, "FedRGD": SSFL, "FedSwitch": FedSwitch}
     assert [shown.label for shown in item.shown] == ["FedSEAL", "FedCon"]
     assert item.cell("FedMatch").printed("exchange/privacy") == 0 and item.seeds == 1
-
-
-@pytest.mark.parametrize("name", ["fig2", "fig3_left", "fig3_right"])
-def test_figures_over_alpha_have_figure_4_s_runs(name):
-    assert {cell.cell_key for cell in item_of(name).cells} <= {cell.cell_key for cell in item_of("fig4").cells}
 
 
 def test_figure_3_and_4_s_setting_is_sections_5_1_to_5_4():
@@ -83,20 +74,6 @@ def test_table_3_s_setting_is_sections_5_1_and_5_2():
         assert clients_of(e).sum() == (62_500 if cell.setting["labels"] == CLIENT else 62_000)
 
 
-def test_figure_5_has_the_runs_of_tables_2_and_3():
-    known = {cell.cell_key for name in ("tab2", "tab3") for cell in item_of(name).cells}
-    cells = trained(item_of("fig5"))
-    assert len(cells) == 4 and {cell.cell_key for cell in cells} <= known
-
-
-def test_figure_2_counts_and_trains_nothing():
-    item = item_of("fig2")
-    assert item.drawing is not None and item.drawing.kind == "class_counts" and item.trained == ()
-    assert [cell.setting["alpha"] for cell in item.cells] == ALPHAS
-    classes = [cell.computed["classes a client"] for cell in item.cells]
-    assert 1.0 <= float(classes[0]) < 2.0 and float(classes[-1]) > 9.5  # "each client only has data from 1-2 classes"
-
-
 # beta
 
 
@@ -131,35 +108,3 @@ def test_every_fedswitch_has_the_beta_of_its_own_clients(profile):
         for cell in item_of(name, profile).cells:
             if isinstance(cell.experiment.method, FedSwitch):
                 assert cell.experiment.method.beta == prior_of(cell.experiment)
-
-
-@pytest.mark.parametrize("label", [f"{CLIENT}/Batch-NonIID/FedSwitch", f"{SERVER}/Batch-IID/FedSwitch"])
-def test_the_clients_that_beta_is_of_are_those_that_train(label):
-    """The digits' classes are not quite equal: a client's divergence moves by a hundredth."""
-    e = item_of("tab2", "demo").cell(label).experiment
-    environment = prepare(e)
-    theirs = environment.split.counts(environment.data.train_labels_N.numpy())
-    assert theirs.sum(axis=1) == pytest.approx(clients_of(e).sum(axis=1), rel=0.1)
-    assert divergence_K(theirs).mean() == pytest.approx(prior_of(e), abs=0.02)
-
-
-# Stand-ins
-
-
-def test_the_laptop_has_as_many_unlabelled_images_in_every_setting():
-    cells = [cell for name in ("tab2", "tab3", "fig4") for cell in trained(item_of(name, "laptop"))]
-    assert {int(clients_of(cell.experiment).sum()) for cell in cells} == {6000}
-    assert {cell.experiment.data.name for cell in cells} == {"mnist", "fashion_mnist"}
-
-
-@pytest.mark.parametrize(("name", "bounds"), [("tab2", 3), ("tab3", 2), ("fig5", 2), ("fig4", 1), ("fig3_right", 0)])
-def test_there_is_one_bound_for_each_way_of_holding_labels(name, bounds):
-    cells = [cell for cell in item_of(name).cells if cell.role == "bound"]
-    assert len(cells) == bounds
-    for cell in cells:
-        at_clients = cell.experiment.data.label_setting == "every_client"
-        assert isinstance(cell.experiment.method, SupervisedFL if at_clients else ServerOnly)
-        assert cell.experiment.method.batch_size == (10 if at_clients else 100)
-        # 510 images, or 625 a step, in batches of 100; the server passes ten times over its 1,000.
-        T = (7 if cell.experiment.data.streaming_steps > 1 else 6) if at_clients else 10
-        assert (cell.experiment.federation.T, cell.experiment.federation.epochs) == (T, None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmark.experiment import Evaluation, Experiment
+from benchmark.experiment import Experiment
 from benchmark.records.record import RunRecord
 from benchmark.records.run import run
 from tests.conftest import record_of
@@ -19,29 +19,6 @@ def trained(e: Experiment, rounds: int, warm: int, tmp_path) -> RunRecord:
     accuracy = record.selected("test/accuracy")
     assert accuracy is not None and 0.0 < accuracy <= 1.0
     return record
-
-
-@pytest.mark.parametrize(
-    ("name", "label", "server_measured"),
-    [
-        ("fig2", "Supervised/R=0", True),
-        ("tab3", "Labels-at-server (non-iid)/Grouping", True),
-        ("tab3", "Labels-at-client (non-iid)/Grouping", False),
-        ("tab4", "DataSharing", False),
-        ("tab5", "EASGD/T=8", None),
-        ("tabg1", "digits/FixMatch", None),
-    ],
-)
-def test_each_kind_of_ssfl_measures_diversity(name, label, server_measured, tmp_path):
-    """The changes' diversity over those that took part in the second round.
-
-    None: there is no cohort, or its clients go on from models of their own.
-    """
-    e = item_of(f"ssfl/{name}", "demo").cell(label).experiment
-    record = trained(replace(e, evaluation=Evaluation(every=1, gradient_diversity_every=2)), 2, 0, tmp_path)
-    last = record.rounds[-1]
-    assert ("diversity/delta/l2/squared/clients" in last) == (server_measured is not None)
-    assert ("diversity/delta/l2/squared/with_server" in last) == bool(server_measured)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Profiles: a stand-in changes the fields it names, for any method, and leaves all others as published."""
 
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import get_args, get_type_hints
 
@@ -16,9 +15,7 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine, RoundCosine
-from benchmark.papers import fedswitch, rscfed, semifl
 from benchmark.papers.catalogue import ITEMS, items, profiles
-from benchmark.papers.item import Cell
 from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, profile_of, scaled, tenth
 from benchmark.papers.values import read_tables
 
@@ -80,13 +77,6 @@ def test_only_what_a_stand_in_names_changes(data, method):
     assert getattr(small.method, "server_batch_size", 7) == 7
 
 
-def test_local_steps_take_the_place_of_epochs_only_where_a_stand_in_says_so():
-    full = Experiment(federation=Federation(T=1, epochs=2))
-    assert scaled(full, replace(SMALL, K=None, C=None, T=16), "demo").federation == Federation(T=16, rounds=4)
-    assert scaled(full, replace(SMALL, K=None, C=None, T=16, epochs=3), "demo").federation.epochs == 3
-    assert scaled(full, replace(SMALL, K=None, C=None), "demo").federation.epochs == 2
-
-
 def test_a_tenth_of_the_rounds_takes_a_tenth_of_the_schedule():
     sgd = SGD(schedule=Cosine(c=2.3, warmup_steps=50, steps=1000))
     evaluation = Evaluation(every=64, gradient_diversity_every=100)
@@ -99,45 +89,6 @@ def test_a_tenth_of_the_rounds_takes_a_tenth_of_the_schedule():
         *("federation.rounds", "optimizer.schedule.warmup_steps", "optimizer.schedule.steps", "profile"),
         *("evaluation.every", "evaluation.gradient_diversity_every"),
     }
-
-
-def without_data(cell: Cell) -> str:
-    return cell.label.removeprefix(f"{cell.setting.get('data')}/")
-
-
-def same_place(small: Cell, cells: Iterable[Cell]) -> Cell:
-    """The first cell of that name: a stand-in has every data set's cells, and the print of the first."""
-    alike = [cell for cell in cells if without_data(cell) == without_data(small) and cell.role == small.role]
-    return next(cell for cell in alike if cell.published == small.published)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("paper", [semifl, rscfed, fedswitch])
-def test_stand_ins_of_the_three_papers_keep_the_setting(paper, profile):
-    """Label setting, partition, mixing, momentum, M, K of the subsets, local epochs: as published in every profile."""
-    for build in paper.ITEMS.values():
-        small, large = build(profile), build("paper")
-        # A bound at another rate is left out where the stand-in has one rate.
-        names = {without_data(cell) for cell in large.cells if "rate" not in cell.label}
-        assert names <= {without_data(cell) for cell in small.cells}
-        for b in small.cells:
-            a = same_place(b, large.cells)
-            assert a.computed.keys() == b.computed.keys()  # some are of the stand-in itself
-            e, f = a.experiment, b.experiment
-            assert e.data.label_setting == f.data.label_setting
-            if isinstance(e.partition, Dirichlet) and isinstance(f.partition, Dirichlet):
-                # The least number of images falls with a client's.
-                assert f.partition == replace(e.partition, min_size=f.partition.min_size)
-            else:
-                assert f.partition == e.partition
-            assert e.data.streaming_steps == f.data.streaming_steps
-            assert bool(e.data.pooled_test) == bool(f.data.pooled_test)
-            assert e.method.__class__ is f.method.__class__ and f.profile == profile
-            kept = {"threshold", "mix_weight", "server_momentum", "statistics", "M", "subset", "labelled_weight", "mu"}
-            for name in kept & set(vars(e.method)):
-                assert getattr(e.method, name) == getattr(f.method, name)
-            steps = {rscfed: {16}, semifl: {16, 3}}.get(paper, set())  # in the place of epochs
-            assert f.federation.epochs == e.federation.epochs or f.federation.T in steps
 
 
 def test_profiles_that_would_repeat_a_smaller_one_are_it():

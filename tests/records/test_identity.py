@@ -29,7 +29,8 @@ from benchmark.records.sources import source_hash
 from sweeps.launcher import launch
 from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
-from tests.conftest import ROOT, packed_data, record_of, tiny_experiment
+from tests.conftest import ROOT, record_of, tiny_experiment
+from tests.data.places import REAL
 from tests.records.test_run import Interrupt
 
 METHOD = """
@@ -422,9 +423,9 @@ def test_hashes_are_read_once(tmp_path, monkeypatch):
 def test_every_committed_copy_counts(here, monkeypatch):
     """On the packed files, and on a machine that has no data."""
     if here:
-        if (place := packed_data()) is None:
+        if not (REAL / "mnist").is_dir():
             pytest.skip("the packed data sets are not here")
-        monkeypatch.setenv("FSSL_DATA", str(place))
+        monkeypatch.setenv("FSSL_DATA", str(REAL))
     keys = [path.name for path in (ROOT / "results" / "reference").iterdir() if path.is_dir()]
     lines: list[str] = []
     records = read_records(ROOT / "results", keys, with_reference=True, with_runs=False, differences=lines)

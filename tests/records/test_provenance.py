@@ -58,16 +58,6 @@ def test_bits_are_expected_of_an_equal_engine_and_machine_whatever_the_workers()
     assert not provenance.equal_bits_expected(loose, loose)
 
 
-def test_files_that_git_quotes_and_an_editor_s_lock_are_no_trouble(checkout):
-    """A name that is not ASCII, a link to nothing, and text that is not UTF-8."""
-    (checkout / "benchmark" / ".#a.py").symlink_to("nobody@nowhere")
-    assert len(provenance.commit()["commit"]) == 40 and changes() is None
-    (checkout / "benchmark" / "gr\u00f6\u00dfe.py").write_text("b = 1\n")
-    assert changes() is not None
-    (checkout / "benchmark" / "a.py").write_bytes(b"# caf\xe9\n")
-    assert changes() is not None and len(provenance.commit()["commit"]) == 40
-
-
 def test_inside_another_project_s_checkout_the_version_is_unknown(checkout, monkeypatch):
     inside = checkout / ".venv" / "site-packages"
     inside.mkdir(parents=True)

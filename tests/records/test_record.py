@@ -14,7 +14,7 @@ from benchmark.errors import DataError
 from benchmark.experiment import Evaluation
 from benchmark.records.collect import read_records
 from benchmark.records.copies import pack, read_copy, reference_path, unpack, write_reference
-from benchmark.records.record import RunRecord, is_recorded, read_rounds, read_run, run_folder
+from benchmark.records.record import RunRecord, read_rounds, read_run, run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 
@@ -100,15 +100,6 @@ def test_a_finished_run_takes_precedence_over_a_copy_and_an_unfinished_one_does_
     assert "from" in read_records(results, [KEY], with_reference=True)[KEY][0].manifest
 
 
-def test_an_unfinished_run_goes_behind_a_copy_and_one_of_other_numerics_counts_for_nothing(results):
-    record = record_of(folder_of(results))
-    write_reference(results, record)
-    (folder_of(results) / "result.json").unlink()
-    assert read_records(results, [KEY], with_reference=True)[KEY][0].status == "done"
-    write_reference(results, replace(record, result={**record.result, "numerics": 0}))
-    assert read_records(results, [KEY], with_reference=True)[KEY][0].status == "unfinished"
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [("rounds.jsonl", '"round": 2', '"round": 7'), ("experiment.json", '"lr": 0.05', '"lr": 0.06'),
@@ -120,35 +111,6 @@ def test_a_record_edited_afterwards_is_marked(results, name, old, new):
     path.write_text(path.read_text().replace(old, new))
     records = read_records(results, [KEY], with_reference=False)[KEY]
     assert {seed: record.edited for seed, record in records.items()} == {0: False, 1: True, 2: False}
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "{}", '{"seed": true}', "\x00"])
-def test_a_damaged_record_is_told_and_left_out_or_an_error(results, text):
-    (folder_of(results, 1) / "experiment.json").write_text(text)
-    troubles: list[str] = []
-    assert list(read_records(results, [KEY], with_reference=False, troubles=troubles)[KEY]) == [0, 2]
-    assert len(troubles) == 1 and f"{KEY}/seed=1/experiment.json: " in troubles[0]
-    with pytest.raises(DataError, match="experiment.json"):
-        read_records(results, [KEY], with_reference=False)
-    assert not is_recorded(results, TINY.with_seed(1)) and is_recorded(results, TINY)
-
-
-def test_a_damaged_copy_is_told(results):
-    path = write_reference(results, record_of(folder_of(results)))
-    for content in (b"no gzip", gzip.compress(b"{"), gzip.compress(json.dumps({"rounds": 3}).encode())):
-        path.write_bytes(content)
-        troubles: list[str] = []
-        records = read_records(results, [KEY], with_reference=True, troubles=troubles)
-        assert list(records[KEY]) == [0, 1, 2] and len(troubles) == 1 and "seed=0.json.gz" in troubles[0]
-
-
-def test_a_last_line_still_being_written_is_left_out(results):
-    """On a file system that cannot replace files at once."""
-    path = folder_of(results) / "progress.jsonl"
-    (folder_of(results) / "result.json").unlink()
-    path.write_bytes((folder_of(results) / "rounds.jsonl").read_bytes() + b'{"round": 4, "te')
-    record = read_run(folder_of(results))
-    assert record is not None and record.status == "unfinished" and len(record.rounds) == 3
 
 
 def test_an_edited_record_is_not_committed(results):

@@ -11,14 +11,14 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from benchmark.errors import CannotWrite, Diverged, RunningElsewhere, Stopped
+from benchmark.errors import Diverged, RunningElsewhere, Stopped
 from benchmark.federated.engines import EngineOptions
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
-from tests.records.equality import differences, untimed
+from tests.records.equality import differences
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +26,6 @@ def unbroken(tmp_path_factory):
     results = tmp_path_factory.mktemp("unbroken")
     run(tiny_experiment(), results)
     return run_folder(results, tiny_experiment())
-
-
-def test_another_seed_gives_other_numbers(tiny, tmp_path, unbroken):
-    run(tiny.with_seed(1), tmp_path)
-    other = run_folder(tmp_path, tiny.with_seed(1))
-    assert other.parent.name == unbroken.parent.name
-    assert json.loads(untimed(other)[0])["client/loss"] != json.loads(untimed(unbroken)[0])["client/loss"]
-
-
-@pytest.mark.parametrize(("after", "momentum"), [(1, "reset"), (2, "released_code")])
-def test_stopped_after_any_round_and_started_again(tmp_path, after, momentum):
-    """With state at the slots (momentum) and without: bit-equal records and the same result."""
-    tiny = tiny_experiment()
-    experiment = replace(tiny, method=replace(tiny.method, momentum=momentum))
-    run(experiment, tmp_path / "whole")
-    with pytest.raises(Stopped, match=f"after round {after}"):
-        run(experiment, tmp_path / "broken", callbacks=[Interrupt(after)])
-    run(experiment, tmp_path / "broken")
-    assert differences(tmp_path / "broken", tmp_path / "whole", experiment) == []
-    attempts = record_of(run_folder(tmp_path / "broken", experiment)).manifest["attempts"]
-    assert [attempt["from_round"] for attempt in attempts] == [0, after]
 
 
 class Interrupt(pl.Callback):
@@ -147,19 +126,6 @@ def test_a_finished_run_is_not_trained_again(tiny, unbroken):
     before = (unbroken / "rounds.jsonl").stat().st_mtime_ns
     run(tiny, unbroken.parents[2])
     assert (unbroken / "rounds.jsonl").stat().st_mtime_ns == before
-
-
-def test_a_run_in_work_elsewhere_is_left_alone(tiny, tmp_path):
-    folder = run_folder(tmp_path, tiny)
-    with claimed(folder), pytest.raises(RunningElsewhere, match="another process"):
-        run(tiny, tmp_path)
-    assert list(folder.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written(tiny, tmp_path):
-    (tmp_path / "results").write_text("a file where the folder should be")
-    with pytest.raises(CannotWrite, match="cannot be written"):
-        run(tiny, tmp_path / "results")
 
 
 def test_divergence_is_a_result(tiny, tmp_path):

@@ -31,7 +31,6 @@ class Faults:
     outage: tuple[float, float] | None = None  # from the first uploaded line on: seconds of status 500, of silence
     stop_first: bool = False  # the first run is told to stop once it has a line of history, and then handed out again
     exit_first: bool = False  # the agent is told to exit, once, as soon as its run has a line of history
-    command: list[str] | None = None  # what the sweep is said to run
 
 
 @dataclass(kw_only=True)
@@ -119,12 +118,6 @@ class Server:
             time.sleep(errors + silence - seconds)
         return seconds < errors
 
-    def hand_out_again(self) -> None:
-        """The run that was handed out last is handed out once more, to the next agent that has nothing to do."""
-        with self._lock:
-            last = self.handed_out[-1]
-            self._waiting.append({"run_id": last["run_id"], **last["args"]})
-
     def answer(self, operation: str, variables: dict[str, Any]) -> Any:
         """The data of a GraphQL answer; None: no such operation."""
         with self._lock:
@@ -162,7 +155,6 @@ class Server:
         return {"upsertSweep": {"sweep": {"name": "s1", "project": self._project()}, "configValidationWarnings": []}}
 
     def _sweep(self, given: dict[str, Any]) -> Any:
-        config = {**self.sweep, **({"command": self.faults.command} if self.faults.command else {})}
         empty = ("description", "displayName", "bestLoss", "controller", "scheduler", "updatedAt")
         sweep = {
             **dict.fromkeys(empty),
@@ -172,7 +164,7 @@ class Server:
             "name": "s1",
             "method": "grid",
             "state": "RUNNING",
-            "config": yaml.safe_dump(config),
+            "config": yaml.safe_dump(self.sweep),
             "createdAt": "2026-01-01T00:00:00Z",
             "runCount": len(self.handed_out),
             "runCountExpected": None,

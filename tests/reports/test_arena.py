@@ -1,8 +1,6 @@
 """The arena's numbers: budgets counted by hand, groups of ties walked by hand, ranks against scipy."""
 
-import itertools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,8 +8,7 @@ import pandas as pd
 import pytest
 
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import Cell, Drawing, Item, Printed
-from benchmark.records.record import RunRecord
+from benchmark.papers.item import Cell, Item
 from benchmark.verdicts.results import Records
 from reports.arena import (
     Arena,
@@ -19,9 +16,6 @@ from reports.arena import (
     arena_tables,
     arenas,
     at_budget,
-    compared_table,
-    is_arena,
-    methods,
     not_ranked_text,
 )
 from reports.reported import Reported
@@ -54,18 +48,6 @@ def by_method(column: Arena) -> dict[str, dict[str, float]]:
 A, B, C, D = (arena_cell(name, "own", 900 + i) for i, name in enumerate("ABCD"))
 
 
-def test_arenas_stand_side_by_side_at_equal_rounds() -> None:
-    """Two items of three seeds each: A .91, B .81, D diverged, S a bound; E waits and has no column's number."""
-    item, records = small()
-    table = compared_table([Reported(item, records), Reported(replace(item, profile="laptop"), records)])
-    rows = {row.entries[0].text: [entry.text for entry in row.entries[1:]] for row in table.rows}
-    own = [place - 1 for place, column in enumerate(table.columns) if column.name.startswith("own")]
-    assert (
-        len(own) == 2 and [rows["A"][n] for n in own] == ["91.00"] * 2 and [rows["B"][n] for n in own] == ["81.00"] * 2
-    )
-    assert rows["S"][own[0]] == "65.00" and table.rows[-1].section == "bounds" and "diverged" in rows["D"][own[0]]
-
-
 @pytest.mark.parametrize(
     ("budget", "value"), [(9.0, None), (10.0, 0.5), (20.0, 0.5), (29.9, 0.5), (30.0, 0.9), (99.0, 0.9)]
 )
@@ -73,13 +55,6 @@ def test_value_at_a_budget_is_the_last_evaluation_it_paid_for(budget: float, val
     """Three rounds of ten steps, evaluated after the first (.5) and the third (.9)."""
     run = run_of(A, 0, [line(0.5, 10, 0), line(None, 10, 0), line(0.9, 10, 0)])
     assert at_budget(run, "steps", budget) == value
-
-
-def test_value_at_a_budget_follows_the_selection_rule() -> None:
-    """.8 after ten steps, .6 after twenty: the last one counts, or the best one where test data chose the round."""
-    run = run_of(A, 0, [line(0.8, 10, 0), line(0.6, 10, 0), line(0.9, 10, 0)])
-    chosen = replace(run, result={**run.result, "selection": "best_on_test"})
-    assert (at_budget(run, "steps", 20), at_budget(chosen, "steps", 20)) == (0.6, 0.8)
 
 
 def two_costs() -> Records:
@@ -103,22 +78,6 @@ def test_budgets_are_the_least_totals_of_steps_and_of_bytes_up_and_down() -> Non
         {"steps": 30.0, "bytes": 90.0},
     ]
     assert column.rounds == 3
-
-
-def test_one_run_without_an_evaluation_leaves_the_method_out() -> None:
-    """Seed 1 of B was first evaluated beyond the budget: a mean of seed 0 alone would stand beside means of both."""
-    both = {seed: run_of(A, seed, [line(0.5, 30, 0)]) for seed in (0, 1)}
-    b = {0: run_of(B, 0, [line(0.9, 30, 0), line(0.9, 30, 0)]), 1: run_of(B, 1, [line(None, 30, 0), line(0.9, 30, 0)])}
-    (column,) = arenas(Reported(item_of([A, B]), {A.cell_key: both, B.cell_key: b}))
-    assert set(by_method(column)["B"]) == {"rounds"} and set(by_method(column)["A"]) == {"rounds", "steps"}
-
-
-def test_a_method_that_sends_nothing_sets_no_budget_and_stays_within_any() -> None:
-    records = dict(two_costs())
-    records[C.cell_key] = {0: run_of(C, 0, [line(0.2, 50, 0), line(0.3, 50, 0)])}
-    (column,) = arenas(Reported(item_of([A, B, C]), records))
-    assert column.budget == {"steps": 30.0, "bytes": 60.0}
-    assert by_method(column)["C"] == {"rounds": 0.3, "bytes": 0.3}
 
 
 def test_bounds_and_diverged_runs_set_no_budget() -> None:
@@ -150,50 +109,6 @@ def test_a_column_is_over_common_seeds() -> None:
     assert differences(column) == [None, pytest.approx(-0.1)]
 
 
-def test_without_a_common_seed_nothing_is_placed() -> None:
-    """Each keeps its own mean, and that is all that can be said."""
-    (column,) = arenas(Reported(item_of([A, B]), ends((A, {0: 0.5}), (B, {1: 0.6}))))
-    assert column.seeds == ()
-    assert [(name, means["rounds"]) for name, means in by_method(column).items()] == [("B", 0.6), ("A", 0.5)]
-    assert differences(column) == [None, None]
-
-
-def test_columns_follow_the_item() -> None:
-    """own, then tuned; A/tuned waits; the bound that there is one of stands beside both."""
-    item, records = small()
-    own, tuned = arenas(Reported(item, records))
-    assert (own.title, tuned.title) == ("own hyperparameters", "tuned hyperparameters")
-    assert [choice.label for choice in own.waiting] == []
-    assert [choice.label for choice in tuned.waiting] == ["A/tuned"]
-    assert [r.cell.label for r in own.bounds] == [r.cell.label for r in tuned.bounds] == ["S/own"]
-    assert methods(item) == ("A", "B", "C", "D")
-
-
-def test_bounds_of_a_column_stay_in_it() -> None:
-    """Over alpha the bounds differ from column to column."""
-    roles = {"A": "published", "S": "bound"}
-    cells = [
-        arena_cell(name, alpha, 960 + place, "alpha", role=roles[name])
-        for place, (name, alpha) in enumerate(itertools.product("AS", (0.1, 1.0)))
-    ]
-    low, high = arenas(Reported(item_of(cells), {}))
-    assert [[r.cell.label for r in column.bounds] for column in (low, high)] == [["S/0.1"], ["S/1.0"]]
-
-
-def test_values_that_are_no_numbers_are_passed_over() -> None:
-    rounds: list[dict[str, float]] = [line(0.5, 10, 0), line(math.nan, 10, 0)]
-    run: RunRecord = run_of(A, 0, rounds)
-    assert at_budget(run, "steps", 20) == 0.5
-
-
-def test_an_arena_compares_methods_and_has_nothing_published() -> None:
-    """A paper's table with methods as rows is a table of published numbers, its figure a figure."""
-    published = replace(A, published={"test/accuracy": Printed(value=90.0)})
-    assert is_arena(item_of([A, B])) and not is_arena(item_of([published, B]))
-    assert not is_arena(replace(item_of([A, B]), rows=()))
-    assert not is_arena(replace(item_of([A, B]), drawing=Drawing()))
-
-
 def test_the_table_says_what_the_numbers_say() -> None:
     """small(): A .91 and B .81 in the mean; B, C, D and the bound below; the second column waits."""
     item, records = small()
@@ -210,14 +125,6 @@ def test_the_table_says_what_the_numbers_say() -> None:
         "B/own", "rounds_to_best"
     ] == pytest.approx(-0.1)
     assert frame.loc["A/own", "budget_steps"] == 20.0 and frame.loc["A/tuned", "status"] == "waits for trials"
-
-
-def test_methods_that_kept_no_pseudo_label_are_named() -> None:
-    lines = [{**line(0.5, 10, 1e6), "pseudo/kept": 0.0}]
-    records = {A.cell_key: {0: run_of(A, 0, lines)}, **ends((B, {0: 0.6}))}
-    (column,) = arenas(Reported(item_of([A, B]), records))
-    assert not_ranked_text(column) == "Not ranked: 1 of 2 methods kept no pseudo-label in the last round: A."
-    assert [one.result.cell.label for one in column.compared] == ["B/own", "A/own"]
 
 
 @pytest.mark.parametrize(("ends_of_c", "ranked"), [([0.62, 0.9, 0.9], True), ([0.5, 0.6, 0.9], False)])

@@ -4,17 +4,15 @@ import itertools
 import json
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.statistics import summary
 from reports.figures import Picture, as_json
-from reports.item_figures import caption_of, figure_csv, item_picture, joins, panels_of
+from reports.item_figures import caption_of, figure_csv, item_picture
 from reports.reported import Reported
 from reports.results import series_of
 from reports.style import DARK, LOOKS, PALETTE, looks
@@ -51,17 +49,6 @@ def test_what_is_drawn_equals_the_records(drawn: Picture, laptop_table: tuple[It
     assert seeds == ["Grouping", "Grouping, seed 0", "Grouping, seed 1", "Grouping, seed 2"]
 
 
-def test_a_row_has_one_y_scale_and_a_column_one_x_scale(drawn: Picture) -> None:
-    axes = drawn.figure.axes
-    assert len({ax.get_ylim() for ax in axes[:3]}) == 1 and len({ax.get_xlim() for ax in axes[::3]}) == 1
-    assert [ax.get_xlabel() for ax in axes[-3:]] == ["Round"] * 3
-
-
-def test_a_diverged_run_is_dotted_to_a_cross(drawn: Picture) -> None:
-    gids = {line.get_gid() for ax in drawn.figure.axes for line in ax.get_lines()}
-    assert "line-0-end-2" in gids and "line-0-seed-2" in gids  # FedAvg, seed 2
-
-
 def test_svg_follows_the_page_and_the_reader(drawn: Picture) -> None:
     """No colour of its own; ids prefixed; data that ends no script; the file has both themes."""
     page, file = str(drawn.inline("fig")), drawn.svg()
@@ -81,29 +68,6 @@ def test_names_and_data_cannot_leave_their_place() -> None:
     item = Item(name="toy/tab1", title="T", profile="demo", cells=tuple(cells))
     picture = item_picture(Reported(item, records))
     assert picture is not None and "<b>" not in picture.inline("x") and "&lt;b&gt;$x$" in picture.inline("x")
-
-
-def test_where_clients_join_is_marked() -> None:
-    cell = make_cell("a", {"method": "A"}, 1)
-    method = replace(cell.experiment.method, warm_start_rounds=30)
-    warm = replace(cell, experiment=replace(cell.experiment, method=method))
-    assert joins([cell]) is None and joins([warm, warm]) == 30 and joins([warm, cell]) == 30
-    assert joins([warm, replace(warm, role="bound")]) == 30 and joins([replace(warm, role="bound")]) is None
-
-
-def test_a_bound_stands_where_the_cells_are_that_it_bounds() -> None:
-    """Labels alone in no panel of its own: for both lengths of a round of SemiFL's server; and, with labels at the
-    server, in SSFL's Table 3, whose clients with labels have bounds of their own."""
-    semifl, ssfl = items(["semifl/fig4", "ssfl/tab3"], "laptop")
-    assert semifl.drawing is not None
-    panels = panels_of(semifl, semifl.drawing)
-    assert list(panels) == ["Non-IID, K = 2", "IID"]
-    assert all(list(lines)[4:] == ["Labels alone, 3 steps", "Labels alone"] for lines in panels.values())
-    found = panels_of(ssfl, Drawing()).values()
-    assert [lines["Labels alone"].experiment.data.label_setting for lines in found] == [
-        *["share"] * 2,
-        *["server"] * 2,
-    ]
 
 
 def factor_item() -> tuple[Item, Records]:
@@ -129,35 +93,6 @@ def test_against_a_factor_the_points_are_means_in_order() -> None:
     assert points[0][2:] == pytest.approx([low, high], rel=1e-4)
 
 
-def test_means_of_different_seeds_are_not_joined() -> None:
-    """At T = 8 seed 4 alone has run: its .62 beside the others' means would draw a bend that no seed has."""
-    item, records = factor_item()
-    key = item.cells[2].cell_key
-    pictures = [item_picture(Reported(item, runs)) for runs in (records, {**records, key: {4: records[key][4]}})]
-    joined, apart = (picture.figure.axes[0].lines[0].get_linestyle() for picture in pictures if picture)
-    assert joined != "None" and apart == "None"
-
-
-def test_against_a_factor_a_bound_is_level() -> None:
-    """FedSwitch's Figure 4: labels alone at .4 for every alpha."""
-    (item,) = items(["fedswitch/fig4"], "demo")
-    records = {cell.cell_key: {0: make_record(cell, 0, {"test/accuracy": 0.4})} for cell in item.cells}
-    picture = item_picture(Reported(item, records))
-    assert picture is not None
-    (level,) = [line for line in picture.data[0]["lines"] if line["name"] == "Labels alone"]
-    assert [(x, y) for x, y, *_ in level["points"]] == [(x, 40.0) for x in (0.01, 0.05, 0.1, 1.0, 10.0, 100.0)]
-
-
-def test_words_on_the_x_axis_keep_their_order() -> None:
-    item, records = factor_item()
-    cells = tuple(replace(c, setting={"method": f"T{c.setting['T']}"}) for c in item.cells)
-    picture = item_picture(
-        Reported(replace(item, cells=cells, drawing=Drawing(kind="against", x="method", lines=())), records)
-    )
-    assert picture is not None
-    assert [t.get_text() for t in picture.figure.axes[0].get_xticklabels()] == ["T32", "T2", "T8"]
-
-
 def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     cells = [
         make_cell(f"{m}/{d}", {"method": m, "data": d}, i) for i, (m, d) in enumerate(itertools.product("AB", "xy"), 1)
@@ -174,26 +109,6 @@ def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     assert caption_of(item).endswith("Dotted, in a line's colour: KL of true labels from uniform, mean over seeds.")
     assert "Dotted, in" not in caption_of(replace(item, drawing=None))
     assert set(figure_csv(Reported(item, records))["label"]) == {c.label for c in cells}
-
-
-def test_class_counts_of_the_embedded_digits() -> None:
-    cell = make_cell("a", {"alpha": 0.1}, 1)
-    item = Item(
-        name="toy/fig",
-        title="T",
-        profile="demo",
-        cells=(cell,),
-        drawing=Drawing(kind="class_counts", panels=("alpha",)),
-    )
-    picture = item_picture(Reported(item, {}))
-    assert picture is not None
-    patches: Any = picture.figure.axes[0].patches
-    heights = sum(patch.get_height() for patch in patches)
-    assert heights > 1000 and picture.figure.axes[0].get_title(loc="left") == "alpha = 0.1"
-
-
-def test_nothing_is_drawn_without_a_run() -> None:
-    assert item_picture(Reported(factor_item()[0], {})) is None
 
 
 def test_methods_keep_their_look_and_no_two_share_a_line() -> None:

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from benchmark.methods.semifl import SemiFL
 from benchmark.records.record import RunRecord, run_folder
 from benchmark.records.run import run
@@ -47,68 +45,6 @@ def of(*records):
 
 def texts(found, names=EXCHANGED):
     return tuple(found[name].text for name in names)
-
-
-def test_clients_that_send_more_than_updates_lose_privacy_by_name():
-    """FedSwitch: students and teachers come, students and two numbers go."""
-    sent = {"student": 4, "kl_teacher": 8, "kl_student": 8}
-    fedswitch = record("fedswitch", holders=clients(received={"student": 4, "teacher": 4}, sent=sent))
-    found = of(fedswitch)
-    assert texts(found) == ("no", "yes", "yes")
-    assert found["Privacy"].below == ("clients also send kl_student, kl_teacher",)
-
-
-def test_what_other_clients_made_loses_privacy_by_name():
-    """FedMatch: helpers come, though nothing but updates goes."""
-    found = of(record("fedmatch", holders=clients(received={"student": 4, "helpers": 8})))
-    assert texts(found) == ("no", "yes", "no") and found["Privacy"].below == ("clients receive helpers",)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, ("yes", "yes", "no")),
-        ({"holders": clients(kept={"momentum": 4})}, ("yes", "no", "no")),
-        ({"state": {"teacher": 4}}, ("yes", "yes", "yes")),
-        ({"holders": {"central": holder(kept=STUDENT)}}, ("-", "-", "no")),
-    ],
-)
-def test_each_property_by_itself(changes, expected):
-    assert texts(of(record("m", **changes))) == expected
-
-
-def test_one_run_that_keeps_something_is_enough():
-    """A property holds where it holds in all runs of the method."""
-    assert texts(of(record("m"), record("m", holders=clients(kept={"momentum": 4}))))[1] == "no"
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, ("yes", "no", "Weak", "Parallel", "GN")),
-        (
-            {"holders": clients(views=["fix/strong", "fix/weak", "mix/weak"]), "training": "alternate"},
-            ("yes", "yes", "Strong + Mixup", "Alternate", "GN"),
-        ),
-        (
-            {"pseudo_labels": False, "holders": {"server": holder(views=["labelled/strong"])}, "training": "none"},
-            ("no", "no", "Strong", "None", "GN"),
-        ),
-        ({"holders": clients(views=["unlabelled/weak", "unlabelled/weak2"])}, ("yes", "no", "Weak", "Parallel", "GN")),
-        ({"holders": clients(views=["unlabelled/plain"])}, ("yes", "no", "None", "Parallel", "GN")),
-    ],
-)
-def test_the_row_of_a_method(changes, expected):
-    assert texts(of(record("m", **changes)), LEARNED) == expected
-
-
-def test_runs_with_several_norms_name_them():
-    assert texts(of(record("m", norm="sbn"), record("m", norm="none")), LEARNED)[-1] == "None or sBN"
-
-
-def test_records_without_an_exchange_are_passed_over():
-    old = replace(record("old"), result={"status": "done"})
-    assert properties_of([old, replace(old, result={})]) is None and properties_of([old, record("new")]) is not None
 
 
 def test_the_published_row_of_semifl_comes_from_its_run(tmp_path):

@@ -4,14 +4,11 @@ import math
 
 import pytest
 
-from benchmark.papers.item import Item
 from benchmark.verdicts.results import cell_result
-from reports.reported import Reported
-from reports.results import RUN_COLUMNS, csv_text, curves_frame, runs_frame, series_of
-from tests.reports.fakes import accuracies, make_cell, make_record
+from reports.results import curves_frame, series_of
+from tests.reports.fakes import make_cell, make_record
 
 CELL = make_cell("a", {"method": "A"}, 5)
-ITEM = Item(name="toy/tab1", title="Toy", profile="demo", cells=(CELL,), seeds=3)
 
 
 def rounds(*values: float | None) -> list[dict[str, float]]:
@@ -42,22 +39,6 @@ def test_unfinished_and_diverged_runs_join_no_mean() -> None:
     series = series_of(cell_result(CELL, records, 4), "test/accuracy")
     assert series.band.empty and list(series.finished) == [0, 1]
     assert list(series.unfinished) == [2] and series.diverged[3].tolist() == [0.1]
-
-
-def test_long_lines_are_means_of_consecutive_rounds() -> None:
-    """1 to 10 in at most 5 points: means of two, each at its second round."""
-    made = make_record(CELL, 0, {"test/accuracy": 1.0}, rounds=rounds(*[float(t) for t in range(1, 11)]))
-    records = {CELL.cell_key: {0: made}}
-    series = series_of(cell_result(CELL, records, 1), "test/accuracy", most=5)
-    assert list(series.finished.index) == [2, 4, 6, 8, 10]
-    assert series.finished[0].tolist() == [1.5, 3.5, 5.5, 7.5, 9.5]
-
-
-def test_every_run_and_metric_is_a_row_and_what_is_absent_too() -> None:
-    frame = runs_frame([Reported(ITEM, accuracies([(CELL, [0.1 + 0.2])]))])
-    assert tuple(frame.columns) == RUN_COLUMNS and len(frame) == 3
-    assert frame["status"].tolist() == ["done", "missing", "missing"]
-    assert "toy/tab1,demo,a," in csv_text(frame) and ",0.30000000000000004,1,done" in csv_text(frame)
 
 
 def test_curves_have_every_measured_value() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmark.data.partition import ClassSkew
-from benchmark.experiment import Data, Evaluation, Experiment, Federation
-from benchmark.methods.semifl import SemiFL
+from benchmark.experiment import Experiment, Federation
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
 from benchmark.papers.item import Cell, Item
@@ -28,7 +27,6 @@ from reports.ssfl_analysis import (
     page,
     partial_correlation,
     runs_of,
-    server_weight,
 )
 from tests.reports.fakes import make_record
 
@@ -78,29 +76,6 @@ def runs(one: Cell, accuracies: list[float], diversity: float) -> dict:
     """One record a seed; three rounds of diversity, the first far off."""
     rounds = [{"round": t, DIVERSITY: value} for t, value in enumerate((9.0, diversity, diversity), start=1)]
     return {s: make_record(one, s, {"test/accuracy": value}, rounds=rounds) for s, value in enumerate(accuracies)}
-
-
-def test_the_server_s_weight_by_hand() -> None:
-    """C = 10: FedAvg 1/11; two groups of five 1/6 each; groups of 4, 4 and 2 as released (1/5 + 1/5 + 1/3) / 3; none
-    where clients hold the few labels or the method is another's."""
-    assert server_weight(experiment(FedAvg())) == pytest.approx(1 / 11)
-    assert server_weight(experiment(Grouping(S=2))) == pytest.approx(1 / 6)
-    assert server_weight(experiment(Grouping(S=3, sizes="released_code"))) == pytest.approx((0.4 + 1 / 3) / 3)
-    assert server_weight(experiment(FedAvg(server_weight=0.25))) == 0.25
-    assert server_weight(experiment(FedAvg(), data=Data(N_s=0, label_setting="share", labelled_share=0.1))) is None
-    assert server_weight(replace(experiment(FedAvg()), method=SemiFL())) is None
-
-
-def test_a_cell_is_one_point_in_whatever_item_it_stands() -> None:
-    """Also where it is measured more often; the median of 9, .5 and .5 is .5."""
-    one, more = cell("Grouping"), cell("Grouping", evaluation=Evaluation(gradient_diversity_every=2))
-    records = {one.cell_key: runs(one, [0.9, 0.8], 0.5)}
-    (row,) = cells_of(runs_of([Reported(item([one]), records), Reported(item([more], "ssfl/fig6"), records)])).to_dict(
-        "records"
-    )
-    assert (row["cell"], row["averaging"], row["n"]) == ("ssfl/tab2: Grouping/R=0.4", "Grouping", 2)
-    assert row["server_weight"] == pytest.approx(1 / 6)
-    assert row["accuracy"] == pytest.approx(0.85) and row[DIVERSITY] == 0.5
 
 
 def row(way: str, setting: str, weight: float, diversity: float, accuracy: float, data: str = "mnist") -> dict:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from benchmark.papers.item import Item, Printed, Shown
+from benchmark.papers.item import Item
 from benchmark.verdicts.results import Records
 from reports.claims import claims_table, rows_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
-from reports.paper_table import grid, item_tables, ladder_table
+from reports.paper_table import item_tables, ladder_table
 from reports.reported import Reported
 from reports.tables import csv_of, files_of, latex_of, markdown_of
 from reports.terminal import print_item
@@ -39,20 +39,6 @@ def terminal(item: Item, records: Records, width: int = 100, encoding: str = "ut
     print_item(item, records, Console(file=file, width=width), report="reports/site/x.html")
     file.flush()
     return file.buffer.getvalue().decode(encoding)
-
-
-def test_several_metrics_that_have_no_room_are_a_table_each() -> None:
-    """Five metrics of one column, published and ours: no row loses its name."""
-    item, records = two_methods()
-    metrics = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "test/loss")
-    numbers = {metric: Printed(value=50.0) for metric in metrics}
-    cells = tuple(
-        replace(cell, published=numbers, setting={**cell.setting, "name": f"Row {i}"})
-        for i, cell in enumerate(item.cells)
-    )
-    text = terminal(replace(item, cells=cells, metrics=metrics, rows=("name",), columns=()), records)
-    assert [text.count(f"Row {i} ") for i in range(4)] == [5] * 4
-    assert "Macro recall (%), mean" in text
 
 
 def test_the_end_of_the_output_has_the_verdicts() -> None:
@@ -146,90 +132,6 @@ def test_on_profile_paper_the_published_number_is_compared() -> None:
     assert "orientation" not in markdown_of(table)
 
 
-def test_several_metrics_are_blocks_of_columns() -> None:
-    """Published with its spread; a metric without unit is no percent."""
-    metrics = ("test/accuracy", "diversity/delta/l2/squared/clients")
-    published = {"test/accuracy": Printed(value=80.0, spread=1.5, runs=3)}
-    cells = tuple(make_cell(m, {"method": m}, i, published=published) for i, m in enumerate("AB", start=1))
-    values = {"test/accuracy": 0.9, metrics[1]: 1.25}
-    records = {cell.cell_key: {0: make_record(cell, 0, values)} for cell in cells}
-    item = Item(name="toy/tab1", title="T", profile="paper", cells=cells, metrics=metrics)
-    (table,) = item_tables(Reported(item, records))
-    text = markdown_of(table)
-    assert "80.00 ±1.5 n=3" in text and "1.25 n=1" in text and "Diversity of weight changes" in text
-    units = {row["metric"]: row["unit"] for row in csv.DictReader(io.StringIO(csv_of(table)))}
-    assert units == {metrics[0]: "fraction", metrics[1]: "none"}
-
-
-def test_entries_without_runs_have_their_published_and_computed_values() -> None:
-    shown = Shown(
-        label="Other", setting={"method": "Other"}, published=printed(88.0), computed={"MB": 12.0}, note="quoted"
-    )
-    cell = make_cell("A", {"method": "A"}, 1, computed={"MB": 3.5})
-    item = Item(
-        name="toy/tab1", title="T", profile="laptop", cells=(cell,), shown=(shown,), rows=("method",), columns=()
-    )
-    (table,) = item_tables(Reported(item, accuracies([(cell, [0.9])])))
-    text = markdown_of(table)
-    assert "| A | 90.00 n=1 | – | 3.5 |" in text and "| Other | – | 88.00 | 12 |" in text
-    assert "- Other: quoted" in text
-    assert "Other,shown" in csv_of(table)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "heads"),
-    [((1.0, 1.0, 5.0, 5.0), ["MB, computed"]), ((1.0, 2.0, 5.0, 5.0), ["A: MB, computed", "B: MB, computed"])],
-)
-def test_what_is_computed_is_one_column_unless_a_row_has_two_values(sizes: tuple[float, ...], heads: list[str]) -> None:
-    item, records = two_methods()
-    cells = tuple(replace(cell, computed={"MB": size}) for cell, size in zip(item.cells, sizes, strict=True))
-    (table,) = item_tables(Reported(replace(item, cells=cells), records))
-    assert [head for head in table.heads() if "MB" in head] == heads
-    places = [table.heads().index(head) for head in heads]
-    shown = [[row.entries[place].text for place in places] for row in table.rows]
-    assert shown == [[f"{size:g}" for size in sizes[i : i + len(heads)]] for i in (0, 2)]
-
-
-def test_what_all_rows_share_is_said_once_and_two_on_one_place_make_a_list() -> None:
-    item, records = two_methods()
-    same = replace(item, cells=tuple(replace(c, setting={**c.setting, "K": 47}) for c in item.cells))
-    found = grid(same)
-    assert found is not None and (found.corner, found.constant, found.columns) == ("C", "K = 47", ("A", "B"))
-    twice = replace(item, cells=tuple(replace(c, setting={"method": "A"}) for c in item.cells))
-    assert grid(twice) is None
-    (table,) = item_tables(Reported(twice, records))
-    assert [row.entries[0].text for row in table.rows] == ["A/2", "B/2", "A/4", "B/4"]
-
-
-def test_a_head_of_the_terminal_breaks_no_word() -> None:
-    item, records = two_methods()
-    asked = replace(item, metrics=("test/accuracy", "exchange/statelessness"))
-    text = terminal(asked, records)
-    assert text.count("Statelessness") > 1 and "Statelessnes " not in text
-
-
-def test_what_has_no_column_stands_beside_the_table() -> None:
-    item, records = two_methods()
-    alone = make_cell("Labels alone", {"rung": "labels"}, 9, role="control")
-    table, beside = item_tables(Reported(replace(item, cells=(*item.cells, alone)), records))
-    assert [row.entries[0].text for row in table.rows] == ["C = 2", "C = 4"]
-    assert beside.title == "Other entries" and [row.entries[0].text for row in beside.rows] == ["Labels alone"]
-
-
-def test_who_has_labels_is_said_where_methods_differ() -> None:
-    """Not where one method has it in both ways, which are then the table's own rows or columns."""
-    item, records = two_methods()
-    data = replace(item.cells[0].experiment.data, label_setting="everywhere")
-    told = "A: all clients have all labels; otherwise the server has the labels"
-    for changed, notes in (("A", [told]), ("A/2", [])):
-        cells = tuple(
-            replace(cell, experiment=replace(cell.experiment, data=data)) if cell.label.startswith(changed) else cell
-            for cell in item.cells
-        )
-        (table,) = item_tables(Reported(replace(item, cells=cells), records))
-        assert [note for note in table.notes if "labels" in note] == notes
-
-
 def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     item, records = two_methods()
     cell = item.cells[0]
@@ -275,13 +177,6 @@ def test_claims_by_hand() -> None:
     }
     text = markdown_of(claims_table(rows_of(Reported(item, begun_under(item, confirmed)))))
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
-
-
-def test_a_claim_without_runs_says_why() -> None:
-    item = pair()
-    (judged,) = item_result(item, {})["claims"]
-    assert judged["verdict"] == "not run" and judged["estimate"] is None and "no seed" in judged["reason"]
-    assert "| not run | – | 0 |" in markdown_of(claims_table(rows_of(Reported(item, {}))))
 
 
 def hostile() -> tuple[Item, Records]:

@@ -2,14 +2,12 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from reports.site import build
-from reports.tuning import study_pages, study_values
+from reports.tuning import study_pages
 from tests.conftest import ROOT
 from tests.reports.test_site import HOSTILE, Page, words
 
@@ -95,24 +93,6 @@ def test_a_damaged_file_is_named_and_the_rest_is_built(tmp_path, content):
     assert "studies/toy-open-demo.json" in words(out / "index.html") and not (out / "tune").exists()
 
 
-def test_a_study_whose_default_is_the_best(tmp_path):
-    page = site(tmp_path, json.dumps(study(best=0))) / "tune" / "toy-open-demo" / "index.html"
-    assert "No trial was better than the default." in words(page)
-
-
-def test_a_study_of_nothing_yet():
-    values = study_values(study(trials=[], best=None, default=None, importance=None))
-    assert values["best_text"] == "" and values["history"].data[0]["lines"] == []
-
-
-def test_the_line_is_the_best_complete_trial_so_far():
-    """82, one given up, 84: the line climbs once."""
-    (line,) = [
-        line for line in study_values(study())["history"].figure.axes[0].get_lines() if len(line.get_xdata()) == 2
-    ]
-    assert list(line.get_xdata()) == [0, 2] and list(line.get_ydata()) == [pytest.approx(82), pytest.approx(84)]
-
-
 def test_the_committed_studies_have_pages():
     pages, troubles = study_pages(STUDIES)
     assert pages and not troubles
@@ -120,8 +100,3 @@ def test_the_committed_studies_have_pages():
         summary = values["study"]
         assert len(summary["trials"]) >= 20 and summary["data"]["N_validation"] > 0 and values["best_text"]
         assert summary["experiment"]["evaluation"]["validation"] is True
-
-
-def test_a_report_needs_no_optuna():
-    code = "import sys, reports.site, benchmark.cli.report; assert not {'optuna', 'sqlalchemy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -1,6 +1,5 @@
 """What runs cost: counted by hand, held to the records of real runs, and timed."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -15,15 +14,13 @@ from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import CRL, Grouping
 from benchmark.papers.catalogue import items
-from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.cost import (
     RUN_SECONDS,
     cost_of,
     count,
-    measured,
 )
-from sweeps.counting import AT_LEAST, AT_MOST, BY_REPORTS, ESTIMATED, Cost, network_of, stand_in
+from sweeps.counting import AT_LEAST, AT_MOST, BY_REPORTS, ESTIMATED, network_of, stand_in
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 from tests.methods.golden import TRACES
@@ -106,15 +103,6 @@ def test_every_method_costs_about_what_is_counted(name):
 COLUMN = {"bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 
 
-def test_a_pooled_test_set_has_its_size_and_leaves_the_rest_for_training(tiny):
-    """Digits have 1,797 images in all."""
-    pooled = replace(tiny, data=replace(tiny.data, pooled_test=400))
-    data = stand_in(pooled).data
-    assert (len(data.train_labels_N), len(data.test_labels_N)) == (1397, 400)
-    with pytest.raises(ConfigError, match="pooled_test: 1797"):
-        count(replace(tiny, data=replace(tiny.data, pooled_test=1797)))
-
-
 def test_a_setting_that_the_run_would_refuse_is_refused(tiny):
     with pytest.raises(ConfigError, match="images"):
         count(replace(tiny, federation=replace(tiny.federation, K=5000)))
@@ -170,43 +158,9 @@ def test_images_below_the_threshold_are_timed_as_training(method):
     assert one.local_steps == other.local_steps and one.core_seconds > 0.5 * other.core_seconds
 
 
-def test_a_heavy_step_is_trained_with_two_images(tiny, monkeypatch):
-    """FLOPs are those of the whole step, and seconds are in proportion to them."""
-    light = count(tiny).later
-    monkeypatch.setattr("sweeps.counting.HEAVY", 0.0)
-    monkeypatch.setattr("sweeps.counting._steps", {})
-    heavy = count(replace(tiny, federation=replace(tiny.federation, rounds=4))).later
-    assert heavy.flops == light.flops and heavy.core_seconds > 0
-
-
 def test_a_finished_run_knows_better(tiny, tmp_path):
     before, result = cost_of(tiny, tmp_path), run(tiny, tmp_path, engine=EngineOptions(engine="pool", workers=1))
     assert cost_of(tiny.with_seed(1), tmp_path) == replace(before, core_seconds=result["cpu_seconds"])
-
-
-@pytest.mark.parametrize(
-    ("file", "change"),
-    [
-        ("manifest.json", {"hardware": {"cores": 999}}),
-        ("manifest.json", {"engine": {"name": "reference"}}),
-        ("result.json", {"status": "diverged"}),
-    ],
-    ids=["other hardware", "other engine", "diverged"],
-)
-def test_what_is_no_measure_of_this_machine(file, change, tiny, tmp_path):
-    run(tiny, tmp_path, engine=EngineOptions(engine="pool", workers=1))
-    path = run_folder(tmp_path, tiny) / file
-    assert measured(path.parent) is not None
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert measured(path.parent) is None
-
-
-def test_costs_add_up_and_keep_each_note_once(monkeypatch):
-    total = Cost(local_steps=1, flops=2.0, notes=("a", "b")) + Cost(core_seconds=7200.0, bytes_up=5, notes=("b",))
-    monkeypatch.setattr("sweeps.counting.usable_cores", lambda: 4)
-    plain = total.to_json()
-    assert (plain["local_steps"], plain["flops"], plain["bytes_up"], plain["notes"]) == (1, 2.0, 5, ["a", "b"])
-    assert plain["hours"] == 0.5 and plain["cores"] == 4
 
 
 def test_the_paper_s_table_2_is_counted():

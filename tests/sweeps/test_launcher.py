@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.soak.once import race
 
-from benchmark.errors import CannotWrite, FsslError, Stopped
+from benchmark.errors import FsslError, Stopped
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import starting
@@ -27,14 +28,13 @@ from benchmark.records.run import run
 from sweeps import launcher
 from sweeps.grid import checked
 from sweeps.launcher import LaunchStatus, RunFailed, launch
-from sweeps.plan import Plan, plan_of_runs
+from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
 from sweeps.status import status_of
 from sweeps.sweep_file import read as read_sweep
 from sweeps.sweep_file import written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
 from tests.records.conftest import disk  # noqa: F401 (a fixture)
-from tests.soak.once import race
 from tests.sweeps.gates import Gated, begun
 
 
@@ -161,22 +161,6 @@ def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
     assert len(seen) == 3 and seen[-1].running == {tiny}
 
 
-def test_a_full_disk_is_73_and_with_room_again_nothing_is_in_the_way(tiny, disk):  # noqa: F811
-    runs, filler = [tiny, tiny.with_seed(1)], disk / "filler"
-    with open(filler, "wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12):
-            try:
-                while file.write(b"\0" * size) == size:
-                    pass
-            except OSError:
-                continue
-    with pytest.raises(CannotWrite, match="No space left on device") as error:
-        launch(LocalWorkers(1, disk), runs, disk)
-    assert error.value.exit_code == 73
-    filler.unlink()
-    assert [run(experiment, disk)["status"] for experiment in runs] == ["done", "done"]
-
-
 @pytest.mark.slow
 def test_a_run_ends_with_its_launcher_and_is_saved(tmp_path):
     path, results = tmp_path / "sweep.yaml", tmp_path / "results"
@@ -194,8 +178,3 @@ def test_a_run_ends_with_its_launcher_and_is_saved(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert (folder / "state.pt").exists() and not (folder / "result.json").exists()
-
-
-def test_what_is_missing_did_not_diverge(tiny):
-    """A launch that is stopped leaves runs without a record."""
-    assert Plan(runs=(tiny,), records={}).diverged == []

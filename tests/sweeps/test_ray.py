@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.cli.main import main
-from benchmark.errors import CannotWrite, ConfigError, Stopped
+from benchmark.errors import CannotWrite, ConfigError
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
 from benchmark.records.claim import PATIENCE
 from benchmark.records.claim import read as read_claim
 from benchmark.records.provenance import commit
-from benchmark.records.record import read_rounds, run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.grid import checked
 from sweeps.launcher import LaunchStatus, launch
@@ -133,24 +133,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 400) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
-def test_a_launch_without_any_node_left_ends_with_76(cluster, tmp_path):
-    """The run has not failed: another node could take it, but none comes."""
-    experiment, results = gated(tmp_path)[0], tmp_path / "ray"
-
-    def watch(status: LaunchStatus) -> None:
-        if len(read_rounds(run_folder(results, experiment))) == 2:
-            for node in list(cluster.nodes):
-                cluster.remove(node)
-
-    with joined(cluster.address):
-        workers = RayWorkers(results, None, PATIENCE)
-        workers.seconds_without_nodes = 1.0
-        with pytest.raises(Stopped, match="no node of the cluster has room for a run any more"):
-            launch(workers, [experiment], results, watch=watch)
-    assert not list(results.glob(".*"))
-
-
 def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
     """It does not see the launch's folder of results, or has other code."""
     monkeypatch.setattr("sweeps.ray_launcher.SECONDS_TO_SEE", 0.0)
@@ -162,12 +144,6 @@ def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
     orders.check_node()
     with pytest.raises(ConfigError, match="has other code .* check out commit ffffffffff there"):
         replace(orders, code={"commit": "f" * 40, "changes": None}).check_node()
-
-
-def test_a_share_that_no_node_has_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}])
-    with pytest.raises(ConfigError, match="no node of the cluster has 64 CPUs"):
-        RayWorkers(tmp_path, None, PATIENCE, (64.0, 0.0))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:6379", "nonsense", "auto"])

@@ -1,7 +1,6 @@
 """What `fssl status` says of folders made by hand and of real runs."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,8 +12,7 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
-from benchmark.records.copies import pack, unpack
-from benchmark.records.record import read_run, run_folder
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.cost import seconds_of_first
 from sweeps.status import RunStatus, on_disk, status_of, summary
@@ -145,14 +143,6 @@ def test_a_run_that_cannot_be_counted_has_no_share_and_no_time_left(tiny):
     assert (weighed.work, weighed.share_done, weighed.pace) == (0.0, 0.0, None)
 
 
-def test_looking_and_showing_load_nothing_that_trains_or_is_slow_to_load(tmp_path):
-    words = ["status", "ssfl/tab2", "--profile", "laptop", "--results", str(tmp_path)]
-    code = f"import sys; from benchmark.cli.main import main; main({words}); "
-    code += "print(sorted({'pytorch_lightning', 'sweeps.cost', 'scipy.stats'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
-
-
 def test_the_command_from_another_shell(tiny, tmp_path, capsys):
     run(tiny, tmp_path)
     with claimed(run_folder(tmp_path, tiny.with_seed(1))):
@@ -163,34 +153,3 @@ def test_the_command_from_another_shell(tiny, tmp_path, capsys):
         assert main(["status", "--results", str(tmp_path)]) == 0
         shown = capsys.readouterr().out
     assert "2 runs: 1 done, 1 running; 3/6 rounds, about" in shown and f"{tiny.cell_key}" in shown
-
-
-def test_who_stops_watching_stops_nothing(tiny, tmp_path, capsys, monkeypatch):
-    """Ctrl-C at the first pause between two lines: what was seen so far, exit 0, and no word of saves."""
-
-    def interrupted(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    with claimed(run_folder(tmp_path, tiny)):
-        (run_folder(tmp_path, tiny) / "experiment.json").write_text(json.dumps(to_json(tiny)))
-        monkeypatch.setattr("benchmark.cli.status.time.sleep", interrupted)
-        assert main(["status", "--watch", "--results", str(tmp_path)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == "1 runs: 1 running; 0/3 rounds\n" and captured.err == ""
-
-
-def test_of_an_item_everything_is_missing_at_first(tmp_path, capsys):
-    assert main(["status", "ssfl/tab2", "--profile", "demo", "--pilots", "1", "--results", str(tmp_path)]) == 0
-    assert "missing; 0/" in capsys.readouterr().out
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_committed_copy_has_the_pace_of_its_result(tiny, tmp_path):
-    """Copies keep no clocks of single rounds."""
-    run(tiny, tmp_path)
-    folder = run_folder(tmp_path, tiny)
-    record = read_run(folder)
-    assert record is not None
-    status = status_of(folder, name="", rounds=3, finished=unpack(pack(record), folder))
-    assert status.state == "done"
-    assert status.seconds_per_round == pytest.approx(record.result["wall_seconds"] / record.result["rounds"])

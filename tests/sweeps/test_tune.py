@@ -23,7 +23,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.records.processes import this_process
 from benchmark.records.record import run_folder
 from sweeps.heartbeat import DeadTrials, beating
-from sweeps.studies import DECLARED, Hyperparameter, Study, read_study
+from sweeps.studies import DECLARED, Study, read_study
 from sweeps.tune import METRIC, Pruning, Worker, open_study, summary_of, tune
 from tests.conftest import ROOT, record_of
 from tests.sweeps.gates import begun
@@ -55,11 +55,6 @@ def test_a_value_is_in_its_range_and_comes_back_from_its_coordinate(share, param
     assert parameter.value(parameter.coordinate(value)) == pytest.approx(value, abs=1e-12)
 
 
-def test_what_matters_of_a_momentum_is_its_distance_from_one():
-    momentum = Hyperparameter(field="m", low=0.5, high=0.99, scale="log below one", reason="")
-    assert momentum.value(0.1) == 0.9 and momentum.coordinate(0.95) == 0.05 and momentum.value(0.0123456) == 0.9877
-
-
 def test_a_study_runs_its_default_first_on_labels_held_out_and_on_seeds_of_its_own(tmp_path):
     """Values are the means of the records' accuracies on held-out labels; nothing was measured on test data; a second
     call trains nothing, and more trials go on with the same study."""
@@ -79,12 +74,6 @@ def test_a_study_runs_its_default_first_on_labels_held_out_and_on_seeds_of_its_o
     assert tuned(tmp_path) == summary
     assert tuned(tmp_path, replace(TOY, trials=4))["trials"][:3] == trials
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
-
-
-def test_a_setting_that_diverges_is_worse_than_any(tmp_path):
-    wild = replace(TOY.experiment, optimizer=replace(TOY.experiment.optimizer, lr=1e30))
-    (trial,) = tuned(tmp_path, replace(TOY, experiment=wild, space=TOY.space[2:], trials=1))["trials"]
-    assert (trial["value"], trial["scores"]) == (0.0, [0.0])
 
 
 @pytest.mark.parametrize("accuracy", [0.9, 0.1])
@@ -219,11 +208,6 @@ def test_a_study_survives_a_crash_at_any_byte_of_its_journal(tmp_path, monkeypat
         open_study(TOY, str(cut)).ask()
         values = [trial.value for trial in open_study(TOY, str(cut)).trials]
         assert values == [*known[max(filter(size.__ge__, ends))], None], size
-
-
-def test_the_question_is_the_key():
-    wider = replace(TOY, space=(replace(TOY.space[0], high=0.6), *TOY.space[1:]))
-    assert TOY.key == replace(TOY, trials=9).key and len({TOY.key, replace(TOY, seeds=3).key, wider.key}) == 3
 
 
 @pytest.mark.parametrize(("profile", "key"), [("demo", "4b3aa5bd"), ("laptop", "fb015a7d")])

@@ -48,10 +48,6 @@ def test_there_is_no_ratio_without_a_true_divergence(kl):
     assert value_of(record(kl), "pseudo/kl_gap") == (pytest.approx(-0.5) if kl else None)
 
 
-def test_equal_shares_of_pseudo_labels_have_no_logarithm():
-    assert value_of(record([(0.0, 0.5)] * 16), "pseudo/kl_log_ratio") is None
-
-
 def test_the_weight_of_labelled_clients_is_the_mean_of_the_rounds_that_have_it():
     """None in the warm start's round; .9, 0 and .6 after it, of which one was evaluated; a committed copy says so."""
     rounds = [
@@ -89,10 +85,6 @@ def test_what_table_1_of_fedswitch_asks(handed, private, stateless, smoothed):
     assert (is_private(handed), is_stateless(handed), is_smoothed(handed)) == (private, stateless, smoothed)
     run = record(exchange=handed)
     assert value_of(run, "exchange/privacy") == float(private)
-
-
-def test_a_run_that_does_not_say_has_no_value():
-    assert value_of(record(), "exchange/privacy") is None
 
 
 def test_a_cell_s_values_may_be_derived():

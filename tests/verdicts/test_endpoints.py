@@ -52,14 +52,6 @@ def test_throughout_is_a_mean_since_clients_take_part():
     assert value == pytest.approx(0.65)
 
 
-def test_a_faster_run_with_the_same_end_has_more_speed():
-    slow, fast = (
-        value_at(run({5: first, 10: second, 15: 0.9}, 15), "test/accuracy", "speed")
-        for first, second in ((0.3, 0.5), (0.8, 0.85))
-    )
-    assert slow is not None and fast is not None and slow < fast < 0.9
-
-
 def test_rounds_and_bytes_to_a_target():
     """Each round sends 3 + 4 bytes. Round 2 is above .5, but clients do not take part before round 5; round 8 is the
     first from there on that is evaluated at .5 or more: 8 x 7 bytes."""
@@ -67,12 +59,6 @@ def test_rounds_and_bytes_to_a_target():
     one = replace(one, rounds=[{**line, "comm/bytes_up": 3, "comm/bytes_down": 4} for line in one.rounds])
     assert to_target(one, "test/accuracy", 0.5) == (8, 56)
     assert to_target(one, "test/accuracy", 0.71) is None
-
-
-def test_all_right_and_all_wrong_have_finite_speed():
-    for accuracy in (0.0, 1.0):
-        value = value_at(run({1: accuracy, 2: accuracy}, 2), "test/accuracy", "speed")
-        assert value == pytest.approx(accuracy, abs=2e-3)
 
 
 def test_last_rounds_are_at_most_an_eighth_of_the_run():

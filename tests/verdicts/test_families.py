@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
-from benchmark.papers.item import Claim, Family, Item
+from benchmark.papers.item import Family, Item
 from benchmark.records.record import run_folder
-from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.families import (
-    FamilyItems,
     begun_under,
     closed,
     families_of,
@@ -66,14 +63,6 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
     assert later <= {run.cell_key for run in asked if run.seed == 200} < {run.cell_key for run in asked}
 
 
-def test_seeds_that_are_asked_for(tab2: Item, tmp_path: Path):
-    def seeds(asked: Seeds) -> list[int]:
-        return sorted({run.seed for run in wanted([tab2], asked)})
-
-    assert seeds(Seeds()) == [0, 1, 2] and seeds(Seeds(pilots=1)) == [0]
-    assert seeds(Seeds(confirming=2)) == [100, 101] and seeds(Seeds(pilots=1, confirming=1)) == [0, 100]
-
-
 def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
     claim = tab2.claims[0]
     others = (
@@ -104,15 +93,6 @@ def test_one_claim_a_contrast(profile: str):
             assert item.contrasts_of(claim) == place.contrasts_of(one)
 
 
-def test_main_claims_stand_in_one_item(tab2: Item):
-    def main(name: str) -> Item:
-        claim = Claim(name=name, quote="", source="", contrast={name: 1.0}, form="improves", least=0.0, main=True)
-        return replace(tab2, name=name, claims=(claim,))
-
-    with pytest.raises(ConfigError, match="choose one item"):
-        FamilyItems((main("ssfl/tab1"), main("ssfl/tab2"))).declared  # noqa: B018
-
-
 def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(tmp_path: Path):
     """RSCFed's seeds from 100 and 200 judged cells on another partition, which are items of their own now and keep
     their family's name; the paper's claims begin at 300, and earlier seeds of its cells carry no claims."""
@@ -127,20 +107,6 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
     carried = begun_under(run.with_seed(300), tmp_path)["claims"]["rscfed laptop"]
     hashes = {hash_of(now, claim) for claim in now.claims if claim.endpoint != "arithmetic"}
     assert hashes <= {*carried["main"], *carried["others"]}
-
-
-def test_a_claim_without_runs_has_the_error_of_the_hundred_that_will_judge_it(tmp_path: Path, tab2: Item):
-    """Seeds from 100 were begun by a run of Table 2 without the claims of Table 4, whose cells have no run: they will
-    be judged on the second hundred, together with what else came later, and not on the first."""
-    later = items(["ssfl/tab4"], "demo")[0]
-    mine = {hash_of(later, claim) for claim in later.claims}
-    everything = family_items(tab2).declared
-    known = Family(main=everything.main, others=tuple(one for one in everything.others if one not in mine))
-    begin(tmp_path, tab2, 100, known)
-    (planned,) = plan([later], tmp_path).items
-    for claim in planned.claims:
-        seen = evidence(planned, {}, claim)
-        assert (seen.first, seen.hundred, set(seen.family.others)) == (200, 2, mine - set(known.main))
 
 
 def test_a_confirming_seed_of_a_setting_of_one_s_own_judges_nothing(tmp_path):

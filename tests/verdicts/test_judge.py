@@ -13,10 +13,10 @@ import pytest
 from scipy.stats import binomtest
 
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import Cell, Claim, Family, Item, Shown
+from benchmark.papers.item import Cell, Claim, Item, Shown
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.evidence import Evidence, evidence
-from benchmark.verdicts.judge import Decision, Judged, decide, family_error, share_text
+from benchmark.verdicts.evidence import evidence
+from benchmark.verdicts.judge import Judged, family_error, share_text
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.rule import FAMILY_ERROR
@@ -79,21 +79,6 @@ def test_pilot_seeds_are_shown_and_never_judged():
     assert judged([0.49, -0.5, 0.5, 0.5, 0.4] * 20, first=0).verdict == "not judged yet"
 
 
-def test_an_open_claim_names_the_smallest_look_that_can_decide_it():
-    """2 / 2^9 = .0039. One claim has .0197 at the look of nine, one of eight .0025, where sixteen seeds can."""
-    assert judged([0.09, 0.11], first=0).could_decide == 9
-    assert judged([0.09, 0.11], claims=8).could_decide == 16
-    assert judged([0.09, 0.11], first=0, form="comparable").could_decide == 24  # none below twenty are called alike
-    assert judged([0.02, -0.02] * 4 + [0.0]).could_decide == 16 and judged(GOOD[:9]).could_decide == 0
-    assert judged([0.01 * (seed - 3.3) * (-1) ** seed for seed in range(32)], least=0.001).could_decide == 0
-
-
-def test_fewer_than_nine_confirming_seeds_decide_nothing():
-    seen = judged(GOOD[:8])
-    assert (seen.verdict, seen.n, seen.interval) == ("undecided", 8, None)
-    assert seen.reason == "8 seeds of at least 9" and seen.estimate == pytest.approx(0.0235)
-
-
 def test_nine_seeds_decide_by_the_fourth_walsh_average():
     seen = judged([*GOOD[:8], -0.001])
     averages = walsh_averages([*GOOD[:8], -0.001])
@@ -145,13 +130,6 @@ def test_an_improvement_that_is_not_there():
     assert judged([0.05 + d for d in GOOD], form="comparable").verdict == "contradicted"
 
 
-def test_an_open_claim_says_when_it_is_looked_at_again():
-    some = judged([0.03, -0.02, 0.025, -0.01, 0.03, 0.02, -0.005, 0.03, 0.01])
-    assert some.reason == "the interval includes zero; the next look is at 16 seeds"
-    last = judged([0.01 * (seed - 3.3) * (-1) ** seed for seed in range(32)], least=0.001)
-    assert "this was the last look" in last.reason
-
-
 def test_a_verdict_has_the_estimate_over_all_confirming_seeds_too():
     """Decided by the first nine, with gains of 2 to 2.8 points; all 24 have 2 to 4.3. The level is the look's."""
     seen = judged(GOOD[:24])
@@ -159,22 +137,6 @@ def test_a_verdict_has_the_estimate_over_all_confirming_seeds_too():
     assert seen.over_all is not None and (seen.over_all.n, seen.over_all.value) == (24, pytest.approx(0.0315))
     assert seen.over_all.interval is not None and 0.02 < seen.over_all.interval[0] < seen.over_all.interval[1] < 0.043
     assert judged(GOOD[:9]).over_all is None
-
-
-def test_an_interval_that_is_the_range_of_the_differences_says_so():
-    """One of two main claims at .025: the look of nine errs at .0099, and 2 / 512 is .0039, 4 / 512 .0078: the second
-    least average. One of four: .0049, the least and the largest."""
-    assert judged(GOOD[:9]).seen.is_range is False  # type: ignore[union-attr]
-    narrow = judged(GOOD[:9], claims=4).seen
-    assert narrow is not None and narrow.is_range and narrow.interval == pytest.approx((GOOD[0], GOOD[8]))
-
-
-def test_pilots_are_shown_with_a_verdict():
-    item = pair()
-    confirming, pilots = gains(item, GOOD[:9]), gains(item, [-0.1, -0.2, -0.3], first=0)
-    (seen,) = judge(item, {key: {**confirming[key], **pilots[key]} for key in pilots})
-    assert seen.verdict == "holds" and seen.pilots is not None
-    assert (seen.pilots.value, seen.pilots.n, seen.pilots.interval) == (pytest.approx(-0.2), 3, None)
 
 
 def test_a_later_hundred_of_seeds_has_less_error():
@@ -215,17 +177,6 @@ def test_main_claims_are_judged_in_order_with_half_of_the_error():
     assert verdicts(mixed, (second, first)) == ["undecided", "holds"]
     assert verdicts(GOOD[:9], (second,)) == ["undecided", "holds"]
     assert judge(item, gains(item, mixed, GOOD[:9]), main=(first, second), more=60)[1].waits_for == "'a'"
-
-
-def test_no_effect_hands_no_error_on():
-    """It rejects no difference. The main claim behind it waits; half of the error stays half."""
-    item = three_cells(improves("a"), improves("b"))
-    records = gains(item, [0.001 * (-1) ** seed for seed in range(24)], GOOD[:4])
-    in_order = judge(item, records, main=tuple(map(item.hash_of, item.claims)))
-    assert [seen.verdict for seen in in_order] == ["no effect of interest", "undecided"]
-    assert in_order[1].waits_for == "'a'"
-    for seen, handed_on in ((records, False), (gains(item, GOOD[:24], GOOD[:4]), True)):
-        assert (judge(item, seen, more=0)[1].error == 0.05) is handed_on
 
 
 def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
@@ -288,21 +239,6 @@ def collapsed(item: Item, records: Records) -> list[dict[str, list[bool]]]:
     return [{label: list(runs.values()) for label, runs in cells.items()} for cells in seen.collapsed]
 
 
-def test_a_cell_below_labels_alone_is_named_first():
-    (seen,) = judge(*with_bound([0.5 + d for d in GOOD[:9]], [0.6] * 9))
-    assert seen.reason.startswith("rests on runs that typically end below labels alone: a; ")
-    (seen,) = judge(*with_bound([0.5 + d for d in GOOD[:9]], [0.4] * 9))
-    assert seen.reason.startswith("the interval lies above zero")
-
-
-def test_cells_below_labels_alone_are_not_called_alike():
-    item = pair(form="comparable")
-    seen = Evidence(claim=item.claims[0], differences=({100 + n: 0.0001 * n for n in range(24)},), below=("b",))
-    (((decision, _),), ((alike, _),)) = (decide([one], Family()) for one in (seen, replace(seen, below=())))
-    assert (decision.verdict, alike.verdict) == ("undecided", "holds")
-    assert decision.why == "cells below labels alone are not called alike"
-
-
 def test_a_run_collapses_five_points_below_its_bound():
     """At .45 under a bound of .5 it has, at .46 not; a fall of a tenth of a point is none."""
     assert collapsed(*with_bound([0.45, 0.46, 0.499], [0.5] * 3))[0] == {"a": [True, False, False], "b": [False] * 3}
@@ -357,41 +293,6 @@ def test_a_claim_about_collapse_counts_the_seeds_at_which_one_side_fell():
     assert seen.reason.startswith("rests on runs that typically end below labels alone: a; 0 seeds for and 9 against")
     (seen,) = judge(*with_bound([0.3] * 3 + [0.9] * 6, [0.4] * 9, endpoint="collapse"))
     assert seen.verdict == "undecided" and "0 seeds for and 3 against, sign test p = 0.25" in seen.reason
-
-
-def test_each_contrast_is_judged_by_the_collapse_of_its_own_cells():
-    """b collapses at every seed: the sign test has to agree on a > b, as it does at nine signs, and is not asked on
-    a > c, where one loss of first rank passes."""
-    steps = ({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0})
-    claim = Claim(name="n", quote="", source="", contrasts=steps, form="every", least=0.01)
-    seeds = range(100, 109)
-
-    def seen(against_c: Sequence[float], b_falls: bool = True) -> Decision:
-        whole = Evidence(
-            claim=claim,
-            differences=(dict.fromkeys(seeds, 0.3), dict(zip(seeds, against_c, strict=True))),
-            collapsed=(
-                {"a": dict.fromkeys(seeds, False), "b": dict.fromkeys(seeds, b_falls)},
-                {"a": dict.fromkeys(seeds, False), "c": dict.fromkeys(seeds, not b_falls)},
-            ),
-        )
-        ((decision, _),) = decide([whole], Family())
-        return decision
-
-    one_loss = [*GOOD[:8], -0.001]
-    assert seen(one_loss).verdict == "holds" and seen(one_loss, b_falls=False).verdict == "undecided"
-    assert seen([-d for d in GOOD[:9]]).verdict == "contradicted"
-
-
-def test_a_run_that_still_rises_is_judged_at_its_round():
-    """From .5 to .58 within the last fifth of 20 rounds, both cells."""
-    item = pair(endpoint="end")
-    curve = [{"round": t, "test/accuracy": 0.5 + 0.02 * max(0, t - 16)} for t in range(1, 21)]
-    records = {
-        cell.cell_key: {100 + i: make_record(cell, 100 + i, {"test/accuracy": 0.58}, rounds=curve) for i in range(9)}
-        for cell in item.cells
-    }
-    assert judge(item, records)[0].reason.startswith("judged at round 11: a still gains 4.0 points in the last tenth")
 
 
 def test_what_is_counted_needs_no_seeds():

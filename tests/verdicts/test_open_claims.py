@@ -7,7 +7,7 @@ import pytest
 
 from benchmark.papers.item import Item
 from benchmark.verdicts.judge import judge
-from benchmark.verdicts.open_claims import could_decide, looks_in_words, looks_of, too_few_in_words
+from benchmark.verdicts.open_claims import could_decide, looks_of, too_few_in_words
 from benchmark.verdicts.results import Records
 from tests.reports.fakes import begun_under, make_record, pair
 
@@ -49,18 +49,6 @@ def test_what_is_decided_or_past_its_last_look_is_not_counted():
     records = {**records, item.cells[0].cell_key: turned}
     (judged,) = judge(item, records)
     assert (judged.verdict, judged.looks) == ("undecided", 4) and looks_of([judged]) == {}
-
-
-@pytest.mark.parametrize(
-    ("looks", "text"),
-    [
-        ({}, ""),
-        ({16: 1}, "the one open claim can be decided at 16 seeds"),
-        ({9: 1, 16: 8, 24: 3}, "of 12 open claims 1 can be decided at 9 seeds, 8 at 16, 3 at 24"),
-    ],
-)
-def test_looks_in_words(looks: dict[int, int], text: str):
-    assert looks_in_words(looks) == text
 
 
 @pytest.mark.parametrize(
