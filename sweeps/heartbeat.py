@@ -1,4 +1,4 @@
-"""Trials whose worker is gone, told by heartbeats that need no common clock.
+"""Trials whose worker is gone, as heartbeats show it, without a common clock.
 
 A worker writes its process into its trial and adds one to a beat every few seconds. Whoever sees no new beat for
 `PATIENCE` seconds of its own monotonic clock takes the worker for dead, and queues the trial's values again; on the

@@ -26,14 +26,14 @@ NOT_MEASURED = ("cell_key", "seed", "round")  # of a round's line
 
 def record_faults(record: RunRecord, path: Path) -> list[str]:
     """What does not add up in one record: key, settings, rounds, sums, saved state, digest."""
-    found = [*_experiment_faults(record), *_round_faults(record)]
+    faults = [*_experiment_faults(record), *_round_faults(record)]
     if record.result:
-        found += [f"result.json: {fault}" for fault in _result_faults(record, ROUNDING if is_copy(path) else 0.0)]
+        faults += [f"result.json: {fault}" for fault in _result_faults(record, ROUNDING if is_copy(path) else 0.0)]
     if not is_copy(path):
-        found += _unfinished_faults(path, f"{record.cell_key}/seed={record.seed}")
+        faults += _unfinished_faults(path, f"{record.cell_key}/seed={record.seed}")
     if record.edited:
-        found.append("its digest is of other content: experiment, manifest, rounds or result was edited afterwards")
-    return [f"{path}: {fault}" for fault in found]
+        faults.append("its digest is of other content: experiment, manifest, rounds or result was edited afterwards")
+    return [f"{path}: {fault}" for fault in faults]
 
 
 def _experiment_faults(record: RunRecord) -> Iterator[str]:
@@ -136,7 +136,7 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) ->
     """Hashes of data and partitions, computed again; and the data sets that are not here, whose are not."""
     from benchmark.federated.environment import prepare
 
-    found, absent = [], set()
+    faults, absent = [], set()
     sets: dict[str, DataSet] = {}
     hashes: dict[object, Mapping[str, str]] = {}
     notes: dict[object, str] = {}
@@ -153,21 +153,21 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) ->
                 environment = prepare(experiment.with_seed(record.seed), root, data=sets[name])
                 hashes[key] = {"hash": environment.data.content_hash, "partition": environment.split.hash()}
                 notes[key] = environment.data.note
-        except FsslError:  # `faults` reports what is wrong with the experiment
+        except FsslError:  # `record_faults` reports what is wrong with the experiment
             continue
         recorded = record.manifest.get("data", {})
         if name in DATASETS and record.data_note != notes[key] and UNKNOWN_ORIGIN not in record.data_note + notes[key]:
             continue  # other files, which the suite lists, too: the packed ones, or those of the original
         for what, right in hashes[key].items():
             if record.manifest and recorded.get(what) != right:
-                found.append(f"{path}: manifest.json: data.{what} is {recorded.get(what)}; computed again {right}")
-    return found, absent
+                faults.append(f"{path}: manifest.json: data.{what} is {recorded.get(what)}; computed again {right}")
+    return faults, absent
 
 
 def equal_rounds(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
     """Runs of one cell under two seeds that measured the same in every round: one is a copy of the other."""
     first: dict[str, tuple[int, Path]] = {}
-    found = []
+    faults = []
     for record, path in records:
         lines = [
             {name: value for name, value in line.items() if name not in ("cell_key", "seed") and "time/" not in name}
@@ -176,5 +176,5 @@ def equal_rounds(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
         key = json.dumps([record.cell_key, is_copy(path), lines], sort_keys=True, default=str)
         seed, other = first.setdefault(key, (record.seed, path))
         if lines and seed != record.seed:
-            found.append(f"{path}: rounds.jsonl: every round is that of {other}, of another seed")
-    return found
+            faults.append(f"{path}: rounds.jsonl: every round is that of {other}, of another seed")
+    return faults

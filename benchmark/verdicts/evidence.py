@@ -141,18 +141,18 @@ def _collapsed(
     seeds: Sequence[int],
 ) -> Runs:
     """Which runs of a contrast's cells have collapsed."""
-    found: dict[str, dict[int, bool]] = {}
+    collapsed: dict[str, dict[int, bool]] = {}
     for label in cells:
         bound = bound_of(item.cell(label), item.cells)
         within = bound is not None and bound.label in cells
         runs = records.get(item.cell(label).cell_key, {})
-        found[label] = {
+        collapsed[label] = {
             seed: runs[seed].status == "diverged"
             or fell_from_its_best(runs[seed])
             or (not within and seed in ends[label] and _far_below(*ends[label][seed]))
             for seed in seeds
         }
-    return found
+    return collapsed
 
 
 def _far_below(end: float, bound: float) -> bool:
