@@ -16,7 +16,7 @@ BIN := .venv/bin
 # wait for processes of their own. ARGS="-n 0" runs them one after another.
 SIDE_BY_SIDE = -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-all audit lint report clean lock setup FORCE
+.PHONY: help demo test test-all soak audit lint report clean lock setup FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,11 @@ test: $(STAMP) ## the tests, several files at a time; without the slow ones
 
 test-all: $(STAMP) ## all tests, also the slow ones: agents and clusters that are killed (about 20 minutes)
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(ARGS)
+
+# Figures also go to the file that --json names.
+soak: $(STAMP) ## kills of every method under every engine, each resumed, also at the default interval (about an hour)
+	$(BIN)/python -m tests.soak.kills $(ARGS)
+	$(BIN)/python -m tests.soak.kills --default-interval --kills-each 2 $(ARGS)
 
 # --strict: a package that cannot be looked up is an error, too. pip-audit comes unlocked and stays in a folder of its
 # own; nothing that it audits is installed.

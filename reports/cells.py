@@ -1,4 +1,4 @@
-"""A cell's page: where it stands, its curves, and every number, file and attempt of its runs.
+"""A cell's page: which tables have it, its curves, and every number, file and attempt of its runs.
 
 Several items may have the same cell. It has one page, of all its runs.
 """
@@ -23,7 +23,6 @@ from reports.figures import Panel, Picture, curves
 from reports.formatting import (
     NONE,
     axis_title,
-    interval_text,
     is_fraction,
     megabytes,
     metric_name,
@@ -33,7 +32,7 @@ from reports.formatting import (
 )
 from reports.item_figures import DIVERSITY, joins
 from reports.methods import exchange_table, kind_of, method_page
-from reports.paper_table import SELECTED_ON_TEST, method_of, ours_entry, setting_text
+from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
 from reports.provenance import by_seed, commit_of, files_of_run, flat, marks_of, remarks, started
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.results import csv_text, is_number, series_of
@@ -75,7 +74,7 @@ def cell_pages(every: Sequence[Reported]) -> list[CellPage]:
     for reported in every:
         for result in reported.results.values():
             places.setdefault(result.cell.cell_key, []).append((reported, result))
-    pages = (CellPage(places=tuple(found)) for found in places.values())
+    pages = (CellPage(places=tuple(of_cell)) for of_cell in places.values())
     return [page for page in pages if page.runs]
 
 
@@ -142,31 +141,24 @@ def cell_pictures(result: CellResult) -> list[Picture]:
 
 
 def _places_table(page: CellPage) -> Table:
-    """A row an item that has the cell: its label and setting there, ours and published, and whether they agree."""
-    rows = []
-    for reported, result in page.places:
-        item, cell = reported.item, result.cell
-        metric = item.metrics[0]
-        ours = ours_entry(reported, cell.label, metric)
-        interval = interval_text(metric, reported.by_metric[metric][cell.label].summary)
-        printed = [f"{metric_name(name)} {value.value:g}" for name, value in cell.published.items()]
-        agreed = reported.agreements.get(cell.label)
-        rows.append(
-            (
-                Entry(text=f"{item.name}, {item.profile}", href=reported.page.as_posix()),
-                Entry(text=cell.label, below=() if cell.role == "published" else (cell.role,)),
-                setting_text(cell.setting),
-                replace(ours, href="", below=tuple(filter(None, (interval, metric_name(metric), *ours.below)))),
-                Entry(
-                    text=", ".join(printed) or NONE,
-                    look="" if item.profile == "paper" else "published",
-                    below=("not comparable",) if printed and item.profile != "paper" else (),
-                ),
-                agreed.text if agreed else NONE,
-            )
+    """A row an item that has the cell, with its label and setting there; the item's page compares it."""
+    rows = [
+        (
+            Entry(text=f"{reported.item.name}, {reported.item.profile}", href=reported.page.as_posix()),
+            Entry(text=result.cell.label, below=() if result.cell.role == "published" else (result.cell.role,)),
+            setting_text(result.cell.setting),
+            Entry(
+                text=", ".join(
+                    f"{metric_name(name)} {number.value:g}" for name, number in result.cell.published.items()
+                )
+                or NONE,
+                look="" if reported.item.profile == "paper" else "published",
+            ),
         )
-    heads = ("Table or figure", "Cell", "Setting", "Ours", "Published", "Agreement")
-    return table_of("places", "Where the cell stands", heads, rows, words=3)
+        for reported, result in page.places
+    ]
+    heads = ("Table or figure", "Cell", "Setting", "Published")
+    return table_of("places", "Tables and figures that have the cell", heads, rows, words=4)
 
 
 def _notes(page: CellPage) -> list[str]:

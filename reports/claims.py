@@ -1,7 +1,7 @@
 """Claims for readers: what a verdict says in words, a row of a table each, and a page each with its seeds and looks."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -133,11 +133,6 @@ def judged_in_brief(judged: Judged) -> str:
     return ". ".join([f"{estimate_text(judged)}, {interval_text(judged)}, n = {judged.n}", *more])
 
 
-def judged_by(judged: Judged) -> str:
-    """ "end", "speed", "collapse", "counted"."""
-    return "counted" if judged.claim.endpoint == "arithmetic" else judged.claim.endpoint
-
-
 def claim_row(item: Item, judged: Judged) -> dict[str, Any]:
     """A claim as a row of CSV, in the metric's unit."""
     values = claim_values(item, judged)
@@ -185,35 +180,49 @@ def claim_values(item: Item, judged: Judged) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoardRow:
-    """A declared claim, and where most is known of it."""
+class ClaimRow:
+    """A claim of an item, and what its records say of it."""
 
-    item: Item
-    claim: Claim
-    reported: Reported | None = None  # None: its item has no run, and the claim no page
-    judged: Judged | None = None
+    reported: Reported
+    judged: Judged
+    has_page: bool = True
+
+    @property
+    def item(self) -> Item:
+        return self.reported.item
+
+    @property
+    def claim(self) -> Claim:
+        return self.judged.claim
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.item.name, self.claim.name
 
     @property
     def paper(self) -> str:
-        return self.item.name.partition("/")[0]
+        return self.reported.paper
 
     @property
     def status(self) -> str:
         """One of STATUSES."""
-        if self.judged is None or self.judged.estimate is None:
+        if self.judged.estimate is None:
             return STATUSES[-1]
         return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
 
 
-def rows_of(reported: Reported) -> list[BoardRow]:
-    return [
-        BoardRow(item=reported.item, claim=judged.claim, reported=reported, judged=judged) for judged in reported.judged
-    ]
+def rows_of(reported: Reported) -> list[ClaimRow]:
+    return [ClaimRow(reported=reported, judged=judged) for judged in reported.judged]
 
 
-def claims_table(rows: Iterable[BoardRow], every: Sequence[Reported] = ()) -> Table:
-    """A row a claim, which leads to its page. `every`: items whose runs may speak of a claim's sentence, for pages."""
-    rows = list(rows)
+def without_runs(item: Item, claim: Claim) -> ClaimRow:
+    """A declared claim of an item that has no run, and so no page."""
+    judged = Judged(claim=claim, verdict="not run", reason="no run")
+    return ClaimRow(reported=Reported(item, {}), judged=judged, has_page=False)
+
+
+def claims_table(rows: Sequence[ClaimRow]) -> Table:
+    """A row a claim, which leads to its page."""
     return Table(
         name="claims",
         caption="Claims; differences are paired by seed, their intervals at the level of the look",
@@ -222,30 +231,33 @@ def claims_table(rows: Iterable[BoardRow], every: Sequence[Reported] = ()) -> Ta
             *(Column(name=name) for name in ("Typical difference", "n")),
             *(Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic")),
         ),
-        rows=tuple(_claim_row(row, every) for row in rows),
-        data=[claim_row(row.item, row.judged) for row in rows if row.judged],
-        notes=tuple(f"{row.claim.name}: {quote_text(row.claim)}" for row in rows if row.judged),
+        rows=tuple(map(_table_row, rows)),
+        data=[claim_row(row.item, row.judged) for row in rows if row.has_page],
+        notes=tuple(f"{row.claim.name}: {quote_text(row.claim)}" for row in rows if row.has_page),
     )
 
 
-def _claim_row(row: BoardRow, every: Sequence[Reported]) -> Row:
+def _table_row(row: ClaimRow) -> Row:
     item, claim, judged = row.item, row.claim, row.judged
-    verdict, profile = (judged.verdict, item.profile) if judged else ("not run", NONE)
-    below = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
-    if row.reported and judged and every:
-        below += [*against_lines(row.reported, judged, every), *so_far_lines(row.reported, judged)]
+    profile = item.profile if row.has_page else NONE
+    context = (*against_lines(row.reported, judged), *so_far_lines(row.reported, judged))
     entries = (
-        Entry(text=claim.name, href=claim_page(item, claim) if judged else "", below=tuple(below)),
-        Entry(text=verdict, look=verdict),
-        _typical_entry(judged) if judged else Entry(text=NONE),
-        Entry(text=str(judged.n) if judged else "0"),
-        _collapsed_entry(judged) if judged else Entry(text=NONE),
-        Entry(text=item.name, below=(scope_text(item, claim),) if judged else ()),
-        *(Entry(text=text) for text in (profile, topic_of(claim))),
+        Entry(
+            text=claim.name,
+            href=claim_page(item, claim) if row.has_page else "",
+            detail=context,
+            below=(f"withdrawn from the boards: {claim.withdrawn}",) if claim.withdrawn else (),
+        ),
+        Entry(text=judged.verdict, look=judged.verdict),
+        _typical_entry(judged),
+        Entry(text=str(judged.n)),
+        _collapsed_entry(judged),
+        Entry(text=item.name, below=(scope_text(item, claim),) if row.has_page else ()),
+        Entry(text=profile),
+        Entry(text=topic_of(claim)),
     )
-    return Row(
-        entries=entries, values={"paper": row.paper, "profile": profile, "verdict": verdict, "topic": topic_of(claim)}
-    )
+    values = {"paper": row.paper, "profile": profile, "verdict": judged.verdict, "topic": topic_of(claim)}
+    return Row(entries=entries, values=values)
 
 
 def _typical_entry(judged: Judged) -> Entry:
@@ -318,8 +330,8 @@ def endpoint_text(claim: Claim) -> str:
     return ENDPOINTS.get(claim.endpoint, f"mean over the last {rounds} rounds")
 
 
-def claim_page_values(reported: Reported, judged: Judged, every: Sequence[Reported]) -> dict[str, Any]:
-    """What the claim's template shows. `every`: items whose runs may speak of its sentence, too."""
+def claim_page_values(reported: Reported, judged: Judged) -> dict[str, Any]:
+    """What the claim's template shows."""
     claim = judged.claim
     return {
         "one": judged,
@@ -328,10 +340,8 @@ def claim_page_values(reported: Reported, judged: Judged, every: Sequence[Report
         "seeds": seeds_table(judged),
         "target": target_table(reported, claim),
         "contrasts": [sum_text(contrast) for contrast in contrasts(claim)],
-        "scope": scope_text(reported.item, claim),
-        "context": context_lines(reported, judged, every),
+        "context": context_lines(reported, judged),
         "endpoint": endpoint_text(claim),
-        "topic": topic_of(claim),
         "least": in_unit(claim.metric, claim.least),
         "hash": reported.item.hash_of(claim),
         "registered": pre_registration(reported, claim),

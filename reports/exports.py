@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmark.papers.item import Item
+from benchmark.papers.item import Cell, Item
 from benchmark.records.files import write_atomically
-from benchmark.verdicts.results import CellResult, Records
+from benchmark.verdicts.results import Records
 from reports.arena import arena_object, arena_tables, arenas, is_arena
 from reports.boards import papers_table
 from reports.claims import claim_values, claims_table, rows_of
@@ -14,8 +14,8 @@ from reports.figures import Picture
 from reports.formatting import slug
 from reports.interval_figures import dots
 from reports.item_figures import figure_csv, item_picture
-from reports.paper_table import item_tables, metrics_of, notes_of
-from reports.reported import Reported
+from reports.paper_table import entry_values, item_tables, metrics_of, notes_of
+from reports.reported import Reported, connect
 from reports.results import csv_text
 from reports.tables import Table, files_of
 
@@ -39,9 +39,10 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
     reported = Reported(item, records)
     first, *others = metrics_of(item)
     cells = []
-    for label, result in reported.by_metric[first].items():
-        more = {metric: _numbers(reported.by_metric[metric][label], metric) for metric in others}
-        cells.append({**_cell(result), **_numbers(result, first), **({"metrics": more} if more else {})})
+    for cell in item.cells:
+        more = {metric: _numbers(reported, cell, metric) for metric in others}
+        setting = {"cell_key": cell.cell_key, "label": cell.label, "role": cell.role, "setting": dict(cell.setting)}
+        cells.append({**setting, **_numbers(reported, cell, first), **({"metrics": more} if more else {})})
     return {
         "item": item.name,
         "title": item.title,
@@ -56,22 +57,10 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
     }
 
 
-def _cell(result: CellResult) -> dict[str, Any]:
-    cell = result.cell
-    return {"cell_key": cell.cell_key, "label": cell.label, "role": cell.role, "setting": dict(cell.setting)}
-
-
-def _numbers(result: CellResult, metric: str) -> dict[str, Any]:
-    seen, published = result.summary, result.cell.printed(metric)
-    return {
-        "published": None if published is None else float(published),
-        "mean": seen.mean if seen else None,
-        "std": seen.std if seen else None,
-        "n": result.n,
-        "n_wanted": result.n_wanted,
-        "n_diverged": len(result.diverged),
-        "status": result.status,
-    }
+def _numbers(reported: Reported, cell: Cell, metric: str) -> dict[str, Any]:
+    published, values = cell.printed(metric), entry_values(reported, cell, metric)
+    ours = {name: values[name] for name in ("mean", "std", "n", "n_wanted", "n_diverged", "status")}
+    return {"published": None if published is None else float(published), **ours}
 
 
 def tables_of(reported: Reported) -> list[Table]:
@@ -123,7 +112,7 @@ def write_claims(results: Sequence[tuple[Item, Records]], readme: Path) -> None:
     """Writes the README's table of claims, between its two marks. Raises CannotWrite."""
     start, end = "<!-- claims: fssl report --readme -->\n", "<!-- end of claims -->"
     before, _, rest = readme.read_text().partition(start)
-    table = papers_table([Reported(item, records) for item, records in results])
+    table = papers_table(connect([Reported(item, records) for item, records in results]))
     write_atomically(readme, (before + start + table + end + rest.partition(end)[2]).encode())
 
 

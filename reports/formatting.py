@@ -119,15 +119,6 @@ def difference_interval(metric: str, interval: tuple[float, float] | None) -> st
     return "" if interval is None else "[" + ", ".join(difference(metric, edge) for edge in interval) + "]"
 
 
-def interval_text(metric: str, seen: Summary | None) -> str:
-    """The interval of a mean, "[95.13, 96.42]", as far as a fraction reaches; empty where one run or equal runs leave
-    none."""
-    if seen is None or seen.interval is None:
-        return ""
-    ends = (min(1.0, max(0.0, edge)) if is_fraction(metric) else edge for edge in seen.interval)
-    return "[" + ", ".join(shown(metric, edge) for edge in ends) + "]"
-
-
 def spread_text(metric: str, seen: Summary | None) -> str:
     """ "±0.41", the standard deviation over seeds; empty for one run."""
     return "" if seen is None or seen.std is None else f"±{shown(metric, seen.std)}"

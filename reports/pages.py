@@ -1,7 +1,6 @@
 """What the templates show: plain values, tables and pictures for each kind of page."""
 
 import functools
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,20 +16,17 @@ from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
 from reports.agreement import largest_gap, note_on_other_data
 from reports.arena import arena_tables, arenas, is_arena, not_ranked_text, order_text
-from reports.boards import board, findings, own_sentences, questions, sentences, state_text, variant_rows
+from reports.boards import board, findings, questions, sentences, state_text, variant_rows
 from reports.claims import claims_table, finding_text, rows_of
-from reports.formatting import (
-    NONE,
-    count,
-    points,
-)
+from reports.formatting import NONE, count, points
 from reports.interval_figures import claims_pictures, forest
 from reports.item_figures import caption_of
 from reports.paper_table import is_printed, ladder_table, method_of, notes_of
 from reports.properties import property_tables
 from reports.provenance import flat, provenance, remarks
+from reports.rendering import MARKS
 from reports.reported import Reported
-from reports.scope import context_lines, verdict_text
+from reports.scope import context_lines
 from reports.tables import Column, Entry, Row, Table
 
 PROFILES = {
@@ -38,14 +34,6 @@ PROFILES = {
     "laptop": "Real images at reduced size and length, a few minutes a run on two CPU cores.",
     "gpu": "Full data and network, fewer local steps.",
     "paper": "The published setting.",
-}
-MARKS = {
-    "holds": "\u2713",
-    "contradicted": "\u2717",
-    "no effect of interest": "\u2248",
-    "undecided": "?",
-    "not judged yet": "\u2026",
-    "not run": "\u2013",
 }
 
 
@@ -68,6 +56,7 @@ def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
 def progress(reported: Reported) -> dict[str, Any]:
     """How far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
+    judged_here = [row for row in sentences(rows_of(reported)) if not row.judged.judged_in]
     total = len(results) + len(reported.item.choices)
     return {
         "cells_run": sum(result.n > 0 for result in results),
@@ -75,7 +64,7 @@ def progress(reported: Reported) -> dict[str, Any]:
         "runs_done": sum(min(result.n, reported.item.seeds) for result in results),
         "runs_wanted": reported.item.seeds * total,
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally(judged.verdict for judged in own_sentences(reported)),
+        "verdicts": _tally(row.judged.verdict for row in judged_here),
     }
 
 
@@ -125,39 +114,30 @@ def items_table(shown: Sequence[Reported]) -> Table:
     return Table(name="items", caption="Tables and figures", columns=columns, rows=tuple(rows))
 
 
-def front_values(every: Sequence[Reported], also: Sequence[Reported] = ()) -> dict[str, Any]:
-    """The findings, the boards of claims, and what is done of each paper. `also`: items without a page, whose runs
-    may speak of a claim's sentence, too."""
+def front_values(every: Sequence[Reported]) -> dict[str, Any]:
+    """The findings, the boards of claims, and what is done of each paper."""
     return {
-        "findings": [
-            {
-                "reported": reported,
-                "judged": judged,
-                "verdict": verdict_text(reported, judged),
-                "text": finding_text(reported, judged),
-                "context": context_lines(reported, judged, [*every, *also]) if judged.estimate is not None else [],
-                "picture": forest(judged, seeds=False),
-            }
-            for reported, judged in findings(every)
-        ],
+        "findings": findings(every),
+        "finding_text": finding_text,
+        "context_lines": context_lines,
+        "forest": forest,
         "state": state_text(every),
         "decided": any(judged.is_decided for reported in every for judged in reported.judged),
-        "boards": boards(every, [*every, *also]),
+        "boards": boards(every),
         "cards": [_card(name, [reported for reported in every if reported.paper == name]) for name in papers()],
         "items": items_table(every),
     }
 
 
-def boards(every: Sequence[Reported], known: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
-    """The claims by kind, a table each. `known`:
-    items whose runs may speak of a claim's sentence, too."""
+def boards(every: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
+    """The claims by kind, a table each."""
     rows = board(every, paper)
     kinds = {"Sentences of the papers": sentences(rows), "Questions of ours": questions(rows)}
     kinds |= {
         f"Of a withdrawn setting, counted for no paper ({title})": own
         for title, own in variant_rows(every, paper).items()
     }
-    return [(title, claims_table(own, known)) for title, own in kinds.items() if own]
+    return [(title, claims_table(own)) for title, own in kinds.items() if own]
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
@@ -182,15 +162,14 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
     return {**papers()[name], "name": name, "lines": lines, "declared": len(items_of(name)), "not_run": not_run}
 
 
-def paper_values(name: str, mine: Sequence[Reported], known: Sequence[Reported]) -> dict[str, Any]:
-    """A paper's page, or the arena's: items, claims, and of an arena the first ranking of each item. `known`: items
-    whose runs may speak of a claim's sentence, too."""
+def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
+    """A paper's page, or the arena's: items, claims, and of an arena the first ranking of each item."""
     rankings = [(reported, _ranking(reported)) for reported in mine if is_arena(reported.item)]
     return {
         "name": name,
         "about": papers().get(name),
         "items": items_table(mine),
-        "boards": boards(mine, known, name),
+        "boards": boards(mine, name),
         "rankings": rankings,
         "not_run": [item for item in items_of(name) if item not in {reported.item.name for reported in mine}],
     }
@@ -204,8 +183,8 @@ def _ranking(reported: Reported) -> Table:
     return replace(table, caption=order, columns=table.columns[:2], rows=rows)
 
 
-def item_values(reported: Reported, departures: str, every: Sequence[Reported]) -> dict[str, Any]:
-    """`departures`: the paper's handwritten ones. `every`: items whose runs may speak of a claim's sentence, too."""
+def item_values(reported: Reported) -> dict[str, Any]:
+    """What the item's template shows, all but its tables and pictures."""
     item = reported.item
     return {
         **progress(reported),
@@ -219,47 +198,28 @@ def item_values(reported: Reported, departures: str, every: Sequence[Reported]) 
         "properties": property_tables(reported) if is_arena(item) or "exchange/privacy" in item.metrics else [],
         "notes": notes_of(reported),
         "ladder": ladder_table(reported),
-        "claims": claims_table(rows_of(reported), every),
+        "claims": claims_table(rows_of(reported)),
         "forests": claims_pictures(reported.judged),
-        "margin": _margin(item),
+        "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
         "caption": caption_of(item),
-        "ambiguities": ambiguities(item, departures),
+        "ambiguities": ambiguities(item),
         "open_questions": open_questions(item),
-        "command": f"fssl reproduce {item.name} --profile {item.profile}",
-        "alone": f"fssl report {item.name} --profile {item.profile} --out FOLDER",
         "provenance": provenance(reported.runs),
         "n_runs": len(reported.runs),
     }
 
 
-def _margin(item: Item) -> str:
-    """Whose choice it is that two numbers count as equal; empty where none are compared."""
-    if item.profile != "paper" or item.margin is None or all(cell.printed() is None for cell in item.cells):
-        return ""
-    return (
-        f"The margin of a published and a reproduced accuracy is ±{100 * item.margin:.1f} points. It is "
-        "our choice, fixed in the file of published numbers before any run; the paper names none."
-    )
-
-
-def ambiguities(item: Item, departures: str) -> list[dict[str, str]]:
-    """Settings in which the paper and its released code differ: what the cells take, and what is written of it."""
+def ambiguities(item: Item) -> dict[str, str]:
+    """Setting in which the paper and its released code differ -> which of them the cells take."""
     taken: dict[str, Counter[str]] = {}
     for cell in item.cells:
         for name, value in flat(to_json(cell.experiment)).items():
             if value in ("paper", "released_code") and name != "profile":
-                taken.setdefault(name, Counter())[value] += 1
-    entries = [" ".join(entry.split()) for entry in re.split(r"\n(?=\s*\d+\. |\|)|\n\n", departures)]
-    entries.sort(key=lambda entry: entry.startswith("|"))  # rows of a table say less than a paragraph
-    words = {"paper": "the paper", "released_code": "the released code"}
-    return [
-        {
-            "name": name,
-            "taken": ", ".join(f"{words[v]} ({n} cells)" if len(counts) > 1 else words[v] for v, n in counts.items()),
-            "text": next((e.strip("| ").replace(" | ", "; ") for e in entries if f"`{name}`" in e), ""),
-        }
+                taken.setdefault(name, Counter())[f"the {value.replace('_', ' ')}"] += 1
+    return {
+        name: ", ".join(f"{side} ({count(n, 'cell')})" if len(counts) > 1 else side for side, n in counts.items())
         for name, counts in sorted(taken.items())
-    ]
+    }
 
 
 def open_questions(item: Item) -> list[str]:

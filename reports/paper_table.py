@@ -29,8 +29,7 @@ from reports.tables import Column, Entry, Row, Table, table_of
 
 QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
-WIDEST = 8  # columns of one metric beside each other; a list reads better than a wider table
-ALL_LABELS = "sees all labels"
+WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
 LABELS = {
     "server": "the server has the labels",
     "every_client": "each client has a few labels",
@@ -140,11 +139,10 @@ def _table(reported: Reported, layout: Grid) -> Table:
     item, metrics = reported.item, metrics_of(reported.item)
     drawn = [column for metric in metrics for column in _block(reported, layout, metric, alone=len(metrics) == 1)]
     drawn += _computed(layout)
-    rows, mixed = [], not all(_sees_every_label(entry) for _, row in layout.rows for entry in row.values())
+    rows = []
     for name, row in layout.rows:
         listed = {key: str(value) for key, value in row[""].setting.items()} if "" in row else {}
-        below = (ALL_LABELS,) if "" in row and mixed and _sees_every_label(row[""]) else ()
-        rows.append(Row(entries=(Entry(text=name, below=below), *(entry(row) for _, entry in drawn)), values=listed))
+        rows.append(Row(entries=(Entry(text=name), *(entry(row) for _, entry in drawn)), values=listed))
     what = ", ".join(map(axis_title, metrics))
     what = f"; {what}, mean ± standard deviation over seeds" if layout.trained else ""
     grey = "; published numbers are for orientation only" if item.profile != "paper" and is_printed(item) else ""
@@ -173,30 +171,18 @@ def _block(reported: Reported, layout: Grid, metric: str, *, alone: bool) -> Ite
     def ours(row: Mapping[str, Shown], name: str) -> Entry:
         return ours_entry(reported, row[name].label, metric) if name in row else Entry()
 
-    title, every = axis_title(metric), _see_every_label(layout)
+    title = axis_title(metric)
     printed = layout.columns_with(lambda entry: metric in entry.published)
     for kind, names, entry in (("Ours", layout.trained, ours), ("Published", printed, published)):
         for name in names:
             head = Column(name=kind, group="" if alone else title)
             if name:
-                group = kind if alone else f"{title}: {kind.lower()}"
-                head = Column(name=name, group=group, below=ALL_LABELS if name in every else "")
+                head = Column(name=name, group=kind if alone else f"{title}: {kind.lower()}")
             yield head, partial(entry, name=name)
 
 
-def _see_every_label(layout: Grid) -> list[str]:
-    """Columns whose methods learn from all labels, where others do not."""
-    seeing = layout.columns_with(_sees_every_label)
-    others = layout.columns_with(lambda entry: isinstance(entry, Cell) and not _sees_every_label(entry))
-    return [name for name in seeing if name not in others] if others else []
-
-
-def _sees_every_label(entry: Shown) -> bool:
-    return isinstance(entry, Cell) and entry.experiment.data.label_setting == "everywhere"
-
-
 def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
-    """The paper's number with its spread, in grey where it is no comparison."""
+    """The paper's number with its spread, in grey where it cannot be compared."""
     printed = entry.published.get(metric) if entry else None
     look = "" if item.profile == "paper" else "published"
     if printed is None:
@@ -320,7 +306,7 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
 
 
 def notes_of(reported: Reported) -> tuple[str, ...]:
-    """The item's notes, and what has to be said beside its values: the cells' own notes, who has labels where cells
+    """The item's notes, and what has to be said of its values: the cells' own notes, who has labels where cells
     differ in it, which values test data chose, and what waits for trials."""
     item, results = reported.item, reported.by_metric[reported.item.metrics[0]].values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
@@ -348,7 +334,7 @@ def _own_notes(item: Item) -> list[str]:
 
 
 def _who_has_labels(item: Item) -> list[str]:
-    """Where methods of the table differ in it: a number is no fair comparison without. Nothing where a method has it in
+    """Where methods of the table differ in it: without it numbers compare unfairly. Nothing where a method has it in
     several ways, which then are the table's own rows or columns."""
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:

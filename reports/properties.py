@@ -82,7 +82,7 @@ def item_properties(reported: Reported) -> dict[str, Mapping[str, Entry]]:
 
 
 def property_tables(reported: Reported) -> list[Table]:
-    """What is handed over and, beside an arena, how is learned: a row a method; empty where no run says it."""
+    """What methods hand over and, in an arena, how they learn: a row a method; empty where no run says it."""
     properties = item_properties(reported)
     asked = any(metric.startswith("exchange/") for metric in reported.item.metrics)
     tables = (("exchanged", PRIVACY, EXCHANGED), *(() if asked else (("learned", "", LEARNED),)))

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import CONFIRMING, Claim
@@ -32,15 +32,9 @@ def provenance(runs: Iterable[RunRecord]) -> list[Fact]:
 
     Where runs differ, it says how many have each value. Partitions differ with the seed: the cells' pages have them.
     """
-    values: dict[str, Counter[str]] = {}
-    for run in runs:
-        for name, value in files_of_run(run).items():
-            values.setdefault(name, Counter())[value] += 1
-    return [
-        (name, [(value, count(n, "run") if len(counts) > 1 else "") for value, n in counts.items()])
-        for name, counts in sorted(values.items())
-        if name != "data partition"
-    ]
+    entries = dict(enumerate(map(files_of_run, runs)))
+    listed = facts(entries, lambda numbers: count(len(numbers), "run"))
+    return [(name, values) for name, values in listed if name != "data partition"]
 
 
 def files_of_run(run: RunRecord) -> dict[str, str]:
@@ -53,16 +47,18 @@ def files_of_run(run: RunRecord) -> dict[str, str]:
 
 def by_seed(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
     """Every entry with its values, and where they differ the seeds of each. `entries`: by seed."""
-    values: dict[str, dict[str, list[int]]] = {}
-    for seed, of_seed in entries.items():
-        for name, value in of_seed.items():
-            values.setdefault(name, {}).setdefault(value, []).append(seed)
+    return facts(entries, seeds_text)
+
+
+def facts(entries: Mapping[int, Mapping[str, str]], holders: Callable[[list[int]], str]) -> list[Fact]:
+    """Every name with its values. `holders` says in words which runs have a value that not all have."""
+    keys: dict[str, dict[str, list[int]]] = {}
+    for key, values in entries.items():
+        for name, value in values.items():
+            keys.setdefault(name, {}).setdefault(value, []).append(key)
     return [
-        (
-            name,
-            [(value, "" if seeds == list(entries) else seeds_text(seeds)) for value, seeds in seeds_by_value.items()],
-        )
-        for name, seeds_by_value in sorted(values.items())
+        (name, [(value, "" if len(having) == len(entries) else holders(having)) for value, having in by_value.items()])
+        for name, by_value in sorted(keys.items())
     ]
 
 

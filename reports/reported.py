@@ -1,7 +1,7 @@
 """An item with what its records say."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
@@ -21,6 +21,7 @@ class Reported:
         self.paper = item.name.split("/")[0]
         self.page = item_page(item)  # from the site's root
         self.by_metric = Results(item, self.records)
+        self.same_profile = {item.name: self}  # the items whose runs may speak of a claim's sentence: see `connect`
         self._values: dict[tuple[str, str, str], Mapping[int, float]] = {}
 
     @functools.cached_property
@@ -50,3 +51,10 @@ class Reported:
             cell, measured = self.item.cell(label), "end" if endpoint == "collapse" else endpoint
             self._values[key] = cell_result(cell, self.records, self.item.seeds, metric, measured).values
         return self._values[key]
+
+
+def connect(every: Sequence[Reported]) -> Sequence[Reported]:
+    """The same items, where each knows the others of its profile."""
+    for one in every:
+        one.same_profile = {other.item.name: other for other in every if other.item.profile == one.item.profile}
+    return every

@@ -1,6 +1,6 @@
 """Where a verdict was reached, and what else the records say of its sentence."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from benchmark.methods.central import Central
@@ -23,10 +23,7 @@ def scope_text(item: Item, claim: Claim) -> str:
     with_clients = [
         experiment.federation for experiment in experiments if not isinstance(experiment.method, ServerOnly | Central)
     ]
-    factors = [
-        ("K", {experiment.K for experiment in with_clients}),
-        ("C", {experiment.C for experiment in with_clients}),
-    ]
+    factors = [(name, {getattr(federation, name) for federation in with_clients}) for name in ("K", "C")]
     at = ", ".join(f"{name} = {_listed(map(str, sorted(values)))}" for name, values in factors if values)
     data = _listed(dict.fromkeys(DATA.get(experiment.data.name, experiment.data.name) for experiment in experiments))
     return " ".join([*(["at", at] if at else []), *(["on", data] if data else [])])
@@ -46,9 +43,9 @@ def sum_text(coefficients: Mapping[str, float]) -> str:
     return " ".join(terms).removeprefix("+ ")
 
 
-def context_lines(reported: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
+def context_lines(reported: Reported, judged: Judged) -> list[str]:
     """What else a reader of a verdict has to know, a sentence each."""
-    lines = [*over_all_lines(judged), *collapse_lines(judged), *against_lines(reported, judged, every)]
+    lines = [*over_all_lines(judged), *collapse_lines(judged), *against_lines(reported, judged)]
     return [*lines, *so_far_lines(reported, judged)]
 
 
@@ -76,7 +73,7 @@ def collapse_lines(judged: Judged) -> list[str]:
     return [f"Collapsed: {shares}.", *([f"Runs fall: {most} of {judged.n}."] if judged.runs_fall else [])]
 
 
-def against_lines(reported: Reported, judged: Judged, every: Sequence[Reported]) -> list[str]:
+def against_lines(reported: Reported, judged: Judged) -> list[str]:
     """What other runs say of the sentence.
 
     Pilots whose sign disagrees with a decided verdict, and runs of other items."""
@@ -84,13 +81,10 @@ def against_lines(reported: Reported, judged: Judged, every: Sequence[Reported])
     if judged.pilots and _says(judged, judged.pilots.value) == "the other way":
         seen = f"{amount(judged.claim, judged.pilots.value)} (n = {judged.pilots.n})"
         lines.append(f"Pilots of the same cells say the other way: {seen}.")
-    here = {other.item.name: other for other in every if other.item.profile == reported.item.profile}
     for place in judged.claim.elsewhere:
-        other = here.get(place.item)
-        if other is None:
-            continue
-        for coefficients in place.contrasts_in(cell.label for cell in other.item.cells):
-            lines += _elsewhere_lines(other, judged, coefficients)
+        if other := reported.same_profile.get(place.item):
+            for coefficients in place.contrasts_in(cell.label for cell in other.item.cells):
+                lines += _elsewhere_lines(other, judged, coefficients)
     return lines
 
 

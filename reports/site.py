@@ -4,16 +4,12 @@ A pure function of items and records: no clock, no machine, no random name, so t
 bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
 """
 
-import functools
 import gzip
 import json
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmark.errors import CannotWrite
 from benchmark.papers.item import Cell, Item
@@ -21,41 +17,23 @@ from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.articles import article, departures, performance
 from reports.cells import CellPage, cell_pages, cell_values, config_json, rounds_csv
-from reports.claims import (
-    claim_page_values,
-    contrast_text,
-    estimate_text,
-    interval_text,
-    quote_text,
-    reason_text,
-    rule_text,
-)
+from reports.claims import claim_page_values
 from reports.exports import item_files, item_pictures, tables_of
 from reports.findings import findings_page
-from reports.formatting import (
-    cell_page,
-    claim_page,
-    mean_spread,
-    metric_name,
-    percent,
-    plain_quote,
-    sentence,
-    slug,
-)
+from reports.formatting import cell_page, claim_page, slug
 from reports.interval_figures import forest
 from reports.methods import by_kind, method_page, method_values, methods_table, overview
-from reports.pages import MARKS, analysis_of, front_values, item_values, paper_values, papers
-from reports.paper_table import LABELS, method_of
+from reports.pages import analysis_of, front_values, item_values, paper_values, papers
 from reports.processes import run_all
 from reports.provenance import made_from
-from reports.reported import Reported
+from reports.rendering import TEMPLATES, render
+from reports.reported import Reported, connect
 from reports.results import csv_text, runs_frame
 from reports.style import DARK, PALETTE
 from reports.tables import csv_of
 from reports.tuning import study_pages
 
 HERE = Path(__file__).parent
-TEMPLATES = HERE / "templates"
 RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
 SUMMARY = "summary.csv.gz"  # every run and metric of the items that have a page: `pandas.read_csv` reads it
@@ -83,14 +61,13 @@ def build(
     """
     known = _distinct(results)
     mine = [reported for reported in known if only is None or (reported.item.name, reported.item.profile) in only]
-    site = _Site(out, known)
-    site.put(Path("site.css"), style_sheet().encode())
+    site = _Site(out)
+    site.put(Path("site.css"), render("site.css", light=PALETTE, dark=DARK).encode())
     site.put(Path("site.js"), (TEMPLATES / "site.js").read_bytes())
     every = [reported for reported in known if reported in mine or (out / reported.page).is_file()]
-    also = [reported for reported in known if reported not in every]
     names = list(dict.fromkeys((*papers(), ARENA, *(reported.paper for reported in every))))
-    texts = {name: _text(written / slug(name) / "departures.md") for name in names}
-    for name, text in texts.items():
+    for name in names:
+        text = _text(written / slug(name) / "departures.md")
         site.paper(name, [reported for reported in every if reported.paper == name], text)
     site.methods(every)
     tuned, unread = study_pages(studies or RESULTS / "studies")
@@ -99,19 +76,19 @@ def build(
         for file, content in files.items():
             site.put(page.parent / file, content)
         site.page(page, "tuning.html", **values)
-    site.page("findings.html", "findings.html", written=article(findings_page(every, also, links=True)))
+    site.page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
     site.page("glossary.html", "glossary.html")
     speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site.page("performance.html", "performance.html", **speed)
     site.page(
         "index.html",
         "index.html",
-        **front_values(every, also),
+        **front_values(every),
         made=made_from(run for reported in every for run in reported.runs),
         troubles=[*troubles, *unread],
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
     )
-    for names_of_files in run_all([*site.item_tasks(mine, texts), *site.cell_tasks(mine, every)]):
+    for names_of_files in run_all([*site.item_tasks(mine), *site.cell_tasks(mine, every)]):
         site.files |= names_of_files
     site.put(Path(SUMMARY), gzip.compress(csv_text(runs_frame(every)).encode(), mtime=0))
     site.put(Path(".nojekyll"), b"")  # GitHub Pages serves the folder as it is
@@ -125,7 +102,7 @@ def _distinct(results: Sequence[tuple[Item, Records]]) -> list[Reported]:
     first: dict[tuple[str, tuple[str, ...]], tuple[Item, Records]] = {}
     for item, records in results:
         first.setdefault((item.name, tuple(cell.cell_key for cell in item.cells)), (item, records))
-    return [Reported(item, records) for item, records in first.values()]
+    return list(connect([Reported(item, records) for item, records in first.values()]))
 
 
 def _text(path: Path) -> str:
@@ -133,11 +110,10 @@ def _text(path: Path) -> str:
 
 
 class _Site:
-    """Writes pages and the files beside them."""
+    """Writes pages and their files."""
 
-    def __init__(self, out: Path, known: Sequence[Reported]) -> None:
+    def __init__(self, out: Path) -> None:
         self.out, self.files = out, set[str]()
-        self.known = known  # items with records, whether or not they have a page
 
     def put(self, path: Path, content: bytes) -> None:
         """The file whole or as it was. A file that has this content already is left alone."""
@@ -159,10 +135,10 @@ class _Site:
         page = Path(path)
         self.put(page, render(template, root="../" * (len(page.parts) - 1), **values).encode())
 
-    def item_tasks(self, mine: Sequence[Reported], departures: Mapping[str, str]) -> list[Task]:
-        return [partial(_Site(self.out, self.known).item, reported, departures[reported.paper]) for reported in mine]
+    def item_tasks(self, mine: Sequence[Reported]) -> list[Task]:
+        return [partial(_Site(self.out).item, reported) for reported in mine]
 
-    def item(self, reported: Reported, departures: str) -> set[str]:
+    def item(self, reported: Reported) -> set[str]:
         """The item's page, and those of its claims. Returns the names of the files."""
         folder, tables, pictures = reported.page.parent, tables_of(reported), item_pictures(reported)
         for name, content in item_files(reported, tables, pictures).items():
@@ -171,13 +147,13 @@ class _Site:
         self.page(
             reported.page,
             "item.html",
-            **item_values(reported, departures, self.known),
+            **item_values(reported),
             tables=tables,
             drawn={name: picture.inline(name) for name, picture in pictures.items()},
             section=analysis.item_section(reported) if analysis else None,
         )
         for judged in reported.judged:
-            values = {**claim_page_values(reported, judged, self.known), "picture": forest(judged, seeds=True)}
+            values = {**claim_page_values(reported, judged), "picture": forest(judged, seeds=True)}
             self.page(claim_page(reported.item, judged.claim), "claim.html", **values)
         return self.files
 
@@ -185,7 +161,7 @@ class _Site:
         """To write each cell of `mine`, wherever it stands in `every`."""
         cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
         pages = {page.first.cell_key: page for page in cell_pages(every)}
-        return [partial(_Site(self.out, self.known).cell, cell, pages.get(key)) for key, cell in cells.items()]
+        return [partial(_Site(self.out).cell, cell, pages.get(key)) for key, cell in cells.items()]
 
     def cell(self, cell: Cell, page: CellPage | None) -> set[str]:
         """Its experiment and, where it has a run, its page and all rounds. Returns the names of the files."""
@@ -208,7 +184,7 @@ class _Site:
                         self.put(folder / "explained" / file, csv_of(table).encode())
             self.page(folder / "explained" / "index.html", "analysis.html", paper=name, **analysis)
         made = made_from(run for reported in mine for run in reported.runs)
-        values = paper_values(name, mine, self.known)
+        values = paper_values(name, mine)
         self.page(folder / "index.html", "paper.html", **values, analysis=bool(analysis), made=made)
         article = departures(text, mine) if text else None
         short = values["about"]["short"] if values["about"] else name
@@ -233,38 +209,3 @@ class _Site:
             if gone.is_relative_to(self.out.resolve()) and gone.is_file():
                 gone.unlink()
         self.put(Path(WRITTEN), json.dumps(sorted(self.files)).encode())
-
-
-def render(template: str, *, root: str, **values: Any) -> str:
-    """A page. `root`: the way from it to the site's root, such as "../"."""
-    return _environment().get_template(template).render(**values, marks=MARKS, root=root) + "\n"
-
-
-def style_sheet() -> str:
-    """With the palette's variables."""
-    light, dark = (
-        " ".join(f"--series-{place}: {colour};" for place, colour in enumerate(colours)) for colours in (PALETTE, DARK)
-    )
-    text = (TEMPLATES / "site.css").read_text()
-    return text.replace("/* series */", light).replace("/* dark series */", dark)
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"labels": LABELS, "claim_page": claim_page}
-    texts: list[Any] = [sentence, percent, slug, plain_quote, mean_spread, metric_name, method_of]
-    texts += [contrast_text, estimate_text, interval_text, quote_text, reason_text, rule_text]
-    environment.filters |= {"css": css_class, **{function.__name__: function for function in texts}}
-    return environment
-
-
-def css_class(text: str) -> str:
-    """ "not judged yet" -> "not-judged-yet"."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

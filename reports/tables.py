@@ -7,6 +7,7 @@ is what CSV writes.
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -33,7 +34,7 @@ class Entry:
     """One entry of a table."""
 
     text: str = NONE
-    spread: str = ""  # beside it: "±0.41"
+    spread: str = ""  # after it: "±0.41"
     below: tuple[str, ...] = ()  # further lines: "n=5"
     detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
     look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
@@ -80,13 +81,7 @@ class Table:
     @property
     def groups(self) -> list[tuple[str, int]]:
         """Consecutive columns of one group: its name and how many they are."""
-        groups: list[tuple[str, int]] = []
-        for column in self.columns:
-            if groups and column.group and groups[-1][0] == column.group:
-                groups[-1] = (column.group, groups[-1][1] + 1)
-            else:
-                groups.append((column.group, 1))
-        return groups
+        return [(name, len(list(columns))) for name, columns in groupby(self.columns, key=lambda column: column.group)]
 
     @property
     def filters(self) -> dict[str, list[str]]:
@@ -110,9 +105,8 @@ def table_of(
     *,
     words: int = 1,
     data: Sequence[Mapping[str, Any]] = (),
-    notes: Sequence[str] = (),
 ) -> Table:
-    """A table of plain heads and rows; what is no Entry is shown as text. The first `words` columns hold words, the
+    """A table of plain heads and rows; what is not an Entry is shown as text. The first `words` columns hold words, the
     others numbers."""
     return Table(
         name=name,
@@ -120,7 +114,6 @@ def table_of(
         columns=tuple(Column(name=head, left=place < words) for place, head in enumerate(heads)),
         rows=tuple(Row(entries=tuple(e if isinstance(e, Entry) else Entry(text=str(e)) for e in row)) for row in rows),
         data=data,
-        notes=tuple(notes),
     )
 
 
@@ -138,8 +131,8 @@ def csv_of(table: Table) -> str:
 
 def markdown_of(table: Table, notes: bool = True) -> str:
     """A Markdown table with its caption above and its notes below."""
-    rows = [table.heads(), ["---", *["---:"] * (len(table.columns) - 1)]]
-    rows = [[markdown(text) for text in rows[0]], rows[1]]
+    heads = [markdown(head) for head in table.heads()]
+    rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     rows += [[markdown(entry.line) for entry in row.entries] for row in table.rows]
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     listed = "".join(f"- {markdown(note)}\n" for note in table.notes) if notes else ""

@@ -101,7 +101,7 @@ def _print_claim(reported: Reported, judged: Judged, number: int, console: Conso
     say(console, quote_text(judged.claim), indent="  ")
     text = f"{estimate_text(judged)}, {interval_text(judged)}, n={judged.n}: {reason_text(judged)}"
     say(console, text, indent="  ")
-    for line in context_lines(reported, judged, [reported]):
+    for line in context_lines(reported, judged):
         say(console, line, indent="  ")
     if judged.claim.withdrawn:
         say(console, f"withdrawn from the boards: {judged.claim.withdrawn}", indent="  ")

@@ -1,7 +1,7 @@
 """`fssl report`: the site, single tables and figures, and what git keeps, from records alone."""
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.records.collect import read_records
 from benchmark.records.copies import write_reference
-from benchmark.records.record import FINISHED, Records, RunRecord
+from benchmark.records.record import FINISHED, Records
 from reports.exports import write_claims, write_item, write_pictures
 from reports.findings import write_findings
 from reports.site import build
@@ -22,21 +22,6 @@ from sweeps.plan import plan, restricted
 PICTURES = ROOT / "reports" / "pictures"
 SHOWN = ("ssfl/tab2",)  # whose figure the README shows
 COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # copies of their runs
-
-
-class Reader:
-    """Reads each cell's records once. What cannot be read is missing, and told in `troubles`."""
-
-    def __init__(self) -> None:
-        self.troubles: list[str] = []
-        self._known: dict[tuple[str, bool], Mapping[int, RunRecord]] = {}
-
-    def __call__(self, results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
-        keys = list(dict.fromkeys(cell_keys))
-        new = [key for key in keys if (key, with_reference) not in self._known]
-        records = read_records(results, new, with_reference=with_reference, troubles=self.troubles)
-        self._known |= {(key, with_reference): records[key] for key in new}
-        return {key: self._known[key, with_reference] for key in keys}
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -87,16 +72,17 @@ def act(options: argparse.Namespace) -> int:
 
 def _build(options: argparse.Namespace) -> Path:
     """The whole site; where items or profiles are named, their pages alone."""
-    reader = Reader()
-    results, only = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, reader), None
+    troubles: list[str] = []
+    read = partial(read_records, troubles=troubles)
+    results, only = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, read), None
     if options.items or options.profile:
-        chosen = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, reader)
+        chosen = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, read)
         only = {(item.name, item.profile) for item, _ in chosen}
     return build(
         results,
         site_of(options),
         only=only,
-        troubles=reader.troubles,
+        troubles=list(dict.fromkeys(troubles)),
         benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
     )
@@ -105,7 +91,7 @@ def _build(options: argparse.Namespace) -> Path:
 def _alone(options: argparse.Namespace) -> None:
     """Each item that has a record, as files. Raises ConfigError where none has."""
     names, profiles = options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES
-    results = on_disk(names, profiles, options.results, Reader())
+    results = on_disk(names, profiles, options.results, partial(read_records, troubles=[]))
     if not results:
         raise ConfigError(
             f"--out: no record of {', '.join(names)} under {', '.join(profiles)}; `fssl reproduce` makes them"

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
+from benchmark.records.collect import read_records
 from benchmark.records.record import Records
 from reports.formatting import item_page
 from sweeps.grid import checked
@@ -122,8 +124,13 @@ def train_missing(
     """
     tried: set[Experiment] = set()
     failures: list[FsslError] = []
-    data = _DataSets(options.data_root)
-    while runs := [run for run in planned.missing if run not in tried and data.error(run) is None]:
+    errors: dict[str, DataError | None] = {}  # by data set
+    while True:
+        for name in {run.data.name for run in planned.missing} - errors.keys():
+            errors[name] = _data_error(name, options.data_root)
+        runs = [run for run in planned.missing if run not in tried and errors[run.data.name] is None]
+        if not runs:
+            break
         tried.update(runs)
         try:
             train(runs, planned, options)
@@ -133,7 +140,9 @@ def train_missing(
             failures.append(error)
         planned = look()
     if waiting := [run for run in planned.missing if run not in tried]:
-        failures.append(data.error_of(waiting))
+        numbers = Counter(run.data.name for run in waiting)
+        lines = [f"{number} runs wait for {name}: {errors[name]}" for name, number in numbers.items()]
+        failures.append(DataError("; ".join(lines)))
     if planned.missing and not failures:
         run = planned.missing[0]
         text = f"{len(planned.missing)} runs have a result that does not count, such as cell {run.cell_key}"
@@ -141,30 +150,15 @@ def train_missing(
     return planned, failures[0] if failures else None
 
 
-class _DataSets:
-    """Which data sets can be read. Each is loaded once, or downloaded, before many processes need it."""
+def _data_error(name: str, root: Path | None) -> DataError | None:
+    """Why the data set cannot be read; None where it can. It is loaded once before many processes need it."""
+    from benchmark.data.datasets import load
 
-    def __init__(self, root: Path | None) -> None:
-        self._root = root
-        self._errors: dict[str, DataError | None] = {}
-
-    def error(self, run: Experiment) -> DataError | None:
-        """Why the run's data set cannot be read; None where it can."""
-        from benchmark.data.datasets import load
-
-        name = run.data.name
-        if name not in self._errors:
-            self._errors[name] = None
-            try:
-                load(name, self._root)
-            except DataError as error:
-                self._errors[name] = error
-        return self._errors[name]
-
-    def error_of(self, runs: Sequence[Experiment]) -> DataError:
-        """One error for all these runs, which name a data set that cannot be read."""
-        numbers = Counter(run.data.name for run in runs)
-        return DataError("; ".join(f"{n} runs wait for {name}: {self._errors[name]}" for name, n in numbers.items()))
+    try:
+        load(name, root)
+    except DataError as error:
+        return error
+    return None
 
 
 def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
@@ -195,13 +189,14 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
     state = f"{seeds} {state_of(results)}"
     if all(page.is_file() and _built_from(page) == state for page in pages):
         return
-    from benchmark.cli.report import Reader, on_disk
+    from benchmark.cli.report import on_disk
     from reports.site import build
 
-    names, reader = {(item.name, item.profile) for item, _ in shown}, Reader()
-    recorded = on_disk((*ITEMS, *VARIANTS), PROFILES, results, reader)
+    names = {(item.name, item.profile) for item, _ in shown}
+    troubles: list[str] = []
+    recorded = on_disk((*ITEMS, *VARIANTS), PROFILES, results, partial(read_records, troubles=troubles))
     others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
-    build([*shown, *others], site, only=names, troubles=reader.troubles)
+    build([*shown, *others], site, only=names, troubles=list(dict.fromkeys(troubles)))
     for page in pages:
         page.with_name(BUILT_FROM).write_text(state)
 

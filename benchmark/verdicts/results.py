@@ -142,8 +142,8 @@ def _ends_and_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple
 
 def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
     """Seed -> where its run ends; a diverged run ends at 0."""
-    found = cell_result(cell, records, item.seeds, ACCURACY, "end")
-    return {**found.values, **dict.fromkeys(found.diverged, 0.0)}
+    result = cell_result(cell, records, item.seeds, ACCURACY, "end")
+    return {**result.values, **dict.fromkeys(result.diverged, 0.0)}
 
 
 def typically_below(ends: Mapping[int, tuple[float, float]]) -> bool:

@@ -10,18 +10,21 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from benchmark.methods.server_only import ServerOnly
+from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.results import ACCURACY, Records
-from reports.boards import board, findings, furthest, papers_table, questions, sentences, state_text
-from reports.claims import target_table
+from reports.boards import board, declared_claims, findings, furthest, papers_table, questions, sentences, state_text
+from reports.claims import ClaimRow, finding_text, interval_text, reason_text, target_table
 from reports.formatting import claim_page
 from reports.interval_figures import forest
+from reports.pages import _card
 from reports.provenance import pre_registration
 from reports.reported import Reported
 from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_record, pair
-from tests.reports.test_site import words
+from tests.reports.test_site import Page, words
 
 
 def pilots() -> tuple[Item, Records]:
@@ -42,6 +45,12 @@ def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
     return item, begun_under(item, records)
 
 
+def found(results: tuple[Item, Records]) -> ClaimRow:
+    """Its only finding."""
+    (row,) = findings([Reported(*results)])
+    return row
+
+
 def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> None:
     text = words(build([pilots()], tmp_path))
     assert (
@@ -53,11 +62,34 @@ def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> Non
     assert "over 3 pilot seeds. Pilot seeds are not judged." in text
 
 
+def test_an_open_claim_names_the_seeds_that_can_decide_it() -> None:
+    """Four of the nine seeds of the first look: alone in its family, the claim can be decided there."""
+    judged = found(confirmed(4)).judged
+    assert reason_text(judged).endswith("; 9 confirming seeds can decide it")
+    assert "can decide" not in reason_text(replace(judged, could_decide=0))
+
+
 def test_a_decided_claim_is_a_finding_with_its_numbers(tmp_path: Path) -> None:
     """Differences .1000 to .1008: the middle is 10.04 points."""
     text = words(build([confirmed()], tmp_path))
     assert "What was found" in text and "sentences of the papers 1 is decided." in text
     assert "the typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
+
+
+def test_a_finding_says_what_was_measured() -> None:
+    """Points of speed are not points at the end."""
+    row = found(confirmed())
+    for endpoint, words_of_it in (("end", "mean over the last tenth of the rounds"), ("speed", "mean log-odds")):
+        text = finding_text(row.reported, replace(row.judged, claim=replace(row.claim, endpoint=endpoint)))
+        assert text.startswith(f"Test accuracy, {words_of_it}")
+
+
+def test_a_claim_that_waits_says_for_which() -> None:
+    row = found(confirmed())
+    waits = replace(row.judged, verdict="undecided", waits_for="'First'")
+    assert finding_text(row.reported, waits).endswith(
+        "over 9 confirming seeds. It waits for 'First', a main claim before it."
+    )
 
 
 def test_what_is_told_first_is_no_choice_by_outcome() -> None:
@@ -70,9 +102,18 @@ def test_what_is_told_first_is_no_choice_by_outcome() -> None:
     one = Reported(item, begun_under(item, records, main=[item.hash_of(main)]))
     other = Reported(replace(pilots()[0], name="other/tab1"), pilots()[1])
     assert [judged.verdict for judged in one.judged] == ["holds", "holds", "contradicted"]
-    told = [(reported.paper, judged.claim.name) for reported, judged in findings([one, other])]
-    assert told == [("toy", "main"), ("other", "a beats b"), ("toy", "a beats b")]
+    order = [(row.paper, row.claim.name) for row in findings([one, other])]
+    assert order == [("toy", "main"), ("other", "a beats b"), ("toy", "a beats b")]
     assert len(furthest([one])) == 3
+
+
+def test_of_two_profiles_that_know_as_little_the_larger_is_shown():
+    """Neither has a seed with all cells of the claim: the front page does not show the demo's."""
+    demo = Reported(pair(), {})
+    laptop = Reported(replace(pair(), profile="laptop"), {})
+    for every in ([demo, laptop], [laptop, demo]):
+        (row,) = furthest(every).values()
+        assert row.reported is laptop
 
 
 def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> None:
@@ -96,6 +137,14 @@ def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> N
     assert f"{withdrawn} are withdrawn" in state_text([one])
 
 
+def test_a_claim_judged_elsewhere_is_on_no_board() -> None:
+    """SSFL's Table E.1 has a contrast that Table 1 judges; with records of both the board is no longer."""
+    both = [Reported(item, {}) for item in items(["ssfl/tab1", "ssfl/tabe1"], "demo")]
+    judged = [one for reported in both for one in reported.judged]
+    assert any("is judged in" in one.reason for one in judged)
+    assert len(board(both)) == len(board([])) == len(declared_claims())
+
+
 def test_the_readme_counts_each_claim_once_and_where_most_is_known_of_it() -> None:
     """The toy's claim is decided at one profile and has pilots at another; the papers' own have no run."""
     item, records = confirmed()
@@ -107,6 +156,28 @@ def test_the_readme_counts_each_claim_once_and_where_most_is_known_of_it() -> No
     (bullet,) = [row for row in rows.values() if row.startswith("- ")]
     assert bullet.startswith("- a beats b (toy/tab1): **holds** at K = 10, C = 10 on 8x8 digits: +10.04 points, ")
     assert bullet.endswith(", n = 9.")
+
+
+def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
+    """Table E.1 and Figures 2 and C.1 of SSFL speak of contrasts that earlier items have."""
+    every = [(item, claim) for item in items(ITEMS, "demo") for claim in item.claims]
+    once = declared_claims()
+    assert len(once) < len(every) and len({hash_of(*one) for one in once}) == len(once)
+    assert {hash_of(*one) for one in every} == {hash_of(*one) for one in once}
+
+
+def test_a_level_is_not_rounded_up_to_certainty() -> None:
+    """99.991 % is no 100.0 %."""
+    assert interval_text(replace(found(confirmed()).judged, level=0.99991)).startswith("99.9 % interval ")
+
+
+def test_a_card_counts_a_cell_of_two_items_once() -> None:
+    """A table and its figure have the same two cells, of which one has run."""
+    item, records = pilots()
+    one_run = {item.cells[0].cell_key: records[item.cells[0].cell_key]}
+    table, figure = (Reported(replace(item, name=name), one_run) for name in ("ssfl/tab", "ssfl/fig"))
+    (line,) = _card("ssfl", [table, figure])["lines"]
+    assert (line["cells_run"], line["total"], line["items"]) == (1, 2, 2)
 
 
 def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:
@@ -136,6 +207,38 @@ def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:
         ["b", "20", "40.0 MB", "2 of 3"],
     ]
     assert target_table(one, item.claims[0]) is None
+
+
+def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
+    """Nothing was drawn by chance: no interval, and no dots."""
+    item, records = pilots()
+    claim = replace(item.claims[0], endpoint="arithmetic", metric="parameters")
+    cells = tuple(replace(cell, computed={"parameters": n}) for cell, n in zip(item.cells, (300.0, 100.0), strict=True))
+    one = Reported(replace(item, profile="paper", cells=cells, claims=(claim,)), records)
+    (judged,) = one.judged
+    assert finding_text(one, judged) == "parameters: the difference is +200. It is counted."
+    assert forest(judged, seeds=False) is None
+    (bullet,) = [line for line in papers_table([one]).splitlines() if line.startswith("- ")]
+    assert "**holds**" in bullet and bullet.endswith(": parameters +200, counted.")
+
+
+def test_the_board_has_claims_of_items_that_were_never_run(tmp_path: Path) -> None:
+    page = Page(build([pilots()], tmp_path))
+    assert "not run" in page.text and "fedswitch" in page.source
+    assert claim_page(pair(), pair().claims[0]) in page.files()
+
+
+def test_a_forest_has_a_row_a_look_and_a_row_a_seed() -> None:
+    item, records = confirmed(seeds=9)
+    one = Reported(item, records)
+    picture = forest(one.judged[0], seeds=True)
+    assert picture is not None
+    (ax,) = picture.figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()][:2] == ["look 1: 9 seeds", "seed 100"]
+    assert len(ax.get_yticks()) == 10
+    lines = (np.asarray(line.get_xdata(), dtype=float) for line in ax.get_lines())
+    assert next(xs for xs in lines if len(xs) == 9) == pytest.approx([10 + n / 100 for n in range(9)])
+    assert "points" in ax.get_xlabel()
 
 
 @pytest.mark.parametrize("fallen", [0, 1, 3])

@@ -3,16 +3,22 @@
 import tomllib
 from dataclasses import replace
 
+import pytest
+
 from benchmark.cli.main import ROOT
 from benchmark.cli.report import on_disk
+from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, VARIANTS
+from benchmark.papers.item import Item
 from benchmark.verdicts.judge import Estimate, Judged
 from reports import boards
+from reports.claims import finding_text
 from reports.findings import findings_page, write_findings
-from reports.formatting import markdown
+from reports.formatting import claim_page, markdown
 from reports.pages import papers
 from reports.reported import Reported
-from tests.reports.fakes import pair
+from reports.scope import context_lines
+from tests.reports.fakes import accuracies, make_cell, pair, printed
 
 
 def test_the_committed_page_is_what_the_committed_records_say(tmp_path):
@@ -34,6 +40,18 @@ def test_without_records_every_main_sentence_stands_there_and_no_number():
         for text in ("No run has been made.", "What can be said against it", "**: not run. "):
             assert part.count(text) == many
         assert "interval" not in part
+
+
+def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
+    decided = [Reported(item, records) for item, records in on_disk(["ssfl/tab2"], ["laptop"], ROOT / "results")]
+    (one,) = decided
+    name = "FedAvg loses with a large cohort"
+    (judged,) = [judged for judged in one.judged if judged.claim.name == name]
+    page = findings_page([Reported(one.item, {}), one], links=True)
+    assert f"[{name}]({claim_page(one.item, judged.claim)})**: {judged.verdict}." in page
+    assert markdown(finding_text(one, judged)) in page
+    for line in context_lines(one, judged):
+        assert markdown(line) in page
 
 
 def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
@@ -63,3 +81,24 @@ def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
     ]
     (ours,) = page.partition("| decided question of ours |")[2].partition("\n\n")[0].splitlines()[2:]
     assert ours.startswith("| ours | holds |")
+
+
+def test_runs_at_a_papers_own_scale_stand_beside_the_print():
+    """A ended 3 points above its printed 90, B has no run; another profile is not comparable. A cell of two tables that
+    print one number is told once."""
+    cells = [make_cell(name, {"method": name}, 900 + i, published=printed(90.0)) for i, name in enumerate("AB")]
+    item = Item(name="toy/tab1", title="Toy", profile="paper", cells=tuple(cells), seeds=1, margin=0.01)
+    records = accuracies([(cells[0], [0.93])])
+    again = replace(item, name="toy/tab2")
+    page = findings_page([Reported(item, records), Reported(again, records)], links=False)
+    (row,) = [line for line in page.splitlines() if "printed" in line]
+    assert row == "- toy/tab1, A: 93.00 % (1 run), printed 90.00 %: +3.00 points, beyond the margin."
+    assert "printed" not in findings_page([Reported(replace(item, profile="laptop"), records)], links=False)
+
+
+def test_a_misspelt_key_is_refused(tmp_path, monkeypatch):
+    wrong = tmp_path / "findings.toml"
+    wrong.write_text('[[ssfl]]\nclaims = "ssfl/tab2: Grouping wins"\nagainst = ""\n')
+    monkeypatch.setattr(boards, "MAIN", wrong)
+    with pytest.raises(ConfigError, match="claims"):
+        findings_page([], links=False)

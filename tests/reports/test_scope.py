@@ -10,11 +10,12 @@ from benchmark.cli.report import on_disk
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Elsewhere, Item
 from benchmark.verdicts.judge import Estimate, Judged
+from benchmark.verdicts.results import Records
 from reports.claims import claim_values
 from reports.exports import item_result
-from reports.reported import Reported
-from reports.scope import against_lines, context_lines, scope_text
-from tests.reports.fakes import accuracies, pair
+from reports.reported import Reported, connect
+from reports.scope import against_lines, context_lines, scope_text, so_far_lines
+from tests.reports.fakes import accuracies, make_record, pair
 
 
 def federated(item: Item, factors: list[tuple[int, int]]) -> Item:
@@ -68,9 +69,24 @@ def test_pilots_of_another_item_stand_beside_the_verdict(
     judged = decided(verdict)
     judged = replace(judged, claim=replace(judged.claim, form=form))
     here, there = Reported(pair(), {}), elsewhere(*ends)
-    (line,) = against_lines(here, judged, [here, there])
+    assert against_lines(here, judged) == []
+    connect([here, there])
+    (line,) = against_lines(here, judged)
     assert line == f"Pilots at K = 470, C = 10 and 30 on 8x8 digits (toy/tab2: a - b) {says}."
-    assert against_lines(here, judged, [here]) == []
+
+
+def test_each_data_set_of_the_other_item_has_a_line() -> None:
+    place = Elsewhere(item="toy/tab2", contrast={"{data}/a": 1.0, "{data}/b": -1.0})
+    labels = ("CIFAR-10/a", "CIFAR-10/b", "SVHN/a", "SVHN/b", "STL-10/a", "a")
+    assert [list(one) for one in place.contrasts_in(labels)] == [["CIFAR-10/a", "CIFAR-10/b"], ["SVHN/a", "SVHN/b"]]
+    assert Elsewhere(item="toy/tab2", contrast={"a": 1.0, "c": -1.0}).contrasts_in(labels) == ()
+
+
+def test_pilots_of_the_same_cells_are_told_where_they_disagree() -> None:
+    here = Reported(pair(), {})
+    against = decided("contradicted", pilots=Estimate(value=0.05, n=3))
+    assert against_lines(here, against) == ["Pilots of the same cells say the other way: +5.00 points (n = 3)."]
+    assert against_lines(here, decided("contradicted", pilots=Estimate(value=-0.05, n=3))) == []
 
 
 def test_all_seeds_and_collapse_have_lines_of_their_own() -> None:
@@ -78,13 +94,13 @@ def test_all_seeds_and_collapse_have_lines_of_their_own() -> None:
     here = Reported(pair(), {})
     over_all = Estimate(value=-0.01, n=12, interval=(-0.04, 0.02), is_range=True)
     judged = decided("contradicted", over_all=over_all, collapsed={"a": 0, "b": 7}, runs_fall=True)
-    assert context_lines(here, judged, [here]) == [
+    assert context_lines(here, judged) == [
         "Over all 12 confirming seeds: -1.00 points [-4.00, +2.00] (least and largest difference).",
         "Collapsed: a 0 of 9, 0 to 34 %, b 7 of 9, 40 to 97 %.",
         "Runs fall: 7 of 9.",
     ]
     none = replace(judged, over_all=None, collapsed={"a": 0, "b": 0}, runs_fall=False)
-    assert context_lines(here, none, [here]) == ["Collapsed: no run of a, b (0 of 9, 0 to 34 % each)."]
+    assert context_lines(here, none) == ["Collapsed: no run of a, b (0 of 9, 0 to 34 % each)."]
 
 
 def test_json_has_setting_look_all_seeds_and_collapse() -> None:
@@ -98,10 +114,32 @@ def test_json_has_setting_look_all_seeds_and_collapse() -> None:
     assert (claim["look"], claim["over_all_seeds"], claim["collapsed"]) == (None, None, {})
 
 
+def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
+    """a and b have a confirming seed and c has none: what a - b is so far is told, and nothing is judged."""
+    item = pair()
+    a, b = item.cells
+    c = replace(a, label="c", experiment=replace(a.experiment, precision="bf16"))
+    parts = ({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0})
+    claim = replace(item.claims[0], form="every", contrast={}, contrasts=parts)
+    item = replace(item, cells=(a, b, c), claims=(claim,))
+    records: Records = {
+        cell.cell_key: {100: make_record(cell, 100, {"test/accuracy": end})} for cell, end in ((a, 0.9), (b, 0.8))
+    }
+    one = Reported(item, records)
+    (judged,) = one.judged
+    assert judged.verdict == "not run"
+    lines = [
+        "Cells without confirming runs: c.",
+        "So far, not judged (above zero speaks for the claim): a - b: +10.00 points (n = 1).",
+    ]
+    assert so_far_lines(one, judged) == lines
+    assert so_far_lines(Reported(item, {}), judged) == []
+
+
 def test_fedavg_with_a_large_cohort_is_told_with_the_pilots_that_say_otherwise() -> None:
     """By the committed records, at seeds 0, 1, 2: +26.2, +9.9 and +28.1 points at K = 470, typically +22.7."""
-    every = [Reported(*pair) for pair in on_disk(["ssfl/tab2", "ssfl/tabj1"], ["laptop"], ROOT / "results")]
+    every = connect([Reported(*pair) for pair in on_disk(["ssfl/tab2", "ssfl/tabj1"], ["laptop"], ROOT / "results")])
     (judged,) = [one for one in every[0].judged if one.claim.name == "FedAvg loses with a large cohort"]
-    (line,) = against_lines(every[0], judged, every)
+    (line,) = against_lines(every[0], judged)
     assert judged.verdict == "contradicted" and "say the other way: +22.65 points (n = 3)" in line
     assert line.startswith("Pilots at K = 470, C = 10 and 30 on MNIST")

@@ -12,6 +12,7 @@ import pytest
 from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import Records
+from reports.articles import article
 from reports.cells import is_web
 from reports.formatting import cell_page, item_page
 from reports.site import build
@@ -146,6 +147,12 @@ def test_the_item_s_page_says_what_the_records_say(site: Path) -> None:
     assert "to the paper" not in text
 
 
+def test_only_profile_paper_compares(tmp_path: Path) -> None:
+    build([lean("paper", margin=0.01)], tmp_path)
+    text = words(tmp_path / "toy/tab1/paper/index.html")
+    assert "-13.07 to the paper" in text and "margin of a published and a reproduced accuracy is ±1.0 points" in text
+
+
 def test_a_cell_has_one_page_with_all_that_its_records_hold(tmp_path: Path) -> None:
     """In two items with other seeds: the runs of both, each number after the last round and in the best one, what
     differs by seed, every attempt, and the rounds as a file."""
@@ -181,6 +188,14 @@ def test_a_cell_has_one_page_with_all_that_its_records_hold(tmp_path: Path) -> N
     assert (tmp_path / never_run).with_suffix(".json") in {
         (tmp_path / item_page(item).parent / link).resolve() for link in Page(tmp_path / item_page(item)).files()
     }
+
+
+def test_curves_and_numbers_stand_beside_the_pages(site: Path, laptop_table: tuple[Item, Records]) -> None:
+    folder = site / item_page(laptop_table[0]).parent
+    for name in ("table.md", "table.tex", "table.csv", "claims.csv", "figure.svg", "figure.pdf", "figure.csv"):
+        assert (folder / name).stat().st_size > 100, name
+    page = (folder / "index.html").read_text()
+    assert 'id="figure-line-0-mean-' in page and 'id="figure-data"' in page and 'id="claims-0-' in page
 
 
 def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
@@ -220,6 +235,20 @@ def test_only_plain_addresses_of_the_web_are_links(url: str, web: bool) -> None:
     assert is_web(url) is web
 
 
+def test_an_item_of_the_same_experiments_is_shown_once(tmp_path: Path) -> None:
+    build([lean("laptop"), lean("gpu")], tmp_path)
+    assert (tmp_path / "toy/tab1/laptop/index.html").is_file() and not (tmp_path / "toy/tab1/gpu").exists()
+
+
+def test_others_stay_and_are_listed_where_they_have_a_page(tmp_path: Path) -> None:
+    build([lean()], tmp_path)
+    before = (tmp_path / item_page(lean()[0])).read_bytes()
+    build([small(), lean(), lean(name="toy/tab9")], tmp_path, only={("arena/toy", "demo")})
+    front = words(tmp_path / "index.html")
+    assert "toy/tab1" in front and "arena/toy" in front and "toy/tab9" not in front
+    assert (tmp_path / item_page(lean()[0])).read_bytes() == before
+
+
 def test_what_is_gone_is_removed_and_nothing_else(tmp_path: Path) -> None:
     build([lean(), small()], tmp_path)
     (tmp_path / "mine.txt").write_text("kept")
@@ -252,3 +281,23 @@ def test_departures_show_what_was_measured(tmp_path: Path) -> None:
     said = words(page)
     assert "reset | kept; profile laptop: 90.00 ±0.00 | 94.00 ±1.00, difference +4.00 points, n=3" in said
     assert "Measured other: not run." in said and "<b>x</b>" in said and "<b>x" not in page.read_text()
+
+
+def test_handwritten_markdown_has_tables_and_no_html() -> None:
+    html = article("# Page\n\n| a | b |\n| --- | --- |\n| 1 | <script>x</script> |\n\n[l](javascript:x) `code`\n")
+    assert "<table>" in html and "<script>" not in html and "javascript:x)" in html and "<code>code</code>" in html
+    assert 'href="javascript' not in html and "<h1>" not in html
+
+
+def test_measurements_of_speed_are_shown_as_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    spread = {"median": 1.5, "least": 1.25, "most": 1.75}
+    pool = dict.fromkeys(("wall_seconds", "ratio", "cpu_ratio"), spread)
+    work = {"what": "a toy", "contenders": {"the pool": pool}}
+    (folder / "engines.json").write_text(json.dumps({"command": "python -m x", "ratios": {"A": work}}))
+    (folder / "broken.json").write_text("{")
+    build([], tmp_path / "site", benchmarks=folder)
+    text = words(tmp_path / "site/performance.html")
+    for said in ("command python -m x", "Work A: a toy", "the pool 1.50 1.25 to 1.75", "cannot be read"):
+        assert said in text, said

@@ -1,0 +1,61 @@
+"""Jinja templates as pages and Markdown."""
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from benchmark.verdicts.judge import share_text
+from reports import claims, formatting
+from reports.paper_table import LABELS, method_of
+from reports.scope import scope_text, verdict_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+MARKS = {
+    "holds": "\u2713",
+    "contradicted": "\u2717",
+    "no effect of interest": "\u2248",
+    "undecided": "?",
+    "not judged yet": "\u2026",
+    "not run": "\u2013",
+}
+FILTERS = (
+    *(claims.estimate_text, claims.interval_text, claims.quote_text, claims.reason_text, claims.rule_text),
+    *(formatting.sentence, formatting.slug, formatting.plain_quote, formatting.mean_spread, formatting.metric_name),
+    *(formatting.markdown, formatting.points, share_text, method_of),
+)
+
+
+def render(template: str, **values: Any) -> str:
+    """The template with these values; only HTML is escaped. A page takes `root`, its way to the site's root: "../"."""
+    return _environment().get_template(template).render(**values).rstrip() + "\n"
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "labels": LABELS,
+        "marks": MARKS,
+        "claim_page": formatting.claim_page,
+        "count": formatting.count,
+        "difference": formatting.difference,
+        "difference_interval": formatting.difference_interval,
+        "scope_text": scope_text,
+        "verdict_text": verdict_text,
+    }
+    environment.filters |= {"css": css_class, **{function.__name__: function for function in FILTERS}}
+    return environment
+
+
+def css_class(text: str) -> str:
+    """ "not judged yet" -> "not-judged-yet"."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -1,0 +1,166 @@
+"""What peers and we do in turn, written plainly, and how a driver takes its turns.
+
+A round is the server's T supervised steps (SSFL Eq. 3), T FixMatch steps of each client (Eq. 4, every image sure, so
+that the work does not depend on what is learned) and the plain mean of all models; the server is one holder more.
+Batches and initial weights are the project's own, so that everybody trains on the same numbers and must arrive at the
+same mean. Images are random; the optimizer starts anew in every job.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from multiprocessing.connection import Client
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmark.experiment import Data
+from benchmark.federated.batches import JobBatches
+from benchmark.federated.environment import Environment
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
+from benchmark.methods.shared import ServerUpdate
+from benchmark.methods.ssfl import CRL, SSFL
+from benchmark.models.build import Model, build
+from tests.performance.works import ALL_CONFIDENT, WORKS, environment_of, quick, work_of
+
+Weights = dict[str, Tensor]
+
+LAPTOP = work_of(
+    "10 clients and the server, T 16, batch 16, small_cnn with GN at 28x28x1, CRL",
+    1000,
+    data=Data(name="mnist", N_s=100),
+    model=Model(network="small_cnn", norm="gn", norm_groups=4),
+    method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=16, server_batch_size=16),
+)
+ROUNDS_OF = {"A": WORKS["A"], "laptop": LAPTOP}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a driver is told."""
+
+    work: str  # of ROUNDS_OF
+    rounds: int
+    processes: int  # that train at the same time, a thread each
+    small: bool = False
+    channels_last: bool = False
+    address: str = ""  # of who gives the turns
+
+
+@cache
+def environment(work: str, small: bool) -> Environment:
+    return environment_of(quick(ROUNDS_OF[work]) if small else ROUNDS_OF[work])
+
+
+def environment_for(setup: Setup) -> Environment:
+    return environment(setup.work, setup.small)
+
+
+def holders(environment: Environment) -> tuple[int, ...]:
+    return (SERVER, *range(environment.experiment.federation.C))
+
+
+def network_for(setup: Setup) -> nn.Module:
+    """With the run's initial weights, in PyTorch's own memory order unless told."""
+    known = environment_for(setup)
+    network = build(known.experiment.model, known.data.image_shape, known.data.num_classes, known.experiment.seed)
+    return network.to(memory_format=torch.channels_last) if setup.channels_last else network
+
+
+@cache
+def reused_network(setup: Setup) -> nn.Module:
+    """One for all jobs of a process; whoever trains it loads weights into it first."""
+    return network_for(setup)
+
+
+def images_for(environment: Environment, holder: int, round_number: int) -> tuple[dict[str, Tensor], int]:
+    """A holder's images of the round in their order ("weak" and "labels" or "strong"), and how many a step takes."""
+    method, steps = environment.experiment.method, environment.experiment.federation.T
+    assert isinstance(method, SSFL)
+    if holder == SERVER:
+        part, stream = "labelled", Stream(part="labelled", batch_size=method.server_batch_size, views=("weak",))
+    else:
+        part, stream = "unlabelled", Stream(part="unlabelled", batch_size=method.batch_size, views=("weak", "strong"))
+    limit = Limit(steps=steps)
+    job = Job(key=Key(client=holder), update=ServerUpdate(), receives={}, data={part: stream}, limit=limit)
+    batches = [batch.streams[part] for batch in JobBatches(environment, job, round_number)]
+    found = {view: torch.cat([batch.views[view] for batch in batches]) for view in stream.views}
+    if holder == SERVER:
+        found["labels"] = torch.cat([batch.labels_N for batch in batches if batch.labels_N is not None])
+    return found, len(found["weak"]) // steps
+
+
+def loss_of(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Eq. 3 where there are labels, else Eq. 4: cross-entropy of the strong view with the weak view's sure labels."""
+    if "labels" in batch:
+        return F.cross_entropy(network(batch["weak"]), batch["labels"])
+    with torch.no_grad():
+        confidence_N, labels_N = network(batch["weak"]).softmax(dim=1).max(dim=1)
+    losses_N = F.cross_entropy(network(batch["strong"]), labels_N, reduction="none")
+    return (losses_N * (confidence_N >= ALL_CONFIDENT)).mean()
+
+
+def sgd(environment: Environment, network: nn.Module) -> torch.optim.Optimizer:
+    s = environment.experiment.optimizer
+    return torch.optim.SGD(
+        network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov, fused=True
+    )
+
+
+def train(network: nn.Module, environment: Environment, holder: int, round_number: int) -> None:
+    """The holder's T local steps, in place."""
+    network.train()
+    optimizer = sgd(environment, network)
+    images, size = images_for(environment, holder, round_number)
+    pieces = zip(*(values.split(size) for values in images.values()), strict=True)
+    for piece in pieces:
+        optimizer.zero_grad()
+        loss_of(network, dict(zip(images, piece, strict=True))).backward()
+        optimizer.step()
+
+
+def weights_of(network: nn.Module) -> Weights:
+    """A copy; the networks have no buffers."""
+    return {name: value.detach().clone() for name, value in network.named_parameters()}
+
+
+def by_hand(setup: Setup) -> Weights:
+    """The mean of all models after round 1, one job after another, in the memory order of who is compared: another
+    order rounds otherwise, and some image's label or activation falls to the other side."""
+    known, network = environment_for(setup), network_for(setup)
+    start = weights_of(network)
+    total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in start.items()}
+    for holder in holders(known):
+        network.load_state_dict(start)
+        train(network, known, holder, 1)
+        for name, value in network.named_parameters():
+            total[name] += value.detach()
+    return {name: (value / len(holders(known))).float() for name, value in total.items()}
+
+
+class Turns:
+    """A driver's end: it does a round whenever it is its turn. Ends with EOFError where nobody asks any more."""
+
+    def __init__(self, setup: Setup, packages: tuple[str, ...]) -> None:
+        self._connection = Client(setup.address)
+        self._left, self._first = setup.rounds, True
+        self._connection.send({name: version(name) for name in packages} | {"python": sys.version.split()[0]})
+        self._connection.recv()
+
+    def lap(self, mean: Weights) -> None:
+        """A round is done and left this mean; back at the next turn."""
+        self._connection.send({name: value.numpy() for name, value in mean.items()} if self._first else None)
+        self._left, self._first = self._left - 1, False
+        if self._left:
+            self._connection.recv()
+
+
+def setup_given(**changed: Any) -> Setup:
+    """What this driver was told; from here on its process has one thread."""
+    torch.set_num_threads(1)
+    return Setup(**json.loads(sys.argv[1]), **changed)
