@@ -33,7 +33,6 @@ from sweeps.status import status_of
 from sweeps.sweep_file import read as read_sweep
 from sweeps.sweep_file import written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
-from tests.records.conftest import disk  # noqa: F401 (a fixture)
 from tests.sweeps.gates import Gated, begun
 
 
