@@ -180,6 +180,17 @@ def sleep_in_round(number: int) -> None:
     local.LocalModule.training_step = slept  # type: ignore[method-assign, assignment]
 
 
+def sleep_before_rounds(seconds: float) -> None:
+    """Rounds as long as a real run's."""
+    begin = recorder.Recorder.on_train_batch_start
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(seconds)
+        begin(*arguments)
+
+    recorder.Recorder.on_train_batch_start = slow  # type: ignore[method-assign, assignment]
+
+
 def sleep_when_stopped(seconds: float) -> None:
     """Saving what is finished takes long once a signal has come."""
     stopped_by = recorder.Recorder.stopped_by

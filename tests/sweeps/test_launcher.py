@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.soak.once import race
 
 from benchmark.errors import FsslError, Stopped
 from benchmark.experiment import Experiment, Federation
@@ -34,7 +33,6 @@ from sweeps.status import status_of
 from sweeps.sweep_file import read as read_sweep
 from sweeps.sweep_file import written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
-from tests.records.conftest import disk  # noqa: F401 (a fixture)
 from tests.sweeps.gates import Gated, begun
 
 
@@ -135,13 +133,6 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
         workers.close()
     engines = [record_of(run_folder(tmp_path, experiment)).manifest["engine"]["name"] for experiment in (one, other)]
     assert engines == ["pool", "reference"]  # "cpu" is a pool of one
-
-
-def test_two_launches_share_eight_cells_and_a_killed_process_costs_no_cell(tmp_path):
-    """`python -m tests.soak.once` is the same at full size."""
-    figures = race(tmp_path, workers=2, number=8, rounds=6, kills=1)
-    assert figures["wrong"] == [], figures
-    assert figures["killed"] == 1 and figures["attempts"] <= 9  # one was taken over, no other was begun twice
 
 
 def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
