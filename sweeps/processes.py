@@ -160,6 +160,7 @@ def attempt(
     engine = EngineOptions(engine="pool", workers=1)
     if device != CPU:
         engine = EngineOptions(engine="reference", device=device)
+    if device.startswith("cuda"):
         torch.cuda.set_device(device)  # otherwise operations that name no device open a context on the first one
     try:
         run(

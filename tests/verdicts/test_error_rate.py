@@ -5,8 +5,8 @@ those that collapse too: "holds" and "contradicted" of an improvement are false 
 interest" where it is at the margin; of "comparable", "contradicted" is false inside the margin, and "holds" at it.
 Differences are in standard deviations of a run that did not collapse. Every third claim is a "comparable".
 
-Here are some families, main claims and margins of each draw. All were gone through once for `results/verdicts.json`, by
-a tool that is in the history, last in commit d4652a9 (tests/verdicts/simulation.py).
+Here are some families, main claims and margins of each draw. `python -m tests.verdicts.simulation` goes through all of
+them, and writes `results/verdicts.json`.
 """
 
 from collections.abc import Callable
