@@ -18,7 +18,7 @@ from benchmark.cli.main import ROOT, add_places, number
 from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.records.claim import is_held
 from benchmark.records.record import run_folder
-from benchmark.records.wandb_mirror import unreachable
+from benchmark.records.wandb_connection import unreachable
 from sweeps.grid import checked
 from sweeps.launcher import named
 from sweeps.plan import Plan, plan_of_runs

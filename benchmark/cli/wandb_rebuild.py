@@ -9,7 +9,6 @@ from benchmark.experiment import from_record
 from benchmark.papers.catalogue import items
 from benchmark.records.collect import all_records, is_copy
 from benchmark.records.record import RunRecord
-from benchmark.records.wandb_mirror import WandbMirror, made_by_agent
 from sweeps.plan import plan
 
 
@@ -52,6 +51,8 @@ def _records_on_disk(options: argparse.Namespace, troubles: list[str]) -> list[t
 
 def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:
     """Whether W&B, or its files, took the whole run; else the reason is printed."""
+    from benchmark.records.wandb_mirror import WandbMirror, made_by_agent  # takes seconds to load
+
     try:
         experiment = from_record(record.experiment)
     except ConfigError as error:

@@ -8,14 +8,11 @@ its runs again from the records.
 
 import contextlib
 import json
-import netrc
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import pytorch_lightning as pl
 
@@ -29,11 +26,11 @@ from benchmark.methods.catalogue import method_name
 from benchmark.records.files import write_atomically
 from benchmark.records.provenance import commit
 from benchmark.records.record import RunRecord, read_run
+from benchmark.records.wandb_connection import unreachable
 
 PROJECT = "fssl"
 LONGEST_TAG = 64  # characters that W&B takes
 SECONDS_TO_START = 30.0
-SECONDS_TO_ANSWER = 3.0
 Mode = Literal["online", "offline"]
 _KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
 
@@ -239,24 +236,3 @@ def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:
         return None
     project = environ.get("WANDB_PROJECT")
     return {"id": environ["WANDB_RUN_ID"], **({"project": project} if project else {})}
-
-
-def unreachable() -> str | None:
-    """Why runs cannot go online: no key, or no answer at WANDB_BASE_URL in `SECONDS_TO_ANSWER`. None: they can."""
-    address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
-    host = address.hostname or ""
-    if not os.environ.get("WANDB_API_KEY") and not _in_netrc(host):
-        return "there is no API key (WANDB_API_KEY, or `wandb login`)"
-    try:
-        port = address.port or (443 if address.scheme == "https" else 80)
-        socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER).close()
-    except (OSError, ValueError) as error:
-        return f"{host} cannot be reached ({error})"
-    return None
-
-
-def _in_netrc(host: str) -> bool:
-    try:
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False

@@ -112,7 +112,7 @@ def test_report_shows_the_others(results):
 
 
 def test_wandb_rebuild_mirrors_the_others(results, monkeypatch):
-    monkeypatch.setattr("benchmark.cli.wandb_rebuild.WandbMirror", Mirror)
+    monkeypatch.setattr("benchmark.records.wandb_mirror.WandbMirror", Mirror)
     code, lines = lines_of("wandb-rebuild", "--offline", "--results", results)
     assert code == 66 and lines[-1] == "4 of 7 runs mirrored"
     for seed in (3, 4, 5, 7, 8, 9):
@@ -122,7 +122,7 @@ def test_wandb_rebuild_mirrors_the_others(results, monkeypatch):
 class Mirror:
     """W&B itself takes seconds a run."""
 
-    complete = True
+    failed = False
 
     def __init__(self, *words: object, **options: object) -> None: ...
 
