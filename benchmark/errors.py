@@ -44,3 +44,8 @@ class Stopped(FsslError):
     """The run was asked to stop; its last finished round is saved (exit 76)."""
 
     exit_code = 76
+
+
+def one_line(error: BaseException) -> str:
+    """The error's message without line breaks; its type where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

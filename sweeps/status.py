@@ -9,9 +9,8 @@ from typing import Literal, get_args
 
 from benchmark.config import quoted
 from benchmark.data.content import look_again
-from benchmark.errors import DataError, FsslError
+from benchmark.errors import DataError, FsslError, one_line
 from benchmark.records.claim import PATIENCE, is_held, why_dead
-from benchmark.records.files import one_line
 from benchmark.records.identity import AtHand, at_hand_for, seed_folder, why_apart
 from benchmark.records.record import Round, RunRecord, read_run
 

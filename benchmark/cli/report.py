@@ -73,7 +73,7 @@ def act(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> Path:
     """The whole site; where items or profiles are named, their pages alone."""
     troubles: list[str] = []
-    read = partial(read_records, troubles=troubles)
+    read = partial(read_records, troubles=troubles, differences=troubles)
     results, only = on_disk((*ITEMS, *VARIANTS), PROFILES, options.results, read), None
     if options.items or options.profile:
         chosen = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, read)

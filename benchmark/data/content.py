@@ -1,7 +1,7 @@
 """What data sets hold that are on this machine: the hash of their content, and whether the suite knows their files.
 
 Both take a read of the whole set. They are kept in one small file of the cache folder, by the size and the times of all
-files that the set is read from; where there is no cache folder, once a process.
+files that the set is read from. Without a cache folder, each process reads the set once.
 """
 
 import contextlib
@@ -108,9 +108,8 @@ def _stamp(name: str, folder: Path) -> str:
         with contextlib.suppress(FileNotFoundError):  # a link to nothing
             status = path.stat()
             files.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return hashlib.sha256(f"{PIL.__version__} {listed} {sorted(files)}".encode(errors="surrogateescape")).hexdigest()[
-        :32
-    ]
+    text = f"{PIL.__version__} {listed} {sorted(files)}"
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 def _cache_file() -> Path | None:
@@ -121,7 +120,7 @@ def _cache_file() -> Path | None:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    """Empty where there is no file, or one of another form."""
+    """Empty if the file is missing or has another form."""
     try:
         contents = json.loads(path.read_bytes()) if path is not None else {}
         return {key: kept for key, kept in contents.items() if isinstance(kept, list) and len(kept) == 2}

@@ -24,7 +24,7 @@ from PIL import Image
 
 from benchmark.data.packed import cache_folder
 from benchmark.data.tables import largest_remainders
-from benchmark.errors import ConfigError, DataError
+from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.streams import numpy_stream, shuffled
 
 UNKNOWN_ORIGIN = "files of unknown origin"  # in the note of a set whose files no list of checksums has
@@ -237,12 +237,12 @@ def read_original(name: str, original: Original, folder: Path) -> Raw:
         return original.read(str(folder), False)
     except _READ_ERRORS as error:
         marker = folder / original.marker
-        raise DataError(f"{marker}: {name} is incomplete ({_line(error)}): delete it or copy it again") from error
+        raise DataError(f"{marker}: {name} is incomplete ({one_line(error)}): delete it or copy it again") from error
 
 
 def download(name: str, original: Original, searched: str) -> Path:
     """Have torchvision download a set; its folder in the cache. The folder appears there whole or not at all. Raises
-    DataError, naming the folders already searched, where there is no network or no space."""
+    DataError, which names the folders already searched, if the network or the space is missing."""
     if not hasattr(tarfile, "data_filter"):  # Python before 3.11.4: torchvision would unpack to wherever a member says
         raise DataError(f"data set {name} cannot be downloaded safely by this Python; Python 3.11.4 or later can")
     target = cache_folder() / name
@@ -255,7 +255,7 @@ def download(name: str, original: Original, searched: str) -> Path:
             fetching.rename(target)
     except (*_READ_ERRORS, zipfile.BadZipFile, tarfile.TarError) as error:
         raise DataError(
-            f"data set {name} is not in {searched} and cannot be downloaded ({_line(error)}): "
+            f"data set {name} is not in {searched} and cannot be downloaded ({one_line(error)}): "
             "set FSSL_DATA to a folder that holds it, or run where there is a network"
         ) from error
     finally:
@@ -272,7 +272,3 @@ def _short_timeout() -> Iterator[None]:
         yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -54,7 +54,7 @@ class Claim:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The claim's content; None where there is no claim, {} where it is damaged or just being written."""
+    """The claim's content; None without a claim, {} if it is damaged or just being written."""
     try:
         content: dict[str, Any] | None = read_json(folder / NAME)
         return content

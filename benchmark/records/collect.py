@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmark.errors import FsslError
+from benchmark.errors import FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.records.copies import read_copy
-from benchmark.records.files import one_line
 from benchmark.records.identity import apart_in_words, at_hand_for, seed_folder
 from benchmark.records.record import Records, RunRecord, read_run
 

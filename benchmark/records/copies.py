@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmark.errors import DataError
-from benchmark.records.files import json_object, one_line, write_atomically
+from benchmark.errors import DataError, one_line
+from benchmark.records.files import json_object, write_atomically
 from benchmark.records.record import RunRecord, canonical, check_types
 
 RESTORE = "`git checkout` restores it"

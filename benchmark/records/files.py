@@ -133,7 +133,3 @@ def json_object(content: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{path}: is a {type(value).__name__}, not a JSON object; {ANEW}")
     return value
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

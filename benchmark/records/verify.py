@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, DataSet, at_hand, load, public_name
-from benchmark.errors import ConfigError, DataError, FsslError
+from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS, Experiment, from_record
 from benchmark.records import claim, state
 from benchmark.records.collect import is_copy
-from benchmark.records.files import one_line
 from benchmark.records.record import RunRecord, is_number, measurements
 
 ROUNDING = 1e-5  # committed copies have six significant digits
@@ -66,7 +65,7 @@ def _other_settings(result: Mapping[str, Any], experiment: Experiment) -> Iterat
     if result.get("status") == "done" and result["rounds"] != experiment.federation.rounds:
         yield f"result.json: done after {result['rounds']} rounds of {experiment.federation.rounds}"
     if result.get("status") == "diverged" and "error" not in result:
-        yield "result.json: status 'diverged', but there is no error"
+        yield "result.json: status 'diverged' without the field error; remove the run's folder, and it is trained anew"
 
 
 def _round_faults(record: RunRecord) -> Iterator[str]:

@@ -13,7 +13,7 @@ def unreachable() -> str | None:
     address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     host = address.hostname or ""
     if not os.environ.get("WANDB_API_KEY") and not _in_netrc(host):
-        return "there is no API key (WANDB_API_KEY, or `wandb login`)"
+        return "no API key was found; set WANDB_API_KEY, or type `wandb login`"
     try:
         port = address.port or (443 if address.scheme == "https" else 80)
         socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER).close()
