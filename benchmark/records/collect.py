@@ -22,7 +22,8 @@ def read_records(
     """All records of these cells that were computed from the data and code at hand (`identity`). A run of this machine
     takes precedence over a committed copy of the same seed, unless it is not finished.
 
-    `with_reference`: committed copies count; `with_runs`: this machine's runs do. With a list as `troubles`, a damaged
+    `with_reference`: committed copies count; `with_runs`: this machine's runs do. Without runs, copies count whatever
+    data are at hand, so that what is made of them is the same in every checkout. With a list as `troubles`, a damaged
     record is left out and named there in one line. Raises DataError without one. `differences` takes a line for each
     way in which records do not count, where no finished one of their seed does.
     """
@@ -33,7 +34,7 @@ def read_records(
         for path in sorted((results / "reference" / cell_key).glob("seed=*.json.gz")) if with_reference else ():
             copy = _try(read_copy, path, troubles)
             if copy is not None and copy.result.get("numerics") == NUMERICS:
-                if other := differences_of(copy):
+                if with_runs and (other := differences_of(copy)):
                     others.append((copy, other))
                 else:
                     seeds[copy.seed] = copy

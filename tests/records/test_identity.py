@@ -294,6 +294,9 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     records = read_records(results, [experiment.cell_key], with_reference=True, differences=lines)
     assert records[experiment.cell_key] == {} and len(lines) == 1
     assert reference_path(results, experiment.cell_key, 0).exists()
+    # README and findings are made of copies alone, and must be the same in every checkout.
+    alone = read_records(results, [experiment.cell_key], with_reference=True, with_runs=False)
+    assert alone[experiment.cell_key][0].result == result
 
 
 def test_commands_say_what_differs_and_train_apart(tmp_path, capsys):
