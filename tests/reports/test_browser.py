@@ -19,8 +19,7 @@ AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("browser")
-    own = ROOT / "results"
-    build([table2(), small(), lean()], out, benchmarks=own / "benchmarks", studies=own / "studies")
+    build([table2(), small(), lean()], out, studies=ROOT / "results" / "studies")
     return out
 
 
