@@ -14,7 +14,7 @@ from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import summary
 from reports.arena import Arena, methods
-from reports.figures import Mark, Panel, Picture, draw
+from reports.figures import Picture, canvas, styled, titled
 from reports.formatting import is_fraction, metric_name, unit_text
 from reports.paper_table import method_of
 from reports.style import GRID, INK, Look, looks
@@ -32,49 +32,39 @@ class IntervalRow:
     look: Look = Look(colour=0)
     hollow: bool = False
 
-    def marks(self, place: int, scale: float) -> list[Mark]:
+    def draw(self, ax: Axes, place: int, scale: float) -> None:
         """Margin, interval, every run and the mean, at a height."""
-        colour, margin = self.look.hex, self.margin or 0.0
-        face = "none" if self.hollow else colour
-        dots = {"color": colour, "markerfacecolor": face, "marker": "o", "markersize": 4, "alpha": 0.7, "linewidth": 0}
-        tick = {"color": INK, "marker": "|", "markersize": 10, "markeredgewidth": 1.6}
-        drawn: list[tuple[Sequence[float], dict[str, Any]]] = [
-            ((-margin, margin) if margin else (), {"color": GRID, "linewidth": 14, "alpha": 0.6}),
-            (self.interval or (), {"color": colour, "linewidth": 2.2, "alpha": 0.55}),
-            (self.dots, dots),
-            (() if self.mean is None else (self.mean,), tick),
-        ]
-        return [
-            Mark(x=[scale * x for x in xs], y=[place] * len(xs), style={**style, "solid_capstyle": "butt"})
-            for xs, style in drawn
-            if len(xs)
-        ]
+        colour, face = self.look.hex, "none" if self.hollow else self.look.hex
+
+        def level(xs: Sequence[float], **style: Any) -> None:
+            ax.plot([scale * x for x in xs], [place] * len(xs), solid_capstyle="butt", **style)
+
+        if self.margin:
+            level((-self.margin, self.margin), color=GRID, linewidth=14, alpha=0.6)
+        if self.interval:
+            level(self.interval, color=colour, linewidth=2.2, alpha=0.55)
+        level(self.dots, color=colour, markerfacecolor=face, marker="o", markersize=4, alpha=0.7, linewidth=0)
+        if self.mean is not None:
+            level((self.mean,), color=INK, marker="|", markersize=10, markeredgewidth=1.6)
 
 
-def intervals(
-    rows: Sequence[IntervalRow],
-    x_title: str,
-    *,
-    percent: bool,
-    names: float,
-    zero: bool = True,
-) -> Picture:
+@styled
+def intervals(rows: Sequence[IntervalRow], x_title: str, *, percent: bool, names: float, zero: bool = True) -> Picture:
     """A row each, on one axis.
 
     `percent`: the axis is in percent, the rows are fractions. `names`: inches of the names.
     """
-
-    def finish(ax: Axes) -> None:
-        if zero:
-            ax.axvline(0, color=INK, linewidth=0.8)
-        ax.set_yticks(range(len(rows)), [row.name for row in rows])
-        ax.set_ylim(len(rows) - 0.4, -0.6)
-        ax.grid(visible=False, axis="y")
-        ax.spines["left"].set_visible(False)
-
-    marks = [mark for place, row in enumerate(rows) for mark in row.marks(place, 100.0 if percent else 1.0)]
-    panel = Panel(marks=marks, x_title=x_title, finish=finish)
-    return draw([[panel]], {}, width=5.2, height=0.24 * len(rows) + 0.1, left=names, margins=(0.05, 0.05))
+    figure, [[ax]] = canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=names)
+    for place, row in enumerate(rows):
+        row.draw(ax, place, 100.0 if percent else 1.0)
+    titled(ax, x_title, margins=(0.05, 0.05))
+    if zero:
+        ax.axvline(0, color=INK, linewidth=0.8)
+    ax.set_yticks(range(len(rows)), [row.name for row in rows])
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.grid(visible=False, axis="y")
+    ax.spines["left"].set_visible(False)
+    return Picture(figure=figure)
 
 
 def _axis_title(claim: Claim) -> str:
