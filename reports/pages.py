@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 from benchmark.data.datasets import public_name
@@ -29,12 +28,6 @@ PROFILES = {
     "gpu": "Full data and network, fewer local steps.",
     "paper": "The published setting.",
 }
-
-
-def analysis_of(paper: str) -> Any:
-    """The module of the paper's own questions; None where it has none."""
-    module = PAPERS.get(paper, {}).get("analysis")
-    return import_module(module) if module else None
 
 
 def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:

@@ -22,11 +22,12 @@ from reports.findings import findings_page
 from reports.formatting import cell_page, slug
 from reports.interval_figures import claims_pictures
 from reports.methods import by_kind, method_page, method_values, methods_table
-from reports.pages import analysis_of, front_values, item_values, paper_values
+from reports.pages import front_values, item_values, paper_values
 from reports.processes import run_all
 from reports.provenance import made_from
 from reports.rendering import TEMPLATES, render
 from reports.reported import PAPERS, Reported, connect
+from reports.ssfl_analysis import page as ssfl_analysis
 from reports.style import DARK, PALETTE
 from reports.tables import csv_of
 from reports.tuning import study_pages
@@ -113,14 +114,12 @@ def _item(reported: Reported) -> Files:
     """The item's page and files, and the pages of its claims."""
     folder, tables, pictures = reported.page.removesuffix("index.html"), tables_of(reported), item_pictures(reported)
     files = {folder + name: content for name, content in item_files(reported, tables, pictures).items()}
-    analysis = analysis_of(reported.paper)
     files |= _page(
         reported.page,
         "item.html",
         **item_values(reported),
         tables=tables,
         drawn={name: picture.inline(name) for name, picture in pictures.items()},
-        section=analysis.item_section(reported) if analysis else None,
     )
     for row in rows_of(reported):
         files |= _page(row.page, "claim.html", **claim_page_values(row), pictures=claims_pictures([row.judged]))
@@ -139,8 +138,8 @@ def _cell(cell: Cell, places: Places) -> Files:
 
 def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     """Its page, its departures, and its own analysis."""
-    folder, module, files = slug(name), analysis_of(name), Files()
-    if analysis := module.page(mine) if module else None:
+    folder, files = slug(name), Files()
+    if analysis := ssfl_analysis(mine) if name == "ssfl" else None:
         files |= _page(f"{folder}/explained/index.html", "analysis.html", paper=name, **analysis)
         for section in analysis["sections"]:
             for table in section["tables"]:

@@ -17,11 +17,9 @@ import pandas as pd
 
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg
-from benchmark.papers.item import Item
 from benchmark.verdicts.results import ACCURACY
 from reports.figures import Picture, canvas, plot, styled, titled
 from reports.formatting import NONE, count, percent, points
-from reports.paper_table import setting_text
 from reports.reported import Reported
 from reports.style import GRID, looks
 from reports.tables import Entry, Table, table_of
@@ -191,29 +189,10 @@ def gains_table(gains: pd.DataFrame) -> Table:
     return table_of("gains", TEXTS["gains"], ("Setting", *GAINS.values()), rows)
 
 
-def item_section(reported: Reported) -> dict[str, Any] | None:
-    """For an item's own page. None where it does not compare the three ways of averaging."""
-    item = reported.item
-    runs = runs_of([reported] if _compares_averaging(item) else [])
-    gains = gains_over(runs[~runs["collapsed"]])
-    if gains.empty:
-        return None
-    settings = {
-        f"{item.name}: {cell.label}": setting_text({k: v for k, v in cell.setting.items() if k != "method"}) or "all"
-        for cell in item.cells
-    }
-    text = f"{gains_text(gains)} {collapsed_text(runs)}".rstrip()
-    return {"title": "What explains the gain", "text": text, "table": gains_table(gains.replace({"cell": settings}))}
-
-
-def _compares_averaging(item: Item) -> bool:
-    """The departures' cells differ in more than the averaging, and have a page of their own."""
-    return not item.methods_are_rows and not item.name.endswith("/departures")
-
-
 def page(items: Sequence[Reported]) -> dict[str, Any] | None:
     """The page over all of the paper's items, a section a profile. None without a record."""
-    own = [reported for reported in items if _compares_averaging(reported.item)]
+    # The departures' cells differ in more than the averaging, and have a page of their own.
+    own = [one for one in items if not one.item.methods_are_rows and not one.item.name.endswith("/departures")]
     profiles = dict.fromkeys(reported.item.profile for reported in own)
     runs = {profile: runs_of(one for one in own if one.item.profile == profile) for profile in profiles}
     sections = [_section(profile, frame) for profile, frame in runs.items() if not frame.empty]
