@@ -3,10 +3,12 @@
     {"R": 0.4, "T": 8, "method": "grouping"}     factors, set in the arena's environment of that data set
     {"cell": "ssfl/tab2:Grouping/full"}          a paper's cell
 
-Both take "profile" and "seed". What is not given stays as the environment (or the cell) has it.
+Both take "profile", "seed", and any field by its dotted name ("optimizer.lr"). What is not given stays as the
+environment (or the cell) has it.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -47,6 +49,7 @@ FIELDS: Mapping[str, str] = {
     "C": "federation.C",
 }
 CHOICES: Mapping[str, Mapping[str, str]] = {"method": METHODS, "data": ENVIRONMENTS}
+GROUPS = tuple(f.name for f in fields(Experiment) if f.name not in ("seed", "profile"))  # begin a field's name
 NAMES = (*FIELDS, *CHOICES, "seed", "profile", "cell")
 
 
@@ -65,6 +68,10 @@ def check(name: str, value: Any) -> None:
 
     Whether a number suits its field is checked when the experiment is made.
     """
+    if "." in name and name.partition(".")[0] in GROUPS:
+        if not isinstance(value, bool | int | float | str):
+            raise ConfigError(f"{name}: {value!r} is not the value of one field")
+        return
     if name not in NAMES:
         raise ConfigError(f"unknown factor {name!r}; {nearest(name, NAMES)}")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -82,9 +89,9 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
     profile = values.pop("profile", DEFAULT_PROFILE)
     if "cell" in values:
         name = values.pop("cell")
-        if values:
-            raise ConfigError(f"{min(values)}: a cell fixes all factors; leave out cell, or this factor")
-        return cell_named(str(name), profile)
+        if letters := [factor for factor in values if "." not in factor]:
+            raise ConfigError(f"{min(letters)}: a cell fixes all factors; leave out cell, or give a field by its name")
+        return _with_fields(to_json(cell_named(str(name), profile)), values)
     if {"R", "alpha"} <= values.keys():
         raise ConfigError("R and alpha: images are divided by one rule; give one of the two")
     plain = to_json(_environment(values, profile))
@@ -96,9 +103,17 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
         raise ConfigError(f"S: {values['S']} groups, but the method has none; give method=grouping")
     if isinstance(clients := values.get("K"), int):  # a cohort that is not given is at most all clients
         values.setdefault("C", min(clients, plain["federation"]["C"]))
-    for name, field in FIELDS.items():
-        if name in values:
-            override(plain, field, repr(values[name]))
+    by_letter = {field: values[name] for name, field in FIELDS.items() if name in values}
+    by_name = {name: value for name, value in values.items() if "." in name}
+    if twice := by_letter.keys() & by_name.keys():
+        raise ConfigError(f"{min(twice)}: is given by its letter, too; give it once")
+    return _with_fields(plain, by_letter | by_name)
+
+
+def _with_fields(plain: dict[str, Any], values: Mapping[str, Any]) -> Experiment:
+    """A kind before its fields, wherever it stands."""
+    for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
+        override(plain, name, values[name] if isinstance(values[name], str) else repr(values[name]))
     return from_json(plain)
 
 

@@ -7,16 +7,28 @@ from typing import Any
 
 import yaml
 
-from benchmark.config import nearest
+from benchmark.config import choose, nearest
 from benchmark.errors import ConfigError
 from benchmark.plain import read_fields
-from sweeps.factors import NAMES, check
+from sweeps.factors import check, experiment_of
 from sweeps.grid import Grid
 
 COMMAND = ("${env}", "${interpreter}", "-m", "benchmark.cli.main", "run", "--sweep", "${args_json_file}")
 PROGRAM = "benchmark/cli/main.py"  # the agent needs one, though the command does not use it
 METRIC = {"name": "test/accuracy", "goal": "maximize"}
-FIELDS = ("name", "description", "project", "program", "method", "metric", "run_cap", "command", "parameters")
+FIELDS = (
+    "name",
+    "description",
+    "project",
+    "program",
+    "method",
+    "metric",
+    "run_cap",
+    "command",
+    "parameters",
+    "early_terminate",
+)
+METHODS = ("grid", "random", "bayes")
 # A text that was meant as a number: YAML 1.1 reads 1e-3 as a text, and 1.0e-3 as a number.
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
@@ -42,8 +54,32 @@ def written(grid: Grid, *, name: str, made_by: str) -> str:
 
 def read(path: Path) -> dict[str, list[Any]]:
     """The grid of a sweep file. Raises ConfigError that names the file, the entry and what to write."""
-    parameters = config(path)["parameters"]
+    content = config(path)
+    if content["method"] != "grid":
+        raise ConfigError(f"{path}: method {content['method']}: W&B chooses its runs; `wandb agent` trains them")
+    parameters = content["parameters"]
     return {name: entry["values"] if "values" in entry else [entry["value"]] for name, entry in parameters.items()}
+
+
+def chosen_by_wandb(path: Path) -> str:
+    """The method of a sweep whose runs W&B chooses, such as "bayes"; empty for a grid.
+
+    Raises ConfigError where no experiment takes the ends of its ranges.
+    """
+    content = config(path)
+    if content["method"] == "grid":
+        return ""
+    for end, place in (("min", 0), ("max", -1)):
+        values = {name: _end(entry, end, place) for name, entry in content["parameters"].items()}
+        try:
+            experiment_of(values)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    return str(content["method"])
+
+
+def _end(entry: Mapping[str, Any], end: str, place: int) -> Any:
+    return entry[end] if end in entry else entry.get("values", [entry.get("value")])[place]
 
 
 def config(path: Path) -> dict[str, Any]:
@@ -70,33 +106,37 @@ def _check(content: Any) -> None:
     for name in ("method", "command", "parameters"):
         if name not in content:
             raise ConfigError(f"{name} is missing")
-    if content["method"] != "grid":
-        raise ConfigError(f"method: {content['method']!r}; write grid")
+    if content["method"] not in METHODS:
+        raise ConfigError(f"method: {content['method']!r}; {choose(METHODS)}")
+    if content["method"] == "grid" and "early_terminate" in content:
+        raise ConfigError("early_terminate: a grid's runs are all trained to their end; leave it out")
+    if content["method"] == "bayes" and "metric" not in content:
+        raise ConfigError("metric is missing: bayes needs name: test/accuracy and goal: maximize")
     if content["command"] != list(COMMAND):
         raise ConfigError(f"command: is not that of this suite; write {' '.join(COMMAND)}")
     if not isinstance(content["parameters"], dict) or not content["parameters"]:
         raise ConfigError("parameters: the grid is empty")
     for name, entry in content["parameters"].items():
-        _check_parameter(name, entry)
+        _check_parameter(name, entry, ranges=content["method"] != "grid")
 
 
-def _check_parameter(name: Any, entry: Any) -> None:
-    if name not in NAMES:
-        raise ConfigError(f"parameters: unknown factor {name!r}; {nearest(name, NAMES)}")
+def _check_parameter(name: Any, entry: Any, *, ranges: bool) -> None:
+    if ranges and isinstance(entry, dict) and {"min", "max"} <= entry.keys() <= {"min", "max", "distribution"}:
+        entry = {"values": [entry["min"], entry["max"]]}
     if not isinstance(entry, dict) or list(entry) not in (["value"], ["values"]):
         raise ConfigError(f"parameters.{name}: write value: or values: [...]; a grid has no ranges")
     values = entry.get("values", [entry.get("value")])
     if not isinstance(values, list) or not values:
         raise ConfigError(f"parameters.{name}.values: is not a list of values; give at least one")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
+        if not isinstance(value, int | float | str) or (isinstance(value, bool) and "." not in f"{name}"):
             raise ConfigError(f"parameters.{name}: YAML reads a {type(value).__name__}; give a number or a name")
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             raise ConfigError(f"parameters.{name}: YAML reads {value} as a text; write {float(value)}")
         try:
-            check(name, value)
+            check(f"{name}", value)
         except ConfigError as error:
-            raise ConfigError(f"parameters.{error}") from None
+            raise ConfigError(f"parameters: {error}") from None
 
 
 def differences(on_server: Mapping[str, Any], in_file: Mapping[str, Any]) -> list[str]:

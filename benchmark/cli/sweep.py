@@ -13,7 +13,7 @@ from benchmark.papers.item import Item
 from benchmark.records.files import write_atomically
 from sweeps.factors import DEFAULT_PROFILE
 from sweeps.grid import checked, grid_of_item, grid_of_words
-from sweeps.sweep_file import read, written
+from sweeps.sweep_file import chosen_by_wandb, read, written
 
 COMMITTED = ROOT / "sweeps" / "wandb"
 
@@ -22,7 +22,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Prints a W&B sweep file: `fssl sweep ssfl/tab2 > sweep.yaml`, or `fssl sweep --grid 'R=0,0.4 T=2,8 "
         "method=crl,grouping seed=0,1'`. Every combination is built before anything is printed. Factors: R, T, N_s, K, "
-        "C, S, alpha, method, data, seed, profile."
+        "C, S, alpha, method, data, seed, profile, a cell, and any field by its dotted name, such as optimizer.lr."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--grid", metavar="WORDS", help="factors and their values, in place of an ITEM")
@@ -39,6 +39,9 @@ def act(options: argparse.Namespace) -> int:
     if sum([bool(options.items), options.grid is not None, options.check is not None]) != 1:
         raise ConfigError("give one of ITEM, --grid and --check; see `fssl sweep --help`")
     if options.check is not None:
+        if method := chosen_by_wandb(options.check):
+            print(f"{options.check}: {method}: W&B chooses the runs, no error")
+            return 0
         runs = checked(read(options.check), many=options.yes)
         print(f"{options.check}: {len(runs)} runs of {len({run.cell_key for run in runs})} cells, no error")
     elif options.grid is not None:

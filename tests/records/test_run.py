@@ -42,14 +42,15 @@ class Interrupt(pl.Callback):
 def test_a_run_that_goes_on_keeps_what_it_was_begun_under(tiny, tmp_path):
     """Begun before the rule had a version, it has none later; one that was begun under nothing gets what there is."""
     experiments = tiny, tiny.with_seed(1)
-    for experiment, entries in zip(experiments, ({"claims": {"family": "first"}}, {}), strict=True):
+    first, second = ({"family": {"main": [name], "others": []}} for name in ("first", "second"))
+    for experiment, entries in zip(experiments, ({"claims": first}, {}), strict=True):
         with pytest.raises(Stopped):
             run(experiment, tmp_path, callbacks=[Interrupt(1)], begun_under=partial(dict, entries))
-    later = {"claims": {"family": "second"}, "rule": {"version": 4}}
+    later = {"claims": second, "rule": {"version": 4, "constants": "0"}}
     for experiment in experiments:
         run(experiment, tmp_path, begun_under=lambda: later)
     kept, new = (record_of(run_folder(tmp_path, experiment)).manifest for experiment in experiments)
-    assert kept["claims"] == {"family": "first"} and "rule" not in kept
+    assert kept["claims"] == first and "rule" not in kept
     assert {name: new[name] for name in later} == later
 
 

@@ -35,8 +35,9 @@ SHELL = "\n".join(re.findall(r"```(?:sh|ini)\n(.*?)```", README, re.DOTALL))
 @pytest.mark.parametrize("words", [*commands(SHELL), *commands(SCRIPT.read_text())], ids=" ".join)
 def test_the_commands_are_understood(words):
     options, rest = parser(words[0]).parse_known_args(words)
-    items = [options.cell] if words[0] == "run" else options.items
-    assert rest == [] and items and all(item == "grid.yaml" or "/" in item for item in items)
+    named = {"run": "cell", "tune": "study", "sweep": "grid"}.get(words[0])
+    items = [getattr(options, named)] if named else options.items
+    assert rest == [] and items and all(item == "grid.yaml" or "/" in item or "=" in item for item in items)
 
 
 def test_what_the_script_is_submitted_with_is_understood():

@@ -13,7 +13,7 @@ from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
 from sweeps.factors import experiment_of
-from sweeps.grid import Grid, checked, combinations, size
+from sweeps.grid import Grid, checked, combinations, grid_of_words, size
 from sweeps.sweep_file import read, written
 
 GRIDS = sorted((COMMITTED / "grids").glob("*.yaml"))
@@ -99,12 +99,14 @@ def test_what_is_no_grid_is_refused_in_one_line(words, said, capsys):
         ("- 0.2", "- null", "YAML reads a NoneType"),
         ("- 0.2", "- [0.2]", "YAML reads a list"),
         ("- crl", "- clr", "did you mean 'crl'"),
-        ("  R:", "  partition.R:", "unknown factor 'partition.R'"),
+        ("  R:", "  partitio.R:", "unknown factor 'partitio.R'"),
         ("    values:\n    - 0\n    - 0.2", "    min: 0.0\n    max: 0.2", "a grid has no ranges"),
         ("    values:\n    - 0\n    - 0.2", "    values: []", "give at least one"),
         ("    values:\n    - 0\n    - 0.2", "    values: 0.2", "is not a list of values"),
         ("    values:\n    - 0\n    - 0.2", "    vales: [0]", "write value: or values"),
-        ("method: grid", "method: bayes", "write grid"),
+        ("method: grid", "method: bayes", "W&B chooses its runs"),
+        ("method: grid", "method: bayesian", "choose grid, random or bayes"),
+        ("method: grid", "method: grid\nearly_terminate: {type: hyperband}", "leave it out"),
         ("project: fssl", "projekt: fssl", "did you mean 'project'"),
         ("- benchmark.cli.main", "- os", "command: is not that of this suite"),
         ("parameters:", "parameter:", "did you mean 'parameters'?"),
@@ -119,6 +121,43 @@ def test_every_trap_of_the_format_is_named(old, new, said, tmp_path):
     with pytest.raises(ConfigError, match="sweep.yaml: ") as error:
         read(tmp_path / "sweep.yaml")
     assert said in str(error.value)
+
+
+def test_any_field_is_a_factor_by_its_name():
+    """Of an environment and of a cell; a letter and its field are one."""
+    start = experiment_of({"method": "crl"})
+    made = experiment_of({"method": "crl", "optimizer.lr": 0.005, "federation.rounds": 7, "federation.K": 12})
+    assert made == replace(
+        start,
+        optimizer=replace(start.optimizer, lr=0.005),
+        federation=replace(start.federation, rounds=7, K=12),
+    )
+    cell = {"cell": "arena/digits:SemiFL/untuned", "profile": "demo"}
+    start = experiment_of(cell)
+    made = experiment_of(cell | {"method.threshold": 0.8})
+    assert made == replace(start, method=replace(start.method, threshold=0.8))
+    assert [run.optimizer.lr for run in checked(grid_of_words("optimizer.lr=0.01,0.02"))] == [0.01, 0.02]
+    for values, said in (
+        ({"K": 4, "federation.K": 5}, "by its letter"),
+        ({"optimizer.lrr": 0.1}, "optimizer.lrr"),
+        (cell | {"K": 4}, "a cell fixes all factors"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            experiment_of(values)
+
+
+def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, capsys):
+    """Its ends have to be experiments; nothing but an agent runs it."""
+    path = tmp_path / "bayes.yaml"
+    text = written({"optimizer.lr": [0.01], "seed": [0]}, name="lr", made_by="a test").replace("grid", "bayes")
+    text = text.replace("    value: 0.01", "    min: 0.001\n    max: 0.1\n    distribution: log_uniform_values")
+    path.write_text(text + "early_terminate:\n  type: hyperband\n  min_iter: 10\n")
+    assert main(["sweep", "--check", str(path)]) == 0
+    assert "bayes: W&B chooses the runs, no error" in capsys.readouterr().out
+    assert main(["work", str(path), "--results", str(tmp_path)]) == 65
+    path.write_text(text.replace("min: 0.001", "min: -0.001"))
+    assert main(["sweep", "--check", str(path)]) == 65
+    assert "lr: -0.001" in capsys.readouterr().err
 
 
 @given(
