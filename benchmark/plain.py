@@ -8,7 +8,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -28,7 +28,11 @@ def read_fields(path: Path) -> Any:
 
 def from_json_text(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError (GivenTwice for a key that stands twice) and RecursionError."""
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
