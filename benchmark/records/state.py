@@ -58,7 +58,7 @@ def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object
         try:
             torch.save(content, file)
         except RuntimeError as error:  # torch's own, over that of a full disk
-            raise error.__context__ if isinstance(error.__context__, OSError) else error
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def load(folder: Path, run: str) -> RunState | None:
