@@ -80,8 +80,7 @@ class Launcher:
                 os.dup2(file.fileno(), 2)
             if work is not None:
                 vars(processes)["_work"] = work
-            status = launch(processes.LocalWorkers(1, results, patience=PATIENCE), runs, results, patience=PATIENCE)
-            print(f"trained {status.trained}", flush=True)
+            launch(processes.LocalWorkers(1, results, patience=PATIENCE), runs, results, patience=PATIENCE)
             code = 0
         except FsslError as error:
             print(f"fssl: {error}", flush=True)
@@ -124,7 +123,6 @@ class Chaos:
         self.launchers = [self._launcher(number) for number in range(options.workers)]
         self.ends: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.trained = 0
 
     def _launcher(self, number: int) -> Launcher:
         count = len(list(self.logs.iterdir()))
@@ -160,7 +158,6 @@ class Chaos:
             if "Traceback" in said:
                 self.wrong.append(f"{launcher.log.name}: {said[said.index('Traceback') :]}")
             if code == 0:
-                self.trained += int(said.rpartition("trained ")[2])
                 self.launchers.remove(launcher)
             else:
                 self.launchers[self.launchers.index(launcher)] = self._launcher(place)
@@ -234,6 +231,7 @@ def chaos(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         chaos = Chaos(results, runs, logs, options)
         chaos.run()
         os.waitpid(peaceful.pid, 0)
+        attempts = 0
         for run in runs:
             place = run_folder(results, run)
             if not is_recorded(results, run):
@@ -241,12 +239,13 @@ def chaos(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 continue
             record = read_run(place)
             assert record is not None
+            attempts += len(record.manifest["attempts"])
             chaos.wrong += [
                 *record_faults(record, place),
                 *(f"{place}: {it}" for it in differences(results, whole, run)),
             ]
-    if not chaos.came and chaos.trained != len(runs):
-        chaos.wrong.append(f"{chaos.trained} runs were trained")
+    if not chaos.came and attempts != len(runs):
+        chaos.wrong.append(f"{attempts} attempts at {len(runs)} runs, to which nothing came")
     return {
         "workers": options.workers,
         "runs": len(runs),
@@ -254,7 +253,7 @@ def chaos(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "came": chaos.came,
         "did_not_come": Counter(chaos.waiting),
         "launchers_ended": chaos.ends,
-        "trained": chaos.trained,
+        "attempts": attempts,
         "wrong": chaos.wrong,
         "seconds": round(time.monotonic() - began, 1),
     }
