@@ -197,16 +197,15 @@ def _server_counts(n_d: IntArray, N_s: int) -> IntArray:
     d = len(n_d)
     if N_s < 0:
         raise ConfigError(f"N_s={N_s} must be 0 (no labels at the server) or a multiple of the {d} classes")
-    if N_s % d:
-        below = N_s // d * d
-        nearest = f"{below} or {below + d}" if below else f"{d} (one image a class)"
-        raise ConfigError(f"N_s={N_s} is not a multiple of the {d} classes: take {nearest}")
-    scarce = int(n_d.argmin())
-    if N_s // d > n_d[scarce]:
+    scarce, below = int(n_d.argmin()), N_s // d * d
+    if N_s > n_d[scarce] * d:
         raise ConfigError(
-            f"N_s={N_s} asks for {N_s // d} images of each class, class {scarce} has {n_d[scarce]}: "
+            f"N_s={N_s} asks for {N_s / d:g} images of each class, class {scarce} has {n_d[scarce]}: "
             f"N_s can be at most {int(n_d[scarce]) * d}"
         )
+    if N_s % d:
+        nearest = f"{below} or {below + d}" if below else f"{d} (one image a class)"
+        raise ConfigError(f"N_s={N_s} is not a multiple of the {d} classes: take {nearest}")
     return np.full(d, N_s // d, dtype=np.int64)
 
 

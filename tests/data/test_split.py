@@ -125,6 +125,7 @@ def test_realised_R_is_definition_2(K, d, seed):
         ({"N_s": 105}, "N_s=105 is not a multiple of the 10 classes: take 100 or 110"),
         ({"N_s": 7}, "take 10 "),
         ({"N_s": -10}, "N_s=-10"),
+        ({"N_s": 6005}, "asks for 600.5 images of each class, class 0 has 600: N_s can be at most 6000"),
         ({"N_s": 6010}, "class 0 has 600: N_s can be at most 6000"),
         ({"K": 0}, "K=0"),
         ({"K": 5901}, "K can be at most 5900"),
