@@ -120,7 +120,7 @@ class Experiment(Checked):
     data: Data = Data()
     partition: Partition = ClassSkew(R=0.4)
     model: Model = Model(network="tiny_cnn", norm="gn", norm_groups=4)
-    method: Any = field(default=SSFL(), metadata={"read": read_method})
+    method: Any = field(default=SSFL(), metadata={"read": read_method, "kinds": tuple(METHODS.values())})
     federation: Federation = Federation()
     optimizer: SGD = SGD()
     evaluation: Evaluation = Evaluation()

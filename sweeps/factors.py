@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from benchmark.config import nearest, override
+from benchmark.config import full_name, nearest, override
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.papers.arena import UNTUNED
@@ -73,7 +73,7 @@ def check(name: str, value: Any) -> None:
             raise ConfigError(f"{name}: {value!r} is not the value of one field")
         return
     if name not in NAMES:
-        raise ConfigError(f"unknown factor {name!r}; {nearest(name, NAMES)}")
+        raise ConfigError(f"unknown factor {name!r}; {full_name(name, Experiment) or nearest(name, NAMES)}")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ConfigError(f"{name}: {value!r} is neither a number nor a name")
     if name in FIELDS and isinstance(value, str):

@@ -40,18 +40,20 @@ def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
 
 
 def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -> None:
-    """Write an SVG or PNG with stacked bars of class counts. One bar for the server and one for each client; the same
-    split gives the same bytes. Raises ConfigError for another suffix or for names that do not fit the classes,
+    """Write an SVG, PDF or PNG with stacked bars of class counts, one for the server and one for each client.
+
+    The same split gives the same bytes. Raises ConfigError for another suffix or for names that do not fit the classes,
     CannotWrite where no file can be written to the path."""
-    if path.suffix not in (".svg", ".png"):
-        raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg or .png")
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": None}
+    if path.suffix not in dates:
+        raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg, .pdf or .png")
     if len(classes) != split.num_classes:
         raise ConfigError(f"plot: {len(classes)} class names for {split.num_classes} classes: give one a class")
     # Without a fixed salt and date, matplotlib writes other bytes each time.
     with rc_context({"svg.hashsalt": "fssl", "svg.fonttype": "none"}):
         figure = _figure(split, labels_N, classes)
         try:
-            figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+            figure.savefig(path, dpi=120, metadata=dates[path.suffix])
         except OSError as error:
             raise CannotWrite(f"plot {path} cannot be written ({error.strerror}): name a folder that exists") from error
 

@@ -117,6 +117,7 @@ class Plain(Method):
     ("name", "message"),
     [
         ("semifll", "did you mean 'semifl'"),
+        ("grouping", "type --method ssfl --method.averaging grouping"),
         ("nowhere:Method", "cannot be imported"),
         (f"{HERE}:HERE", "is not a dataclass"),
         (f"{HERE}:Plain", "is not a dataclass"),
