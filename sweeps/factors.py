@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmark.config import full_name, nearest, override
 from benchmark.errors import ConfigError
-from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.experiment import Experiment, from_json, label_folder, to_json
 from benchmark.papers.arena import UNTUNED
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.scale import PROFILES
@@ -114,6 +114,7 @@ def _with_fields(plain: dict[str, Any], values: Mapping[str, Any]) -> Experiment
     """A kind before its fields, wherever it stands."""
     for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
         override(plain, name, values[name] if isinstance(values[name], str) else repr(values[name]))
+    label_folder(plain, values.keys())
     return from_json(plain)
 
 

@@ -79,7 +79,7 @@ VERBS = {
     "verify": ("verify", "check that the records are complete and unchanged"),
 }
 
-READING = ("status", "plan", "report", "list", "verify", "wandb-rebuild")  # these make no folder of results
+READING = ("status", "report", "list", "verify", "wandb-rebuild")  # commands that need a folder of results
 
 # Withdrawn commands and options, as they were typed -> what to type instead.
 WITHDRAWN = {
