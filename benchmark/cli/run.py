@@ -71,8 +71,11 @@ def act(options: argparse.Namespace) -> int:
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
         return 0
+    from benchmark.cli.own_runs import note_cells
     from benchmark.records.record import run_folder
 
+    given = {"profile": options.profile or "demo", **_words(options)} if options.cell else _words(options)
+    note_cells({name: [value] for name, value in given.items()}, options.results)
     folder = run_folder(options.results, experiment)
     result = _train(experiment, folder, options)
     _say_what_differs(result, experiment, folder)
