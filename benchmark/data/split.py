@@ -200,7 +200,7 @@ def _server_counts(n_d: IntArray, N_s: int) -> IntArray:
     scarce, below = int(n_d.argmin()), N_s // d * d
     if N_s > n_d[scarce] * d:
         raise ConfigError(
-            f"N_s={N_s} asks for {N_s / d:g} images of each class, class {scarce} has {n_d[scarce]}: "
+            f"N_s={N_s} asks for {-(-N_s // d)} images of each class, class {scarce} has {n_d[scarce]}: "
             f"N_s can be at most {int(n_d[scarce]) * d}"
         )
     if N_s % d:
