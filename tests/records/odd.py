@@ -231,12 +231,12 @@ def failures(odds: Sequence[Odd], files: dict[str, Any], commands: Sequence[str]
     return wrong
 
 
-def culprit(odds: Sequence[Odd], files: dict[str, Any], command: str) -> tuple[Odd, str]:
-    """One of the odd records on which the command fails, and how."""
+def culprit(odds: Sequence[Odd], files: dict[str, Any], command: str, how: str) -> tuple[Odd, str]:
+    """One of the odd records on which the command fails, and how; `how` it fails on all of them."""
     while len(odds) > 1:
         half = odds[: len(odds) // 2]
         odds = half if failures(half, files, [command]) else odds[len(odds) // 2 :]
-    return odds[0], failures(odds, files, [command]).get(command, "fails on several at once")
+    return odds[0], failures(odds, files, [command]).get(command, f"fails on several at once: {how}")
 
 
 def template(results: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -260,13 +260,11 @@ def main() -> int:
     began, fails = time.monotonic(), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         files, packed = template(Path(folder))
-    odds = sorted(odd_ones(files, packed), key=lambda odd: hashlib.sha256(repr(odd).encode()).digest())[
-        :: options.every
-    ]
+    odds = sample(files, packed, options.every)
     for start in range(0, len(odds), AT_ONCE):
         part = odds[start : start + AT_ONCE]
-        for command in failures(part, files):
-            odd, how = culprit(part, files, command)
+        for command, how in failures(part, files).items():
+            odd, how = culprit(part, files, command, how)
             fails.append(f"{command}: {odd}: {how}")
             print(fails[-1], file=sys.stderr, flush=True)
         print(f"{start + len(part)} of {len(odds)} records, {len(fails)} failures", file=sys.stderr, flush=True)
