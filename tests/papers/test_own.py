@@ -115,7 +115,7 @@ def test_own_code_that_was_edited_is_trained_anew(mine, monkeypatch, capsys):
         sys.modules.pop("my_edited")
         assert main(["report", "--results", "r"]) == 0
         assert "my_edited" not in sys.modules
-        assert "fssl report ./mine.toml" in (mine.parent / "r/site/index.html").read_text()
+        assert "fssl report FOLDER/mine.toml" in (mine.parent / "r/site/index.html").read_text()
         mine.with_name("my_edited.py").write_text(code.replace("    pass", "    shift = 1  # another source"))
         mine.write_text(mine.read_text() + "\n")  # another text: read anew
         capsys.readouterr()
