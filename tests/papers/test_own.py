@@ -147,6 +147,8 @@ def test_two_files_of_one_name_are_not_one_item(mine, capsys):
     twin.write_text(FILE)
     assert main(["reproduce", "other/mine.toml", "--profile", "demo", "--results", "r"]) == 65
     assert "other/mine.toml: is not" in (said := capsys.readouterr().err) and "rename one of them" in said
+    assert main(["list", "items", "--json", "--results", "r"]) == 0
+    assert json.loads(capsys.readouterr().out)["items"][-1]["title"] == "Mine on digits (mine.toml, demo)"
     mine.unlink()
     note_own(items(["other/mine.toml"], "demo"), mine.parent / "r")
 
