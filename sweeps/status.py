@@ -83,13 +83,12 @@ def status_of(
     *,
     name: str,
     rounds: int,
-    finished: RunRecord | None = None,
+    record: RunRecord | None = None,
     patience: float = PATIENCE,
 ) -> RunStatus:
     """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
-    `finished`: its record, where that is known to be finished; it may be a committed copy. All rounds count as equal
-    work: `RunStatus.weighed`.
+    `record`: where it was read before; it may be a committed copy. All rounds count as equal work: `RunStatus.weighed`.
     """
     status = RunStatus(
         cell_key=folder.parent.name,
@@ -100,7 +99,7 @@ def status_of(
         work=float(rounds),
     )
     try:
-        record = finished or read_run(folder)
+        record = record or read_run(folder)
         if record is None:
             return _unfinished(status, (), folder, patience)
         status = replace(status, attempt=len(record.manifest.get("attempts", ())))
@@ -186,8 +185,10 @@ def on_disk(results: Path, patience: float = PATIENCE, profile: str | None = Non
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
             here = at_hand_for(record.experiment, record.seed)
-            folder = seed_folder(folder.parent, here)
-            runs[folder] = where_apart(status_of(folder, name=name, rounds=rounds, patience=patience), folder, here)
+            right = seed_folder(folder.parent, here)
+            known = record if right == folder else None
+            status = status_of(right, name=name, rounds=rounds, record=known, patience=patience)
+            runs[right] = where_apart(status, right, here)
     unread = (RunStatus(cell_key="", seed=0, name="", rounds=0, state="damaged", trouble=text) for text in troubles)
     return [*runs.values(), *unread]
 

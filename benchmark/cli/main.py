@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from benchmark import __version__
 from benchmark.config import full_name, nearest
 from benchmark.errors import ConfigError, DataError, FsslError, Stopped
+from benchmark.plain import expanded
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
 HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # records and pages go here; else the working folder
@@ -115,7 +116,7 @@ def parser(verb: str | None = None) -> Parser:
 
 def folder(text: str) -> Path:
     """The type of an option that names a folder or file; in `--results=~/x` no shell has replaced the `~`."""
-    return Path(text).expanduser()
+    return expanded(text)
 
 
 def add_places(command: argparse.ArgumentParser) -> None:

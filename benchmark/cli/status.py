@@ -64,9 +64,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
         # A committed copy counts as the record of a run that was never begun here.
         finished = planned.finished(run)
         name, rounds = names.get(run.cell_key, "trial"), run.federation.rounds
-        statuses.append(
-            where_apart(status_of(folder, name=name, rounds=rounds, finished=finished), folder, at_hand(run))
-        )
+        statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, at_hand(run)))
     if any(status.state == "running" for status in statuses):
         from sweeps.cost import seconds_of_first  # loads what trains: only where there is a time left
 

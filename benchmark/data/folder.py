@@ -22,6 +22,7 @@ from PIL import Image, ImageOps
 
 from benchmark.data.sources import Raw, own_split
 from benchmark.errors import ConfigError, DataError, one_line
+from benchmark.plain import expanded
 
 LARGEST = 1024  # pixels of a side that ?size= may ask for
 LARGE = 96  # pixels of a side; the suite's own sets have 8 to 64
@@ -50,7 +51,7 @@ def read_folder(name: str) -> Raw:
     key, _, value = option.partition("=")
     if option and (key != "size" or not value.isdecimal() or not 1 <= int(value[:9]) <= LARGEST):
         raise ConfigError(f"data set {name!r}: option {option!r} must be size=PIXELS, from 1 to {LARGEST}: size=32")
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     parts, others = _parts(folder)
     listings = [_classes(part) for part in parts.values()]
     _check_classes(folder, listings)
