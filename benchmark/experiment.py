@@ -32,7 +32,7 @@ class Data(Checked):
     """The images, who holds labels, and how batches are augmented."""
 
     name: str = "digits"  # a data set of benchmark.data.datasets, or folder:PATH
-    N_s: Whole = 50  # labelled images at the server
+    N_s: Whole = 50  # labelled images at the server; of a folder ten a class, where it is not given
     N_validation: Whole = 0  # further labelled images at the server, never trained on
     # "server": labels at the server only. "everywhere": clients hold the (oracle) labels of their images, too.
     # "every_client": a few of each class at each client (FedMatch). "some_clients": all or none of a client's images

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.cli.main import add_places
+from benchmark.cli.own_runs import own_items
 from benchmark.data.datasets import DATASETS, find
 from benchmark.methods.catalogue import METHODS
 from benchmark.models.build import NETWORKS
@@ -65,8 +67,9 @@ def act(options: argparse.Namespace) -> int:
 
 
 def all_items(results: Path, profile: str) -> list[Row]:
-    """One row a table or figure under this profile. A damaged record counts as missing."""
-    planned = plan(items(ITEMS, profile), results, tell=False)
+    """One row a table or figure under this profile, and the user's own. A damaged record counts as missing."""
+    own = [replace(item, title=f"{item.title} ({item.typed}, {item.profile})") for item in own_items(results, [])]
+    planned = plan([*items(ITEMS, profile), *own], results, tell=False)
     return [_item(item, planned) for item in planned.items]
 
 

@@ -34,18 +34,20 @@ def with_own(results: Path, known: Sequence[Shown], read: Callable[..., Records]
     return [*every, *_other_runs(results, every, read, troubles)]
 
 
-def _own(results: Path, read: Callable[..., Records], troubles: list[str]) -> Iterator[Shown]:
-    """One that names code which is not imported is a trouble."""
+def own_items(results: Path, troubles: list[str]) -> Iterator[Item]:
+    """Those whose runs began here. One that names code which is not imported is a trouble."""
     for path in own_files(results):
         try:
             noted = noted_own(path)
-            item = own_item(Path(noted["path"]).name, noted["file"], noted["profile"], cell_named, trusted=False)
+            yield own_item(Path(noted["path"]).name, noted["file"], noted["profile"], cell_named, trusted=False)
         except DataError as error:
             troubles.append(f"{error}")
-            continue
         except ConfigError as error:
             troubles.append(f"{path}: {error}; `fssl report FOLDER/{Path(noted['path']).name}` shows it")
-            continue
+
+
+def _own(results: Path, read: Callable[..., Records], troubles: list[str]) -> Iterator[Shown]:
+    for item in own_items(results, troubles):
         planned = plan([item], results, read=read)
         if any(planned.records.values()):
             yield planned.items[0], restricted(planned.records, planned.shown)

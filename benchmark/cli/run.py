@@ -22,7 +22,7 @@ from benchmark.plain import check_once, dotted_names, read_fields
 from sweeps.factors import experiment_of
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add(verb: str, command: Parser) -> None:
     command.description = (
         "Train one experiment and write its record; a finished one is not trained again, an interrupted one goes on. "
         "Fields are set by name: --federation.K=10 --federation.C=5 --partition.R=0.6; --data mnist; --method semifl. "
@@ -56,8 +56,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     )
     add_places(command)
     command.set_defaults(act=act, takes_overrides=True)
-    if isinstance(command, Parser):
-        command.more = _fields
+    command.more = _fields
 
 
 def _fields() -> str:

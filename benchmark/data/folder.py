@@ -25,6 +25,7 @@ from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.plain import expanded
 
 LARGEST = 1024  # pixels of a side that ?size= may ask for
+LARGE = 96  # pixels of a side; the suite's own sets have 8 to 64
 OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")
 GRAY = ("1", "L", "LA", "La", "I")  # of Pillow's modes; and I;16 in all byte orders
 WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats in which further frames are no animation
@@ -58,6 +59,8 @@ def read_folder(name: str) -> Raw:
     first = next(iter(read[0].images.values()))
     with _named_if_unreadable(first):
         size = (int(value), int(value)) if option else _as_seen(first).size
+    if not option and max(size) > LARGE:
+        _tell(f"fssl: {folder}: {size[0]} x {size[1]} pixels are slow to learn; ?size=32 after the name shrinks images")
     mode = "L" if all(part.all_gray for part in read) else "RGB"
     arrays = [_pixels(part, mode, size) for part in read]
     note = ", ".join(_left_out(read, others))

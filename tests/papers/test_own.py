@@ -115,7 +115,7 @@ def test_own_code_that_was_edited_is_trained_anew(mine, monkeypatch, capsys):
         sys.modules.pop("my_edited")
         assert main(["report", "--results", "r"]) == 0
         assert "my_edited" not in sys.modules
-        assert "fssl report ./mine.toml" in (mine.parent / "r/site/index.html").read_text()
+        assert "fssl report FOLDER/mine.toml" in (mine.parent / "r/site/index.html").read_text()
         mine.with_name("my_edited.py").write_text(code.replace("    pass", "    shift = 1  # another source"))
         mine.write_text(mine.read_text() + "\n")  # another text: read anew
         capsys.readouterr()
@@ -147,6 +147,8 @@ def test_two_files_of_one_name_are_not_one_item(mine, capsys):
     twin.write_text(FILE)
     assert main(["reproduce", "other/mine.toml", "--profile", "demo", "--results", "r"]) == 65
     assert "other/mine.toml: is not" in (said := capsys.readouterr().err) and "rename one of them" in said
+    assert main(["list", "items", "--json", "--results", "r"]) == 0
+    assert json.loads(capsys.readouterr().out)["items"][-1]["title"] == "Mine on digits (mine.toml, demo)"
     mine.unlink()
     note_own(items(["other/mine.toml"], "demo"), mine.parent / "r")
 
