@@ -11,7 +11,7 @@ from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import is_derived, value_of
 from benchmark.verdicts.results import ACCURACY as ACCURACY
-from benchmark.verdicts.results import CellResult
+from benchmark.verdicts.results import CellResult, seeds_awaited
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
 from reports.formatting import csv_safe
 from reports.reported import Reported
@@ -37,7 +37,7 @@ def runs_frame(every: Iterable[Reported]) -> pd.DataFrame:
 
 def _run_rows(item: Item, result: CellResult) -> Iterator[tuple[object, ...]]:
     cell, runs = result.cell, {run.seed: run for run in result.runs}
-    awaited = range(item.seeds if cell.role not in UNTRAINED else 0)
+    awaited = seeds_awaited(runs, item.seeds) if cell.role not in UNTRAINED else ()
     for seed in sorted(set(awaited) | set(runs)):
         start = (item.name, item.profile, cell.label, cell.cell_key, seed)
         record = runs.get(seed)

@@ -31,6 +31,7 @@ from reports.formatting import item_page
 from sweeps.grid import checked
 from sweeps.launcher import RunFailed
 from sweeps.plan import Plan, Seeds, plan, plan_of_runs, restricted
+from sweeps.status import in_words
 from sweeps.sweep_file import read
 
 TABLE_WIDTH = 100  # columns
@@ -77,15 +78,18 @@ def reproduce(options: argparse.Namespace) -> int:
     planned = look()
     if seeds.confirming and planned.missing:
         warn_of_few_seeds(planned, seeds.confirming)
+    if planned.missing and not options.json and len(planned.missing) < len(planned.runs):
+        for item, records in results_of(planned, seeds):  # what there is, before hours of training
+            show(item, records, options, stderr=True)
     planned, failure = train_missing(planned, look, options)
     if isinstance(failure, DataError) and len(planned.missing) == len(planned.runs):
         raise failure  # there is nothing to show
-    results = [
-        (replace(item, seeds=seeds.number(item)), restricted(planned.records, planned.shown)) for item in planned.items
-    ]
+    results = results_of(planned, seeds)
     site, stopped = site_of(options), isinstance(failure, Stopped)  # who stops it does not wait for pages
     for item, records in results:
         show(item, records, options, report=None if stopped else str(site / item_page(item)))
+    if failure is None and seeds == Seeds() and len(chosen) == 1 and not options.json:
+        print(more_seeds(chosen[0], planned, options), end="", flush=True)
     if not stopped:
         build_pages(results, seeds, options.results, site)
     if failure is not None:
@@ -174,7 +178,15 @@ def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
             print(f"fssl: {item.name}: {text}", file=sys.stderr)
 
 
-def show(item: Item, records: Records, options: argparse.Namespace, *, report: str | None) -> None:
+def results_of(planned: Plan, seeds: Seeds) -> list[tuple[Item, Records]]:
+    """The plan's items with their records, without those of other seeds than are asked for."""
+    records = restricted(planned.records, planned.shown)
+    return [(replace(item, seeds=seeds.number(item)), records) for item in planned.items]
+
+
+def show(
+    item: Item, records: Records, options: argparse.Namespace, *, report: str | None = None, stderr: bool = False
+) -> None:
     """Print an item's table, or its JSON object. `report`: the path of its page; None where none is built."""
     if options.json:
         from reports.exports import item_result
@@ -183,8 +195,26 @@ def show(item: Item, records: Records, options: argparse.Namespace, *, report: s
     else:
         from reports.terminal import print_item
 
-        console = Console()
-        print_item(item, records, console if console.is_terminal else Console(width=TABLE_WIDTH), report=report)
+        console = Console(stderr=stderr)
+        console = console if console.is_terminal else Console(width=TABLE_WIDTH, stderr=stderr)
+        print_item(item, records, console, report=report)
+
+
+def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
+    """A line on what more seeds would cost and decide; empty where none would."""
+    from benchmark.cli.plan import cost_here, in_place
+    from benchmark.verdicts.open_claims import could_decide
+
+    looks, parts = could_decide(planned.items, planned.records), list[str]()
+    for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look) for look in looks)):
+        more = plan([item], options.results, seeds=seeds, with_reference=uses_reference(options), tell=False)
+        if more.missing:
+            total, devices = cost_here(more.missing, options)
+            able = sum(number for look, number in looks.items() if look <= (seeds.confirming or 0))
+            option = f"--seeds {seeds.confirming} can decide {able} of {sum(looks.values())} open claims"
+            cost = f"{len(more.missing)} runs, {in_words(total.seconds / len(devices))} on {in_place(devices)}"
+            parts.append(f"{option if seeds.confirming else f'--pilots {seeds.pilots}'}: {cost}")
+    return "".join(f"more: {part}\n" for part in parts)
 
 
 def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Path, site: Path) -> None:
