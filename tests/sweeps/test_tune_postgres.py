@@ -42,8 +42,10 @@ def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capfd
 def test_a_dead_worker_s_trial_is_taken_up(server, tmp_path, impatient):
     """By another worker, which shares nothing but the database with it. No other trial takes its place."""
     study = replace(TOY, trials=1, seeds=3)
-    trial = open_study(study, server.url).ask()
-    values = {parameter.field: parameter.suggested(trial) for parameter in study.space}
+    trials = open_study(study, server.url)
+    trial = trials.ask()
+    trials._storage.record_heartbeat(trial._trial_id)
+    values = study.suggested(trial)
     dead, again = tune(Worker(study=study, storage=server.url, results=tmp_path)).trials
     assert (dead.number, dead.state, again.state) == (trial.number, TrialState.FAIL, TrialState.COMPLETE)
     assert study.values(again.params) == values
