@@ -200,7 +200,8 @@ class CountingEngine:
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(bytes_up=tree_bytes(sends))
         step = self._step(job, local, number, private)
-        steps = timed_steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
+        steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
+        timed_steps = float(steps)
         if exact := self._environment.experiment.evaluation.gradient_diversity_every:
             batch = max(stream.batch_size for stream in job.data.values())
             timed_steps += self._environment.sizes.get(job.key.client, 0) / batch / exact

@@ -135,7 +135,8 @@ def test_a_dead_worker_s_values_are_queued_again_once(scheme, tmp_path, impatien
     study = open_study(TOY, storage)
     living, dead = study.ask(), study.ask()
     values = TOY.suggested(dead)
-    study._storage.record_heartbeat(dead._trial_id)
+    with get_heartbeat_thread(dead._trial_id, study._storage):
+        pass  # one beat
     observers = [open_study(TOY, storage) for _ in range(2)]
     with get_heartbeat_thread(living._trial_id, study._storage):
         fail_stale_trials(observers[0])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from optuna.storages._heartbeat import get_heartbeat_thread
 from optuna.trial import TrialState
 
 from benchmark.cli.main import main
@@ -44,7 +45,8 @@ def test_a_dead_worker_s_trial_is_taken_up(server, tmp_path, impatient):
     study = replace(TOY, trials=1, seeds=3)
     trials = open_study(study, server.url)
     trial = trials.ask()
-    trials._storage.record_heartbeat(trial._trial_id)
+    with get_heartbeat_thread(trial._trial_id, trials._storage):
+        pass  # one beat
     values = study.suggested(trial)
     dead, again = tune(Worker(study=study, storage=server.url, results=tmp_path)).trials
     assert (dead.number, dead.state, again.state) == (trial.number, TrialState.FAIL, TrialState.COMPLETE)
