@@ -94,14 +94,12 @@ def stand_in(experiment: Experiment, data_root: Path | None = None) -> Environme
 
 @cache
 def _stand_in_set(name: str, pooled_test: int, data_root: Path | None) -> DataSet:
-    if name in DATASETS:
-        known = DATASETS[name]
-        shape, num_classes = known.image_shape, known.num_classes
-        N_train, N_test, N_extra = known.train, known.test, known.extra
+    known = DATASETS.get(name) or load(name, data_root)
+    shape, num_classes = known.image_shape, known.num_classes
+    if isinstance(known, DataSet):
+        N_train, N_test, N_extra = len(known.train_labels_N), len(known.test_labels_N), 0
     else:
-        own = load(name, data_root)
-        shape, num_classes = own.image_shape, own.num_classes
-        N_train, N_test, N_extra = len(own.train_labels_N), len(own.test_labels_N), 0
+        N_train, N_test, N_extra = known.train, known.test, known.extra
     if pooled_test:  # no image is moved for it
         if pooled_test >= N_train + N_test:
             raise ConfigError(f"pooled_test: {pooled_test} of the {N_train + N_test:,} images of {name}; choose fewer")
@@ -124,17 +122,9 @@ def _stand_in_set(name: str, pooled_test: int, data_root: Path | None) -> DataSe
 # --- the engine ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One local step of a kind of job, and what a job of this kind leaves."""
-
-    outcome: Outcome
-    bytes_up: int
-    flops: float
-    seconds: float  # of one core or CUDA device
-
-
-_steps: dict[Hashable, Step] = {}  # by kind of job, network, shape of the data and device: many cells share them
+# By kind of job, network, shape of the data and device, since many cells share them: what a job of this kind leaves,
+# and the cost of one local step, with the bytes that the whole job sends.
+_steps: dict[Hashable, tuple[Outcome, Cost]] = {}
 
 
 class CountingEngine:
@@ -199,29 +189,20 @@ class CountingEngine:
         if not local.trainable:  # the job only reads
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(bytes_up=tree_bytes(sends))
-        step = self._step(job, local, number, private)
-        steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
-        timed_steps = float(steps)
-        if exact := self._environment.experiment.evaluation.gradient_diversity_every:
-            batch = max(stream.batch_size for stream in job.data.values())
-            timed_steps += self._environment.sizes.get(job.key.client, 0) / batch / exact
-        return replace(step.outcome, key=job.key), cost + Cost(
-            local_steps=steps,
-            flops=steps * step.flops,
-            bytes_up=step.bytes_up,
-            seconds=timed_steps * step.seconds,
-            notes=(AT_LEAST,) if getattr(job.update, "sends_changes", False) else (),
-        )
-
-    def _step(self, job: Job, local: Local, number: int, private: Tree | None) -> Step:
         run, data = self._environment.experiment, self._environment.data
         of_run = (run.model, data.image_shape, data.num_classes, run.data.augmentation, run.precision, self._device)
-        key = (kind_of(job, local), alike(run.optimizer), *of_run)
-        if key not in _steps:
-            _steps[key] = self._trained_step(job, private, number)
-        return _steps[key]
+        kind = (kind_of(job, local), alike(run.optimizer), *of_run)
+        if kind not in _steps:
+            _steps[kind] = self._trained_step(job, private, number)
+        outcome, step = _steps[kind]
+        steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
+        cost += replace(step * steps, bytes_up=step.bytes_up)
+        if exact := run.evaluation.gradient_diversity_every:
+            batch = max(stream.batch_size for stream in job.data.values())
+            cost += Cost(seconds=step.seconds * self._environment.sizes.get(job.key.client, 0) / batch / exact)
+        return replace(outcome, key=job.key), cost
 
-    def _trained_step(self, job: Job, private: Tree | None, number: int) -> Step:
+    def _trained_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Cost]:
         """The job after one real local step with confident pseudo-labels; FLOPs and seconds are those of a whole step.
 
         On a CPU with few images, the fewer the heavier the network is. A light step is timed by itself.
@@ -240,12 +221,14 @@ class CountingEngine:
             steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if self._device.type == CPU else TIMED_STEPS
             seconds = timed(self._fast, replace(few, limit=Limit(steps=steps)), private, number)[0] / steps
         sends, private = (moved(tree, torch.device(CPU)) for tree in (outcome.sends, outcome.private))
-        return Step(
-            outcome=replace(outcome, sends=thin(sends, initial), private=private and thin(private, initial)),
-            bytes_up=tree_bytes(sends),
+        cost = Cost(
+            local_steps=1,
             flops=counter.get_total_flops() * share,
+            bytes_up=tree_bytes(sends),
             seconds=seconds * share,
+            notes=(AT_LEAST,) if getattr(job.update, "sends_changes", False) else (),
         )
+        return replace(outcome, sends=thin(sends, initial), private=private and thin(private, initial)), cost
 
 
 def kind_of(job: Job, local: Local) -> Hashable:
@@ -292,22 +275,13 @@ def whole(tree: Mapping[str, Any], initial: Weights) -> Tree:
 # --- one local step -----------------------------------------------------------------------------------------------
 
 
-_networks: dict[Hashable, nn.Module] = {}  # a job trains copies of them
-
-
 class _Runner(JobRunner):
-    """Finds all pseudo-labels confident, which takes longest, and passes every image through the network.
-
-    A network is built once for all cells; its weights are loaded for each job.
-    """
+    """Finds all pseudo-labels confident, which takes longest, and passes every image through the network."""
 
     def _network(self, model: Model | None) -> nn.Module:
-        run, data = self._environment.experiment, self._environment.data
-        key = (model or run.model, data.image_shape, data.num_classes, self._device, self._fast)
-        if key not in _networks:
-            _networks[key] = super()._network(model)
-            pass_all_images(_networks[key])
-        return _networks[key]
+        network = super()._network(model)
+        pass_all_images(network)
+        return network
 
     def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
         return SureReader(self._environment, job, round_number)

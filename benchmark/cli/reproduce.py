@@ -222,9 +222,9 @@ def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
 
 def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Path, site: Path) -> None:
     """Build the site with these items' pages, unless records, seeds and code are those of the last time."""
-    pages = [site / item_page(item) for item, _ in shown]
-    state = f"{seeds} {state_of(results)}"
-    if all(page.is_file() and _built_from(page) == state for page in pages):
+    pages, state = [site / item_page(item) for item, _ in shown], f"{seeds} {state_of(results)}"
+    marks = [page.with_name(BUILT_FROM) for page in pages]
+    if all(file.is_file() for file in (*pages, *marks)) and all(mark.read_text() == state for mark in marks):
         return
     from benchmark.cli.report import on_disk
     from reports.site import build
@@ -235,34 +235,17 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
     recorded = with_own(results, [*shown, *on_disk((*ITEMS, *VARIANTS), PROFILES, results, read)], read, troubles)
     others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
     build([*shown, *others], site, only=names, troubles=told(troubles, results))
-    for page in pages:
-        page.with_name(BUILT_FROM).write_text(state)
-
-
-def _built_from(page: Path) -> str:
-    """What `reproduce` built the page from; empty where it did not build it."""
-    path = page.with_name(BUILT_FROM)
-    return path.read_text() if path.is_file() else ""
+    for mark in marks:
+        mark.write_text(state)
 
 
 def state_of(results: Path) -> str:
-    """A hash that changes where a record is written, goes on or is removed, or where code or a printed number
-    changes."""
-    records = ("own/*", "reference", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
+    """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
+    records = ("own/*", "reference", "reference/*", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
     code = (
-        "benchmark/**/*.py",
-        "benchmark/**/*.toml",
-        "reports/*.*",
-        "reports/templates/*",
-        "reports/*/*.md",
-        "results/published/*/*.toml",
+        *("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md"),
+        *("results/published/*/*.toml", "results/reference", "results/reference/*"),
     )
-    paths = [path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)]
-    return hashlib.sha256(repr([(str(path), *_stamp(path)) for path in sorted(paths)]).encode()).hexdigest()
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        return path.stat().st_mtime_ns, path.stat().st_size
-    except OSError:  # it is gone again
-        return ()
+    paths = {path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)}
+    stamps = [(f"{path}", path.stat().st_mtime_ns) for path in sorted(paths) if path.exists()]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()

@@ -162,8 +162,8 @@ def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, capsys):
     path.write_text(text.replace("min: 0.001", "min: -0.001"))
     assert main(["sweep", "--check", str(path)]) == 65
     assert "lr: -0.001" in capsys.readouterr().err
-    for wrong, said in (("name: accuracy", "runs do not report 'accuracy'"), ("goal: maximize", "report None")):
-        path.write_text(text.replace("goal: maximize\n", "").replace("name: test/accuracy", wrong))
+    for wrong, said in (("name: accuracy", "runs do not report 'accuracy'"), ("nam: test/accuracy", "report None")):
+        path.write_text(text.replace("name: test/accuracy", wrong))
         assert main(["sweep", "--check", str(path)]) == 65 and said in capsys.readouterr().err
 
 
